@@ -1,4 +1,4 @@
-"""Requests nodes from Ray's autoscaler before a run, and releases them after it."""
+"""Requests nodes from Ray's autoscaler before a run, and releases them after the run."""
 
 import logging
 from types import TracebackType

@@ -1,4 +1,4 @@
-"""Waits until a plan can run, and raises an error within seconds if the cluster can never provide its nodes.
+"""Waits until a plan can run, and raises an error within seconds if the cluster can never provide the nodes.
 
 The nodes for each choice of a policy are requested in turn. The autoscaler's reports show whether they will be added.
 """
@@ -280,7 +280,7 @@ class LaunchWatch:
         return None
 
     def _is_ours(self, failure: Launch) -> bool:
-        """Return whether a failed launch may be for the request: its node type fits a trial, and it started later."""
+        """Return whether a failed launch may be for the request: its type fits a trial, and it started later."""
         before = self._before
         if self._node_types is not None and failure.node_type not in self._node_types:
             return False

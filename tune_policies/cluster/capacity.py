@@ -56,7 +56,7 @@ class NodeCapacity(Value):
             ``None`` if it was not read. It can be lower than the number of CPUs that Ray counts.
         cpu_model: The CPU model that the operating system reports. It does not affect plans.
         is_expected: Whether the autoscaler still has to add the node.
-        in_use: The resources that were reserved when the node was read. Plans ignore them and use totals.
+        in_use: The resources that were reserved when the node was read. Only plans of ``FreeCapacityPolicy`` use them.
     """
 
     node_id: str
@@ -73,7 +73,7 @@ class NodeCapacity(Value):
 
     @cached_property
     def amounts(self) -> Amounts:
-        """The node's resources and one unit of its device type, in ticks. ``memory`` is missing if it is unknown."""
+        """The node's resources in ticks, one unit of its device type, and ``memory`` in bytes unless it is unknown."""
         return _amounts(self.resources, self.accelerator_type)
 
     @cached_property
@@ -158,7 +158,7 @@ def _joined(parts: Collection[Sequence[NodeCapacity]]) -> Sequence[NodeCapacity]
 
 
 def nodes_before(nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:
-    """Return the original, unreduced nodes. Their identifiers and labels are the same."""
+    """Return the original, unreduced nodes. Reduced nodes have the same identifiers and labels."""
     return nodes.before if type(nodes) is ReducedNodes else nodes  # isinstance() with an abstract class is slow
 
 
@@ -232,7 +232,7 @@ class ClusterCapacity(ShownValue):
         node_types: The node types that the autoscaler can add, or ``None`` if an autoscaler runs but its node types are
             unknown.
         max_nodes_to_add: The maximum number of nodes of all types together that can be added, or ``None`` for no limit.
-        read_at: When the cluster was read, or ``None`` if the capacity was not read from a cluster.
+        read_at: The time when the cluster was read, or ``None`` if the capacity was not read from a cluster.
     """
 
     _view: ClassVar = "tune_policies.cluster.cluster_view:cluster_view"
@@ -299,11 +299,11 @@ class ClusterCapacity(ShownValue):
             yield from self.nodes_by_shape.get(node.shape, ())
 
     def with_nodes(self, nodes: Iterable[NodeCapacity]) -> "ClusterCapacity":
-        """Return the cluster with ``nodes`` as its alive nodes. They are not validated."""
+        """Return the cluster with ``nodes`` as its alive nodes. The nodes are not validated."""
         return self.model_copy(update={"nodes": tuple(nodes)})
 
     def replacing(self, changed: Mapping[str, NodeCapacity]) -> "ClusterCapacity":
-        """Return the cluster with ``changed`` nodes, by the identifiers of the nodes that they replace."""
+        """Return the cluster with some nodes replaced. ``changed`` maps node identifiers to the new nodes."""
         if "_is_in_steps" in self.__dict__:
             return self.model_copy().replacing(changed)  # changed nodes need exact shapes
         by_shape = dict(self.nodes_by_shape)
@@ -365,7 +365,7 @@ class ClusterCapacity(ShownValue):
         return self._with_shapes({shape: nodes for shape, nodes in kept.items() if nodes})
 
     def _with_shapes(self, nodes_by_shape: dict[Shape, Sequence[NodeCapacity]], **changes: Any) -> "ClusterCapacity":
-        """Return the cluster with other nodes by shape."""
+        """Return the cluster with ``nodes_by_shape`` as its alive nodes."""
         of_shapes = nodes_by_shape.values()
         is_reduced = any(type(each) is ReducedNodes for each in of_shapes)
         nodes = _Chained(of_shapes) if is_reduced else tuple(chain.from_iterable(of_shapes))
@@ -446,6 +446,6 @@ def in_use(totals: Mapping[str, float], available: Mapping[str, float]) -> Resou
 
 
 def accelerator_type_of(totals: Mapping[str, float]) -> str | None:
-    """Return Ray's name of the node's device type. If there are several, return the alphabetically first one."""
+    """Return Ray's name of the node's device type. If it has several types, return the alphabetically first one."""
     types = sorted(name for name in totals if name.startswith(ACCELERATOR_TYPE_PREFIX))
     return types[0].removeprefix(ACCELERATOR_TYPE_PREFIX) if types else None

@@ -85,7 +85,7 @@ LabelSelector = Annotated[dict[str, str], BeforeValidator(check_selector)]
 
 
 def conditions_of(selector: Mapping[str, str]) -> list[tuple[str, frozenset[str], bool]]:
-    """Return the label key, the values, and whether these values are excluded, for each condition."""
+    """For each condition, return the label key, the values, and whether these values are excluded."""
     return [(key, *condition) for key, condition in _parsed(selector).items()]
 
 

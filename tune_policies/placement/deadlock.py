@@ -1,6 +1,6 @@
 """Detects deadlocks of Train runs whose workers can never start, and explains them in an error.
 
-Ray starts the workers of a run as a gang: all of them or none. A run whose workers train ends at some point and
+Ray starts the workers of a run as a gang: all of them or none. A run with started workers ends at some point and
 releases its resources, but a driver that waits for its workers keeps its reservation. So the waiting runs are simulated
 with the banker's algorithm: a run whose workers fit beside all reservations starts, ends, and releases its driver's
 resources. The runs that remain wait for each other, or for reservations that may never end.
@@ -50,7 +50,7 @@ class WaitingRun(Value):
         started_at: The start time of the run, in seconds.
         driver_id: The ID of the actor that started the run, or ``""`` if a program started it.
         driver: The reservations of the run's driver.
-        gang: The workers for which the run waits, or ``None`` if it has not requested any yet.
+        gang: The workers for which the run waits, or ``None`` if it has not requested workers yet.
     """
 
     run_id: str

@@ -3,7 +3,8 @@
 A plan with several slot types is only valid if every trial runs on the node for which it was planned. Otherwise, a CPU
 trial could use the CPUs of a free GPU slot, and no GPU trial could start there. So each slot is assigned to a node, and
 the slots of a node fit on it in any order. Ray may spread fractions of a device over all devices of a node, so if slots
-reserve fractions, no other slot type may use the devices of the node. Slots of several types can use whole devices.
+reserve fractions, no other slot type may use the devices of the node. Slots of several types can share a node if they
+reserve whole devices.
 
 Train could place all workers of a trial on one node with slots of other types. So a trial with Train workers is
 assigned a node for its driver and for each worker. A TPU slice cannot be assigned, because Train reserves any free
@@ -249,8 +250,8 @@ class RemainingCapacity(NamedTuple):
     def _fitting(self, slot: TrialSlot) -> list["_Run"]:
         """Return the nodes in filling order, with the number of workers of ``slot`` that fit on each.
 
-        Alive nodes come before expected nodes. Within these, the order prefers nodes with enough CPUs for all of the
-        slot's devices (slots that need fewer CPUs can use the others), then nodes with the fewest devices of other
+        Alive nodes come before expected nodes. In both parts, the order prefers nodes with enough CPUs for all of the
+        slot's devices (slots that need fewer CPUs can use other nodes), then nodes with the fewest devices of other
         kinds (the slots would leave these devices without CPUs), and then nodes with the most room (so that more nodes
         stay unused). Nodes with room only for drivers come last.
         """
@@ -287,7 +288,7 @@ class RemainingCapacity(NamedTuple):
     def _free_for(
         self, slot: TrialSlot, nodes: Sequence[NodeCapacity]
     ) -> tuple[Sequence[NodeCapacity], Sequence[NodeCapacity]]:
-        """Return the selected nodes with free devices for the slot, and those where other slots use the devices."""
+        """Return the selected nodes with free devices for the slot, and the nodes whose devices other slots use."""
         selected = self._selected(slot, nodes)
         own_devices = slot.worker.ticks.keys() & DEVICE_RESOURCES
         others = [

@@ -49,7 +49,7 @@ accepts a little host memory.
 """
 
 _MOST_DRIVERS: Final = 10_000
-"""The maximum number of Train drivers that a plan places on a node of known host memory. Each is a process."""
+"""The maximum number of Train drivers that a plan places on a node of known host memory. Each driver is a process."""
 
 _UNLIMITED: Final = 2**63
 
@@ -71,7 +71,7 @@ class Limit(StrEnum):
 
 
 def device_slots(ticks: int, share: int) -> int:
-    """Return how many workers with ``share`` ticks of devices fit on idle devices of ``ticks`` ticks."""
+    """Return how many workers with ``share`` ticks each fit on idle devices with ``ticks`` ticks in total."""
     if share >= TICKS:
         return ticks // share
     return ticks // TICKS * (TICKS // share) + ticks % TICKS // share
@@ -236,7 +236,7 @@ class BundleGroup(NamedTuple):
 
     @property
     def common_selector(self) -> Mapping[str, str]:
-        """The label selector that all bundles share, or an empty selector if they differ."""
+        """The label selector that all bundles share, or an empty selector if there is none."""
         return self.selectors[0] if self.selectors and all(each == self.selectors[0] for each in self.selectors) else {}
 
     def with_bundles(self, bundles: Sequence[BundleAmounts]) -> "BundleGroup":
@@ -326,14 +326,14 @@ class Request(Value):
 
     @cached_property
     def amounts(self) -> Amounts:
-        """The ticks that a worker reserves on a node, by resource, including its device type."""
+        """The amounts that a worker reserves on a node, by resource, including the resource of its device type."""
         if self.accelerator_type is None:
             return self.worker.ticks
         return self.worker.ticks | {ACCELERATOR_TYPE_PREFIX + self.accelerator_type: to_ticks(ACCELERATOR_TYPE_AMOUNT)}
 
     @cached_property
     def slots_beside_memory(self) -> dict[tuple[Any, ...], int]:
-        """How many workers fit on a node if its host memory is ignored, by the other properties of its shape."""
+        """A cache of how many workers fit on a node without regard to host memory, by its other shape properties."""
         return {}
 
     def with_cpus(self, cpus: float) -> "Request":
@@ -509,7 +509,7 @@ def count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
 
 
 def limiting_resource(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> str:
-    """Return Ray's name of the resource that limits the number of trials. If several do, return the scarcest.
+    """Return Ray's name of the resource that limits the number of trials, or the scarcest of several.
 
     On each node with room for a worker, the resource with the fewest slots is the limit. The result is the resource
     that limits the most slots, or ``memory`` if the Train drivers limit the number to ``num_trials``.

@@ -62,14 +62,14 @@ def _fewest_for_slots(
 
 
 def uses_devices(slot: TrialSlot) -> bool:
-    """Return whether a worker of the slot reserves devices or a fraction of one."""
+    """Return whether a worker of the slot reserves devices or a device fraction."""
     return slot.has_device
 
 
 def most_for_devices(
     slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return ``most`` with the nodes that have devices reduced to the number that slots with devices need.
+    """Return ``most`` with fewer nodes that have devices: only as many as slots with devices need.
 
     ``most`` is unchanged if all slots or no slots have devices, or if a slot without devices needs a node with devices.
     """
@@ -107,7 +107,7 @@ def _fewest_for(slot: TrialSlot, capacity: ClusterCapacity, most: Mapping[str, i
 def types_with_room(slot: TrialSlot, capacity: ClusterCapacity, num_trials: int) -> list[NodeTypeCapacity]:
     """Return the node types with room for a worker of ``slot``, sorted by room in descending order.
 
-    Types with GPUs come last for a worker without GPUs, because Ray only adds them if no other type fits.
+    For a worker without GPUs, types with GPUs come last, because Ray adds these only if no other type fits.
     """
     request = request_of(slot)
     is_selected = matcher(slot.label_selector)
@@ -141,8 +141,8 @@ _PlanOn = Callable[[ClusterCapacity], _Plan]
 def plan_on_smallest_node(plan_on: _PlanOn[_Plan]) -> _Plan | None:
     """Return the plan for the smallest node on which a trial runs, or ``None`` if none is found.
 
-    If no node fits and the autoscaler's node types are unknown, this plan shows which node to request. The search plans
-    on larger and larger nodes, because only the plan of a policy shows the resources of a trial. If a policy needs GPU
+    If no node fits and the autoscaler's node types are unknown, this plan shows which node to request. The search tries
+    larger and larger nodes, because only the plan of a policy shows the resources of a trial. If a policy needs GPU
     memory, each worker gets a whole GPU of that size.
     """
     amounts: dict[str, int] = {}

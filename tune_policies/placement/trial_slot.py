@@ -46,7 +46,7 @@ class Bundle(NamedTuple):
 
 
 class TrialSlot(Value):
-    """One type of slot in which a trial can run, and how many such slots there are.
+    """A slot type in which trials can run, and the number of such slots.
 
     Attributes:
         trial: The resources that Tune reserves for the trainable: for the training itself if ``num_workers`` is 0,
@@ -60,9 +60,9 @@ class TrialSlot(Value):
         gpu_memory_bytes: The GPU memory that a worker may use on each of its devices, in bytes, or ``None`` if it is
             unknown.
         gpu_overhead_bytes: The part of ``gpu_memory_bytes`` that a worker's frameworks use outside of their allocators.
-            If it is ``None``, the worker determines it.
+            ``None`` means that the worker determines this amount.
         measured_with: The versions of Ray and the frameworks with which the GPU memory was measured, by name.
-        accelerator_type: Ray's name of the required device type, or ``None`` for any.
+        accelerator_type: Ray's name of the required device type, or ``None`` for any type.
         topology: The topology of the whole TPU slices that each trial reserves, or ``None``.
         label_selector: Ray's label selector for trials and workers.
         speed: The speed of a trial relative to other slots of the plan, in any unit, or ``None`` if it is unknown.
@@ -228,7 +228,7 @@ class TrialSlot(Value):
     def with_more(self, reserved: Mapping[str, float]) -> "TrialSlot":
         """Return the slot of a trial that reserves more than planned, such as after an out-of-memory error.
 
-        The trial must not have Train workers. ``reserved`` contains its reserved amounts by Ray's names.
+        The trial must not have Train workers. ``reserved`` contains the trial's amounts by Ray's names.
         """
         trial, gpu_memory_bytes = self.trial, self.gpu_memory_bytes
         for name in sorted({"memory", *trial.ticks} & reserved.keys()):
@@ -247,7 +247,7 @@ class TrialSlot(Value):
         return self.model_copy(update={"max_workers": None, "max_workers_alone": None})
 
     def on_nodes(self, label_selector: dict[str, str]) -> "TrialSlot":
-        """Return the same slot on nodes that match both this selector and its own."""
+        """Return the same slot on nodes that match both this selector and the selector of the slot."""
         return self.model_copy(update={"label_selector": merged(self.label_selector, label_selector)})
 
     def __str__(self) -> str:
@@ -276,6 +276,6 @@ def _exactly_summable(ticks: int) -> float:
 
     Ray divides the sum of the elastic workers' reservations by one reservation in floats: it counts five times 0.2 as
     four, and waits indefinitely if five is the minimum. The autoscaler subtracts bundles from a node in floats: of 20
-    bundles of 0.2 it places 19 on 4 GPUs, and v2, which launches nodes for all bundles or none, launches nothing.
+    bundles of 0.2, it places 19 on 4 GPUs. Version 2 launches nodes for all bundles or none, so it launches nothing.
     """
     return from_ticks(ticks) if ticks % TICKS == 0 else ticks * _FINEST // TICKS / _FINEST

@@ -124,7 +124,7 @@ def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
 
 
 def gpu_memory_hint(groups: Iterable[NodeGroup]) -> str:
-    """Return a sentence on how to specify unknown or ambiguous GPU memory, or an empty string if it is not needed."""
+    """Return a sentence on how to specify unknown or ambiguous GPU memory, or an empty string if none is needed."""
     unread = [node for node, _ in groups if node.devices is None or node.smallest_gpu_memory_bytes is None]
     nodes = [
         node
@@ -232,7 +232,7 @@ def _too_large(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleReq
 
     best = max(nodes, key=closeness)
     short_of = missing(best)[0]
-    # Prefer a resource that is too small on every node, and the node with the most of it.
+    # Prefer a resource that is insufficient on every node, and the node with the most of this resource.
     if nowhere := _insufficient_everywhere(nodes, request):
         short_of = nowhere[0]
         best = max(nodes, key=lambda node: (_ticks_of(node, short_of), closeness(node)))

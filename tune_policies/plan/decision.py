@@ -28,7 +28,7 @@ class DeviceTimes(Value):
         trials_per_hour: The number of trials that all such devices finish per hour.
         cost_per_trial: The cost of a trial in the currency of the prices, or ``None`` without prices.
         price_of: The priced item, such as a part of a machine, or ``None`` if it is unknown.
-        peak_gpu_bytes: The peak GPU memory of a trial in bytes, or ``None`` if it is unknown or the trial uses none.
+        peak_gpu_bytes: The peak GPU memory of a trial in bytes, or ``None`` if it is unknown or no GPU is used.
         num_threads: The number of CPU threads of a trial, one for each CPU, or ``None`` if it is unknown.
     """
 
@@ -88,7 +88,7 @@ class SizeDecision(Value):
         cpu: The times and costs on the CPU.
         gpu: The times and costs on the GPU.
         cheapest: The device on which a trial costs less, or ``None`` without prices.
-        flips_at: The price of the GPU divided by the price of the CPUs at which a trial costs the same on both, or
+        flips_at: The ratio of the GPU price to the CPU price at which a trial costs the same on either device, or
             ``None`` without prices. The prices are for the part of a machine that a trial uses.
         gpu_or_nodes: The comparison of one GPU with CPU nodes, or ``None`` if the number of trials is unknown.
     """

@@ -130,7 +130,7 @@ class MemoryFit(NamedTuple):
         return math.ceil(needed) + self.residual_bytes
 
     def covers(self, numbers: Mapping[str, float]) -> bool:
-        """Return whether the numbers that the formula does not use are within the measured range."""
+        """Return whether no number that the formula does not use exceeds its largest measured value."""
         return all(numbers[name] <= most for name, most in self.largest_unused.items())
 
     def __str__(self) -> str:
@@ -189,7 +189,7 @@ def _best_formula(points: Sequence[tuple[Mapping[str, float], int]], usable: Col
 def _relevant_numbers(points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str]) -> list[str]:
     """Return the names of usable numbers that vary and are never negative.
 
-    Of many, return only those with the highest correlation.
+    If there are too many, return only the names with the highest correlation.
     """
     import numpy as np
 
@@ -205,7 +205,7 @@ def _relevant_numbers(points: Sequence[tuple[Mapping[str, float], int]], usable:
 
 
 def leave_one_out_error(columns: "NDArray[float64]", needed: "NDArray[float64]", *, has_constant: bool) -> float:
-    """Return the root mean square error of predicting each measurement from all others."""
+    """Return the root mean square error of predicting each measurement from all other measurements."""
     import numpy as np
 
     count = len(needed)
@@ -218,7 +218,7 @@ def leave_one_out_error(columns: "NDArray[float64]", needed: "NDArray[float64]",
     for i in np.flatnonzero(leverage >= _DECIDES_ALONE):  # at most as many as there are terms
         others = np.arange(count) != i
         known, bytes_known = columns[others], needed[others]
-        # Center the values, so that an undetermined constant becomes the mean of the others instead of 0.
+        # Center the values, so that an undetermined constant becomes the mean of ``bytes_known`` instead of 0.
         middle = known.mean(axis=0) * has_constant
         mean = bytes_known.mean() * has_constant
         slope = np.linalg.pinv(known - middle) @ (bytes_known - mean)
@@ -360,8 +360,8 @@ class GpuMemoryProfile(Value):
     def more_than_bytes(self, config: Mapping[str, Any]) -> int | None:
         """Return the largest GPU memory that was not enough for ``config``, in bytes, or ``None`` if it is unknown.
 
-        With this memory, a trial with the same config ran out of memory, or a trial with a config of the same group
-        without larger whole numbers.
+        With this amount, a trial ran out of memory. Its config equals ``config``, or is of the same group and has no
+        larger whole number.
         """
         values = flat(config)
         not_enough = (
@@ -416,7 +416,7 @@ class GpuMemoryProfile(Value):
 
 
 def _is_within(values: Mapping[str, Any], limits: Mapping[str, Any], names: Iterable[str]) -> bool:
-    """Return whether the named numbers of a config do not exceed those of another config."""
+    """Return whether no named number in ``values`` exceeds the number in ``limits``."""
     return all(values[name] <= limits[name] for name in names)
 
 

@@ -180,7 +180,7 @@ def _draw_resource(column: Column, name: str, has: int, card: _Card, plan: Trial
 
 
 def _draw_workers(column: Column, x: float, scale: float, name: str, ticks: int, count: int, color: str) -> float:
-    """Draw a box for each worker, or one box for all if they are too narrow, and return the x position after them.
+    """Draw a box for each worker, or one for all workers if boxes would be too narrow, and return the x position after.
 
     ``scale`` is the number of pixels per tick. Workers with a device fraction fill one device after the other, and the
     rest of their last device stays idle.

@@ -28,7 +28,7 @@ class SlotsByConfig(Value):
     Attributes:
         slots: The slot types. A trial with an unknown config gets the last one.
         holds_for: The package versions of the measurement, by name. With other versions, the measurements are not
-            valid. If it is empty, they are valid with any version.
+            valid. If the mapping is empty, the measurements are valid with any version.
     """
 
     slots: tuple[TrialSlot, ...] = Field(min_length=1)
@@ -44,7 +44,7 @@ class SlotsByConfig(Value):
 
     @abstractmethod
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:
-        """Return a sentence about the information that is missing for a config, or ``None`` if none is missing."""
+        """Return a sentence about the information that is missing for a config, or ``None`` if nothing is missing."""
 
     @property
     def max_concurrent_trials(self) -> int:
@@ -56,7 +56,7 @@ class SlotsByConfig(Value):
         return self.model_copy(update={"slots": tuple(map(change, self.slots))})
 
     def min_concurrent_trials(self, num_places: int) -> int:
-        """Return how many trials run at once with any measured configs, in a plan for ``num_places`` trials."""
+        """Return how many trials run at once, whatever their measured configs, in a plan for ``num_places`` trials."""
         return num_places
 
 
@@ -87,7 +87,7 @@ class SlotsByProfile(SlotsByConfig):
         """Return the smallest slot for a trial with this config, or the largest slot if the config is unknown.
 
         Raises:
-            InfeasibleRequestError: The config needs more than the largest slot.
+            InfeasibleRequestError: The config needs more GPU memory than the largest slot has.
         """
         largest = self.slots[-1]
         has = largest.gpu_memory_bytes or 0
@@ -119,7 +119,7 @@ class SlotsByDecision(SlotsByConfig):
     devices: tuple[tuple[PositiveCount, Device], ...] = Field(min_length=1)
 
     def min_concurrent_trials(self, num_places: int) -> int:
-        """Return how many trials run at once with any configs. All of them may need the device with fewer slots."""
+        """Return how many trials run at once, even if all of them need the device with fewer slots."""
         return min(num_places, *(slot.max_concurrent_trials for slot in self.slots))
 
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:

@@ -40,7 +40,7 @@ In Ray, 0 means any number. Tasks with GPUs default to 1 (``RemoteFunction.__ini
 
 
 class NodeNote(str):
-    """A reason about the nodes that applies to every plan. A wrapping policy recognizes it, and adds it only once."""
+    """A reason about the nodes that applies to every plan. A policy that combines plans adds such a note only once."""
 
     __slots__ = ()
 
@@ -63,9 +63,9 @@ class TrialPlan(ShownValue):
         limited_by: The limit that prevents one more trial: a resource by Ray's name, or a field of a policy.
         reasons: Sentences that explain the plan.
         nodes_to_add: The number of nodes of each type that the autoscaler must add before all trials can run.
-        by_config: The slot types from which the config of a trial selects one, or ``None`` if all trials get the same.
+        by_config: The slot types from which the config of a trial selects one, or ``None`` if configs do not matter.
             The first of ``slots`` is then large enough for every measured config.
-        fewer_than_fit: Whether fewer trials may run at once than Ray would place by their resources.
+        fewer_than_fit: Whether Ray would run more trials at once than the plan allows.
         left_free: The total resources that the policy reserves for other programs, on all nodes together.
         common: The slot of every trial in a run without ``PolicyScheduler``, if each node type has its own slots.
             ``None`` means the first of ``slots``.
@@ -100,7 +100,7 @@ class TrialPlan(ShownValue):
 
     @property
     def num_workers(self) -> int:
-        """The number of Train workers in each trial (the minimum if it is elastic), or 0 if the trial itself trains."""
+        """The number of Train workers in each trial (the minimum if trials grow), or 0 if the trial itself trains."""
         return self.common_slot.num_workers
 
     @property
@@ -153,7 +153,7 @@ class TrialPlan(ShownValue):
 
     @property
     def min_concurrent_trials(self) -> int:
-        """The number of trials that run at once with any measured configs."""
+        """The number of trials that run at once, whatever their measured configs."""
         at_once = self._num_places
         return at_once if self.by_config is None else self.by_config.min_concurrent_trials(at_once)
 
@@ -264,7 +264,7 @@ class TrialPlan(ShownValue):
         return self.model_copy(update=changes | {"reasons": (*self.reasons, *reasons)})
 
     def on_nodes(self, label_selector: dict[str, str]) -> "TrialPlan":
-        """Return a copy of the plan for nodes that match this selector and its own."""
+        """Return a copy of the plan for nodes that match both this selector and the selector of the plan."""
         return self.with_slots(lambda slot: slot.on_nodes(label_selector))
 
     def with_slots(self, change: Callable[[TrialSlot], TrialSlot]) -> "TrialPlan":
@@ -292,7 +292,7 @@ class TrialPlan(ShownValue):
         return self.model_copy(update={"slots": (self.slot_for(config),), "by_config": None})
 
     def with_reasons(self, *reasons: str) -> "TrialPlan":
-        """Return a copy of the plan with these reasons before its own."""
+        """Return a copy of the plan with these reasons before its own reasons."""
         return self.model_copy(update={"reasons": (*reasons, *self.reasons)})
 
     def bundles(self, num_trials: int) -> list[Bundle]:
@@ -352,7 +352,7 @@ class TrialPlan(ShownValue):
         return tuple(map(one_line, (*self._for_tensors(), *self.reasons)))
 
     def explain(self, capacity: "ClusterCapacity | None" = None) -> str:
-        """Return the plan as text: the number of concurrent trials, the resources of each, the limit, and the reasons.
+        """Return the plan as text: the number of concurrent trials, their resources, the limit, and the reasons.
 
         For workers that share a GPU, the text includes the GPU memory that tensors can use.
 
@@ -385,7 +385,7 @@ class TrialPlan(ShownValue):
         return "\n".join(map(one_line, lines))
 
     def _for_tensors(self) -> Iterator[str]:
-        """Yield a sentence for each GPU fraction about the memory that remains for tensors beside the overhead."""
+        """For each GPU fraction, yield a sentence about the memory that remains for tensors after the overhead."""
         slots = self.slots if self.by_config is None else self.by_config.slots
         shares = {slot.gpu_memory_bytes: slot.gpu_overhead_bytes for slot in slots if slot.has_gpu_fraction}
         for share, overhead in sorted((size, overhead) for size, overhead in shares.items() if size is not None):

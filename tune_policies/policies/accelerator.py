@@ -55,15 +55,15 @@ from tune_policies.values.value import counted
 
 
 class AcceleratorPolicy(WorkersPolicy):
-    """Reserves the same number of devices, or the same fraction of one, for every worker: TPUs, HPUs, NPUs or others.
+    """Reserves the same number of TPUs, HPUs, NPUs or other devices, or the same device fraction, for every worker.
 
     Attributes:
         resource: Ray's name of the devices, such as ``"TPU"``.
         amount: The number of devices of each worker. The amount must be valid for the family. If Ray can split such a
             device, a fraction below 1 is rounded up to 1/2, 1/3, 1/4 and so on.
         cpus: The number of CPUs of each worker. ``None`` divides the CPUs of a node equally among its device slots. If
-            all trials must get the same, the node with the fewest CPUs per slot determines the number. Nodes without
-            CPUs are not used, unless no node has CPUs.
+            all trials must get the same amounts, the node with the fewest CPUs per slot determines the number. Nodes
+            without CPUs are not used, unless no node has CPUs.
         accelerator_type: The device type to use, such as ``"TPU-V6E"``, or ``None`` for any type.
         topology: The topology of the whole TPU slices that each trial reserves, such as ``"4x4"``. It requires an
             ``accelerator_type``.
@@ -218,7 +218,7 @@ class AcceleratorPolicy(WorkersPolicy):
 
 
 class _Slices(NamedTuple):
-    """The TPU slices of a cluster that a policy can use, and the reasons why it cannot use others.
+    """The TPU slices of a cluster that a policy can use, and the reasons why other slices are not used.
 
     Attributes:
         usable: The intact slices whose hosts have room for the workers.

@@ -19,8 +19,8 @@ from tune_policies.values.resources import Memory
 class AutoPolicy(WorkersPolicy):
     """Reserves a GPU for every worker if the cluster has GPUs, and otherwise one CPU.
 
-    If you specify the GPU memory that a worker needs, it gets a GPU fraction with that much memory instead of a whole
-    GPU.
+    If you specify the GPU memory that a worker needs, each worker gets a GPU fraction with that much memory instead of
+    a whole GPU.
 
     Attributes:
         gpu_memory: The total GPU memory that one worker needs: bytes, a string such as ``"6GiB"``, or ``None`` if
@@ -44,7 +44,7 @@ class AutoPolicy(WorkersPolicy):
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
-        """The policies that are tried in turn: first for GPUs, then for CPUs."""
+        """The policies to try in order: first a policy for GPUs, then a policy for CPUs."""
         workers: dict[str, Any] = {"memory": self.memory, "num_workers": self.num_workers}
         if self.gpu_memory is None and self.profile is None:
             return (GpuPolicy(**workers), CpuPolicy(**workers))

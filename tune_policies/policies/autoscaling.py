@@ -26,12 +26,12 @@ _MOST_COUNTED: Final = 10_000
 class AutoscalingPolicy(WrappingPolicy):
     """Plans on the alive nodes and on the nodes that the autoscaler can still add.
 
-    In the plan, ``nodes_to_add`` contains only as many nodes as the trials need. Trials without devices use nodes with
-    devices only if they fit no other node type. Ray adds the nodes when trials are pending, or when you call
+    In the plan, ``nodes_to_add`` contains only as many nodes as the trials need. A trial without devices uses a node
+    with devices only if it fits no other node type. Ray adds the nodes when trials are pending, or when you call
     ``request_capacity``. If a trial fits several node types, Ray may choose other types than the plan.
 
     Attributes:
-        inner: The policy that decides everything else.
+        inner: The policy that plans on these nodes.
         max_nodes_to_add: The maximum number of nodes to add, of all types together, or ``None`` for the cluster's
             limits.
 
@@ -79,9 +79,9 @@ class AutoscalingPolicy(WrappingPolicy):
     def _plan_within(
         self, plan: TrialPlan, capacity: ClusterCapacity, most: dict[str, int], wanted: dict[str, int], limit: int
     ) -> tuple[TrialPlan, dict[str, int]]:
-        """Return the plan with the ``wanted`` nodes, reduced to ``limit`` if necessary, and their number by type.
+        """Return the plan with the ``wanted`` nodes added, at most ``limit``, and the number of added nodes by type.
 
-        ``plan`` is the plan with the ``most`` nodes.
+        ``plan`` is the plan with the ``most`` nodes added.
         """
         chosen = wanted
         if sum(wanted.values()) > limit:
@@ -91,7 +91,7 @@ class AutoscalingPolicy(WrappingPolicy):
         return (plan if chosen == most else self.inner.plan(capacity.with_nodes_added(chosen))), chosen
 
     def _plan_without(self, capacity: ClusterCapacity, error: InfeasibleRequestError) -> TrialPlan:
-        """Return the plan for the alive nodes. A trial may fit on them even if none fits with added nodes."""
+        """Return the plan for only the alive nodes. It can be feasible even if no plan with added nodes is."""
         try:
             plan = self.inner.plan(capacity)
         except InfeasibleRequestError:
@@ -101,7 +101,7 @@ class AutoscalingPolicy(WrappingPolicy):
     def _fewest(self, plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
         seen = capacity
         if not any(slot.worker.memory_bytes or slot.label_selector for slot in plan.slots):
-            # Otherwise, each step of the search would compare the host memory of all nodes again.
+            # Without rounded host memory, each step of the search would compare all nodes again.
             seen = with_rounded_memory(capacity, memory=None, num_workers=max(slot.num_workers for slot in plan.slots))
         fewest = fewest_nodes(plan.slots, seen, most)
         if fewest == most or self._has_room(plan, capacity, fewest):

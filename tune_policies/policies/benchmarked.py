@@ -48,12 +48,12 @@ class BenchmarkedPolicy(ResourcePolicy):
 
     Attributes:
         decision: The result of ``tune-policies bench decide``. You may pass it by position.
-        workload: The name of the workload in the decision. Defaults to its only workload.
+        workload: The name of the workload in the decision. Defaults to the only workload of the decision.
         size: The name of the number in the config, such as ``"batch_size"``, or ``"model/batch_size"`` in a nested
             mapping.
         gpu: The policy for trials on the GPU.
-        cpu: The policy for trials on the CPU. If its number of CPUs differs from the measurement, the decision may be
-            wrong.
+        cpu: The policy for trials on the CPU. If trials get another number of CPUs than in the measurement, the
+            decision may be wrong.
         objective: Whether to minimize the ``"time"`` or the ``"cost"`` of a trial.
         max_age_days: The maximum age of the measurement in days when the cluster is read, or ``None`` for no limit.
         accept_other_hardware: Whether to accept a decision from GPU or CPU models that the cluster lacks.
@@ -181,10 +181,10 @@ class BenchmarkedPolicy(ResourcePolicy):
         yield f"measured on {made:%Y-%m-%d}"
 
     def _about_hardware(self, capacity: ClusterCapacity, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:
-        """Yield notes about differences between the measured and the cluster's hardware.
+        """Yield notes about differences between the measured hardware and the hardware of the cluster.
 
         Raises:
-            InfeasibleRequestError: The decision was measured on other devices.
+            InfeasibleRequestError: The decision was measured on other devices, and ``accept_other_hardware`` is false.
         """
         nodes = {"GPU": [*_nodes_for(gpu, capacity)], "CPU": [*_nodes_for(cpu, capacity), *_nodes_for(gpu, capacity)]}
         gpus = {gpu.accelerator_type} if gpu.accelerator_type else {node.accelerator_type for node in nodes["GPU"]}

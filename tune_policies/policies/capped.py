@@ -15,7 +15,7 @@ class CappedPolicy(WrappingPolicy):
     ``run`` and ``tuner`` apply the limit. With ``tune.run`` and ``Tuner``, set ``max_concurrent_trials`` yourself.
 
     Attributes:
-        inner: The policy that decides everything else.
+        inner: The policy whose plan is limited.
         max_concurrent_trials: The maximum number of trials that run at once.
 
     Raises:

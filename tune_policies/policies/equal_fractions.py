@@ -1,4 +1,4 @@
-"""Computes the size of workers: equal device fractions, and the number of CPUs if the policy chooses it.
+"""Computes equal device fractions, and the number of CPUs of each worker if the user does not set it.
 
 A device is stranded if its node has no CPUs left for a trial. The CPUs of workers are chosen so that this does not
 happen. If nodes differ, a slot that fits all of them wastes most of the larger nodes, so each node type gets its own
@@ -19,7 +19,7 @@ from tune_policies.values.resources import MOST, TICKS, amount_of, from_ticks, t
 from tune_policies.values.value import counted
 
 _DRAG: Final = 20
-"""Nodes with few CPUs and at most 1 in this many slots do not limit the CPUs of the other workers."""
+"""If nodes with few CPUs have at most 1 in this many slots, they do not limit the CPUs of workers on other nodes."""
 
 
 class Selection(NamedTuple):
@@ -27,7 +27,7 @@ class Selection(NamedTuple):
 
     Attributes:
         groups: The nodes, grouped by shape.
-        accelerator_type: The device type in requests to Ray, or ``None`` if they contain none.
+        accelerator_type: The device type in requests to Ray, or ``None`` for requests without a device type.
         label_selector: The label selector that restricts Ray to these nodes, or an empty mapping if none is needed.
         share_ticks: The devices, or the device fraction, of each worker in ticks of 1/10,000.
     """
@@ -63,7 +63,7 @@ def equal_device_fraction(most_per_device: int, most_devices: float) -> int:
     for k in range(min(most_per_device, TICKS), 0, -1):
         share = TICKS // k
         lost_on_node = max(1, devices) * (TICKS - k * share)
-        if lost_on_node < share:  # also needed on one device: with the fraction for 141 workers, 142 would fit
+        if lost_on_node < share:  # checked even for one device: 142 fractions of 10,000 // 141 ticks fit
             return share
     return TICKS
 
@@ -73,7 +73,7 @@ def max_cpus_without_idle_device(groups: Collection[NodeGroup], request: Request
 
     The node with the fewest CPUs per slot determines the number. Nodes with at most 1/20 of the slots are ignored if
     all other workers then get at least twice as many CPUs. The result is below 1 or a whole number, because threads are
-    whole. A node without CPUs, such as many head nodes, counts only if no node has CPUs.
+    whole. Nodes without CPUs are ignored, unless no node has CPUs.
 
     Args:
         groups: The nodes. At least one of them must have room for a worker.
@@ -117,7 +117,7 @@ def fraction_of_gpu_memory(groups: Iterable[NodeGroup], share_ticks: int) -> int
     """
     memories = [node.smallest_gpu_memory_bytes for node, _ in groups]
     known = [memory for memory in memories if memory is not None]
-    # Divide by the number of workers: Ray counts a third as 0.3333, so share_ticks / 10,000 would waste memory.
+    # Divide by the number of workers per device, because Ray's rounded fraction, such as 0.3333, would waste memory.
     return min(known) // max(1, TICKS // share_ticks) if known and len(known) == len(memories) else None
 
 
@@ -137,7 +137,7 @@ def about_equal_cpus(nodes: Iterable[NodeCapacity], request: Request, resource: 
 
 
 def about_nodes_without_cpus(groups: Iterable[NodeGroup], resource: str, cpus: float) -> Iterator[str]:
-    """Yield sentences about nodes with devices that have too few CPUs for a worker, and about how to use them."""
+    """Yield sentences about device nodes with too few CPUs for a worker, and about how to use these nodes."""
     left_out = [each for each in groups if each.node.resources.ticks.get(resource) and each.node.resources.cpus < cpus]
     with_few = sum(count for node, count in left_out if node.resources.cpus)
     with_none = sum(count for node, count in left_out if not node.resources.cpus)
@@ -198,7 +198,7 @@ def with_own_slots(
 def _slots_on(
     alike: Selection, request: Request, resource: str, *, choose_cpus: bool
 ) -> Iterator[tuple[bool, TrialSlot]]:
-    """Yield whether the nodes of a slot type still have to be added, and the slot type, in descending order of CPUs.
+    """For each slot type, yield whether its nodes still have to be added, and the type, in descending order of CPUs.
 
     In this order, each slot type fills its own nodes first. On nodes with fewer CPUs, it would strand devices.
     """

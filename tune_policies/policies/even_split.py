@@ -42,7 +42,7 @@ class EvenSplitPolicy(WorkersPolicy):
         min_cpus: The minimum number of CPUs of each worker.
         min_gpus: The minimum number of GPUs of each worker. With 0, trials use no GPU.
         memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. ``None`` reserves
-            none. The policy does not increase it, because Ray does not enforce it as a limit.
+            no host memory. The policy does not increase this amount, because Ray does not enforce it as a limit.
 
     Raises:
         InvalidResourcesError: A field is invalid, or neither CPUs nor GPUs are requested.

@@ -18,7 +18,7 @@ class FirstFeasiblePolicy(ResourcePolicy):
 
     Attributes:
         policies: The policies to try, in order of preference. At least one is required.
-        min_trials: The minimum number of trials that must run at once. A policy that allows fewer is skipped.
+        min_trials: The minimum number of trials that must run at once. A policy that allows fewer trials is skipped.
 
     Raises:
         InvalidResourcesError: A field is invalid, or ``policies`` is empty.
@@ -40,7 +40,7 @@ class FirstFeasiblePolicy(ResourcePolicy):
         """Return a policy that tries ``other`` after these policies."""
         if not isinstance(other, ResourcePolicy):
             return NotImplemented
-        # ``min_trials`` does not apply to ``other``, because it is the last resort.
+        # ``min_trials`` does not apply to ``other``, because ``other`` is the last resort.
         return FirstFeasiblePolicy(*(self.policies if self.min_trials == 1 else (self,)), other)
 
     @property

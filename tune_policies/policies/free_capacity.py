@@ -16,9 +16,9 @@ from tune_policies.values.value import Value
 class FreeCapacityPolicy(WrappingPolicy):
     """Plans on the resources that are free when the cluster is read.
 
-    Other policies plan on the total resources of the nodes, so their trials stay pending until other programs release
-    resources. ``FreeCapacityPolicy(GpuPolicy()) | CpuPolicy()`` falls back to CPUs if actors or other programs use all
-    GPUs. A partly used device counts as in use.
+    Without this policy, plans are based on the total resources of the nodes, so trials may stay pending until other
+    programs release resources. ``FreeCapacityPolicy(GpuPolicy()) | CpuPolicy()`` falls back to CPUs if actors or other
+    programs use all GPUs. A partly used device counts as in use.
 
     During a run, the plan does not change when other programs release resources.
     ``plan_when_ready(policy, only_free=True)`` also waits until resources are released, and checks with a short

@@ -52,13 +52,13 @@ With 12 sizes from 1 to 80 GiB, an average trial gets about a sixth more memory 
 """
 
 _MOST_SELECTIONS: Final = 32
-"""The maximum number of larger device sizes to compare. The sizes with room for the most trials are compared."""
+"""The maximum number of larger device sizes to compare. Sizes with room for more trials are preferred."""
 
 _NEAR: Final = 1.1
 """No size is added between two sizes that differ by less than this factor."""
 
 _MOST_NAMED: Final = 8
-"""The maximum number of measured configs that a plan lists. Of more, it lists only the smallest and the largest."""
+"""The maximum number of measured configs that a plan lists. Otherwise, it lists only the smallest and the largest."""
 
 
 class GpuMemoryPolicy(GpuTypesPolicy):
@@ -111,7 +111,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return plan if self.same_for_all else self._with_own_slots(plan, capacity, usable, needed)
 
     def _with_own_slots(self, plan: TrialPlan, capacity: ClusterCapacity, usable: Selection, needed: int) -> TrialPlan:
-        """Return a plan with as many workers on each GPU as fit its memory, or ``plan`` itself if it is no better."""
+        """Return a plan with as many workers on each GPU as fit its memory, or ``plan`` if that is no worse."""
         groups_with: dict[int, list[NodeGroup]] = {}
         for group in usable.groups:
             if fit := gpu_memory_of(group.node) // needed:
@@ -138,7 +138,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
     def _with_measured_memory(
         self, profile: GpuMemoryProfile, capacity: ClusterCapacity, accelerator_type: str | None
     ) -> Self:
-        """Return the policy with the measured host memory and headroom, if the user has set no host memory.
+        """Unless the user has set the host memory, return a copy that reserves the measured host memory and headroom.
 
         The headroom is limited so that a worker and a Train driver fit on the largest node.
         """
@@ -151,7 +151,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return self.model_copy(update={"memory": min(with_headroom(needed, self.headroom), max(needed, most))})
 
     def _plan_by_profile(self, profile: GpuMemoryProfile, capacity: ClusterCapacity, usable: Selection) -> TrialPlan:
-        """Return the plan with slots of several sizes for the measured configs. Its first slot fits all of them.
+        """Return the plan with slots of several sizes for the measured configs. The first slot fits all these configs.
 
         Raises:
             InfeasibleRequestError: The largest config that did not run out of memory fits no device.
@@ -224,8 +224,8 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         choices = list(selections_of(capacity, usable, needed))
         if not choices:
             raise self._infeasible(capacity, usable, needed)
-        # Fewer devices with more memory each may fit more workers. Because such a selection visits every node, it is
-        # built only if needed.
+        # Fewer devices with more memory each may fit more workers. Building such a selection visits every node, so it
+        # is built only if needed.
         bounded: list[tuple[int, Selection | int]] = [
             (self._most(_num_devices(choice.groups), choice.memory_bytes // needed), choice) for choice in choices
         ]
@@ -260,7 +260,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return num_devices * min(fit, self.max_trials_per_gpu or fit) // max(1, fewest_workers(self.num_workers))
 
     def _share(self, choice: Selection, needed: int) -> int:
-        """Return the smallest fraction of the choice's smallest device with at least ``needed`` bytes, in ticks."""
+        """Return the smallest fraction, in ticks, that has at least ``needed`` bytes on the smallest chosen device."""
         fit = choice.memory_bytes // needed
         most_devices = max(node.resources.gpus for node, _ in choice.groups)
         return equal_device_fraction(min(fit, self.max_trials_per_gpu or fit), most_devices)
@@ -347,9 +347,9 @@ def _num_devices(groups: Iterable[NodeGroup]) -> int:
 
 
 def _larger_sizes(groups: Iterable[NodeGroup], needed: int) -> Iterator[tuple[int, int]]:
-    """Yield the device sizes that fit more workers than the smallest, and the number of devices of at least each size.
+    """Yield each size that fits more workers than the smallest size, and the number of devices at least that large.
 
-    Of several sizes that fit equally many workers, only the smallest is yielded.
+    If several sizes fit equally many workers, only the smallest of them is yielded.
     """
     devices_of: Counter[int] = Counter()
     for group in groups:
@@ -376,12 +376,12 @@ def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
 
 
 def _describe_slots(by_config: SlotsByProfile) -> Iterator[str]:
-    """Yield a sentence with the GPU fraction of each config. Of many, name only the smallest and the largest."""
+    """Yield a sentence with the GPU fraction of each config, or of only the smallest and the largest of many."""
     ran = [each for each in by_config.profile.measurements if not each.ran_out]
     ran.sort(key=lambda each: each.total_bytes)
     for each in ran if len(ran) <= _MOST_NAMED else (ran[0], ran[-1]):
         needed = by_config.needed_bytes(each.config) or 0
-        is_more = format_bytes(needed) != format_bytes(each.total_bytes)  # because of another overhead
+        is_more = format_bytes(needed) != format_bytes(each.total_bytes)  # if the overhead differs
         counts = f", {format_bytes(needed)} counted" if is_more else ""
         with suppress(InfeasibleRequestError):
             yield f"{each}{counts}, so {amount_of(by_config.slot_for(each.config).worker.gpus, 'GPU')}"
@@ -410,6 +410,6 @@ def _describe_profile(profile: GpuMemoryProfile, held: list[int], headroom: floa
 
 
 def _to_text(device_bytes: int, needed: int) -> str:
-    """Return a device size with enough digits to show why no more workers fit, such as 3 of 5 GiB on 19.99 GiB."""
+    """Return a device size with enough digits to show why no more workers fit: 19.99 GiB for 3 workers of 5 GiB."""
     texts = [format_bytes(device_bytes, digits) for digits in (1, 2, 3)]
     return next((text for text in texts if parse_bytes(text) // needed == device_bytes // needed), texts[-1])

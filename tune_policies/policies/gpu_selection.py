@@ -1,7 +1,7 @@
 """Selects the GPUs for a policy: all GPUs, those of one type, or those with enough memory.
 
-Ray assigns any GPU unless a request specifies a device type or a label selector. So a selection that excludes some GPUs
-also contains the simplest condition that restricts Ray to the selected nodes.
+Ray assigns any GPU unless a request specifies a device type or a label selector. Therefore, a selection that excludes
+some GPUs also contains the simplest condition that restricts Ray to the selected nodes.
 """
 
 from abc import abstractmethod
@@ -135,7 +135,7 @@ def plan_gpus(
             "its fraction of the smallest GPU that the plan uses"
         )
     groups = selection.groups if selection.label_selector else None
-    if choose_cpus and not usable.groups:  # no node has room, and the error should suggest what fits nodes with CPUs
+    if choose_cpus and not usable.groups:  # no node has room, and the error should describe nodes with CPUs
         groups = nodes_with_cpus(capacity.groups if groups is None else groups, "GPU")
     plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), notes, groups=groups)
     return plan.on_nodes(dict(selection.label_selector)) if selection.label_selector else plan
@@ -154,12 +154,12 @@ def sized_for(selection: Selection, request: Request, *, choose_cpus: bool) -> t
 
 
 def gpus_of_type(capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
-    """Return the nodes with GPUs of a device type, or of any type if it is ``None``."""
+    """Return the nodes with GPUs of ``accelerator_type``, or with any GPUs if it is ``None``."""
     return Selection(tuple(capacity.gpu_groups(accelerator_type)), accelerator_type)
 
 
 def selections_of(capacity: ClusterCapacity, usable: Selection, least_bytes: int) -> Iterator[Selection]:
-    """Yield different selections of devices with at least ``least_bytes`` of memory, the simplest for Ray first.
+    """Yield selections in which every device has at least ``least_bytes`` of memory, with the simplest condition first.
 
     The selections are all usable GPUs, the GPUs of each type, and the GPUs of all nodes with enough GPU memory.
     """
@@ -201,7 +201,7 @@ def select_gpus(
     If there are no other GPU nodes, the condition is the device type that the user requested, if any. If these nodes
     have one type that no other GPU node has, the condition is this type. Otherwise, it is a label selector: either the
     labels of device types, which also match nodes that start later, or a list of node IDs. Nodes that still have to be
-    added have no ID, so they are not used with a list.
+    added have no ID, so such a list omits them.
     """
     groups = tuple(groups)
     chosen = {node.node_id for node, _ in groups}
@@ -248,7 +248,7 @@ def alike_in_memory(selection: Selection) -> Iterator[list[NodeGroup]]:
 
 
 def about_listed_nodes(selections: Iterable[Selection]) -> Iterator[str]:
-    """Yield a description of the GPUs in each selection that lists its nodes by identifier."""
+    """For each selection that lists its nodes by ID, yield a description of its GPUs."""
     for selection in selections:
         if NODE_ID in selection.label_selector:
             yield f"nodes with {format_selector(selection.label_selector)}: {describe_gpus(selection.groups)}"

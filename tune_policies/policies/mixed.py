@@ -1,4 +1,4 @@
-"""A policy with slots of several types at the same time, for instance quarter GPUs and CPU slots, or A100s and L4s."""
+"""A policy whose plans have several slot types, for instance quarter GPUs and CPU slots, or A100s and L4s."""
 
 import sys
 from collections import Counter
@@ -139,7 +139,7 @@ class _PolicySlots(NamedTuple):
     filled: FilledSlots
 
     def with_speed(self, speed: float) -> Self:
-        """Return a copy with this speed for the first slot type, and proportional speeds for the others."""
+        """Return a copy with this speed for the first slot type, and proportional speeds for the other types."""
         own = self.slots[0].speed or 1
         # In nested plans, proportions are multiplied, and the results must be valid speeds.
         speeds = [min(MOST, max(_SLOWEST, speed * ((slot.speed or own) / own))) for slot in self.slots]
@@ -216,7 +216,7 @@ def _check_slices(plan: TrialPlan, left: RemainingCapacity) -> None:
         if slot.topology is None:
             continue
         in_use = {node.node_id for nodes in by_shape if type(nodes) is ReducedNodes for node in nodes.before}
-        # Search the original nodes, because Train chooses a slice by its first host even if its chips are in use.
+        # Search the original nodes, because Train chooses a slice by its first host even if chips are in use.
         hosts = chain.from_iterable(map(nodes_before, by_shape))
         slices = find_slices(hosts, SliceShape(slot.topology, slot.accelerator_type or "")).intact
         if any(host.node_id in in_use for each in slices for host in each.hosts):

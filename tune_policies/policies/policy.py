@@ -37,7 +37,7 @@ _DEEPEST: Final = 32
 """The maximum nesting depth of policies. Each level needs about ten nested calls, and Python allows 1000."""
 
 _MOST_POLICIES: Final = 256
-"""The maximum number of policies in one policy. Each of them may have to plan, so the limit bounds the run time."""
+"""The maximum number of policies in one policy. Each of these may compute a plan, so the limit bounds the run time."""
 
 _TOO_DEEP: Final = f"more than {_DEEPEST} policies are nested: remove some of them"
 
@@ -127,7 +127,7 @@ class ResourcePolicy(Value):
 
     @property
     def choices(self) -> tuple["ResourcePolicy", ...]:
-        """The alternatives to try in order. By default, this policy is the only one."""
+        """The alternatives to try in order. By default, this policy is the only alternative."""
         return (self,)
 
     def __or__(self, other: "ResourcePolicy") -> "ResourcePolicy":
@@ -174,7 +174,7 @@ class ResourcePolicy(Value):
 
 
 def _check_size(policy: object, deepest: int = _DEEPEST) -> None:
-    """Raise ``InvalidResourcesError`` if a policy or its plain data has too many policies or too deep a nesting."""
+    """Raise ``InvalidResourcesError`` if a policy or its plain data contains too many or too deeply nested policies."""
     try:
         depth, number = _size(policy, {}, tuple(policies_by_kind()))
     except RecursionError:
@@ -221,7 +221,7 @@ class WorkersPolicy(ResourcePolicy):
 
     Attributes:
         memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. ``None`` reserves
-            none.
+            no host memory.
         num_workers: The number of Train workers in a trial, or 0 if the trial itself trains. With ``(2, 8)``, a trial
             has 2 to 8 workers, depending on the free resources.
     """
@@ -242,11 +242,11 @@ class WorkersPolicy(ResourcePolicy):
 class WrappingPolicy(ResourcePolicy):
     """A policy that wraps another policy.
 
-    Each subclass defines an ``__init__``, so that type checkers accept ``inner`` as a positional argument. It calls
-    ``Value.__init__``, because type checkers would accept only ``inner`` in a call of ``super().__init__``.
+    Each subclass defines an ``__init__``, so that type checkers accept ``inner`` as a positional argument. The method
+    calls ``Value.__init__``, because type checkers would accept only ``inner`` in a call of ``super().__init__``.
 
     Attributes:
-        inner: The wrapped policy, which decides everything else.
+        inner: The wrapped policy.
     """
 
     inner: InnerPolicy

@@ -54,7 +54,7 @@ def load_decision(path: str | Path) -> Decision:
 
 
 def load_runtime_env(path: str | Path) -> dict[str, Any]:
-    """Read a Ray runtime environment from a YAML or JSON file, as for ``ray job submit --runtime-env``.
+    """Read a Ray runtime environment from a YAML or JSON file in the format of ``ray job submit --runtime-env``.
 
     Raises:
         InvalidResourcesError: The file cannot be read, or does not contain a mapping.

@@ -1,8 +1,8 @@
 """The JSON schema of policy files. Editors use it to complete and validate them.
 
-Pydantic generates the schema from the fields of the policies, and their docstrings contain the descriptions. The schema
-does not contain the rules of a policy's own validators, such as that ``gpus`` above 1 must be whole. ``load_policy``
-checks these rules.
+Pydantic generates the schema from the fields of the policies. The descriptions come from their docstrings.
+The schema does not contain the rules of a policy's own validators, such as the rule that ``gpus`` above 1 must be
+whole. ``load_policy`` checks these rules.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from tune_policies.policies.policy import ResourcePolicy, documented_fields, pol
 from tune_policies.policies.policy_file import IN_FILES
 
 _ANY_POLICY: Final = ResourcePolicy.__name__
-"""The name that Pydantic gives the type of an inner policy."""
+"""Pydantic's name for the type of an inner policy."""
 
 
 def policy_schema() -> dict[str, Any]:

@@ -37,12 +37,12 @@ class ReservingPolicy(WrappingPolicy):
 
     The policy reserves resources on as few nodes as possible, and prefers nodes without GPUs unless you also reserve
     GPUs. If this requires CPUs of nodes with devices, the policy makes a second plan that reserves CPUs on more nodes.
-    It returns the second plan if its trials use more devices and at least as many run at once. ``run`` and ``tuner``
+    It returns the second plan if that plan uses more devices and runs at least as many trials. ``run`` and ``tuner``
     start no more trials than planned. With ``tune.run`` and ``Tuner``, set ``max_concurrent_trials``. Ray may spread
     trials with GPU fractions over all GPUs, so the reserved GPUs are not always whole devices.
 
-    ``gpu_memory`` is reserved on every GPU for programs outside Ray, and trials share the rest. The memory of a trial
-    with a whole GPU is not limited, so it may also use the reserved part.
+    ``gpu_memory`` is reserved on every GPU for programs outside Ray, and trials share the remaining memory. A trial
+    with a whole GPU has no memory limit, so it may also use the reserved part.
 
     Attributes:
         inner: The policy that plans on the remaining resources.
@@ -119,12 +119,12 @@ class ReservingPolicy(WrappingPolicy):
             notes.append("host memory of some nodes is unknown, so less may be free on these nodes")
         plan = leaving_free(plan, capacity, wish, notes)
         plan = plan.model_copy(update={"limited_by": _limited_by(plan, capacity, wish)})
-        # With several types, each slot is assigned to a node later, and this assignment considers the whole cluster.
+        # If a plan has several slot types, each slot gets a node later, and that assignment uses the whole cluster.
         return plan if len(plan.slots) == 1 else _placed(plan, capacity)
 
 
 def _limited_by(plan: TrialPlan, capacity: ClusterCapacity, wish: Resources) -> str:
-    """Return the limit on the number of trials, which is a reserved resource if its reservation displaces trials."""
+    """Return the limit on the number of trials: a reserved resource, if more trials would fit without reserving it."""
     slot, request = plan.slots[0], request_of(plan.slots[0])
     if len(plan.slots) > 1 or plan.limited_by in wish.ticks or plan.limited_by not in request.worker.ticks:
         return plan.limited_by
@@ -164,7 +164,7 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
 def leaving_free(plan: TrialPlan, capacity: ClusterCapacity, resources: Resources, notes: Iterable[str]) -> TrialPlan:
     """Convert a plan for a part of the cluster to a plan for ``capacity`` that leaves ``resources`` free.
 
-    The notes about nodes are computed again for ``capacity``, because the nodes of the part have fewer resources.
+    The notes about nodes are computed again for ``capacity``, because nodes have more resources in the whole cluster.
     """
     of_plan = (reason for reason in plan.reasons if not isinstance(reason, NodeNote))
     changes = {
@@ -191,7 +191,7 @@ def _off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
         return slot
     request = request_of(slot)
     per_device = max(1, TICKS // to_ticks(slot.worker.gpus))
-    # A plan can have many slots, so each slot compares few shapes instead of all nodes.
+    # A plan can have many slots, so compare only a few node shapes for each slot instead of all nodes.
     seen = with_rounded_memory(capacity, memory=slot.worker.memory_bytes, num_workers=0)
     too_small = [
         group
@@ -222,7 +222,7 @@ def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacit
 
 
 def _max_reserved_per_device(capacity: ClusterCapacity, cpus: int) -> int:
-    """Return the most CPUs, in ticks, that each device can keep if ``cpus`` are reserved. Above 1, they are whole."""
+    """Return the most CPUs, in ticks, that each device can keep if ``cpus`` are reserved. Above 1, CPUs are whole."""
     nodes = [(group.num_nodes, group.node.resources.ticks.get("CPU", 0), group.node) for group in capacity.groups]
     has = [(count, ticks, _num_devices(node)) for count, ticks, node in nodes]
 
@@ -259,12 +259,12 @@ def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int
     def preference(node: NodeCapacity) -> tuple[object, ...]:
         has = _takeable(node, kept_per_device)
         alone = all(has.get(name, 0) >= amount for name, amount in wish.ticks.items())
-        # Prefer a node that has all of ``wish``, then nodes without GPUs, and then nodes with the most CPUs.
+        # Prefer nodes that have all of ``wish``, then nodes with fewer GPUs, and then nodes with more CPUs.
         return (not alone, has.get("GPU", 0), -has.get("CPU", 0))
 
     kept: dict[str, NodeCapacity] = {}
     seen = with_rounded_memory(capacity, memory=wish.memory_bytes, num_workers=0)
-    # All nodes of a shape seem to have the largest host memory of the shape, so subtract from the original nodes.
+    # In ``seen``, nodes can have a larger, rounded host memory, so subtract from the original nodes.
     exact = {} if seen is capacity else {node.node_id: node for node in capacity.nodes}
     by_shape = ((preference(nodes[0]), min(map(_node_id, nodes)), nodes) for nodes in seen.nodes_by_shape.values())
     for _, _, nodes in sorted(by_shape):  # node IDs differ, so the nodes themselves are never compared
@@ -286,7 +286,7 @@ def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int
 
 
 def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCapacity:
-    """Return the cluster with ``less_bytes`` less memory on each GPU, also on nodes that can be added.
+    """Return the cluster with ``less_bytes`` less memory on each GPU, including nodes that can be added.
 
     GPUs with unknown memory stay unchanged.
 

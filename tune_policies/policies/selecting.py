@@ -25,7 +25,7 @@ class SelectingPolicy(WrappingPolicy):
     head node. For excluded nodes, requests to Ray contain a condition on the label ``ray.io/node-id``.
 
     Attributes:
-        inner: The policy that decides everything else.
+        inner: The policy that plans on the selected nodes.
         label_selector: Conditions on node labels in Ray's syntax: ``"a"``, ``"!a"``, ``"in(a,b)"`` or ``"!in(a,b)"``.
         exclude_nodes: The nodes to exclude: Ray's node IDs, the first 8 digits of node IDs, or IP addresses.
         exclude_head: Whether to exclude the head node.
@@ -76,7 +76,7 @@ class SelectingPolicy(WrappingPolicy):
         return plan.on_nodes(selector) if plan.common_slot.topology is None else _of_slices(plan, capacity, chosen)
 
     def _excluded(self, capacity: ClusterCapacity) -> tuple[list[str], list[str]]:
-        """Return the IDs of the nodes to exclude, and a note for each name that matches no node."""
+        """Return the IDs of the nodes to exclude, and notes about settings that have no effect."""
         heads = [node.node_id for node in capacity.nodes if node.is_head]
         excluded, found = heads if self.exclude_head else [], set()
         names = {_plain(name): name for name in self.exclude_nodes}
@@ -102,7 +102,7 @@ def _plain(name: str) -> str:
 
 
 def _of_slices(plan: TrialPlan, capacity: ClusterCapacity, chosen: ClusterCapacity) -> TrialPlan:
-    """Return ``plan``, which uses whole TPU slices, if no node with TPUs is excluded.
+    """Check that no node with TPUs is excluded, and return ``plan``, a plan for whole TPU slices.
 
     Raises:
         InfeasibleRequestError: A node with TPUs is excluded. Train accepts no label selector for slices.

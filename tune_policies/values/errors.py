@@ -118,7 +118,7 @@ class MemoryLimitError(ResourcePolicyError):
 
 
 class MeasurementError(ResourcePolicyError):
-    """The GPU memory of a model or of some trials could not be measured because they failed.
+    """The GPU memory of a model or of some trials could not be measured, because the model or a trial failed.
 
     Attributes:
         profile: The ``GpuMemoryProfile`` of the trials that did not fail, or ``None``.

@@ -28,7 +28,7 @@ def _parts(view: RenderableType) -> Iterator[str]:
 
 def _table(table: Table) -> Iterator[str]:
     styles = [f'style="text-align: {"right" if each.justify == "right" else "left"}"' for each in table.columns]
-    if table.title:  # not a caption, which would be as narrow as the table
+    if table.title:  # a caption would be as narrow as the table
         yield f'<p style="margin: 0.3em 0; font-weight: bold">{_text(table.title)}</p>'
     yield '<div style="overflow-x: auto"><table>'
     heads = (f"<th {style}>{_text(each.header)}</th>" for each, style in zip(table.columns, styles, strict=True))

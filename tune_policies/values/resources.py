@@ -35,7 +35,7 @@ _NOT_CUSTOM: Final = {
     "memory": "use memory= (in Resources: memory_bytes=)",
     "object_store_memory": "no worker reserves Ray's object store, so omit it",
 }
-"""Ray resources that are not custom resources, and what to do instead."""
+"""Ray resources that are not custom resources, and the alternative to each of them."""
 
 
 def to_ticks(amount: float) -> int:
@@ -164,7 +164,7 @@ CustomAmounts = Annotated[dict[str, float], Checked(_custom, core_schema.dict_sc
 Speed = Annotated[float, Checked(_speed)]
 """A relative speed above 0."""
 WorkerCount = Annotated[int | tuple[int, int], Checked(_workers)]
-"""The Train workers of a trial. With a pair (minimum, maximum), Ray Train changes the number while the trial runs."""
+"""The number of Train workers of a trial. If it is a pair (minimum, maximum), Ray Train changes it during the trial."""
 
 
 class Resources(Value):

@@ -59,7 +59,7 @@ _SIGNED_IN: Final = re.compile(r"://[^/@:]*[:@]")
 def shortened(text: str) -> str:
     """Return the text without the middle of very long words and lines.
 
-    It keeps both ends, because a message begins with the problem and ends with the solution.
+    Both ends are kept, because a message begins with the problem and ends with the solution.
     """
     if len(text) <= _MOST_IN_WORD:
         return text
@@ -73,7 +73,7 @@ def _without_middle(text: str, mark: str, most: int) -> str:
 
 
 def one_line(text: object) -> str:
-    r"""Return an external text as part of a line: :func:`shortened`, with line breaks as ``\n``."""
+    r"""Return an external text as part of a line. The text is :func:`shortened`, and line breaks become ``\n``."""
     plain = str(text)
     return shortened(_commandless(plain if plain.isprintable() else _NOT_ASCII.sub(_escaped, plain)))
 
@@ -81,7 +81,7 @@ def one_line(text: object) -> str:
 def printable(text: str, *, is_styled: bool = False) -> str:
     """Return the text with all characters without a glyph escaped, except line breaks and tabs.
 
-    If ``is_styled`` is true, it keeps the colors and progress bars of Rich.
+    If ``is_styled`` is true, the colors and progress bars of Rich are kept.
     """
     return _commandless((_STYLE_OR_NOT_ASCII if is_styled else _NOT_ASCII_TEXT).sub(_escaped, text))
 
@@ -137,7 +137,7 @@ _WORDS: Final = frozenset(
 def without_names(text: str, known: Collection[str]) -> str:
     """Return a string of this package with ``(left out)`` for each word that can be a name in the user's cluster.
 
-    It keeps numbers, common words and the ``known`` names.
+    Numbers, common words and the ``known`` names are kept.
     """
 
     def shown(word: re.Match[str]) -> str:

@@ -1,7 +1,7 @@
 """Amounts of memory as people write them: ``"6GiB"``, ``"500 MB"``, or a number of bytes.
 
-Pydantic's ``ByteSize`` parses them: decimal units (kB, MB, GB, TB) are powers of 1000, binary ones (KiB, MiB, GiB, TiB)
-powers of 1024. Kubernetes writes the same units without the B (``"6Gi"``, ``"500M"``).
+Pydantic's ``ByteSize`` parses the strings. Decimal units (kB, MB, GB, TB) are powers of 1000, and binary units (KiB,
+MiB, GiB, TiB) are powers of 1024. Kubernetes writes the same units without the B (``"6Gi"``, ``"500M"``).
 """
 
 import re
@@ -22,7 +22,7 @@ MOST_BYTES: Final = 2**63 - 1
 _BYTE_SIZE: Final = TypeAdapter(ByteSize, config=ConfigDict(defer_build=True))
 
 _WHOLE_TEXT: Final = re.compile(r"(?:\d++(?:\.\d++)?|\.\d++)\s*+\w*+")
-"""Matches strings that pydantic parses completely. It ignores the rest of other strings: ``"50%"`` would be 50 bytes.
+"""Matches strings that pydantic parses completely. It ignores the end of other strings, so ``"50%"`` would be 50 bytes.
 
 The quantifiers do not backtrack (``++``), because a long string of digits would otherwise take very long.
 """

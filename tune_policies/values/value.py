@@ -39,7 +39,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def shorten_names(names: Sequence[str]) -> str:
-    """Return the names as one line. If there are more than five, return the first five and the number of others."""
+    """Return the names as one line. If there are more than five, return five and the number of further names."""
     shown = ", ".join(names[:_MOST_NAMES])
     return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
 
@@ -131,7 +131,7 @@ class Value(BaseModel):
             raise _explain(cls, error) from None
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with some fields changed. It does not validate them, and does not copy cached properties."""
+        """Return a copy with some fields changed. New values are not validated, and cached properties not copied."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).__pydantic_fields__.keys():
             del copied.__dict__[name]
