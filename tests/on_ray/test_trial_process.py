@@ -11,6 +11,7 @@ import ray
 from ray import tune
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from tests.marks import further
 from tests.on_ray.rays import wait_until
 from tune_policies import (
     CappedPolicy,
@@ -82,7 +83,7 @@ def threads_of_torch(config):
     tune.report({"threads": torch.get_num_threads()})
 
 
-@pytest.mark.parametrize("trainable", [report, Reporting], ids=["function", "class"])
+@pytest.mark.parametrize("trainable", [report, *further(Reporting)], ids=["function", "class"])
 def test_a_cpu_trial_sees_no_gpu_and_uses_one_thread_per_cpu(tmp_path, trainable):
     """Without a policy, Ray exposes every GPU of the node to a trial without GPUs."""
     (trial,) = run(trainable, CpuPolicy(cpus=2), tmp_path, config={"x": 7})
