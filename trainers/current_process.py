@@ -169,7 +169,7 @@ class CurrentProcess:
             require_limit(self._usage.limits)
 
     def rebase_usage(self) -> None:
-        """Reset the peaks after a trainable was reset. Memory that the trainable keeps counts for the new trial."""
+        """Reset the peaks after a trainable was reset. Memory that the trainable keeps belongs to the new trial."""
         if self._usage is not None:
             with self._warned_if_unknown():
                 self._usage.rebase()

@@ -32,7 +32,7 @@ _logger = logging.getLogger(__name__)
 _INTERVAL_S: Final = 0.5
 _LONGEST_INTERVAL_S: Final = 5.0
 _PATIENCE_S: Final = 4.0
-"""How long the same runs must be stuck before the youngest fails, and then the next youngest, in seconds."""
+"""How long the same runs must be stuck before the youngest fails, in seconds. The next youngest waits twice as long."""
 
 
 class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignore[misc]  # Ray's classes are untyped
@@ -67,8 +67,8 @@ def with_deadlock_check(trainer: TrainerT) -> TrainerT:
         trainer: A trainer of Ray Train version 2. It is not changed.
 
     Raises:
-        InfeasibleRequestError: From ``fit()``: the remaining resources do not suffice for all workers. Ray 2.50 wraps
-            it in a ``ControllerError``, as its ``controller_failure``.
+        InfeasibleRequestError: From ``fit()``: the remaining resources do not suffice for all workers. In Ray
+            2.50, this error is the ``controller_failure`` of a ``ControllerError``.
     """
     watched: TrainerT = with_run_config(trainer, with_deadlock_watch(trainer.run_config))
     return watched
@@ -77,7 +77,7 @@ def with_deadlock_check(trainer: TrainerT) -> TrainerT:
 def with_deadlock_watch(run_config: RunConfig | None) -> RunConfig:
     """Return the run config with a ``DeadlockWatch`` callback, unless it already has one."""
     run_config = run_config or RunConfig()
-    if not isinstance(run_config, RunConfig):  # for instance Tune's class, for which Ray reports the error
+    if not isinstance(run_config, RunConfig):  # for example Tune's class, which Ray rejects with its own error
         return run_config
     if any(isinstance(each, DeadlockWatch) for each in run_config.callbacks):
         return run_config
@@ -110,7 +110,7 @@ class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[mi
         self._end()
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
-        """Raise the error of an elastic run, because Train waits for room before it requests such a worker group."""
+        """Raise the error of an elastic run here, because Train requests its workers only when there is room."""
         if current_state.is_terminal():
             self._end()
         elif self._is_elastic:
@@ -124,7 +124,7 @@ class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[mi
     def _end(self) -> None:
         if self._wait is not None:
             self._wait.stop.set()
-            self._wait = None  # ignore its verdict, because the workers may just have started
+            self._wait = None  # ignore a late verdict, because the workers may just have started
 
     def _raise_verdict(self) -> None:
         if self._wait is not None and self._wait.verdict is not None:
@@ -175,7 +175,7 @@ class _Wait:
 
 
 def gang_of(scaling_config: Any) -> BundleGroup:
-    """Return the bundles of the workers that must start together: the minimum number of workers of an elastic run."""
+    """Return the bundles of the workers that must start together. For an elastic run, this is the minimum number."""
     num_workers = scaling_config.num_workers
     fewest = num_workers[0] if isinstance(num_workers, tuple) else num_workers
     selector = getattr(scaling_config, "label_selector", None) or {}

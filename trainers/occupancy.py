@@ -39,7 +39,9 @@ from tune_policies.values.resources import ray_ticks
 
 _READ_TIMEOUT_S: Final = 10.0
 _FRESH_S: Final = 20.0
-"""How long the autoscaler's node types are cached, in seconds. A node added meanwhile counts twice, which is safe."""
+"""How long the autoscaler's node types are cached, in seconds.
+
+A node that is added in this time is counted twice, which causes no false error."""
 _STARTING_S: Final = 30.0
 """How long a run without resource requests may take to start, in seconds."""
 
@@ -77,7 +79,7 @@ class OccupancyReader:
                 gang=self._gang_of(controller, groups_of[controller.actor_id]),
             )
             for controller in controllers
-            # The other runs have placed their workers, and are expected to end.
+            # A run with a created placement group has placed its workers, and is expected to end.
             if all(group.is_pending or group.is_removed for group in groups_of[controller.actor_id])
         ]
         return ClusterOccupancy(
@@ -89,14 +91,14 @@ class OccupancyReader:
     def _gang_of(self, controller: ActorRecord, groups: Sequence[GroupRecord]) -> BundleGroup | None:
         """Return the bundles of the workers that a run waits for, or ``None`` if they are unknown.
 
-        If this run is elastic, other runs of the same program that have no request are assumed to wait for the same
-        workers, because two such trials can starve each other.
+        If this run is elastic, other runs of the same program that have no request are assumed to wait for equal
+        workers, because two such runs can starve each other.
         """
         if controller.actor_id == self.own_id:
             return self._gang
         pending = [group for group in groups if group.is_pending]
         if pending:
-            bundles = pending[-1].bundles  # with equal amounts, but perhaps different label selectors
+            bundles = pending[-1].bundles  # the bundles may have different label selectors
             selectors = [each.label_selector for each in bundles]
             return BundleGroup([each.resources for each in bundles], pending[-1].strategy, selectors)
         has_begun = time.time() - controller.started_at > _STARTING_S and not groups
@@ -193,7 +195,7 @@ class StuckRuns:
             self._ids, self._since_s = ids, time.monotonic()
         if not stuck:
             return []
-        with_more = self._with_addable_nodes(view)  # early, because the first reading takes a while
+        with_more = self._with_addable_nodes(view)  # before the patience ends, because the first reading takes a while
         waited_s = time.monotonic() - self._since_s
         if with_more is None or waited_s < patience_s(1):
             return []

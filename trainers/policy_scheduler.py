@@ -126,7 +126,7 @@ class PolicyScheduler(WrappingScheduler):
         self._error: Exception | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the policy and its options, without the state of a run, because ``Tuner`` saves the scheduler."""
+        """Return the inner scheduler and the options, but not the state of a run. ``Tuner`` saves the scheduler."""
         return {"_inner": self._inner, "_options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

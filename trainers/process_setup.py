@@ -29,9 +29,9 @@ class ProcessSetup(Value):
     """The set-up of a process that runs in a slot of a plan.
 
     Attributes:
-        slot: The slot of its trial.
+        slot: The slot of the trial that the process belongs to.
         resources: The resources of the slot that this process may use.
-        limits: The options of its GPU memory limit.
+        limits: The options of the GPU memory limit.
     """
 
     slot: TrialSlot
@@ -40,7 +40,7 @@ class ProcessSetup(Value):
 
     @classmethod
     def for_trial(cls, slot: TrialSlot, limits: LimitOptions) -> Self:
-        """Return the set-up of a trial's own process. If the trial has Train workers, it only waits for them."""
+        """Return the set-up of a trial's own process. If the trial has Train workers, this process only waits."""
         return cls(slot=slot, resources=slot.trial if slot.num_workers else slot.worker, limits=limits)
 
     @classmethod
@@ -69,7 +69,7 @@ class ProcessSetup(Value):
         CURRENT.begin_trial(assigned.get("CPU", 0), self._share(assigned), self.limits)
 
     def _share(self, assigned: Mapping[str, float]) -> GpuShare | None:
-        """Return the assigned fraction of a device, or ``None`` without a device.
+        """Return the assigned fraction of a device, or ``None`` if no device is assigned.
 
         The memory limit is proportional to the assigned fraction, which may be larger than planned.
         """
@@ -132,7 +132,7 @@ def set_up_before(
             been terminated.
     """
     wrapper = wrapped_in(function, _OwnProcess(set_up, at_end).around)
-    wrapper.__name__ = name_of(function)  # Tune names trials after it
+    wrapper.__name__ = name_of(function)  # Tune uses this name in the names of trials
     return wrapper
 
 

@@ -1,6 +1,6 @@
-"""Sets up the processes of your own Ray tasks and actors like the processes of trials.
+"""Sets up the processes of your own Ray tasks and actors in the same way as the processes of trials.
 
-Ray does not enforce the resources of a task or an actor. ``with_limits`` enforces the plan's limits in its process.
+Ray does not enforce the resources of a task or an actor. ``with_limits`` enforces the plan's limits in the process.
 """
 
 import inspect
@@ -30,7 +30,7 @@ def with_limits(
 ) -> Callable[[TargetT], TargetT]:
     """Return a decorator that limits a task or an actor to its assigned resources, like a trial of the plan.
 
-    Write it below ``ray.remote``::
+    Write the decorator below ``ray.remote``::
 
         @ray.remote(**plan.remote_options())
         @with_limits(plan)
@@ -53,7 +53,7 @@ def with_limits(
     Raises:
         InvalidResourcesError: ``plan`` is not a plan.
         MemoryLimitError: In the process: its GPU memory cannot be limited, or other processes use it. If an actor's
-            ``__init__`` raises it, Ray raises an ``ActorDiedError`` with its text.
+            ``__init__`` raises this error, Ray raises an ``ActorDiedError`` that quotes it.
     """
     if not isinstance(plan, TrialPlan):
         raise InvalidResourcesError(f"with_limits takes a plan, such as plan_on_cluster(policy), got {shorten(plan)}")

@@ -21,8 +21,8 @@ def size_algorithm(config: ConfigT, policy: ResourcePolicy | TrialPlan) -> Confi
     """Return a copy of an RLlib config whose trials have the resources of a policy.
 
     Example: ``run("PPO", policy, param_space=size_algorithm(PPOConfig().environment("CartPole-v1"), policy))``. The
-    policy's ``num_workers`` is the number of learners. With 0, the main process learns. Each learner and the main
-    process get one CPU. All other CPUs of the trial are used by env runners, with one CPU each. The GPUs are for the
+    policy's ``num_workers`` is the number of learners. With 0, the main process learns. The main process and
+    every learner get one CPU each. The trial has an env runner on each of its other CPUs. The GPUs are for the
     learners.
 
     Args:

@@ -59,7 +59,7 @@ class RunSlots:
     """The slots of a run and their trials. The constructor plans on the cluster of the run, and prints the plan.
 
     Attributes:
-        run_plan: The plan of the run, which is replaced when nodes change.
+        run_plan: The plan of the run. A policy plans again when nodes change.
         assignments: The trials that have a slot.
         last_slots: The last slot of each trial that has run.
         waiting: The trials that wait for a slot, in the order in which they began to wait.
@@ -131,7 +131,7 @@ class RunSlots:
         return self.last_slots.get(trial) if assignment is None else assignment.slot
 
     def fall_back(self, trial: Trial, error: object) -> bool:
-        """Let a failed trial resume without a device if it cannot use its device; return whether it resumes.
+        """If a failed trial cannot use its device, let it resume without a device; return whether it resumes.
 
         Raises:
             InfeasibleRequestError: No other choice of the policy fits.
@@ -152,7 +152,7 @@ class RunSlots:
     def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
         """Return the request of the trial's slot, with the resources that another scheduler requested, if any."""
         if SLOT_ATTRIBUTE not in vars(planned):
-            if trial.status == Trial.PAUSED:  # otherwise, it is the request of a resumed run
+            if trial.status == Trial.PAUSED:  # with another status, it is the request of a resumed run
                 self._changed[trial] = bundles_of(planned)
             planned = self._given.get(trial, planned)
         self._given[trial] = planned = planned_of(planned)
@@ -162,7 +162,7 @@ class RunSlots:
     def follow_nodes(self, queue: TuneQueue) -> None:
         """Use the placements of the current nodes, and cancel requests for removed placements.
 
-        A request that fits any node stays, because its process may be starting.
+        A request without an assigned node is kept if the plan still contains it, because its process may be starting.
         """
         if not self.run_plan.follow_nodes():
             return
@@ -227,7 +227,7 @@ class RunSlots:
     def num_startable(self, queue: TuneQueue) -> int:
         """Return how many further trials could start.
 
-        The searcher suggests no more configs than that, because later configs can use the results of more trials.
+        The searcher suggests no more configs than this, because later configs can use the results of more trials.
         """
         self.update(queue)
         if self.run_plan.plan.by_config is not None:
@@ -268,11 +268,11 @@ class RunSlots:
             return others.count(own.slot) < own.slot.max_concurrent_trials
         if any(each.num_slots > 1 and not each.has_started for each in self.assignments.values()):
             return False  # a trial waits for several free slots
-        # Trials that reserve different bundles share the nodes in proportion.
+        # Trials with different slots may start as long as their fractions of the nodes add up to at most 1.
         return self._used_fraction() + Fraction(1, own.slot.max_concurrent_trials) <= 1
 
     def _used_fraction(self) -> Fraction:
-        """Return the fraction of the nodes' resources in use if each trial has its own type of slot."""
+        """Return the used fraction of the nodes. A slot uses 1/n of the nodes if n trials in such slots fit at once."""
         used = (Fraction(each.num_slots, each.slot.max_concurrent_trials) for each in self.assignments.values())
         return sum(used, Fraction(0))
 
@@ -391,7 +391,7 @@ class RunSlots:
         return slot_type in idle
 
     def keep_idle_processes(self, queue: TuneQueue) -> None:
-        """Let Tune keep processes for reuse while trials wait, unless they block the resources of a new process."""
+        """While trials wait, let Tune keep processes for reuse, unless a kept process would block a new process."""
         wanted: Counter[PlacementGroupFactory] = Counter()
         queue.stage_paused()
         if self.waiting or queue.num_paused or queue.num_future_trials:

@@ -1,7 +1,7 @@
 """Watches a Tune run for problems that Ray does not report: lost placement groups, busy devices, stuck Train workers.
 
 A trial's function may start one of Ray's trainers. If the policy reserves no resources for the trainer's workers, the
-trials can use all resources.
+trials can reserve all resources, so that the workers never start.
 """
 
 import logging
@@ -22,9 +22,9 @@ _logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 2.0
 _PATIENCE_S: Final = 6.0
-"""How long the same runs must be stuck, in seconds. A ``DeadlockWatch`` may end a run earlier to unblock the others."""
+"""How long the same runs must be stuck, in seconds. A ``DeadlockWatch`` may end one run earlier."""
 _MIN_WAIT_S: Final = 4.0
-"""How long a placement group must wait before the watch reports who uses its resources, in seconds."""
+"""How long a placement group must wait before the watch reports the users of the resources, in seconds."""
 
 
 class Reading(NamedTuple):
@@ -58,7 +58,7 @@ class RunWatch:
             _logger.warning("%s", f"{what}: {why}" if why else what)
 
     def read(self, requested_groups: Collection[str], own_groups: Collection[str]) -> Reading | None:
-        """Start a reading if it is due; return the last reading if it is new, else ``None``.
+        """If a reading is due, start it. Return the reading that ended since the last call, or ``None``.
 
         Args:
             requested_groups: The IDs of the placement groups that Tune waits for.

@@ -58,7 +58,7 @@ class ControllerStarted:
 
 @dataclass(frozen=True)
 class Report:
-    """The message that all workers have reported, with the report of rank 0 as in Ray's own callback."""
+    """The message that all workers have reported, with the report of rank 0, as in Ray's own callback."""
 
     metrics: dict[str, Any]
     checkpoint: Checkpoint | None
@@ -82,7 +82,7 @@ class SendReportsToTrial(ControllerCallback, ReportCallback):  # type: ignore[mi
         self._send(ControllerStarted(ray.get_runtime_context().current_actor))
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
-        """Send a report, and wait until the trial has read it, because workers must not run far ahead of Tune."""
+        """Send a report when the trial has read the previous one, because workers must not run far ahead of Tune."""
         self._send(Report(dict(metrics[0]), training_report.checkpoint))
 
     def _send(self, message: ControllerStarted | Report) -> None:
@@ -136,8 +136,8 @@ class TrialRun:
                 if isinstance(message, ControllerStarted):
                     self._controller = message.controller
                 else:
-                    # Reporting blocks until Tune continues the trial, or stops it with a SystemExit. A checkpoint is
-                    # not copied.
+                    # Reporting blocks until Tune continues the trial, or stops it with a SystemExit. The
+                    # checkpoint is already stored, so it is not copied.
                     if message.checkpoint is None:
                         tune.report(message.metrics)
                     else:
@@ -156,7 +156,7 @@ class TrialRun:
     def _fit(self, trainer: Any) -> None:
         """Run the trainer, and then send ``RunEnded``.
 
-        ``RunEnded`` is the last message, because each report blocks until the trial has read it.
+        ``RunEnded`` is the last message, because every report is in the queue before ``fit`` returns.
         """
         error: BaseException | None = None
         try:
@@ -179,7 +179,7 @@ class TrialRun:
             return
         controller_id = run_id_of(self._controller)
         with suppress(RayError):  # the controller may have died already
-            remove_groups(controller_id, only_pending=True)  # the controller handles no calls while it waits for them
+            remove_groups(controller_id, only_pending=True)  # the controller handles no calls while it waits
             abort_run(self._controller, _ABORT_TIMEOUT_S)
         ray.kill(self._controller)
         remove_groups(controller_id)
@@ -281,7 +281,7 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer]) -> Callabl
         start = TrialStart.of(tune.get_context().get_trial_id(), program, config)
         _run_as_trial(build_trainer(config), start)
 
-    trial.__name__ = name_of(build_trainer)  # Tune names trials after it
+    trial.__name__ = name_of(build_trainer)  # Tune uses this name in the names of trials
     add_mixin(trial, EndRunWithTrial)
     return trial
 
@@ -301,7 +301,7 @@ def _run_as_trial(trainer: _Trainer, start: TrialStart) -> None:
 def _in_trial(trainer: _Trainer, queue: Queue, start: TrialStart) -> Any:
     """Return the trainer with the trial's folder, and with callbacks that pass on reports and checkpoints.
 
-    Before that, report the results of an earlier run in that folder that Tune has not received.
+    First, report the results that an earlier run stored in that folder and that Tune has not received.
     """
     # Ray's TuneReportCallback would report everything a second time.
     of_user = [each for each in trainer.run_config.callbacks if not isinstance(each, TuneReportCallback)]

@@ -103,10 +103,10 @@ def with_worker_env_vars(trainer_kwargs: dict[str, Any], variables: Mapping[str,
 
 
 def plan_for_run(plan: TrialPlan | ResourcePolicy, train_loop_config: dict[str, Any] | None) -> TrialPlan:
-    """Return the plan for a Train run with this config. In a trial of Tune, it is the plan of the trial's slot.
+    """Return the plan for a Train run with this config.
 
-    A policy plans on the program's cluster, unless the trial has a slot. Without a config, the plan is sufficient for
-    every measured config.
+    In a trial with a slot, the plan of the slot replaces a policy and a plan with several slot types. Elsewhere, a
+    policy plans on the program's cluster. Without a config, the plan is sufficient for every measured config.
 
     Raises:
         InfeasibleRequestError: The config needs more GPU memory than any device has.

@@ -1,7 +1,7 @@
 """Runs a trial of Tune under a policy: sets up its process, extends its results, and cleans up.
 
-``PolicyScheduler`` makes Tune start a ``TrialProcess`` instead of the user's trainable. It creates the trainable and
-forwards Tune's calls, so the trainable keeps its own class, which RLlib writes into its checkpoints.
+``PolicyScheduler`` makes Tune start a ``TrialProcess`` instead of the user's trainable. The ``TrialProcess`` creates
+the trainable and forwards Tune's calls, so the trainable keeps its own class, which RLlib writes into its checkpoints.
 """
 
 import functools
@@ -45,7 +45,7 @@ _END_TIMEOUT_S: Final = 1.0
 
 
 class TrialProcess:
-    """Runs a user's trainable in the process of a trial. Tune creates it and calls its methods.
+    """Runs a user's trainable in the process of a trial. Tune creates this object and calls its methods.
 
     Subclasses from :func:`process_class` set the class attributes.
 
@@ -84,7 +84,7 @@ class TrialProcess:
         """Train one step, and add the trial's slot and its GPU memory usage to the result."""
         if self._unfit is not None:
             raise to_be_replaced(self._unfit)
-        # A function adds the notes to its errors in its own thread.
+        # The notes to the errors of a function are added in the function's thread.
         with nullcontext() if self._is_function else CURRENT.noted_on_oom():
             result: dict[str, Any] = self._trainable.train()
         if not isinstance(result, dict) or is_duplicate(result):  # Ray reports an invalid result
@@ -108,8 +108,8 @@ class TrialProcess:
     def reset(self, new_config: dict[str, Any], **kwargs: Any) -> bool:
         """Prepare this process for the trial with ``new_config``; return whether the trainable supports this.
 
-        If the trainable is a class, the new limit is set before its own ``reset`` allocates memory, and memory that it
-        keeps does not count as a leak.
+        If the trainable is a class, the new limit is set before the trainable's own ``reset`` allocates memory, and
+        memory that the trainable keeps does not count as a leak.
         """
         self._reserved = reserved_by_config(new_config)
         storage = storage_of(self._trainable)
@@ -156,7 +156,7 @@ class TrialProcess:
 def process_class(trainable_class: type[tune.Trainable], limits: LimitOptions) -> type[TrialProcess]:
     """Return the class that Tune starts for the trials of a trainable class.
 
-    Call it once per run and trainable class, because Tune only reuses processes of the same class.
+    Call this function once per run and trainable class, because Tune only reuses processes of the same class.
     """
     changes: dict[str, Any] = {
         "trainable_class": trainable_class,

@@ -31,7 +31,7 @@ _THROUGH_CLIENT: Final = (
 
 
 def run(trainable: Any, policy: _Policy | None = None, **tune_run_kwargs: Any) -> tune.ExperimentAnalysis:
-    """Run ``tune.run`` under a policy, which plans on the cluster of the run. The plan is printed.
+    """Run ``tune.run`` under a policy. The policy plans on the cluster of the run, and the plan is printed.
 
     ``run(train_fn, AutoPolicy(), config={"lr": tune.grid_search([0.1, 0.2])})`` is the same as ``tune.run`` with
     ``scheduler=PolicyScheduler(AutoPolicy())``. With ``resume=True``, the policy replaces the policy of the earlier
@@ -66,10 +66,10 @@ def tuner(
     tune_config: tune.TuneConfig | None = None,
     **tuner_kwargs: Any,
 ) -> tune.Tuner:
-    """Return Ray's ``Tuner`` under a policy, which plans when ``fit`` begins. The plan is printed.
+    """Return Ray's ``Tuner`` under a policy. The policy plans when ``fit`` begins, and the plan is printed.
 
     Example: ``tuner(train_fn, AutoPolicy(), param_space={"lr": tune.loguniform(1e-4, 1e-1)}).fit()``. If the run is
-    restored with ``Tuner.restore``, the same policy plans again, or the policy of an ``applied`` block.
+    restored with ``Tuner.restore``, the same policy plans again, unless an ``applied`` block replaces it.
 
     Args:
         trainable: See ``run``.

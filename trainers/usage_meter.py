@@ -69,7 +69,7 @@ class UsageMeter:
     def _cpu_s(self) -> float:
         now_s, times = time.monotonic(), self._process.cpu_times()
         ended_children_s = times.children_user + times.children_system
-        # When a child ends, the kernel adds its CPU time to ``ended_children_s``.
+        # When a child has ended, its CPU time is part of ``ended_children_s``, so read the other children again.
         if ended_children_s != self._ended_children_s or now_s - self._children_read_s >= _CHILDREN_EVERY_S:
             self._children_read_s, self._ended_children_s = now_s, ended_children_s
             self._read_children()

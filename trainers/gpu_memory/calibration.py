@@ -160,7 +160,7 @@ def _measure(framework: str, uuid: str, model: str, idle_bytes: int, timeout_s: 
 def use_once_settled(
     read_bytes: Callable[[], int], idle_bytes: int, *, timeout_s: float = 10.0, poll_s: float = 0.2
 ) -> int:
-    """Wait until the memory of the last child is free again, and return the memory in use on the device, in bytes."""
+    """Wait until the last child's memory is free or the timeout ends; return the device's memory in use, in bytes."""
     deadline = time.monotonic() + timeout_s
     while (used := read_bytes()) > idle_bytes + _NOISE_BYTES and time.monotonic() < deadline:
         time.sleep(poll_s)
@@ -170,7 +170,7 @@ def use_once_settled(
 def run_while_memory_is_allocated(
     command: Sequence[str], read: Callable[[int], _Read], *, timeout_s: float, environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], _Read] | tuple[str, None]:
-    """Run a child process that prints a line of JSON, and call ``read`` with its process ID while it waits.
+    """Run a child process that prints a line of JSON, and call ``read`` with its process ID while the child waits.
 
     Returns:
         The child's data and the result of ``read``. If the child printed no JSON, the reason and ``None``.

@@ -62,7 +62,7 @@ def read_counters() -> dict[str, FrameworkMemory]:
     """Return the figures of the frameworks that use a device in this process, by name.
 
     Raises:
-        ProbeError: The memory of a framework cannot be read. The functions below raise this error too.
+        ProbeError: The memory of a framework cannot be read. ``reset_peaks`` and ``release_unused`` also raise it.
     """
     found = {name: _call_counter(name, counter.read) for name, counter in _in_use()}
     return {name: memory for name, memory in found.items() if memory is not None}

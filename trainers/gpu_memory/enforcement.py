@@ -18,7 +18,7 @@ from .limiters import LIMITERS, has_jax_gpu_plugin
 from .mps import is_mig, isolate_by_mps
 
 _MUST_SEE_DEVICE: Final[dict[SharedDevice, tuple[str, ...]]] = {"GPU": ("torch", "tensorflow"), "NPU": ("torch_npu",)}
-"""Frameworks that must detect the device. Others may be imported but unused, for example JAX by TensorFlow."""
+"""Frameworks that must detect the device. Other frameworks may be imported but unused, such as JAX."""
 
 _NOT_ENFORCEABLE: Final = {
     "numba.cuda": "numba",

@@ -101,7 +101,7 @@ def convertible() -> Iterator[None]:
         if not any(is_fake(parameter) for parameter in module.parameters()):
             return original(module, function, recurse)
         for child in module.children() if recurse else ():
-            child._apply(function)  # modules such as nn.LSTM override it
+            child._apply(function)  # modules such as nn.LSTM override ``_apply``
         for name, parameter in module._parameters.items():
             if parameter is None:
                 continue
@@ -135,7 +135,7 @@ _NOT_INCLUDED: Final = (
 class GpuMemoryEstimate(Value):
     """The GPU memory of a training step at its peak, in bytes.
 
-    The first four parts add up to ``peak_bytes``.
+    The first four fields add up to ``peak_bytes``.
 
     Attributes:
         parameters_bytes: The parameters and buffers of the model.

@@ -67,7 +67,7 @@ _NO_OPTIONS: Final = LimitOptions()
 
 @dataclass
 class FractionLimits:
-    """The limits of this process while it serves a trial. Each import of a framework adds to them.
+    """The limits of this process while it serves a trial. The import of a framework can add a limit.
 
     Attributes:
         share: The fraction of a device, or whole devices.
@@ -105,7 +105,7 @@ class FractionLimits:
 
     @property
     def isolation(self) -> Literal["mps", "mig", "framework"] | None:
-        """The kind of limit, or ``None`` if there is none yet."""
+        """How this process is limited, or ``None`` if it has no limit yet."""
         return self.by_driver or ("framework" if self.limit_bytes else None)
 
     @property

@@ -19,12 +19,12 @@ from .fraction_limits import FractionLimits, GpuShare
 _POLL_S: Final = 0.5
 
 _SHARE_FRACTION: Final = 0.96
-"""The part of a GPU fraction that must be free when a trial starts. Older drivers reserve memory without reporting it,
+"""How much of a GPU fraction must be free when a trial starts. Older drivers reserve memory without reporting it,
 such as 451 of 15360 MiB on a T4. Plans include this memory, so the last trial on a device finds slightly less than its
 fraction."""
 
 _WHOLE_FRACTION: Final = 0.8
-"""The part of a whole device that must be free when a trial starts. The driver and a desktop may use the rest."""
+"""How much of a whole device must be free when a trial starts. The driver and a desktop may use the rest."""
 
 
 def wait_for_free_memory(share: GpuShare, earlier: FractionLimits | None = None, *, timeout_s: float = 30.0) -> None:
@@ -124,7 +124,7 @@ def mark_processes() -> None:
 
 
 def end_gpu_processes() -> list[str]:
-    """Terminate the processes of the trial that use GPU memory, and return a warning for each.
+    """Terminate the processes of the trial that use GPU memory, and return a warning for each of them.
 
     The processes of the trial are this process's children, and this user's processes with the mark of the trial.
     """

@@ -57,7 +57,7 @@ def measure_gpu_memory(
         max_steps: The number of results after which each trial ends.
         timeout_s: The time after which each trial ends, in seconds.
         num_samples: The number of configs to draw from a search space. A grid multiplies this number.
-        seed: The seed of the draws.
+        seed: The random seed of the draws.
         capacity: The cluster, which is probed by default.
         policy: The CPUs and host memory of each trial and the type of GPU. The default is one whole GPU of any type.
 

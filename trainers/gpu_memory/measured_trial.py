@@ -1,6 +1,6 @@
 """A trial that measures the memory of its config, and ends after some steps or at a deadline.
 
-It sends its readings to an actor, because a trial that ends at a deadline reports no result.
+The trial sends its readings to an actor, because a trial that ends at a deadline reports no result.
 """
 
 import os
@@ -217,8 +217,8 @@ def _process_bytes(held: int) -> int | None:
 def host_memory_in_use() -> int:
     """Return the host memory of this process and its children in bytes.
 
-    Forked children share memory with their parent, so if there are children, each process counts only its part of
-    the shared memory.
+    If there are children, shared memory is divided among the processes that use it, because forked children share
+    memory with their parent.
     """
     psutil = shipped_psutil()
     process = psutil.Process()

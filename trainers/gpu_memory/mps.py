@@ -1,4 +1,4 @@
-"""Limits a whole process on a device with NVIDIA's MPS daemon or a MIG device.
+"""Limits a whole process on a GPU with NVIDIA's MPS daemon, and detects MIG devices.
 
 MPS limits all memory of a process, including its context and libraries. CUDA reads the limit from environment variables
 when it starts, and the limit has an effect only if an MPS daemon runs. A MIG device limits the process in hardware.
@@ -48,8 +48,8 @@ def start_mps(environment: OwnEnvironment, fraction: float, memory_bytes: int) -
     """Set MPS's environment variables for this process; return ``None``, or the reason why this is not possible.
 
     The memory limit includes the overhead, because MPS counts all memory. A client gets twice its fraction of the
-    threads, as NVIDIA recommends (100 % / 0.5 n for n clients), so that the threads of idle clients are used. A thread
-    percentage or a smaller memory limit that the user has set takes precedence.
+    threads, as NVIDIA recommends (100 % / 0.5 n for n clients), so that other clients can use the threads of idle
+    clients. A thread percentage or a smaller memory limit that the user has set takes precedence.
     """
     own = environment.of_user()
     device = _visible_device()

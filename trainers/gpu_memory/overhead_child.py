@@ -1,8 +1,8 @@
 """A script that uses a GPU with one framework, and prints the memory that its allocator reserves, as JSON.
 
-It keeps the memory until its standard input is closed, so that the parent process can read the memory use that the
-driver reports. A matrix product, a convolution and their gradients load the same libraries as training does. The script
-imports nothing of its package, so it starts fast.
+The script keeps the memory until its standard input is closed, so that the parent process can read the memory use that
+the driver reports. A matrix product, a convolution and their gradients load the same libraries as training does. The
+script imports nothing from its package, so it starts fast.
 """
 
 import json

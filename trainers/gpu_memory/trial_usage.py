@@ -58,7 +58,7 @@ class TrialUsage:
         self.num_ooms = 0  # do not count earlier trials
 
     def rebase(self) -> None:
-        """Reset the peaks after a trainable was reset. Memory that the trainable keeps counts for the new trial."""
+        """Reset the peaks after a trainable was reset. Memory that the trainable keeps belongs to the new trial."""
         self.left_over_bytes = 0
         for peaks in self._peaks.values():
             peaks.clear()
@@ -118,7 +118,7 @@ class TrialUsage:
     def _update_peaks(self, counters: Mapping[str, FrameworkMemory]) -> dict[MemoryKind, int]:
         """Return the sums of all frameworks' peaks in bytes, by kind.
 
-        The highest peaks of all readings count, because CuPy only reports current memory, and user code may reset a
+        The highest peaks of all readings are used, because CuPy only reports current memory, and user code may reset a
         framework's peaks.
         """
         for kind, highest in self._peaks.items():
@@ -144,7 +144,7 @@ def _sources(counters: Mapping[str, FrameworkMemory], kind: MemoryKind) -> str:
 def _process_bytes(limits: FractionLimits, held: int) -> tuple[list[DeviceUse], int | None, str]:
     """Return the devices, this process's memory in bytes as reported by the driver, and a string about its source.
 
-    If the memory is ``None``, the text contains the reason.
+    If the memory is ``None``, the string contains the reason.
     """
     device = limits.share.device
     if device != "GPU":
@@ -195,12 +195,12 @@ class _NotesOfProcess(list[str]):
 
 
 def has_usage_note(error: BaseException) -> bool:
-    """Return whether ``add_usage_note`` has changed an error."""
+    """Return whether ``add_usage_note`` has added a note to an error."""
     return isinstance(getattr(error, "__notes__", None), _NotesOfProcess)
 
 
 def add_usage_note(error: Exception, usage: GpuMemoryUsage) -> None:
-    """Add a note with the usage of a trial to its error. Tune writes it to ``error.txt``."""
+    """Add a note with the usage of a trial to its error. Tune writes the note to ``error.txt``."""
     error.add_note(USAGE_NOTE + json.dumps(usage.model_dump(mode="json")))
     error.__notes__ = _NotesOfProcess(error.__notes__)
     # Tune copies the error of a function, and a copy of a CuPy error would lose the notes.
