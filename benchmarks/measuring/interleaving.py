@@ -13,8 +13,8 @@ from tune_policies.values.errors import InvalidResourcesError
 from ..record.run_set import Configuration, Phase, RunSet, Settings
 
 GIVEN_UP: Final = frozenset({"raised", "timed_out"})
-"""Kinds of failures that would recur, so later rounds skip the configuration. A process that died is measured again in
-later rounds, because it may have died by chance."""
+"""Kinds of failures that would recur, so later rounds skip the configuration. If a process died, later
+rounds measure its configuration again, because the process may have died by chance."""
 
 
 class Group(NamedTuple):
