@@ -64,7 +64,7 @@ _Item = TypeVar("_Item")
 
 
 def order_of_groups(groups: Sequence[Group], seed: int, number: int) -> list[Group]:
-    """Return the groups in the order of a round."""
+    """Return the groups in the order in which a round measures them."""
     return _shuffled(groups, f"{seed}/{number}/groups")
 
 

@@ -154,7 +154,7 @@ class GroupRun:
 
     @contextmanager
     def _recording_failure(self, process: MeasuredProcess) -> Iterator[None]:
-        """Record the failure of a process in the body of the ``with`` statement, and end the process.
+        """If a process fails in the body of the ``with`` statement, record the failure and end the process.
 
         The other processes continue.
         """

@@ -127,7 +127,7 @@ def digits(number: float, count: int = 3) -> str:
 
 
 def in_words(device: str) -> str:
-    """Return the name of a device for people: ``"CPU"`` for ``"cpu"``, and ``"GPU"`` for ``"gpu"``."""
+    """Return the display name of a device: ``"CPU"`` for ``"cpu"``, and ``"GPU"`` for ``"gpu"``."""
     return device.upper() if device in {"cpu", "gpu"} else device
 
 

@@ -1,8 +1,8 @@
 """Draws figures of measurements with matplotlib, without pyplot's global state.
 
 All figures have the same width, so that their text is readable. The colors are based on the palette of Okabe and Ito
-for color-blind readers. They are darker on white and lighter on near black, for a contrast of 3 (WCAG 2, 1.4.11). Each
-line also has its own marker and dash pattern.
+for color-blind readers. They are darker on white pages and lighter on dark pages, for a contrast of 3 (WCAG 2,
+1.4.11). Each line also has its own marker and dash pattern.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence

@@ -37,14 +37,14 @@ _ROUNDED: Final = 0.05
 """The tolerance of losses if only one of the devices rounds to 10 bits of mantissa."""
 
 _LOSS_SCALE: Final = 128.0
-"""The initial loss scale. With PyTorch's default of 65,536, float16 overflows in some batches, and PyTorch skips their
-steps."""
+"""The initial loss scale. With PyTorch's default of 65,536, float16 overflows in some batches, and PyTorch skips the
+optimizer steps of these batches."""
 
 Precision = Literal["float32", "tf32", "float16"]
 
 
 class Model(NamedTuple):
-    """A classifier: a function that builds it on the CPU from torch's seed, and the shape of one sample.
+    """A classifier: a function that builds the model on the CPU with PyTorch's seed, and the shape of one sample.
 
     Samples are normally distributed numbers, or tokens below ``NUM_TOKENS`` if ``is_text`` is set.
     """
@@ -70,7 +70,7 @@ def _cnn() -> nn.Module:
 
 
 class _Residual(nn.Module):
-    """The sum of some layers and a shortcut, followed by a ReLU."""
+    """A residual block: the sum of the body and the shortcut, followed by a ReLU."""
 
     def __init__(self, body: nn.Module, short: nn.Module) -> None:
         super().__init__()
