@@ -1,7 +1,7 @@
 """Compares the devices of a run for each workload, size and phase that was measured on both devices.
 
-Doubts, such as load of other processes, make a verdict ambiguous rather than wrong. This module defines the limits
-above which a disturbance causes a doubt.
+A disturbance above the limits in this module, such as load of other processes, causes a doubt. Doubts make a verdict
+ambiguous rather than wrong.
 """
 
 from collections.abc import Iterator, Sequence

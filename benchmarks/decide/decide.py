@@ -1,7 +1,7 @@
 """Decides which device is better for trials of each size, by time and by cost.
 
-Whole trials are compared instead of steps, because a trial takes longer to start on a GPU, and faster steps may not
-make up for that in a short trial. GPU sharing increases the computed trials per hour only if a record of
+Whole trials are compared instead of steps, because a trial takes longer to start on a GPU, and in a short trial,
+faster steps may not compensate for this. GPU sharing increases the computed trials per hour only if a record of
 ``tune-policies bench packing`` shows a gain.
 """
 

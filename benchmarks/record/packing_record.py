@@ -64,7 +64,7 @@ class ThroughputSample(Value):
 
     @property
     def trials_per_hour(self) -> float:
-        """The number of trials that finish per hour at the rate of this run."""
+        """The number of trials per hour at the rate of this run."""
         return self.num_trials * 3600 / self.seconds
 
 

@@ -50,7 +50,7 @@ def _on_cpu(values: Any, kernel: Any, arguments: tuple[int, ...]) -> Steps:
     num_threads = _num_threads()
 
     def step() -> float:
-        set_num_threads(num_threads)  # numba stores the number per calling thread
+        set_num_threads(num_threads)  # numba stores the number for each calling thread
         kernel(values, written, *arguments)
         return float(written[-1])
 

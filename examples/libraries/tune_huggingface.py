@@ -11,7 +11,7 @@ POLICY = GpuMemoryPolicy(gpu_memory="4GiB") | CpuPolicy(cpus=1)
 
 def build_model():
     size = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64}
-    return BertForSequenceClassification(BertConfig(**size, num_attention_heads=2))  # random weights without a download
+    return BertForSequenceClassification(BertConfig(**size, num_attention_heads=2))  # random weights
 
 
 def main():
