@@ -25,7 +25,7 @@ PARTS = {
 def describe(trial):
     config = ", ".join(f"{key}={value}" for key, value in trial.config.items())
     result = trial.last_result
-    slot = result["slot"].partition(";")[0]  # without the resources of Train drivers
+    slot = result["slot"].partition(";")[0]  # omit the resources of Train drivers
     memory = result.get("gpu_memory", {})
     used = memory.get("peak_reserved_bytes") or memory.get("peak_allocated_bytes")
     return config, f"{result['accuracy']:.3f}", slot, format_bytes(used) if used else "no GPU"

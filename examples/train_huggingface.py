@@ -14,7 +14,7 @@ def train_on_worker():
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
     size = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64}
-    model = BertForSequenceClassification(BertConfig(**size, num_attention_heads=2))  # random, nothing to download
+    model = BertForSequenceClassification(BertConfig(**size, num_attention_heads=2))  # random weights
     tokens = torch.randint(0, 64, (256, 8), generator=torch.Generator().manual_seed(0))
     data = [{"input_ids": row, "labels": int(row[0] > 31)} for row in tokens]
     args = TrainingArguments(

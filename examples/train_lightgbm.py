@@ -1,6 +1,6 @@
 """Train LightGBM on two GPUs if available, else on one, else on two CPUs, with as many threads as CPUs.
 
-LightGBM's wheels use a GPU through OpenCL. If `clinfo` shows no GPU, the driver does not support it: use only CPUs.
+LightGBM's wheels use a GPU through OpenCL. If `clinfo` shows no GPU, the driver does not support OpenCL: use only CPUs.
 """
 
 import lightgbm

@@ -11,7 +11,7 @@ from tune_policies import CpuPolicy, GpuMemoryPolicy, MixedPolicy, run
 POLICY = MixedPolicy(
     GpuMemoryPolicy(gpu_memory="4GiB", cpus=1, max_trials_per_gpu=2),
     CpuPolicy(cpus=1),
-    speeds=(5, 1),  # a GPU trial is five times as fast; a CPU stays idle if waiting for a GPU ends the run sooner
+    speeds=(5, 1),  # GPU trials are five times as fast, so the last trials may wait for a GPU
 )
 
 

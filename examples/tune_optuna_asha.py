@@ -1,4 +1,4 @@
-"""Tune with Optuna and ASHA, which stops bad trials early: on GPU fractions if there is a GPU, else on CPUs."""
+"""Tune with Optuna and ASHA on GPU fractions if there is a GPU, else on CPUs. ASHA stops bad trials early."""
 
 import torch
 from ray import tune

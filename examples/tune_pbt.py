@@ -23,7 +23,7 @@ def train(config):
     model = torch.nn.Linear(8, 1).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"])
     start = 0
-    if checkpoint := tune.get_checkpoint():  # from this trial or from a better trial
+    if checkpoint := tune.get_checkpoint():  # the checkpoint may be from a better trial
         with checkpoint.as_directory() as folder:
             state = torch.load(Path(folder, "state.pt"), map_location=device)
         start = state["step"] + 1

@@ -1,4 +1,4 @@
-"""Tune a PyTorch classifier of handwritten digits: on fractions of a GPU if there is one, else on CPUs."""
+"""Tune a PyTorch classifier of handwritten digits on fractions of a GPU if there is one, else on CPUs."""
 
 import torch
 from ray import tune

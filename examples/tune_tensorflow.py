@@ -1,4 +1,4 @@
-"""Tune a TensorFlow classifier of handwritten digits: on fractions of a GPU if there is one, else on CPUs."""
+"""Tune a TensorFlow classifier of handwritten digits on fractions of a GPU if there is one, else on CPUs."""
 
 from ray import tune
 from sklearn.datasets import load_digits

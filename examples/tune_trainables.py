@@ -1,4 +1,4 @@
-"""`run` and `tuner` accept every trainable that Tune accepts: a GPU for each trial if there is one, else a CPU."""
+"""Pass each kind of trainable to `run` or `tuner`, with one GPU for each trial if there is a GPU, else one CPU."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""The command that decides from measurements: ``decide``."""
+"""The command ``decide``, which uses the measurements of a run."""
 
 import json
 import sys

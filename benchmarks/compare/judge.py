@@ -1,12 +1,12 @@
 """Compares two configurations: computes the ratio of their times with a 95 % confidence interval, and the outcome.
 
-Fresh processes differ in memory layout and caches, which more steps in one process would not reveal. Therefore, each
-process contributes one value, the median of its blocks. The processes of all configurations take turns within a round,
+Fresh processes differ in memory layout and caches. More steps in one process would not show this, so each process
+contributes one value, the median of its blocks. The processes of all configurations take turns within a round,
 so the state of the machine affects them equally, and only the ratio within a round is used. The interval is Student's
 t interval of the mean logarithm of these ratios, so swapping the configurations inverts the ratio.
 
 A configuration is faster if the 95 % interval lies outside the band that counts as the same, and the 99.5 % interval
-excludes equality. With these rules, about one in 100 comparisons of equal configurations, at most, reports a
+excludes equality. With these rules, at most about one in 100 comparisons of equal configurations reports a
 difference. Because a few rounds may agree by chance, the ratio must also differ from 1 by more than the scatter of the
 blocks within processes explains at 99.5 % confidence. Configurations are the same if the interval lies within the
 band. Otherwise, the outcome is ambiguous.
@@ -41,9 +41,9 @@ SURER: Final = 0.995
 FEWEST_ROUNDS: Final = 3
 """The minimum number of rounds for an estimate of the variation between processes."""
 FACTOR_OF_PROCESSES: Final = 1.25
-"""The assumed error of the ratio with fewer rounds. On an idle machine, fresh processes differ by less."""
+"""The assumed error, as a factor, of a ratio from fewer rounds. On an idle machine, fresh processes differ by less."""
 FACTOR_IN_DOUBT: Final = 2.0
-"""The largest assumed error of a ratio of doubtful times: a process takes twice as long if it shares its CPU."""
+"""The assumed error, as a factor, of a ratio of doubtful times: a process that shares its CPU takes twice as long."""
 
 _NORMAL_SCALE: Final = 1.4826
 """The standard deviation of a normal distribution divided by its median absolute deviation."""

@@ -1,7 +1,7 @@
 """Compares the devices of a run for each workload, size and phase that was measured on both devices.
 
-Doubts, such as load of other processes, make a verdict ambiguous rather than wrong. This module defines the limits
-above which a disturbance causes a doubt.
+A disturbance above the limits in this module, such as load of other processes, causes a doubt. Doubts make a verdict
+ambiguous rather than wrong.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,10 +17,10 @@ from ..record.summary import in_words
 from .judge import SURE, Comparison, Outcome, common_rounds, compare_times, ratio_interval
 
 MOST_LOAD: Final = 0.2
-"""The maximum number of CPUs that other processes use, as a mean over the rounds. An idle machine is below 0.1."""
+"""The maximum number of CPUs that other processes may use, as a mean over the rounds. An idle machine is below 0.1."""
 MOST_PART_OF_CPUS: Final = 0.05
-"""The same limit as a fraction of all CPUs. The larger limit applies: on a large machine, other processes usually run
-on other CPUs."""
+"""``MOST_LOAD`` as a fraction of all CPUs. The larger of the two limits applies, because on a large machine, other
+processes usually run on other CPUs."""
 MOST_THROTTLED_S: Final = 0.1
 """How long the cgroup may be throttled over all rounds, in seconds: one period of its quota."""
 OF_THE_WORK: Final = {"dtype": "dtype", "samples_per_step": "samples a step", "num_threads": "CPU threads"}
@@ -64,7 +64,7 @@ def doubts_of(
     run_set: RunSet, first: Configuration, second: Configuration, phase: Phase, same_within: float
 ) -> list[str]:
     """Return the doubts about the times of two configurations of one workload and size, as sentences."""
-    # Only one device has a control. If it differs from its twin, the times of the other devices are doubtful too.
+    # Only one device has a control. If the control differs from its twin, the times on all devices are doubtful.
     group = (first.workload, first.size)
     controlled = (each for each in run_set.configurations if (each.workload, each.size) == group)
     disagreements = [
@@ -114,7 +114,7 @@ class Verdict(Value):
 def verdicts(run_set: RunSet, phase: Phase, same_within: float = 0.05) -> tuple[Verdict, ...]:
     """Return which device is faster for each workload and size that was measured on both devices in a common round.
 
-    The CPU is compared with every other device. Without a CPU, the first measured device takes its place.
+    The CPU is compared with every other device. If the CPU was not measured, the first measured device is used instead.
 
     Raises:
         InvalidResourcesError: ``same_within`` is not valid.

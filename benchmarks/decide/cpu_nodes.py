@@ -1,4 +1,4 @@
-"""Computes how many nodes without GPUs finish the trials as early as one GPU, and how many cost no more.
+"""Computes how many nodes without GPUs finish the trials as early as one GPU, and how many cost no more than the GPU.
 
 The GPU runs the trials one after the other. A node runs as many trials at once as its CPUs allow. The cost includes all
 nodes until the last trial ends. The comparison assumes that a trial on a full node is as fast as the measured trial.
@@ -26,7 +26,7 @@ class NodesQuestion(Value):
 
     Attributes:
         num_trials: The number of trials of the whole run.
-        node_cpus: The number of CPUs of a node; by default of the cluster's largest node without GPUs.
+        node_cpus: The number of CPUs of a node. By default, the CPUs of the cluster's largest node without GPUs.
     """
 
     num_trials: PositiveCount = Field(le=MOST_TRIALS)
@@ -34,7 +34,7 @@ class NodesQuestion(Value):
 
 
 class Nodes(NamedTuple):
-    """Equal nodes without GPUs that run some trials.
+    """Nodes without GPUs, all of the same size, that run the trials.
 
     Attributes:
         num_trials: The number of trials of the whole run.
@@ -60,8 +60,8 @@ class Nodes(NamedTuple):
 
         Args:
             cpu_trial_s: The time of a trial on the CPU, in seconds.
-            gpu_trial_s: The mean time per trial on the GPU, in seconds. It is shorter than a trial if trials share the
-                GPU.
+            gpu_trial_s: The mean time per trial on the GPU, in seconds. If trials share the GPU, this time is shorter
+                than a trial.
             speedups: The lower and upper end of the confidence interval of ``cpu_trial_s / gpu_trial_s``.
             gpu_price: The price per hour of the GPU and the CPUs of its trials, or ``None`` if unknown.
 
@@ -103,7 +103,7 @@ class Nodes(NamedTuple):
         return math.ceil(self.num_trials / (in_turn * self.trials_per_node)) if in_turn else None
 
     def _most(self, trial_s: float, cost: float) -> int | None:
-        """Return the largest number of nodes, each with a trial, that cost at most ``cost``; ``None`` if none does."""
+        """Return the largest number of busy nodes that cost at most ``cost``, or ``None`` if one node costs more."""
         numbers = range(math.ceil(self.num_trials / self.trials_per_node), 0, -1)
         limit = cost * (1 + _ROUNDING)
         return next((each for each in numbers if (self._cost(each, trial_s) or math.inf) <= limit), None)

@@ -1,4 +1,4 @@
-"""Finds the crossover, at and above which the GPU is the better device, and describes it in a sentence."""
+"""Finds the crossover, the size from which the GPU is the better device, and describes it in a sentence."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -14,7 +14,7 @@ class Crossover(NamedTuple):
     """The size at and above which the GPU is the better device.
 
     Attributes:
-        above: The largest size with another answer; ``None`` if the GPU is the answer for all measured sizes.
+        above: The largest size for which the GPU is not the answer; ``None`` if there is no such size.
         at: The smallest size at and above which the GPU is the answer for all measured sizes, or ``None``.
     """
 

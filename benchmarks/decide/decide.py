@@ -1,8 +1,8 @@
 """Decides which device is better for trials of each size, by time and by cost.
 
-Whole trials are compared instead of steps, because a trial takes longer to start on a GPU, and faster steps may not
-make up for that in a short trial. Sharing a GPU increases the trials per hour only if a record of
-``tune-policies bench packing`` shows it.
+Whole trials are compared instead of steps, because a trial takes longer to start on a GPU, and in a short trial,
+faster steps may not compensate for this. GPU sharing increases the computed trials per hour only if a record of
+``tune-policies bench packing`` shows a gain.
 """
 
 import statistics
@@ -35,7 +35,7 @@ PHASE = Phase.TRANSFERS
 def starts_s(run_set: RunSet, configuration: Configuration) -> dict[int, float]:
     """Return the startup time of the process in seconds, by round.
 
-    It is the time until the end of the first epoch, minus the time that the steps of an epoch take later.
+    This is the time until the end of the first epoch, minus the median time of a step times the steps of an epoch.
     """
     starts = {}
     for run in run_set.of(configuration):
@@ -77,7 +77,7 @@ def compare_trials(
 
 
 _OUTSIDE_ALLOCATORS_BYTES: Final = int(1.8 * GIB)
-"""GPU memory that a framework uses outside its allocator. TensorFlow uses the most, so this is its overhead."""
+"""GPU memory that a framework uses outside its allocator. The value is for TensorFlow, which uses the most."""
 
 _WORDS: Final[dict[Outcome, Answer]] = {
     Outcome.FIRST: "CPU",
@@ -271,7 +271,7 @@ class _Case(NamedTuple):
         )
 
     def _times(self, configuration: Configuration) -> tuple[DeviceTimes, float]:
-        """Return the times and costs on a device, and the factor by which sharing it increases the throughput."""
+        """Return the times and costs on a device, and the factor by which sharing increases its throughput."""
         runs = self.run_set.of(configuration)
         cpus = max(run.num_threads for run in runs)
         peak = max((run.peak_gpu_bytes for run in runs if run.peak_gpu_bytes), default=None)

@@ -1,7 +1,7 @@
 """Prices per hour of CPUs, GPUs and machines, and of the resources that a trial reserves.
 
-A trial on a rented machine costs the fraction of the machine that it reserves: one GPU and 2 CPUs of a machine with
-4 GPUs and 16 CPUs cost a quarter of its price. If CPUs and GPUs have separate prices, a trial costs their sum.
+A trial on a rented machine costs a fraction of the machine's price: one GPU and 2 CPUs of a machine with 4 GPUs and
+16 CPUs cost a quarter of that price. If CPUs and GPUs have separate prices, a trial costs their sum.
 """
 
 import csv
@@ -141,7 +141,7 @@ COLUMNS: Final = ("InstanceType", "AcceleratorName", "AcceleratorCount", "vCPUs"
 """The required columns of SkyPilot's catalogs, versions 5 to 9. Their prices are in US dollars per hour."""
 
 _MAX_CSV_BYTES: Final = 64 * MIB
-"""Six times the size of SkyPilot's largest catalog."""
+"""The maximum size of a CSV file: six times SkyPilot's largest catalog."""
 
 
 def load_prices(path: str | Path, *, region: str | None = None, use_spot: bool = False) -> Prices:

@@ -1,4 +1,4 @@
-"""Plans the resources of a trial on each device, and checks whether the processes of a group fit at once."""
+"""Plans the resources of a trial on each device, and determines how a group of processes shares the cluster."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -21,14 +21,14 @@ _RESOURCES: Final = {resource.lower(): resource for resource in ("CPU", *sorted(
 
 
 class Device(NamedTuple):
-    """A device to measure: Ray's name of the resource, and the amount for a trial."""
+    """A device to measure: Ray's name of its resource, and the amount that a trial requests."""
 
     resource: str
     amount: float = 1
 
     @property
     def name(self) -> str:
-        """The name for workloads: ``"cpu"``, ``"gpu"``, or another family by Ray's name."""
+        """The name that workloads receive: ``"cpu"``, ``"gpu"``, or the Ray resource name of another accelerator."""
         return _NAMES.get(self.resource, self.resource)
 
     def __str__(self) -> str:
@@ -57,10 +57,10 @@ class PlannedDevice(NamedTuple):
 
 
 def parse_device(text: str) -> Device:
-    """Parse a device: ``cpu``, ``gpu``, ``gpu@0.25``, or another family by Ray's name.
+    """Parse a device: ``cpu``, ``gpu``, ``gpu@0.25``, or the Ray resource name of another accelerator.
 
     Raises:
-        InvalidResourcesError: The family is unknown, or a trial cannot request this amount of it.
+        InvalidResourcesError: The device is unknown, or a trial cannot request this amount.
     """
     name, at, amount = text.strip().partition("@")
     resource = _RESOURCES.get(name.lower())
@@ -84,7 +84,7 @@ def parse_device(text: str) -> Device:
 
 
 def parse_devices(texts: Iterable[str]) -> tuple[Device, ...]:
-    """Parse the devices and remove duplicates. An empty list is an error; see :func:`parse_device` for other errors."""
+    """Parse the devices and remove duplicates. Raise ``InvalidResourcesError`` if the list is empty or not valid."""
     devices = tuple(dict.fromkeys(map(parse_device, texts)))
     if not devices:
         raise InvalidResourcesError("no device is given: --device cpu --device gpu compares the two")
@@ -92,11 +92,11 @@ def parse_devices(texts: Iterable[str]) -> tuple[Device, ...]:
 
 
 def plan_device(device: Device, capacity: ClusterCapacity, cpus: float) -> PlannedDevice:
-    """Plan a trial with ``cpus`` CPUs on a device. If that is infeasible, the result contains the reason."""
+    """Plan a trial with ``cpus`` CPUs on a device. If the plan is infeasible, the result contains the reason."""
     try:
         plan = device.policy(cpus).plan(capacity)
     except InfeasibleRequestError as error:
-        # Omit the suggestion of the error, because it refers to plans instead of measurements.
+        # Omit the suggestion in the error, because it is about plans, not about measurements.
         why = f"one trial needs {error.asked}, but {error.offered}: short of {error.short_of}"
         return PlannedDevice(device, None, DeviceFound(device=str(device), why_missing=why))
     found = DeviceFound(
@@ -109,7 +109,7 @@ def plan_device(device: Device, capacity: ClusterCapacity, cpus: float) -> Plann
 
 
 def _only_type(device: Device, capacity: ClusterCapacity) -> str | None:
-    """Return Ray's type of the cluster's devices of this kind, or ``None`` if the types differ or are unknown."""
+    """Return the accelerator type of the cluster's devices, or ``None`` for CPUs or if types differ or are unknown."""
     if device.resource == "CPU":
         return None
     types = {node.accelerator_type for node, _ in capacity.groups if device.resource in node.resources.ticks}
@@ -132,7 +132,7 @@ class Colocation(NamedTuple):
         """Return the Ray options of the actor that measures a configuration."""
         if self.shares_cpus_on is None:
             return plan.remote_options()
-        # The first process that needs a device reserves the CPUs that all processes share.
+        # The first process that needs an accelerator reserves the CPUs that all processes share.
         holder = next((each for each in group.configurations if each.device != "cpu"), group.configurations[0])
         own = {} if configuration == holder else {"num_cpus": 0}
         return plan.on_nodes({NODE_ID: self.shares_cpus_on}).remote_options() | own
@@ -148,7 +148,7 @@ def colocate(group: Group, plans: Mapping[str, TrialPlan], capacity: ClusterCapa
     if _fit_at_once(slots, capacity):
         return Colocation(is_together=True)
     cpus = max(slot.worker.cpus for slot in slots)
-    # If processes share CPUs, processes without a device reserve nothing.
+    # If processes share CPUs, processes without an accelerator reserve nothing.
     sharing = [slot.model_copy(update={"trial": slot.trial.replaced(cpus=0)}) for slot in slots if _has_device(slot)]
     for node in sorted(capacity.nodes, key=lambda node: node.node_id):
         if node.resources.cpus >= cpus and _fit_at_once(sharing, capacity.with_nodes([node])):
@@ -158,7 +158,7 @@ def colocate(group: Group, plans: Mapping[str, TrialPlan], capacity: ClusterCapa
 
 def _fit_at_once(slots: Iterable[TrialSlot], capacity: ClusterCapacity) -> bool:
     """Return whether the alive nodes have enough resources for all of these trials at once."""
-    # Place trials with devices first, so that other trials do not take the CPUs next to the devices.
+    # Place trials with accelerators first, so that other trials do not use the CPUs of nodes with accelerators.
     ordered = sorted(slots, key=lambda slot: not _has_device(slot))
     wanted = [
         slot.model_copy(update={"max_concurrent_trials": ordered.count(slot)})

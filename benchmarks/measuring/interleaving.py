@@ -13,8 +13,8 @@ from tune_policies.values.errors import InvalidResourcesError
 from ..record.run_set import Configuration, Phase, RunSet, Settings
 
 GIVEN_UP: Final = frozenset({"raised", "timed_out"})
-"""Kinds of failures that would recur, so later rounds skip the configuration. A process that died is measured again in
-later rounds, because it may have died by chance."""
+"""Kinds of failures that would recur, so later rounds skip the configuration. If a process died, later
+rounds measure its configuration again, because the process may have died by chance."""
 
 
 class Group(NamedTuple):
@@ -64,7 +64,7 @@ _Item = TypeVar("_Item")
 
 
 def order_of_groups(groups: Sequence[Group], seed: int, number: int) -> list[Group]:
-    """Return the groups in the order of a round."""
+    """Return the groups in the order in which a round measures them."""
     return _shuffled(groups, f"{seed}/{number}/groups")
 
 

@@ -1,4 +1,4 @@
-"""Measures the load of the machine: reads counters before and after, and computes the CPU use of other processes.
+"""Measures the load of the machine: computes the CPU use of other processes from counters before and after a group.
 
 Each measured process reads the counters of its own host.
 """
@@ -45,7 +45,7 @@ def read_noise() -> NoiseCounters:
     own = psutil.Process()
     own_s = {}
     for process in (own, *own.children(recursive=True)):
-        with suppress(psutil.Error):  # it ended, or belongs to another user
+        with suppress(psutil.Error):  # the process ended, or belongs to another user
             used = process.cpu_times()
             own_s[process.pid] = used.user + used.system
     gpus = GpuCounters.visible()
@@ -88,7 +88,7 @@ def _load(before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> fl
 
 def _throttled_s() -> float | None:
     """Return how long the cgroup of this container was throttled, in seconds, or ``None`` if unknown."""
-    # In a container, its own cgroup is the root. Version 1 of cgroups has a folder for each controller.
+    # In a container, the root is the container's own cgroup. Version 1 of cgroups has a folder for each controller.
     for file in ("/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpu/cpu.stat"):
         with suppress(OSError, ValueError):
             counts = dict(line.split(maxsplit=1) for line in Path(file).read_text().splitlines())

@@ -1,7 +1,7 @@
 """Measures trials per hour on one GPU: with one trial at a time, several at once, and as many as a plan allows.
 
 The plan is computed from a measured memory profile. All runs perform the same trainings with Ray Tune, in random order,
-and their times include the start of processes. The data of a step are first in host memory, as with a data loader.
+and their times include the start of processes. Each step copies its data from host memory, as with a data loader.
 """
 
 import json
@@ -53,7 +53,7 @@ _DEFAULTS: Final = {
 
 
 def find_training(workload: str, size: int | None, num_steps: int | None) -> Training:
-    """Return a training. ``size`` and ``num_steps`` may be ``None`` for workloads that have defaults.
+    """Return a training. If ``size`` is ``None``, the workload must have defaults; ``num_steps`` can then be ``None``.
 
     Raises:
         InvalidResourcesError: The workload does not exist, or its size or number of steps is missing.
@@ -115,10 +115,10 @@ class Sweep(NamedTuple):
     """The runs to perform.
 
     Attributes:
-        trials_per_gpu: Numbers of trials that share the GPU. The sweep adds 1 and the number of the measured plan.
+        trials_per_gpu: Numbers of trials that share the GPU. The sweep adds 1, and the number that the plan allows.
         repetitions: The number of runs for each way to share the GPU.
         cpus_per_trial: The number of CPUs of a trial under the measured plan.
-        use_mps: Whether several trials also run under MPS.
+        use_mps: Whether to repeat the runs with several trials under MPS.
     """
 
     trainings: Sequence[Training]

@@ -39,14 +39,14 @@ BLOCK_S: Final = 0.03
 negligible, and short enough for many turns."""
 
 _CALLED_BEFORE: Final = 2
-"""The minimum number of untimed steps before a block. They refill the caches, which other processes have used. As in
-PyTorch's timer, 1 % of the block's steps are untimed if that is more."""
+"""The minimum number of warm-up steps before a block. They refill the caches that other processes have used. As in
+PyTorch's timer, a block of 300 or more steps has 1 % as many warm-up steps."""
 
 
 class BlockTimer:
     """Times blocks of calls of ``step``.
 
-    ``synchronize`` waits until the device has finished its work. By default, all imported frameworks wait.
+    ``synchronize`` waits until the device has finished its work. If it is ``None``, all imported frameworks wait.
     """
 
     def __init__(self, step: Callable[[], Any], synchronize: Callable[[], None] | None) -> None:
@@ -62,7 +62,7 @@ class BlockTimer:
         return timeit.Timer(self._keep_result, timer=self._synchronized_clock).timeit(num_steps)
 
     def _keep_result(self) -> None:
-        self._result = self._step()  # JAX can only wait for a result
+        self._result = self._step()  # JAX can wait only for a result
 
     def _synchronized_clock(self) -> float:
         if self._synchronize is None:
@@ -84,7 +84,7 @@ def steps_of_block(seconds: Callable[[int], float], *, step_s: float | None = No
     while True:
         taken = max(seconds(number), 1e-9)
         fitting = max(1, round(number * BLOCK_S / taken))
-        # If the steps take at least a third of a block, the cost of the clock and of the first step is negligible.
+        # If the steps take at least a third of `BLOCK_S`, the cost of the clock and of the first step is negligible.
         if taken >= BLOCK_S / 3:
             return fitting
         number = min(fitting, number * 10) if fitting > number else number * 2
@@ -108,7 +108,7 @@ def _wait_for_torch(torch: Any) -> None:
 
 _WAITS: Final[dict[str, Callable[[Any, Any], object]]] = {
     "torch": lambda torch, _: _wait_for_torch(torch),
-    # RLlib disables eager mode. Without eager mode, a session returns only after its work is done.
+    # RLlib disables eager mode. Then a session returns only after its work is done, so no wait is needed.
     "tensorflow": lambda tensorflow, _: tensorflow.executing_eagerly() and tensorflow.test.experimental.sync_devices(),
     "jax": lambda jax, result: jax.block_until_ready(result),
     "cupy": lambda cupy, _: cupy.cuda.is_available() and cupy.cuda.Device().synchronize(),
@@ -132,13 +132,13 @@ GPU_USE_UNKNOWN: Final = (
 
 
 def has_used_gpu(counters: Mapping[str, Any], imported: Container[str]) -> bool:
-    """Return whether memory counters show that a framework used a GPU. ``False`` means that it is unknown.
+    """Return whether memory counters show that a framework used a GPU. ``False`` means unknown.
 
     Raises:
         ProbeError: All imported frameworks report their GPU memory, and none used a GPU.
     """
     for memory in counters.values():
-        # Prefer the peak of allocations: waiting for a GPU initializes it, so its pool may grow without allocations.
+        # Prefer the peak of allocations, because waiting for a GPU can grow the memory pool without an allocation.
         if memory.held_bytes if memory.peak_allocated_bytes is None else memory.peak_allocated_bytes:
             return True
     if not any(name in imported for name in _COUNTED) or any(name in imported for name in _UNCOUNTED):
@@ -165,7 +165,7 @@ class Task(NamedTuple):
     Attributes:
         workload: The name of the workload, or ``module:function``.
         size: The size of the workload, in the workload's own unit.
-        device: The device to pass to the workload: ``"cpu"``, ``"gpu"``, or a family by Ray's name.
+        device: The device to pass to the workload: ``"cpu"``, ``"gpu"``, or the Ray resource name of an accelerator.
         folder: The driver's working directory. The process can import modules from it.
         setup: The setup of a trial's process, such as its resources and limits.
         epoch_s: The first epoch stops after this number of seconds.
@@ -187,7 +187,7 @@ class FirstEpoch(NamedTuple):
         num_steps: The number of completed steps.
         phases: The phases that can be timed.
         step_s: The duration of the shortest step in seconds, or ``None`` if unknown.
-        facts: Other fields of ``ProcessRun``.
+        facts: Values of other fields of ``ProcessRun``, by name.
     """
 
     epoch_s: float | None
@@ -217,10 +217,10 @@ def _returns_errors(method: Callable[_Given, _Answer]) -> Callable[_Given, _Answ
 
 
 def _line(error: BaseException) -> str:
-    """Return the last line of the error's traceback, with the file and line in the workload that raised it."""
+    """Return the error's type and message as one line, with the file and line that raised it."""
     last = " ".join(traceback.format_exception_only(error)[-1].split())
     last = last if len(last) <= _MOST_CHARACTERS else f"{last[:_MOST_CHARACTERS]}..."
-    # If a framework sees no device, the user must change the line that calls `torch_device`.
+    # Skip frames of the measurement and of `torch_device`, because the user must change the workload.
     own = (str(Path(__file__).parent), steps_module.__file__)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     return f"{last} ({frames[-1].filename}:{frames[-1].lineno})" if frames else last
@@ -259,7 +259,7 @@ class WorkloadProcess:
         """Set up the process, prepare the workload, and run its first epoch."""
         self._task = task
         task.setup.apply()
-        # Processes that use the same CPUs in turn may reserve none in Ray. Therefore, set the number of threads here.
+        # Processes that share CPUs may reserve no CPUs in Ray, so set the number of threads here.
         CURRENT.set_num_threads(max(1, int(task.setup.resources.cpus)))
         if task.folder not in sys.path:
             sys.path.insert(0, task.folder)
@@ -284,7 +284,7 @@ class WorkloadProcess:
             epoch_s=ended - prepared if len(times) == steps.steps_per_epoch else None,
             num_steps=len(times),
             phases=tuple(self._timers),
-            # Skip the first step, because it may compile. Without losses, the steps did not wait for the device.
+            # Skip the first step, because it may compile. Without losses, no step waited for the device.
             step_s=min(times[1:], default=None) if losses else None,
             facts={
                 "losses": tuple(losses[:_MOST_LOSSES]),
@@ -318,7 +318,7 @@ class WorkloadProcess:
 
         ``step_s`` is the duration of a step in the first epoch in seconds, if known.
         """
-        # ``step_s`` does not apply to the other phase, because a step from data on the device may be much faster.
+        # ``step_s`` includes transfers, so it does not apply to ``COMPUTE``, whose steps may be much faster.
         return steps_of_block(self._timers[phase].seconds, step_s=step_s if phase is Phase.TRANSFERS else None)
 
     @_returns_errors

@@ -56,7 +56,7 @@ _DIED: Final = "its process died: {} Its log is in Ray's session folder; host me
 class MeasuredProcess:
     """One fresh process, from its start to its end.
 
-    Methods that call the process raise ``NoTimesError`` if the workload raises or times out, or if the process died.
+    Methods that call the process raise ``NoTimesError`` if the workload fails or times out, or if the process died.
     """
 
     def __init__(self, configuration: Configuration, current: Round, settings: Settings) -> None:

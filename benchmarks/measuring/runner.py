@@ -72,7 +72,7 @@ class GroupRun:
     """The measurements of a group in one round.
 
     Attributes:
-        plans: The plans of a trial, by device.
+        plans: The plan of a trial on each device, by device.
     """
 
     group: Group
@@ -85,7 +85,7 @@ class GroupRun:
     _failures: dict[Configuration, Failure] = field(default_factory=dict)
 
     def measure(self) -> None:
-        """Measure the group, with one process after the other if the processes do not fit at once.
+        """Measure the group. If its processes do not fit at once, measure one process after the other.
 
         All processes have ended when this method returns.
         """
@@ -121,7 +121,7 @@ class GroupRun:
             for process in self._running(processes):
                 with self._recording_failure(process):
                     process.finish()
-                if not process.has_times:  # it stopped before anything was timed
+                if not process.has_times:  # the process stopped before anything was timed
                     why = NoTimesError("timed_out", "; ".join(process.warnings) or "nothing was timed")
                     self._failures.setdefault(process.configuration, process.failure(why))
         finally:
@@ -154,7 +154,7 @@ class GroupRun:
 
     @contextmanager
     def _recording_failure(self, process: MeasuredProcess) -> Iterator[None]:
-        """Record the failure of a process in the body of the ``with`` statement, and end the process.
+        """If a process fails in the body of the ``with`` statement, record the failure and end the process.
 
         The other processes continue.
         """
@@ -184,7 +184,7 @@ def measure(run_set: RunSet, capacity: ClusterCapacity) -> Iterator[RunSet]:
     The program must be connected to Ray. Ctrl-C ends the processes and discards the measurements of the current group.
 
     Raises:
-        InvalidResourcesError: The record has no settings, or a device does not exist.
+        InvalidResourcesError: The record has no settings, or a device is unknown.
     """
     settings = settings_of(run_set)
     plans = {str(each.device): each.plan for each in _planned(settings, capacity) if each.plan is not None}

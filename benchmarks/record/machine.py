@@ -64,7 +64,7 @@ def _gpus() -> tuple[GpuFacts, ...]:
 
 
 def describe_machine(*packages: str) -> str:
-    """Return one line with the CPU, its cores, and the versions of Python, tune-policies, Ray and ``packages``."""
+    """Return the CPU, its number of cores, and the versions of Python, main packages and ``packages`` as one line."""
     named = ("tune-policies", "pydantic", "ray", *packages)
     machine = read_environment(named)
     versions = ", ".join(f"{name} {machine.versions.get(name, 'not installed')}" for name in named)

@@ -64,7 +64,7 @@ class ThroughputSample(Value):
 
     @property
     def trials_per_hour(self) -> float:
-        """The number of trials that finish per hour at the rate of this run."""
+        """The number of trials per hour at the rate of this run."""
         return self.num_trials * 3600 / self.seconds
 
 
@@ -123,7 +123,7 @@ class ThroughputRecord(Value):
         return {each: spread(samples[each]) for each in by_number}
 
     def speedup(self, workload: str, mode: PackingMode, trials_per_gpu: int) -> float | None:
-        """Return the median rate divided by the rate with one trial at a time, or ``None`` if the latter is missing."""
+        """Return the median rate divided by the rate of one trial at a time, or ``None`` if no trial ran alone."""
         rates = self.rates(workload)
         alone = rates.get((PackingMode.ALONE, 1))
         return rates[mode, trials_per_gpu].median / alone.median if alone else None
@@ -135,7 +135,7 @@ class ThroughputRecord(Value):
         )
 
     def largest_difference_of_losses(self, workload: str) -> float:
-        """Return the largest difference between runs of the losses of the same seed, relative to their median."""
+        """Return the largest difference between the losses of trials with the same seed, relative to their median."""
         by_seed: dict[int, list[float]] = {}
         for sample in self.samples:
             if sample.workload == workload:

@@ -17,7 +17,7 @@ from tune_policies.values.value import Many, Value, counted, shorten
 
 
 def ignoring_fields(*names: str) -> Any:
-    """Return a validator that ignores these fields of earlier versions, so that their files can still be read."""
+    """Return a validator that ignores these obsolete fields, so that files of earlier versions can still be read."""
 
     def without_them(data: Any) -> Any:
         return {key: value for key, value in data.items() if key not in names} if isinstance(data, dict) else data
@@ -26,7 +26,7 @@ def ignoring_fields(*names: str) -> Any:
 
 
 class GpuFacts(Value):
-    """The properties of a GPU that its driver reports. Other fields are ``None``."""
+    """The properties of a GPU. Fields that its driver does not report are ``None``."""
 
     name: str
     memory_bytes: Bytes | None = None
@@ -141,7 +141,7 @@ class Configuration(Value):
         workload: The name of the workload, or ``module:function``.
         size: The size of the workload, in the workload's own unit.
         device: The device, such as ``"cpu"``, ``"gpu"``, ``"gpu@0.25"`` or ``"TPU"``.
-        is_control: Whether this is the second of two equal configurations, which shows the noise of the run.
+        is_control: Whether this is the second of two equal configurations, whose difference shows the noise of the run.
     """
 
     workload: Name
@@ -249,7 +249,7 @@ class DeviceFound(Value):
 class Failure(Value):
     """A process without valid times.
 
-    Either the workload raised an error or timed out, the process died, or its losses differ from those of another
+    The workload raised an error or timed out, the process died, or its losses differ from the losses of another
     process.
     """
 
@@ -365,7 +365,7 @@ class RunSet(Value):
         return tuple(dict.fromkeys(configuration.workload for configuration in self.configurations))
 
     def problems(self) -> Iterator[str]:
-        """Yield a sentence about each missing device and each failure, and about an incomplete run."""
+        """Yield a sentence about each missing device and each failure, and one if the run is incomplete."""
         for device in self.devices:
             if device.why_missing is not None:
                 yield f"the cluster has no {device.device}: {device.why_missing}"

@@ -32,11 +32,11 @@ def write_run_set(run_set: RunSet, path: Path) -> None:
     The file contains host names and the command; ``RunSet.redacted`` removes both.
 
     Raises:
-        InvalidResourcesError: ``path`` is not a run set, or cannot be written.
+        InvalidResourcesError: ``path`` is a file without a run set, or cannot be written.
     """
     try:
         beginning = read_bytes(path, max_bytes=len(_BEGINS), is_cut=True)
-        if beginning not in (b"", _BEGINS):  # check that it is a complete run set, maybe in another layout
+        if beginning not in (b"", _BEGINS):  # check whether the file is a run set with another JSON layout
             read_run_set(path)
     except UnreadableFileError:  # the file is missing, or replace_file reports why it cannot be written
         pass
@@ -48,7 +48,7 @@ def write_run_set(run_set: RunSet, path: Path) -> None:
 
 
 def file_text(run_set: RunSet) -> str:
-    """Return the content of the file of ``run_set``."""
+    """Return the text of the file that :func:`write_run_set` writes."""
     return json.dumps({KEY: run_set.model_dump(mode="json")}, separators=(",", ":")) + "\n"
 
 

@@ -13,7 +13,7 @@ from tune_policies.values.value import Value
 from .run_set import Configuration, Phase, RunSet
 
 _LONG: Final = ((7200, 3600, "h"), (600, 60, "min"))
-"""Units for long times: the shortest time for which the unit is used in seconds, the unit in seconds, and its name."""
+"""Units for long times: the shortest time in seconds that uses the unit, the unit in seconds, and its name."""
 _SHORT: Final = ((1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 """Units for short times: the unit in seconds, and its name."""
 
@@ -120,14 +120,14 @@ def _ratio_digits(ratio: float) -> str:
 
 
 def digits(number: float, count: int = 3) -> str:
-    """Return the number as text with ``count`` significant digits, or with all digits of a larger whole part."""
+    """Return the number as text with ``count`` significant digits, or more if the whole part has more digits."""
     if abs(number) >= 10 ** (count - 1):
         return f"{number:,.0f}"
     return f"{Decimal(f'{number:.{count}g}'):f}"
 
 
 def in_words(device: str) -> str:
-    """Return the name of a device for people: ``"CPU"`` for ``"cpu"``, and ``"GPU"`` for ``"gpu"``."""
+    """Return the display name of a device: ``"CPU"`` for ``"cpu"``, and ``"GPU"`` for ``"gpu"``."""
     return device.upper() if device in {"cpu", "gpu"} else device
 
 

@@ -31,7 +31,7 @@ _PHASES: Final = (Phase.TRANSFERS, Phase.COMPUTE, Phase.FIRST_EPOCH)
 """Phases in order of preference. Transfers come first, because the data of a trial are in host memory."""
 
 _MOST_NAMED: Final = 4
-"""The maximum number of findings that the summary lists. If there are more, it counts equal answers instead."""
+"""The maximum number of findings that the summary lists. If there are more, the summary counts equal answers."""
 
 _MOST_FIGURES: Final = 18
 """The maximum number of figures in a section, because drawing each takes a tenth of a second."""

@@ -1,8 +1,8 @@
 """Draws figures of measurements with matplotlib, without pyplot's global state.
 
 All figures have the same width, so that their text is readable. The colors are based on the palette of Okabe and Ito
-for color-blind readers. They are darker on white and lighter on near black, for a contrast of 3 (WCAG 2, 1.4.11). Each
-line also has its own marker and dash pattern.
+for color-blind readers. They are darker on white pages and lighter on dark pages, for a contrast of 3 (WCAG 2,
+1.4.11). Each line also has its own marker and dash pattern.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -44,7 +44,7 @@ SMALL: Final = 11.5
 
 LOOK: Final[Any] = {
     "svg.fonttype": "none",
-    # A dollar sign in a name does not start a formula.
+    # A dollar sign in a name must not start a formula.
     "text.parse_math": False,
     "text.usetex": False,
     "font.size": 13,
@@ -85,7 +85,7 @@ def strokes(names: Iterable[Any]) -> dict[Any, Stroke]:
 
 
 def put_sizes(axes: Any, sizes: Collection[int], what: str = "size") -> None:
-    """Make the x axis logarithmic, and set its label and tick labels. The ticks are powers of two without overlap."""
+    """Make the x axis logarithmic, and set its label and its ticks: powers of two whose labels do not overlap."""
     low, high = min(sizes) / 1.5, max(sizes) * 1.5
     axes.set_xscale("log", base=2)
     most_ticks = max(2, _CHARACTERS_OF_TICKS // (len(_whole(high)) + 2))
@@ -183,7 +183,7 @@ def crossover_figure(run_set: RunSet, workloads: Iterable[str], phase: Phase) ->
 def speedup_figure(verdicts: Sequence[Verdict]) -> Figure:
     """Draw the speedup of one device over another by size, with intervals and the band that counts as the same.
 
-    The verdicts must not be empty. They must be about the same workload and devices, and may have several phases.
+    The verdicts must not be empty. All must be for one workload and the same devices. They may be for several phases.
     """
     figure, (axes,) = _panels(1)
     within = max(each.comparison.same_within for each in verdicts)

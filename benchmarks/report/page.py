@@ -53,7 +53,7 @@ def _inline(picture: Picture) -> Markup:
 
 
 def _in_page(key: str, value: str, name: str) -> str:
-    """Return the value of an attribute with the page's colours, and with ids that are unique in the page."""
+    """Return the value of an attribute with the page's colors, and with IDs that are unique in the page."""
     if key == "id":
         return f"{name}-{value}"
     if key == f"{{{_XLINK}}}href":

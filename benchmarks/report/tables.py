@@ -155,7 +155,7 @@ def _show(tables: Iterable[Table], lines: Iterable[str], console: Console | None
     for table in tables:
         console.print(
             table.caption, style="bold", soft_wrap=True
-        )  # as a Rich title, it would wrap at the table's width
+        )  # as a Rich title, the caption would wrap at the table's width
         console.print(_in_rich(table))
         console.print()
     for text in lines:

@@ -21,15 +21,15 @@ NUM_LANES: Final = 32
 
 
 def doubling(size: int, device: str) -> Steps:
-    """Write the doubles of ``size`` numbers into another array, and return the last double."""
+    """Return steps that write the doubles of ``size`` numbers into another array."""
     values = np.random.default_rng(SEED).random(size, dtype=np.float32)
     return _kernel_steps(values, _double, _double_on_gpu, device)
 
 
 def branching(size: int, device: str) -> Steps:
-    """Run 32 interpreters for ``size`` instructions each, and return the number of the last interpreter.
+    """Return steps that run 32 interpreters for ``size`` instructions each.
 
-    The current number determines which of eight instructions is next, so branches are unpredictable. All devices
+    An interpreter's number determines which of eight instructions is next, so branches are unpredictable. All devices
     compute exactly the same result, because the numbers are integers.
     """
     seeds = np.random.default_rng(SEED).integers(1, 2**32, NUM_LANES)
@@ -50,7 +50,7 @@ def _on_cpu(values: Any, kernel: Any, arguments: tuple[int, ...]) -> Steps:
     num_threads = _num_threads()
 
     def step() -> float:
-        set_num_threads(num_threads)  # numba stores the number per calling thread
+        set_num_threads(num_threads)  # numba stores the number for each calling thread
         kernel(values, written, *arguments)
         return float(written[-1])
 

@@ -146,7 +146,7 @@ def _parts_of(name: str) -> tuple[str, str]:
     if not module or not function:
         raise InvalidResourcesError(f"workload {name!r} must be module:function, such as my_benchmarks:train")
     folder = str(Path.cwd())
-    if folder not in sys.path:  # Python adds it only for `python -m`
+    if folder not in sys.path:  # Python does not add it for an installed command
         sys.path.append(folder)
     return module, function
 
@@ -183,7 +183,7 @@ CPU_COST: Final = (0.05e-3, 1e-6)
 """The fixed time of a step on the CPU, and the additional time for each unit of size, in seconds."""
 
 OTHER_COST: Final = (1e-3, 0.05e-6)
-"""The same times on any other device. At size 1,000, a step takes equally long on both."""
+"""The same times on any other device. At size 1,000, a step takes equally long on all devices."""
 
 
 def affine(size: int, device: str) -> Steps:

@@ -19,7 +19,7 @@ NUM_UPDATES: Final = 10
 """The number of updates of the heat equation in a step."""
 
 _DIFFUSION: Final = 0.1
-"""The fraction of a temperature difference that flows in an update. In three dimensions, the explicit method is
+"""The fraction of a temperature difference that an update moves. In three dimensions, the explicit method is
 unstable above 1/6."""
 
 _TIME_STEP: Final = 0.01
@@ -45,7 +45,7 @@ _SKY: Final = 0.3
 
 
 def raytracing(size: int, device: str) -> Steps:
-    """Render five spheres with shadows in ``size`` x ``size`` pixels, with one ray per pixel."""
+    """Return steps that render five spheres with shadows in ``size`` x ``size`` pixels, with one ray per pixel."""
     return _from_one_state(_rendered, _rays(size), device)
 
 
@@ -85,7 +85,7 @@ def _distances(origins: Tensor, directions: Tensor, spheres: Tensor) -> Tensor:
 
 
 def _heat(num_dimensions: int, size: int, device: str) -> Steps:
-    """Simulate ``NUM_UPDATES`` updates of the heat equation on a periodic grid of ``size`` points per dimension."""
+    """Return steps of ``NUM_UPDATES`` updates of the heat equation on a periodic grid of ``size`` points per side."""
     torch.manual_seed(SEED)
     return _from_one_state(_diffused, torch.rand((size,) * num_dimensions), device)
 
@@ -104,7 +104,7 @@ def _diffused(grid: Tensor) -> Tensor:
 
 
 def n_body(size: int, device: str) -> Steps:
-    """Move ``size`` bodies in three dimensions by their mutual gravity, and return their mean square velocity."""
+    """Return steps that move ``size`` bodies in three dimensions by their mutual gravity."""
     torch.manual_seed(SEED)
     return _from_one_state(_speeds, torch.rand(size, 3), device)
 

@@ -13,7 +13,7 @@ class Steps(NamedTuple):
     """A prepared workload, whose steps can be timed.
 
     A workload is a function ``(size, device) -> Steps``. It is called in a fresh process that can use only the devices
-    of the family ``device``: ``"cpu"``, ``"gpu"`` or another family by Ray's name, such as ``"TPU"``. It must seed all
+    of the family ``device``: ``"cpu"``, ``"gpu"`` or a Ray resource name, such as ``"TPU"``. The workload must seed all
     random numbers, so that each device does the same work.
 
     Attributes:
@@ -87,7 +87,7 @@ def _count(count: Any, name: str, workload: str) -> int:
 
 
 def torch_device(device: str) -> Any:
-    """Return PyTorch's device for ``"cpu"``, ``"gpu"`` or a family by Ray's name, or raise ``ProbeError``."""
+    """Return PyTorch's device for ``"cpu"``, ``"gpu"`` or a Ray resource name, or raise ``ProbeError``."""
     import torch
 
     if device == "cpu":
@@ -137,7 +137,7 @@ def _built_for(torch: Any) -> str:
 
 
 def unseen(library: str, device: str, why: str = "") -> ProbeError:
-    """Return the error for a library that does not detect a device, so that the CPU is not measured instead."""
+    """Return the error for a library that does not detect a device and would use the CPU instead."""
     return ProbeError(
         f"{library} sees no {device} in this process, and the CPU is not measured instead{f' ({why})' if why else ''}: "
         f"install a build of {library} for the device, check its driver, or omit the device"

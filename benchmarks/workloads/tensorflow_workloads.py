@@ -21,7 +21,7 @@ _NUM_CLASSES: Final = 10
 
 
 def mlp(size: int, device: str) -> Steps:
-    """Train an MLP with layers of 784, 256, 256 and 10 units on batches of ``size`` images of 28 x 28 pixels."""
+    """Return steps that train an MLP (784, 256, 256 and 10 units) on batches of ``size`` images of 28 x 28 pixels."""
     layers = tf.keras.layers
     return _training(
         [layers.Flatten(), layers.Dense(256, "relu"), layers.Dense(256, "relu"), layers.Dense(_NUM_CLASSES)],
@@ -30,7 +30,7 @@ def mlp(size: int, device: str) -> Steps:
 
 
 def cnn(size: int, device: str) -> Steps:
-    """Train a CNN with 2 convolutions and 2 pooling layers on batches of ``size`` images of 28 x 28 pixels."""
+    """Return steps that train a CNN (2 convolutions and 2 poolings) on batches of ``size`` images of 28 x 28 pixels."""
     layers = tf.keras.layers
     convolutions = [
         *(layers.Conv2D(16, 3, padding="same", activation="relu"), layers.MaxPooling2D()),

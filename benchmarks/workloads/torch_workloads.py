@@ -37,14 +37,14 @@ _ROUNDED: Final = 0.05
 """The tolerance of losses if only one of the devices rounds to 10 bits of mantissa."""
 
 _LOSS_SCALE: Final = 128.0
-"""The initial loss scale. With PyTorch's default of 65,536, float16 overflows in some batches, and PyTorch skips their
-steps."""
+"""The initial loss scale. With PyTorch's default of 65,536, float16 overflows in some batches, and PyTorch skips the
+optimizer steps of these batches."""
 
 Precision = Literal["float32", "tf32", "float16"]
 
 
 class Model(NamedTuple):
-    """A classifier: a function that builds it on the CPU from torch's seed, and the shape of one sample.
+    """A classifier: a function that builds the model on the CPU with PyTorch's seed, and the shape of one sample.
 
     Samples are normally distributed numbers, or tokens below ``NUM_TOKENS`` if ``is_text`` is set.
     """
@@ -70,7 +70,7 @@ def _cnn() -> nn.Module:
 
 
 class _Residual(nn.Module):
-    """The sum of some layers and a shortcut, followed by a ReLU."""
+    """A residual block: the sum of the body and the shortcut, followed by a ReLU."""
 
     def __init__(self, body: nn.Module, short: nn.Module) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ MODELS: Final = {
 
 
 def matmul(size: int, device: str) -> Steps:
-    """Multiply two matrices with ``size`` rows and columns, and return the last element of the product."""
+    """Return steps that multiply two matrices with ``size`` rows and columns."""
     where = torch_device(device)
     _allow_tf32(False)
     torch.manual_seed(SEED)
@@ -171,7 +171,7 @@ def matmul(size: int, device: str) -> Steps:
 def _training(
     name: str, batch_size: int, device: str, *, num_batches: int = NUM_BATCHES, precision: Precision = "float32"
 ) -> Steps:
-    """Train a model on batches of ``batch_size`` samples."""
+    """Return steps that train a model on batches of ``batch_size`` samples."""
     where = torch_device(device)
     _allow_tf32(precision == "tf32")
     torch.manual_seed(SEED)
@@ -234,7 +234,7 @@ resnet50_fp16 = partial(resnet50, precision="float16")
 
 
 def iterative_tasks(size: int, device: str) -> Steps:
-    """Iterate on ``size`` numbers that are copied through Ray's object store each time, and return the first number."""
+    """Return steps that update ``size`` numbers and copy them through Ray's object store."""
     if not ray.is_initialized():  # otherwise ray.put would start Ray
         raise ProbeError(
             "iterative-tasks copies through Ray's object store, but Ray is not running: call ray.init() first"
@@ -255,7 +255,7 @@ def iterative_tasks(size: int, device: str) -> Steps:
 
 
 def iterative_actor(size: int, device: str) -> Steps:
-    """Iterate on ``size`` numbers that stay on the device, and return the first number."""
+    """Return steps that update ``size`` numbers that stay on the device."""
     numbers = torch.from_numpy(_first_numbers(size)).to(torch_device(device))
 
     def iterate() -> Any:

@@ -11,7 +11,7 @@ POLICY = GpuMemoryPolicy(gpu_memory="4GiB") | CpuPolicy(cpus=1)
 
 def build_model():
     size = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64}
-    return BertForSequenceClassification(BertConfig(**size, num_attention_heads=2))  # random, nothing to download
+    return BertForSequenceClassification(BertConfig(**size, num_attention_heads=2))  # random weights
 
 
 def main():
@@ -23,7 +23,7 @@ def main():
         train_dataset=data,
         eval_dataset=data,
     )
-    del trainer.args._setup_devices  # remove the driver's device, so that each trial finds its own
+    del trainer.args._setup_devices  # remove the driver's device, so that each trial selects its own
     best = trainer.hyperparameter_search(
         hp_space=lambda _: {"learning_rate": tune.loguniform(1e-3, 1e-1)},
         backend="ray",
