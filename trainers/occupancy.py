@@ -41,7 +41,7 @@ _READ_TIMEOUT_S: Final = 10.0
 _FRESH_S: Final = 20.0
 """How long the autoscaler's node types are cached, in seconds.
 
-A node that is added in this time is counted twice, which causes no false error."""
+A node that is added in this time is counted twice. This causes no false error."""
 _STARTING_S: Final = 30.0
 """How long a run without resource requests may take to start, in seconds."""
 
@@ -195,7 +195,7 @@ class StuckRuns:
             self._ids, self._since_s = ids, time.monotonic()
         if not stuck:
             return []
-        with_more = self._with_addable_nodes(view)  # before the patience ends, because the first reading takes a while
+        with_more = self._with_addable_nodes(view)  # before the waiting time ends: the first read is slow
         waited_s = time.monotonic() - self._since_s
         if with_more is None or waited_s < patience_s(1):
             return []

@@ -110,7 +110,7 @@ class RunSlots:
                     f"the trainable requests {asked.required_resources}, which the policy replaces by "
                     f"{planned.required_resources}"
                 )
-            # Ray's ResourceChangingScheduler reads the request from here.
+            # Ray's ResourceChangingScheduler reads the request from the trial.
             self._given[trial] = trial.placement_group_factory = planned
 
     def _print_once(self, text: str) -> None:
@@ -152,7 +152,7 @@ class RunSlots:
     def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
         """Return the request of the trial's slot, with the resources that another scheduler requested, if any."""
         if SLOT_ATTRIBUTE not in vars(planned):
-            if trial.status == Trial.PAUSED:  # with another status, it is the request of a resumed run
+            if trial.status == Trial.PAUSED:  # otherwise, a resumed run made the request
                 self._changed[trial] = bundles_of(planned)
             planned = self._given.get(trial, planned)
         self._given[trial] = planned = planned_of(planned)
@@ -285,7 +285,7 @@ class RunSlots:
         return self._free
 
     def may_start(self) -> Callable[[Trial], bool]:
-        """Return a function that returns whether a slot is free for a waiting trial. It is called often."""
+        """Return a function that returns whether a slot is free for a waiting trial. That function is called often."""
         open_types = {placement.slot_type for placement, _ in self._free_placements()}
 
         def may_start(trial: Trial) -> bool:

@@ -52,7 +52,7 @@ _BACK_ENDS: Final = ("cuda", "xpu", "npu")
 
 
 def limit_torch(torch: Any, limits: FractionLimits) -> bool:
-    """Limit PyTorch, which is possible at any time; return whether it detects a device."""
+    """Limit PyTorch's memory at any time, and return whether PyTorch detects a device."""
     available = _available(torch)
     for name, module in available.items():
         if not hasattr(module, "set_per_process_memory_fraction"):  # such as XPU before PyTorch 2.10
@@ -104,7 +104,7 @@ def _limit_apple(torch: Any, limits: FractionLimits) -> bool:
 def torch_is_in_force(torch: Any, limits: FractionLimits) -> bool:
     """Return whether PyTorch still has the fraction that was set. If PyTorch does not report it, return ``True``."""
     for module in _available(torch).values():
-        fraction_now = getattr(module, "get_per_process_memory_fraction", None)  # only CUDA has it, since PyTorch 2.8
+        fraction_now = getattr(module, "get_per_process_memory_fraction", None)  # CUDA only, since PyTorch 2.8
         if fraction_now is None:
             continue
         for device in range(module.device_count()):
@@ -118,7 +118,7 @@ _ASYNC_ALLOCATOR: Final = "cuda_malloc_async"
 
 
 def limit_tensorflow(tensorflow: Any, limits: FractionLimits) -> bool:
-    """Limit TensorFlow, which is only possible before its runtime starts; return whether it detects a GPU."""
+    """Limit TensorFlow's memory before its runtime starts, and return whether TensorFlow detects a GPU."""
     config = tensorflow.config
     devices = config.list_physical_devices("GPU")
     if devices and os.environ.get("TF_GPU_ALLOCATOR") == _ASYNC_ALLOCATOR:
@@ -142,7 +142,7 @@ def limit_tensorflow(tensorflow: Any, limits: FractionLimits) -> bool:
                 "Set TF_FORCE_GPU_ALLOW_GROWTH=true instead"
             )
         now = config.get_logical_device_configuration(device) or []
-        # The limits are already equal if the previous trial in this process had the same fraction.
+        # If the previous trial in this process had the same fraction, the limits are already equal.
         if [each.memory_limit for each in now] != [megabytes]:
             logical = config.LogicalDeviceConfiguration(memory_limit=megabytes)
             try:
@@ -170,7 +170,7 @@ _JAX_TOLERANCE: Final = 1.05
 
 
 def limit_jax(jax: Any, limits: FractionLimits) -> bool:
-    """Limit JAX, which is only possible before its back end starts; return whether it detects or expects a GPU."""
+    """Limit JAX's memory before its back end starts, and return whether JAX detects or expects a GPU."""
     has_started = _has_jax_started()
     if not (any(device.platform == "gpu" for device in jax.devices()) if has_started else _expects_gpu(jax)):
         return False
@@ -181,7 +181,7 @@ def limit_jax(jax: Any, limits: FractionLimits) -> bool:
     total, model = limits.read_device()
     limit = limits.limit("jax", jax.__version__, total_bytes=total, gpu_model=model)
     variables = jax_variables(limit.jax_fraction(total), limits.environment.of_user())
-    # The variables already have these values if the previous trial in this process had the same fraction.
+    # If the previous trial in this process had the same fraction, the variables already have these values.
     if has_started and any(os.environ.get(name) != value for name, value in variables.items()):
         raise _started_too_early("JAX's back end")
     if os.environ.get(JAX_COLLECTIVE_VARIABLE):
@@ -224,7 +224,7 @@ def has_jax_gpu_plugin() -> bool:
 
 
 def limit_cupy(cupy: Any, limits: FractionLimits) -> bool:
-    """Limit CuPy's default memory pool, which is possible at any time; return whether CuPy detects a GPU."""
+    """Limit CuPy's default memory pool at any time, and return whether CuPy detects a GPU."""
     if not cupy.cuda.is_available():
         return False
     pool = cupy.get_default_memory_pool()
@@ -273,4 +273,4 @@ LIMITERS: Final = {
     "jax": Limiter("jax", limit_jax, jax_is_in_force),
     "cupy": Limiter("cupy", limit_cupy, cupy_is_in_force),
 }
-"""The limiter of each module. It is called after the import of the module."""
+"""The limiter of each module. A limiter is called after the import of its module."""
