@@ -58,7 +58,7 @@ class RunWatch:
             _logger.warning("%s", f"{what}: {why}" if why else what)
 
     def read(self, requested_groups: Collection[str], own_groups: Collection[str]) -> Reading | None:
-        """If a reading is due, start it. Return the reading that ended since the last call, or ``None``.
+        """Start a reading if one is due. Return the reading that ended since the last call, or ``None``.
 
         Args:
             requested_groups: The IDs of the placement groups that Tune waits for.
@@ -70,7 +70,7 @@ class RunWatch:
             partial(self._read, frozenset(requested_groups), frozenset(own_groups))
         ):
             self._next_at_s = now_s + _INTERVAL_S
-        if isinstance(answer, Exception):  # Ray is busy or shuts down
+        if isinstance(answer, Exception):  # Ray is busy or is shutting down
             _logger.debug("the requests of the run could not be read: %s", answer)
             return None
         return answer

@@ -114,7 +114,7 @@ _SMALLEST_LEAK_BYTES: Final = 64 * MIB
 
 
 def exceeds_leak_limit(left_over_bytes: int, share_bytes: int | None) -> bool:
-    """Return whether an earlier trial left so much of its GPU fraction in use that the process should end."""
+    """Return whether an earlier trial left so much memory in use that this process should end."""
     return left_over_bytes > max(_SMALLEST_LEAK_BYTES, (share_bytes or 0) // 20)
 
 
@@ -126,7 +126,7 @@ def mark_processes() -> None:
 def end_gpu_processes() -> list[str]:
     """Terminate the processes of the trial that use GPU memory, and return a warning for each of them.
 
-    The processes of the trial are this process's children, and this user's processes with the mark of the trial.
+    A process belongs to the trial if it is a child of this process, or has this user and the mark of the trial.
     """
     mark = os.environ.get(_MARK)
     if mark is None:
@@ -138,7 +138,7 @@ def end_gpu_processes() -> list[str]:
         return []
     listed = {pid for device in devices for pid in device.bytes_by_process}
     if not _has_pids_of_this_namespace(listed):
-        return []  # in this namespace, a listed ID may belong to another process
+        return []  # a listed ID may belong to another process of this PID namespace
     others = sorted(listed - {os.getpid()})
     holding = [children[pid] if pid in children else _marked(pid, mark) for pid in others]
     outliving = [process for process in holding if process is not None]

@@ -45,7 +45,7 @@ def isolate_by_mps(limits: FractionLimits) -> None:
 
 
 def start_mps(environment: OwnEnvironment, fraction: float, memory_bytes: int) -> str | None:
-    """Set MPS's environment variables for this process; return ``None``, or the reason why this is not possible.
+    """Set MPS's environment variables for this process. Return the reason if this is not possible, else ``None``.
 
     The memory limit includes the overhead, because MPS counts all memory. A client gets twice its fraction of the
     threads, as NVIDIA recommends (100 % / 0.5 n for n clients), so that other clients can use the threads of idle
@@ -61,7 +61,7 @@ def start_mps(environment: OwnEnvironment, fraction: float, memory_bytes: int) -
         THREADS_VARIABLE: own.get(THREADS_VARIABLE) or str(percentage),
     }
     if cuda_has_started():
-        # The variables already have these values if the previous trial in this process had the same fraction.
+        # If the previous trial in this process had the same fraction, the variables already have these values.
         is_set = all(os.environ.get(name) == value for name, value in variables.items())
         return None if is_set else "CUDA has already started in this process"
     environment.write(variables)
@@ -90,7 +90,7 @@ def query_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
     if program is None:
         return f"{_CONTROL} is not installed"
     try:
-        # The answer, a list of servers, is not read, so a child process that keeps a pipe open cannot block this call.
+        # The answer is not read, because a child process that keeps the pipe open would block this call.
         done = subprocess.run(  # noqa: S603 - the command is a constant
             [program],
             input=b"get_server_list\n",
