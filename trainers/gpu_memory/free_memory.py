@@ -114,7 +114,7 @@ _SMALLEST_LEAK_BYTES: Final = 64 * MIB
 
 
 def exceeds_leak_limit(left_over_bytes: int, share_bytes: int | None) -> bool:
-    """Return whether an earlier trial left so much memory in use that this process should end."""
+    """Return whether an earlier trial left so much GPU memory in use that this process should end."""
     return left_over_bytes > max(_SMALLEST_LEAK_BYTES, (share_bytes or 0) // 20)
 
 
@@ -126,7 +126,7 @@ def mark_processes() -> None:
 def end_gpu_processes() -> list[str]:
     """Terminate the processes of the trial that use GPU memory, and return a warning for each of them.
 
-    A process belongs to the trial if it is a child of this process, or has this user and the mark of the trial.
+    A process belongs to the trial if it is a child of this process, or has its mark and runs as this user.
     """
     mark = os.environ.get(_MARK)
     if mark is None:

@@ -52,7 +52,7 @@ _BACK_ENDS: Final = ("cuda", "xpu", "npu")
 
 
 def limit_torch(torch: Any, limits: FractionLimits) -> bool:
-    """Limit PyTorch's memory at any time, and return whether PyTorch detects a device."""
+    """Limit PyTorch's memory, which is possible at any time, and return whether PyTorch detects a device."""
     available = _available(torch)
     for name, module in available.items():
         if not hasattr(module, "set_per_process_memory_fraction"):  # such as XPU before PyTorch 2.10
@@ -224,7 +224,7 @@ def has_jax_gpu_plugin() -> bool:
 
 
 def limit_cupy(cupy: Any, limits: FractionLimits) -> bool:
-    """Limit CuPy's default memory pool at any time, and return whether CuPy detects a GPU."""
+    """Limit CuPy's default memory pool, which is possible at any time, and return whether CuPy detects a GPU."""
     if not cupy.cuda.is_available():
         return False
     pool = cupy.get_default_memory_pool()

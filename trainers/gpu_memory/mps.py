@@ -45,7 +45,7 @@ def isolate_by_mps(limits: FractionLimits) -> None:
 
 
 def start_mps(environment: OwnEnvironment, fraction: float, memory_bytes: int) -> str | None:
-    """Set MPS's environment variables for this process. Return the reason if this is not possible, else ``None``.
+    """Set MPS's environment variables for this process. Return the reason why MPS cannot be used, or ``None``.
 
     The memory limit includes the overhead, because MPS counts all memory. A client gets twice its fraction of the
     threads, as NVIDIA recommends (100 % / 0.5 n for n clients), so that other clients can use the threads of idle
