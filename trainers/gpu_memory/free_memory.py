@@ -126,7 +126,7 @@ def mark_processes() -> None:
 def end_gpu_processes() -> list[str]:
     """Terminate the processes of the trial that use GPU memory, and return a warning for each of them.
 
-    A process belongs to the trial if it is a child of this process, or has its mark and runs as this user.
+    A process belongs to the trial if it is a child of this process, or runs as this user with the trial's mark.
     """
     mark = os.environ.get(_MARK)
     if mark is None:
