@@ -1,6 +1,7 @@
 """Settings for all tests: Hypothesis profiles, Ray's environment variables, and the skip of GPU tests."""
 
 import os
+import signal
 import tempfile
 
 import pytest
@@ -23,6 +24,9 @@ settings.register_profile(
 )
 settings.register_profile("thorough", deadline=None, max_examples=3000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# A shell lets a background job ignore Ctrl-C, and the processes that tests interrupt would inherit this.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Set these before Ray is imported. They disable usage reports, and authentication between the nodes of a test.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
