@@ -105,6 +105,24 @@ def test_train_reports_become_ordered_tune_results_and_tune_manages_the_checkpoi
 
 
 @pytest.mark.slow
+def test_the_name_of_a_train_run_becomes_a_subfolder_of_each_trial(tmp_path):
+    def loop():
+        report_step(0)
+
+    results = run(
+        loop,
+        tmp_path,
+        {"x": tune.grid_search([0, 1])},
+        trainer_config=RunConfig(name="mine"),
+        metric="step",
+        mode="max",
+    )
+
+    assert results.errors == []
+    assert {Path(each.checkpoint.path).parent for each in results} == {Path(each.path, "mine") for each in results}
+
+
+@pytest.mark.slow
 def test_a_retried_trial_resumes_from_its_checkpoint_and_raises_the_users_error(tmp_path):
     def loop():
         start = step_of(ray.train.get_checkpoint()) + 1

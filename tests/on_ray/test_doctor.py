@@ -1,5 +1,6 @@
 """The doctor on real clusters with simulated GPUs."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -141,6 +142,14 @@ def test_without_a_ray_cluster_only_this_machine_is_checked_and_ray_is_not_start
     assert "Ray does not run here, so only this machine was checked.\n" in done.stdout
     assert done.stderr == ""
     assert not list(ray_folder.iterdir())
+
+
+@pytest.mark.rest
+def test_without_a_ray_cluster_the_exit_status_reports_problems(isolated_environment, tmp_path):
+    done = doctor({**isolated_environment, "RAY_TMPDIR": str(tmp_path)}, "--json")
+
+    problems = [found for found in json.loads(done.stdout)["findings"] if found["severity"] == "problem"]
+    assert done.returncode == (1 if problems else 0)
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has GPUs")

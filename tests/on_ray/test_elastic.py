@@ -14,6 +14,7 @@ from tests.clusters import nodes
 from tests.on_ray.rays import cluster_of
 from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, InvalidResourcesError
 from tune_policies.plan import trial_plan
+from tune_policies.trainers import with_deadlock_check
 
 ALONE = 1
 
@@ -60,6 +61,36 @@ def test_five_workers_with_a_fifth_of_a_gpu_start_on_one_gpu(cluster, tmp_path):
 
     assert plan.common_slot.max_workers == 5
     assert sizes_seen(tmp_path) == [5]
+
+
+def record_world_size_and_sleep(config):
+    Path(config["folder"], str(ray.train.get_context().get_world_size())).touch()
+    time.sleep(10)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_a_run_waits_while_elastic_runs_use_its_resources(cluster, tmp_path):
+    """Ray assigns free resources to the first run that requests them."""
+    plan = CappedPolicy(CpuPolicy(cpus=0.25, num_workers=(1, 9)), 3).plan(nodes((1, 0)))
+    folders = [tmp_path / str(number) for number in range(3)]
+
+    def run(folder):
+        folder.mkdir()
+        loop_config = {"folder": str(folder)}
+        run_config = RunConfig(storage_path=str(folder / "results"))
+        trainer = DataParallelTrainer(
+            record_world_size_and_sleep,
+            train_loop_config=loop_config,
+            scaling_config=plan.scaling_config(),
+            run_config=run_config,
+        )
+        with_deadlock_check(trainer).fit()
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(run, folders))
+
+    assert [sizes_seen(folder) for folder in folders] == [[2], [2], [2]]
 
 
 @pytest.mark.slow

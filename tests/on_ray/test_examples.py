@@ -45,7 +45,7 @@ SLOW = {
         "tune_fsdp",
     ),
     *("tune_measured", "tune_mixed", "tune_model_parallel", "tune_oom_retry", "tune_optuna_asha", "tune_pytorch"),
-    *("tune_resume", "tune_rllib", "tune_trainables"),
+    *("tune_resume", "tune_rllib"),
 }
 NUM_RESULTS = {"tune_trainables": 6, "tune_pbt": 4, "tune_optuna_asha": 4, "tune_pytorch": 4, "tune_mixed": 4}
 

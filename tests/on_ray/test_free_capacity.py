@@ -98,6 +98,26 @@ def test_gpus_that_are_released_before_the_deadline_are_used(serve):
     assert 2.5 < time.monotonic() - began_s < 30
 
 
+@pytest.mark.rest
+def test_train_workers_are_placed_only_on_free_gpus(serve):
+    wait_for_free_gpus()
+    serve(1)
+
+    plan = plan_when_ready(GpuPolicy(cpus=1, num_workers=2) | CpuPolicy(cpus=1), only_free=True, timeout_s=1)
+
+    assert str(plan.common_slot) == "1 CPU"
+
+
+@pytest.mark.rest
+def test_planning_does_not_wait_for_gpus_that_the_cluster_does_not_have(serve):
+    began_s = time.monotonic()
+
+    plan = plan_when_ready(GpuPolicy(gpus=3) | CpuPolicy(cpus=1), only_free=True, timeout_s=60)
+
+    assert str(plan.common_slot) == "1 CPU"
+    assert time.monotonic() - began_s < 30
+
+
 def report(config):
     tune.report({"loss": 1})
 

@@ -150,6 +150,20 @@ def test_another_trial_starts_when_a_node_is_added_and_a_starting_trial_is_not_r
     assert [(change.plan.max_concurrent_trials, change.why) for change in scheduler.changes] == [(2, "1 node added")]
 
 
+@pytest.mark.slow
+def test_each_slot_type_runs_on_its_own_node_type(tmp_path, add_node):
+    with_gpu = add_node(num_cpus=2, num_gpus=1)
+    without = add_node(num_cpus=2)
+    gpu = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=2)
+    cpu = TrialSlot(trial=Resources(cpus=1), max_concurrent_trials=2)
+    scheduler = PolicyScheduler(TrialPlan(slots=(gpu, cpu), limited_by="CPU"))
+
+    trials = run(tmp_path, scheduler, meet, 4)
+
+    assert sorted(records(tmp_path)) == sorted([with_gpu.node_id] * 2 + [without.node_id] * 2)
+    assert sorted(trial.last_result["slot"] for trial in trials) == ["1 CPU"] * 2 + ["1 CPU, 0.5 GPU"] * 2
+
+
 def report_twice(config):
     """Report two results. Between them, wait until the record ``continue`` is written."""
     checkpoint = tune.get_checkpoint()

@@ -77,6 +77,15 @@ def test_the_policy_limits_the_number_of_concurrent_trials(most, tmp_path):
     assert most_at_once([trial.last_result for trial in trials]) == 1
 
 
+@pytest.mark.rest
+def test_max_concurrent_trials_can_lower_the_limit_of_the_policy(tmp_path):
+    kwargs = {"num_samples": 3, "max_concurrent_trials": 1, "storage_path": str(tmp_path), "verbose": 0}
+
+    trials = run(spans, CpuPolicy(cpus=1), **kwargs).trials
+
+    assert most_at_once([trial.last_result for trial in trials]) == 1
+
+
 class Trainer:
     def fit(self):
         pass
