@@ -259,7 +259,7 @@ class WorkloadProcess:
         """Set up the process, prepare the workload, and run its first epoch."""
         self._task = task
         task.setup.apply()
-        # Processes that share CPUs may reserve no CPUs in Ray, so set the number of threads here.
+        # A process that shares CPUs might reserve none in Ray, so Ray does not set the right number of threads.
         CURRENT.set_num_threads(max(1, int(task.setup.resources.cpus)))
         if task.folder not in sys.path:
             sys.path.insert(0, task.folder)

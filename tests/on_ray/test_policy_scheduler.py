@@ -139,8 +139,8 @@ def test_processes_are_reused_only_for_the_same_slot_type(tmp_path):
     results = tuner.fit()
 
     processes = {(kind, pid) for _, _, kind, pid in map(str.split, notes(tmp_path))}
-    # A process that finishes early may run trials while another process still starts.
     assert {kind for kind, _ in processes} == {"GPU", "CPU"}
+    # There can be fewer than 3 processes, because a process that ends a trial early runs the next one.
     assert len({pid for _, pid in processes}) == len(processes) <= 3
     assert all((result.metrics["slot"] == GPU_SLOT) == result.metrics["has_gpu"] for result in results)
 

@@ -416,7 +416,7 @@ def block_of_run(folder):
     return trial.last_result["block"]
 
 
-def test_the_innermost_block_applies_to_every_way_to_run_tune(tmp_path):
+def test_every_way_to_run_tune_uses_the_innermost_block(tmp_path):
     run_config = tune.RunConfig(storage_path=str(tmp_path / "tuner"), verbose=0)
     experiment = tune.Experiment("experiment", report_once, storage_path=str(tmp_path / "experiments"))
 

@@ -100,7 +100,7 @@ available_node_types:
 """
 
 
-def test_assumptions_are_printed_with_the_plan_and_if_nothing_fits(plan):
+def test_assumptions_are_printed_even_if_no_plan_is_feasible(plan):
     planned, infeasible = plan(ON_AWS.replace("CPU: 8", "CPU: 8, GPU: 1")), plan(ON_AWS)
 
     assert planned.stdout.endswith("caution: the file has no max_workers, so Ray's default for aws is assumed: 2\n")

@@ -111,7 +111,7 @@ def test_doubling_doubles():
     assert facts_of("doubling")["first"] == [2 * np.random.default_rng(0).random(SIZE, dtype=np.float32)[-1]]
 
 
-def test_doubling_uses_the_threads_of_its_process(monkeypatch):
+def test_doubling_uses_the_thread_count_of_omp_num_threads(monkeypatch):
     numba = pytest.importorskip("numba")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 

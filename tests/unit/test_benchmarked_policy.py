@@ -135,7 +135,7 @@ def test_the_plan_explains_devices_by_size_and_the_measured_range():
     [
         (
             {"cpu": CpuPolicy(cpus=4)},
-            "the CPU was measured with another number of CPUs per trial than 4: trials may be slower",
+            "the CPU was measured with 2 threads, but a trial reserves 4 CPUs: trials may be slower",
         ),
         (
             {"gpu": GpuPolicy(gpus=0.5, cpus=2)},

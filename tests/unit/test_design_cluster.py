@@ -185,7 +185,7 @@ def test_a_decision_does_not_apply_to_gpus_of_other_types():
     plan = design_cluster(policy, catalog(L4, A100, CPU), 64, decision=a_decision("A100"))
 
     assert groups(plan) == {"cpu": 8}
-    assert "not used because only A100 was measured: l4" in plan.reasons
+    assert "not used, because the benchmark measured only A100: l4" in plan.reasons
 
 
 def test_without_prices_the_answer_of_the_decision_is_used():

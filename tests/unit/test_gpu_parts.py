@@ -87,7 +87,7 @@ def test_a_measurement_on_whole_gpus_does_not_apply_to_parts():
 
     plan = design_cluster(policy, catalog, 4, decision=a_decision("A100"))
 
-    assert "not used because only A100 was measured: parts" in plan.reasons
+    assert "not used, because the benchmark measured only A100: parts" in plan.reasons
 
 
 @pytest.mark.parametrize("key", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"])

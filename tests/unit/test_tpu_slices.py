@@ -98,7 +98,7 @@ BROKEN = {
     ),
     "no host is the first of the slice": (
         [changed(host, labels=host.labels | {"ray.io/tpu-worker-id": "1"}) for host in B],
-        "0 of its hosts have the label ray.io/tpu-worker-id=0",
+        "0 of its hosts have the label ray.io/tpu-worker-id=0, but exactly 1 must have it",
     ),
     "the first host has no head resource": (
         [without_custom(B[0], "TPU-v4-16-head"), B[1]],

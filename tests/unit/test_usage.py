@@ -34,13 +34,13 @@ def run_of(*usages):
 @pytest.mark.parametrize(
     ("usages", "advice"),
     [
-        ([used(2), used(2.9)], "peak 2.9 of 8.0 GiB: 5 trials per GPU instead of 2"),
+        ([used(2), used(2.9)], "peak 2.9 of 8.0 GiB: run 5 trials per GPU instead of 2"),
         ([used(7)], "peak 7.0 of 8.0 GiB: 2 trials per GPU is right"),
-        ([used(7.8)], "peak 7.8 of 8.0 GiB, with little to spare: 1 trial per GPU instead of 2"),
-        ([used(2.9, gpus=1)], "peak 2.9 of 16.0 GiB: 5 trials per GPU instead of 1"),
-        ([used(2, overhead_bytes=GIB)], "peak 3.0 of 8.0 GiB: 4 trials per GPU instead of 2"),
-        ([used(2, process_bytes=4 * GIB)], "peak 4.0 of 8.0 GiB: 3 trials per GPU instead of 2"),
-        ([used(7, num_ooms=1), used(1)], "1 of 2 trials ran out of 8.0 GiB: 1 trial per GPU instead of 2"),
+        ([used(7.8)], "peak 7.8 of 8.0 GiB, with little to spare: run 1 trial per GPU instead of 2"),
+        ([used(2.9, gpus=1)], "peak 2.9 of 16.0 GiB: run 5 trials per GPU instead of 1"),
+        ([used(2, overhead_bytes=GIB)], "peak 3.0 of 8.0 GiB: run 4 trials per GPU instead of 2"),
+        ([used(2, process_bytes=4 * GIB)], "peak 4.0 of 8.0 GiB: run 3 trials per GPU instead of 2"),
+        ([used(7, num_ooms=1), used(1)], "1 of 2 trials ran out of 8.0 GiB: run 1 trial per GPU instead of 2"),
         ([used(15, gpus=1, num_ooms=1)], "1 of 1 trial ran out of 16.0 GiB, a whole GPU: use a larger GPU"),
         (
             [None],
@@ -70,7 +70,7 @@ def test_the_advised_number_of_trials_fits_on_the_device_with_headroom(peaks, gp
 
     (line,) = advise(run_of(*usages))
 
-    count = int(line.partition(": ")[2].split()[0]) if "trial" in line else 1
+    count = int(line.partition(": ")[2].removeprefix("run ").split()[0]) if "trial" in line else 1
     assert count == 1 or count * max(peaks) * (1 + HEADROOM) <= 80 * GIB * 1.001
 
 
@@ -245,7 +245,7 @@ def test_the_table_fits_80_columns_and_shows_unknown_values():
     assert lines[4].split() == ["t1", "8", "GiB", "none", *["not", "known"] * 3, "0"]
     assert lines[5].split() == ["t2", *["-"] * 6]
     assert lines[7] == "Peaks relative to the GPU fractions"
-    assert lines[10:] == [f"t0      {bar}   38%", "- peak 3.0 of 8.0 GiB: 4 trials per GPU instead of 2"]
+    assert lines[10:] == [f"t0      {bar}   38%", "- peak 3.0 of 8.0 GiB: run 4 trials per GPU instead of 2"]
 
 
 def test_with_an_assumed_overhead_a_limit_is_shown_as_likely_kept():

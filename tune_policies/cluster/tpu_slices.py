@@ -153,7 +153,7 @@ def _defect_of_slice(hosts: list[NodeCapacity], shape: SliceShape) -> str | None
         return None
     heads = [host for host in hosts if host.labels.get(WORKER_ID) == "0"]
     if len(heads) != 1:
-        return f"{len(heads)} of its hosts have the label {WORKER_ID}=0"
+        return f"{len(heads)} of its hosts have the label {WORKER_ID}=0, but exactly 1 must have it"
     if heads[0].resources.custom.get(shape.head_resource, 0) < 1:
         return f"its first host lacks the resource {shape.head_resource}"
     return None

@@ -21,7 +21,7 @@ from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.mixed import MixedPolicy
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, with_inner
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.values.resources import format_amount
+from tune_policies.values.resources import amount_of
 from tune_policies.values.value import Value, shorten_names
 
 _AGAIN: Final = "Measure again there, with `tune-policies bench run` and `tune-policies bench decide`"
@@ -235,11 +235,11 @@ def _about_amounts(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) ->
         ("CPU", cpu, [each.cpu for each in decided.sizes]),
         ("GPU", gpu, [each.gpu for each in decided.sizes]),
     ):
-        measured = {each.num_threads for each in times} - {None}
+        measured = {each.num_threads for each in times if each.num_threads is not None}
         if measured and measured != {max(1, int(slot.worker.cpus))}:
             yield (
-                f"the {device} was measured with another number of CPUs per trial than "
-                f"{format_amount(slot.worker.cpus)}: trials may be slower or faster than measured"
+                f"the {device} was measured with {', '.join(map(str, sorted(measured)))} threads, but a trial reserves "
+                f"{amount_of(slot.worker.cpus, 'CPU')}: trials may be slower or faster than measured"
             )
     if gpu.worker.gpus < 1 and "gpu" in {each.gpu.device for each in decided.sizes}:
         yield "measured with a whole GPU, but a trial now has a fraction: other trials on the GPU may slow it down"

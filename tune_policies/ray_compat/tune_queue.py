@@ -44,7 +44,7 @@ class TuneQueue:
 
     def __init__(self, tune_controller: Any) -> None:
         self._controller = unwrapped(tune_controller)
-        what = "a scheduler that gives trials slots"
+        what = "a scheduler that assigns slots to trials"
         check_members(self._controller, MEMBERS, what)
         check_members(self._controller._actor_manager, _MEMBERS_OF_ACTOR_MANAGER, what)
         check_members(self._controller._actor_manager._resource_manager, _MEMBERS_OF_RESOURCE_MANAGER, what)

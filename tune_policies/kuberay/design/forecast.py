@@ -167,7 +167,7 @@ def _plan_at_maximum(policy: ResourcePolicy, cluster: ClusterSpec, capacity: Clu
 
 
 def _with_nodes(cluster: ClusterSpec, numbers: Mapping[str, int]) -> ClusterCapacity:
-    """Return the cluster with these numbers of alive nodes."""
+    """Return the capacity of the cluster with the given number of alive nodes in each group."""
     groups = (
         group.model_copy(update=dict.fromkeys(("min_nodes", "start_nodes"), numbers[group.name]))
         for group in cluster.groups

@@ -265,7 +265,7 @@ def choose_by_decision(
     reasons = [f"{how}: {', then '.join(map(str, best))}", *_about_share(best, measured)]
     if left_out := sorted(pool.node_types.keys() - comparable.node_types.keys()):
         on = measured.accelerator_type or "whole GPUs"
-        reasons.append(f"not used because only {on} was measured: {shorten_names(left_out)}")
+        reasons.append(f"not used, because the benchmark measured only {on}: {shorten_names(left_out)}")
     found = nodes_for(best[0].choice, shares, comparable, num_trials)
     return found._replace(notes=(*reasons, *found.notes))
 

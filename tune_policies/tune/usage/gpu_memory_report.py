@@ -95,7 +95,7 @@ def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> 
     ran_out = sum(usage.num_ooms > 0 for usage in usages)
     if ran_out:
         has = f"{ran_out} of {counted(len(usages), 'trial')} ran out of {_gib(share)} GiB"
-        fewer = f": {_trials_per_gpu(now - 1)} instead of {now}"
+        fewer = f": run {_trials_per_gpu(now - 1)} instead of {now}"
         yield has + (fewer if now > 1 else ", a whole GPU: use a larger GPU")
         return
     needs = [need for need in (needed_bytes(usage) for usage in usages) if need]
@@ -105,9 +105,9 @@ def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> 
     fit = min(int(device / (peak * (1 + HEADROOM))), TICKS)
     text = f"peak {_gib(peak)} of {_gib(share)} GiB"
     if fit > now:
-        yield f"{text}: {_trials_per_gpu(fit)} instead of {now}"
+        yield f"{text}: run {_trials_per_gpu(fit)} instead of {now}"
     elif fit < now:
-        yield f"{text}, with little to spare: {_trials_per_gpu(max(1, fit))} instead of {now}" if now > 1 else text
+        yield f"{text}, with little to spare: run {_trials_per_gpu(max(1, fit))} instead of {now}" if now > 1 else text
     else:
         yield f"{text}: {_trials_per_gpu(now)} is right"
 

@@ -69,7 +69,11 @@ def _how_to_state(at: Group[HeadGroup], resource: str, key: str, amount: str) ->
     if resource == "GPU" and not at.spec.resources:
         return f'write num-gpus: "{amount}" under rayStartParams'
     is_chips = key in NEURON_CHIPS
-    what = f"the cores of its {amount} Neuron chips (two each on Inf2 and Trn1)" if is_chips else f"the {amount}"
+    what = (
+        f"the number of cores of its {amount} Neuron chips (two cores per chip on Inf2 and Trn1)"
+        if is_chips
+        else f"the {amount}"
+    )
     version = ray_version_of(at.cluster)
     if version is not None and version < READS_GROUP_FIELDS:
         return f"write {what} as {resource} in JSON under rayStartParams, resources"
