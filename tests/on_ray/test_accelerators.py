@@ -54,6 +54,7 @@ def test_a_trial_with_a_fraction_of_an_npu_sees_only_its_npu(capacity, tmp_path)
     assert max(Counter(all_devices(seen)).values()) <= 2
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("resource", ["GPU", "NPU"])
 def test_ray_rejects_fractional_amounts_above_one_device(capacity, resource):
     """Ray's accelerator managers do not state this rule."""

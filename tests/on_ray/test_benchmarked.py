@@ -76,6 +76,7 @@ def test_a_cluster_with_a_different_cpu_than_the_measured_one_is_rejected(capaci
         policy_of(accept_other_hardware=False).plan(capacity)
 
 
+@pytest.mark.rest
 def test_a_decision_measured_with_other_package_versions_is_rejected_before_the_run_starts(tmp_path):
     measured_with = a_decision(versions={"ray": version("ray"), "pydantic": "0.1"})
 

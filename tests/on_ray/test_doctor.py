@@ -81,6 +81,7 @@ def test_declared_gpus_that_do_not_exist_are_a_problem_of_their_node(diagnosis):
     assert (found.severity, found.nodes) == ("problem", (node_with(diagnosis, MANY_GPUS).name,))
 
 
+@pytest.mark.rest
 @on_a_cpu_build
 def test_a_cpu_build_of_torch_is_a_problem_on_a_node_with_gpus(diagnosis):
     torch_build = f"torch {torch.__version__} is a CPU build on a node"
@@ -89,10 +90,12 @@ def test_a_cpu_build_of_torch_is_a_problem_on_a_node_with_gpus(diagnosis):
     assert found.nodes == (node_with(diagnosis, MANY_GPUS).name,)
 
 
+@pytest.mark.rest
 def test_declared_cpus_that_do_not_exist_are_a_problem(diagnosis):
     assert any(what.startswith(f"Ray counts {MANY_CPUS} CPUs, but the ") for what in findings(diagnosis))
 
 
+@pytest.mark.rest
 def test_a_different_package_version_is_a_problem_of_the_deviating_node(diagnosis):
     odd, usual = node_with(diagnosis, 0).name, node_with(diagnosis, MANY_GPUS).name
     (found,) = [finding for what, finding in findings(diagnosis).items() if what.startswith("torch differs")]
@@ -102,12 +105,14 @@ def test_a_different_package_version_is_a_problem_of_the_deviating_node(diagnosi
     assert f"{torch.__version__} on {usual}" in found.what
 
 
+@pytest.mark.rest
 def test_the_environment_of_each_node_is_read(diagnosis):
     assert (node_with(diagnosis, 0).visible_devices, node_with(diagnosis, MANY_GPUS).visible_devices) == ("0", None)
     assert not any(node.failure for node in diagnosis.nodes)
     assert len({node.name for node in diagnosis.nodes}) == 2
 
 
+@pytest.mark.rest
 def test_the_command_exits_with_1_if_there_are_problems_and_fits_80_columns(examined):
     diagnosis, done = examined
 

@@ -166,6 +166,7 @@ def test_the_end_of_each_measurement_is_recorded_and_the_error_names_a_failed_co
     assert "1 of 5 configs could not be measured: {'batch': 8, 'how': 'fails'}: KeyError: 'a mistake'" in str(error)
 
 
+@pytest.mark.rest
 def test_each_trial_gets_the_gpu_fraction_that_its_config_needs(measured, tmp_path):
     error, _ = measured
     plan = GpuMemoryPolicy(profile=GpuMemoryProfile.from_json(error.profile.to_json()), cpus=0.5).plan(CAPACITY)

@@ -37,6 +37,7 @@ def test_a_run_counts_its_trials_and_all_have_the_same_loss(capacity):
     assert 0 < sample.trials_per_hour < 3600 * 2 * ROUNDS
 
 
+@pytest.mark.rest
 def test_a_trial_runs_a_workload_from_the_working_directory(capacity, tmp_path, monkeypatch):
     (tmp_path / "own_work.py").write_text(OWN_WORKLOAD)
     monkeypatch.chdir(tmp_path)

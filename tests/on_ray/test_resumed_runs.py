@@ -56,6 +56,7 @@ class WithChild(tune.Trainable):
         pass
 
 
+@pytest.mark.rest
 def test_an_experiment_can_be_opened_without_this_package(tmp_path):
     run(report, CpuPolicy(cpus=2), num_samples=2, storage_path=str(tmp_path), name="run", verbose=0)
 
@@ -155,6 +156,7 @@ def test_tune_does_not_warn_about_unused_gpus_if_the_policy_assigns_them(tmp_pat
     assert "Tune detects GPUs" not in caplog.text
 
 
+@pytest.mark.rest
 def test_run_experiments_and_lists_of_experiments_accept_the_scheduler(tmp_path):
     experiments = [
         tune.Experiment(name, run=report, storage_path=str(tmp_path), config={"x": 1}) for name in ("one", "two")

@@ -82,6 +82,7 @@ def test_a_run_logs_which_actors_and_groups_reserve_the_resources_of_pending_tri
     ) in caplog.text
 
 
+@pytest.mark.rest
 @pytest.mark.timeout(200)
 def test_a_run_whose_train_workers_cannot_start_fails_with_advice(tmp_path, caplog):
     policy = CpuPolicy(cpus=1)

@@ -97,6 +97,7 @@ def test_the_planner_counts_as_many_tpu_slices_as_ray(cluster):
     assert planned == get_num_tpu_slices("2x2x2", "TPU-V4") == 2
 
 
+@pytest.mark.rest
 @only_where_train_reserves_slices
 @pytest.mark.parametrize("num_workers", [2, 4])
 def test_the_scaling_config_of_a_tpu_plan_has_its_topology_and_workers(cluster, num_workers):

@@ -284,6 +284,7 @@ class NothingReturned(tune.Trainable):
         return None
 
 
+@pytest.mark.rest
 def test_a_step_that_does_not_return_a_dict_fails_with_rays_error(tmp_path):
     [trial] = run(NothingReturned, CpuPolicy(cpus=1), tmp_path)
 

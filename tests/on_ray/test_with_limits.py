@@ -96,6 +96,7 @@ def result_of(reference):
     return ray.get(reference, timeout=60)
 
 
+@pytest.mark.rest
 def test_the_gpu_memory_of_a_task_is_limited(nvml):
     assert result_of(remote(state).remote()) == LIMITED
     with pytest.raises(MemoryError, match="Out of memory allocating 5,368,709,120 bytes"):

@@ -164,7 +164,7 @@ def yaml_to_cluster_spec(
         head=of_head,
         groups=tuple(_node_type(name, each, instance_types.amounts(each), most) for name, each in workers.items()),
         max_nodes=most,
-        idle_timeout_s=None if minutes is None else minutes * 60,
+        idle_timeout_s=None if minutes is None else round(minutes * 60, 3),
         assumptions=(*assumptions, *instance_types.assumptions(workers), *([HEAD_UNKNOWN] if head_unknown else [])),
     )
 
