@@ -47,7 +47,10 @@ def test_unknown_host_memory_does_not_limit_trials_and_is_reported(policy):
     plan = policy.plan(ClusterCapacity.of(UNREAD))
 
     assert plan.limited_by == "GPU"
-    assert "host memory of some nodes is unknown, so it does not limit trials on them" in plan.reasons
+    assert (
+        "the host memory of some nodes is unknown, so it does not limit the number of trials on these nodes"
+        in plan.reasons
+    )
 
 
 @pytest.mark.parametrize(
