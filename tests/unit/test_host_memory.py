@@ -39,7 +39,7 @@ def test_each_worker_reserves_host_memory_which_limits_the_trials(policy, at_onc
 
     assert (plan.max_concurrent_trials, plan.limited_by) == (at_once, "memory")
     assert plan.worker.memory_bytes == policy.memory
-    assert any("not used" in reason and "host memory" in reason for reason in plan.reasons)
+    assert any("does not use" in reason and "host memory" in reason for reason in plan.reasons)
 
 
 @pytest.mark.parametrize("policy", [GpuPolicy(memory="1GiB"), GpuMemoryPolicy(gpu_memory="4GiB", memory="1GiB")])

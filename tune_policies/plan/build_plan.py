@@ -53,7 +53,7 @@ def build_plan(
         groups: The nodes to use, or ``None`` for all nodes. The caller must restrict Ray to these nodes by labels.
 
     Raises:
-        InfeasibleRequestError: Not even one trial fits.
+        InfeasibleRequestError: No trial fits the cluster.
     """
     groups = capacity.groups if groups is None else groups
     most = count = count_trials(groups, request)
@@ -102,13 +102,13 @@ def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator
         yield "the host memory of some nodes is unknown, so it does not limit the number of trials on these nodes"
     if left_out := sum(count for node, count in fits if node.resources.memory_bytes is not None):
         yield (
-            f"not used: {counted(left_out, 'node')} with less host memory than the {format_bytes(memory)} that a "
-            "worker needs"
+            f"the plan does not use {counted(left_out, 'node')} with less host memory than the {format_bytes(memory)} "
+            "that a worker needs"
         )
 
 
 def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
-    """Yield sentences about the GPU memory that is assumed for unread GPUs, and about how to specify another size."""
+    """Yield sentences about the GPU memory that is assumed if it was not read, and how to specify another size."""
     unread = [group for group in groups if group.node.devices is None and group.node.smallest_gpu_memory_bytes]
     if not unread:
         return
@@ -157,7 +157,7 @@ def describe_gpus(groups: Iterable[NodeGroup]) -> str:
 
 
 def about_the_nodes(capacity: ClusterCapacity) -> Iterator[NodeNote]:
-    """Yield notes about the nodes that apply to every plan."""
+    """Yield the notes of every plan: nodes on which Ray counts too many CPUs, and draining nodes."""
     differs: Counter[tuple[float, float]] = Counter()
     for node, count in capacity.groups:
         if node.usable_cpus is not None and to_ticks(node.usable_cpus) < to_ticks(node.resources.cpus):
@@ -243,7 +243,7 @@ def _too_large(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleReq
 
     best = max(nodes, key=closeness)
     short_of = missing(best)[0]
-    # Prefer a resource that is insufficient on every node, and the node with the most of this resource.
+    # Prefer a resource that is insufficient on every node, and the node with the largest amount of it.
     if nowhere := _insufficient_everywhere(nodes, request):
         short_of = nowhere[0]
         best = max(nodes, key=lambda node: (_ticks_of(node, short_of), closeness(node)))
@@ -259,7 +259,7 @@ def _ticks_of(node: NodeCapacity, name: str) -> int:
 
 
 def _insufficient_everywhere(nodes: Sequence[NodeCapacity], request: Request) -> list[str]:
-    """Return the names of the resources that are insufficient for a worker on every node."""
+    """Return the names of the resources whose amount is too small for a worker on every node."""
     needed = request.worker.ticks
     return [name for name in needed if max(_ticks_of(node, name) for node in nodes) < needed[name]]
 

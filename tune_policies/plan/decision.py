@@ -27,7 +27,7 @@ class DeviceTimes(Value):
         at_once: The number of concurrent trials on all devices of this kind in the cluster.
         trials_per_hour: The number of trials that all devices of this kind finish per hour.
         cost_per_trial: The cost of a trial in the currency of the prices, or ``None`` without prices.
-        price_of: The priced item, such as a part of a machine, or ``None`` if it is unknown.
+        price_of: The resources that the price covers, such as ``"1 A10G and 4 CPUs"``, or ``None`` if they are unknown.
         peak_gpu_bytes: The peak GPU memory of a trial in bytes, or ``None`` if it is unknown or no GPU is used.
         num_threads: The number of CPU threads of a trial, one for each CPU, or ``None`` if it is unknown.
     """

@@ -84,20 +84,20 @@ def whole_numbers(values: Mapping[str, Any]) -> list[str]:
 
 
 def group_key(values: Mapping[str, Any]) -> str:
-    """Return a key that is equal for flat configs that differ only in numbers."""
+    """Return a key that is the same for all flat configs that differ only in numbers."""
     numeric = numbers(values)
     rest = {name: each for name, each in values.items() if name not in numeric}
     return json.dumps([rest, sorted(numeric)], sort_keys=True)
 
 
 _MOST_NUMBERS: Final = 4
-"""The maximum number of config values in a formula, because a few short trials cannot distinguish more terms."""
+"""The maximum number of config values in a formula. A few short trials cannot distinguish more terms."""
 
 _MOST: Final = 1e15
 """The upper bound of values in the formula. Larger values count as this bound, and negative values as 0."""
 
 _SIMPLER: Final = 1.05
-"""A formula with more terms must reduce the error by more than this factor."""
+"""A formula with more terms is preferred only if it reduces the error by more than this factor."""
 
 _PRECISION: Final = 1e-4
 """The assumed precision of the allocators' measurements, as a fraction of the largest measurement."""
@@ -189,7 +189,7 @@ def _best_formula(points: Sequence[tuple[Mapping[str, float], int]], usable: Col
 def _relevant_numbers(points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str]) -> list[str]:
     """Return the names of usable numbers that vary and are never negative.
 
-    If there are more than ``_MOST_NUMBERS``, return those with the highest correlation with the memory.
+    If more than ``_MOST_NUMBERS`` remain, return the names with the highest correlation with the memory.
     """
     import numpy as np
 
@@ -244,8 +244,8 @@ class GpuMemoryMeasurement(Value):
         config: The trial's config as plain data, with the keys of nested mappings joined by ``/``.
         peak_bytes: The peak memory of each framework's allocator in bytes, by framework.
         overhead_bytes: The memory outside the allocators in bytes, or ``None`` if it is unknown.
-        total_bytes: The memory that the trial needs in total, in bytes. If the trial ran out of memory, it is the
-            amount that was not enough.
+        total_bytes: The memory that the trial needs in total, in bytes. If the trial ran out of memory, this is
+            the amount that was too small.
         host_memory_bytes: The peak host memory of the trial's processes in bytes, or ``None`` if it is unknown.
         num_steps: The number of reported results.
         ended_by: The reason why the trial ended.
@@ -361,7 +361,7 @@ class GpuMemoryProfile(Value):
     def more_than_bytes(self, config: Mapping[str, Any]) -> int | None:
         """Return the largest amount of GPU memory that was too small for ``config`` in bytes, or ``None`` if unknown.
 
-        With this amount, a trial ran out of memory whose config is in the same group as ``config`` and has no larger
+        A trial with this amount ran out of memory. Its config is in the same group as ``config`` and has no larger
         whole number.
         """
         values = flat(config)

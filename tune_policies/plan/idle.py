@@ -83,7 +83,7 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
     is unknown.
 
     Raises:
-        InvalidResourcesError: The plan uses more than the cluster has, so it was made for another cluster.
+        InvalidResourcesError: The plan uses more resources than the cluster has, so it was made for another cluster.
     """
     cluster = capacity.with_nodes_added(plan.nodes_to_add)
     total = _total(cluster)
@@ -137,7 +137,7 @@ def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
 
 
 def _move_reserved(parts: Parts, plan: TrialPlan) -> None:
-    """Change the reason of the amounts that the policy reserves to ``LEFT_FREE``, first for the reason ``BESIDE``."""
+    """Assign ``LEFT_FREE`` to the amounts that the policy reserves, starting with amounts of the reason ``BESIDE``."""
     for name, ticks in plan.left_free.ticks.items():
         left_free = Reason(Why.LEFT_FREE)
         reasons = [reason for each, reason in parts if each == name and reason.why not in (Why.GROWTH, Why.LEFT_FREE)]

@@ -39,7 +39,9 @@ def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
     for slot_type, slot in enumerate(plan.slots):
         wanted = slot.max_concurrent_trials * max(1, slot.num_workers)
         if sum(each.workers[slot_type] for each in nodes) < wanted:
-            raise InvalidResourcesError(f"not all slots with {slot} fit. Pass the capacity for which the plan was made")
+            raise InvalidResourcesError(
+                f"not all slots with {slot} fit the cluster. Pass the capacity for which the plan was made"
+            )
     column = Column()
     title = plan.headline
     column.lines(title, size=LARGE, style="tp-bold", most=3)

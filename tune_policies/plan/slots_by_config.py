@@ -61,7 +61,7 @@ class SlotsByConfig(Value):
 
 
 class SlotsByProfile(SlotsByConfig):
-    """Slots of several sizes. Each config gets the smallest slot that is large enough according to a profile.
+    """Slots of several sizes. A trial gets the smallest slot that is large enough for its config, based on a profile.
 
     Attributes:
         profile: The measured GPU memory of each config.
@@ -80,7 +80,7 @@ class SlotsByProfile(SlotsByConfig):
         return f"no GPU memory was measured with {dict(config)}"
 
     def needed_bytes(self, config: Mapping[str, Any]) -> int | None:
-        """Return the GPU memory that a trial with this config needs on these GPUs, in bytes, or ``None`` if unknown."""
+        """Return the GPU memory that a trial with this config needs in bytes, or ``None`` if it is unknown."""
         return self.profile.gpu_memory_bytes(config, self.slots[-1].gpu_overhead_bytes)
 
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
@@ -106,7 +106,7 @@ class SlotsByProfile(SlotsByConfig):
 
 
 class SlotsByDecision(SlotsByConfig):
-    """A slot type on the CPU and one on the GPU. A number in the config determines which slot type a trial gets.
+    """A slot type on the CPU and a slot type on the GPU. A number in the config determines the slot type.
 
     Attributes:
         slots: The slot type on the CPU, and the slot type on the GPU.
@@ -131,7 +131,8 @@ class SlotsByDecision(SlotsByConfig):
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
         """Return the slot on the device that was better at the largest measured size up to the size in the config.
 
-        If all measured sizes are larger, the smallest measured size is used. A config without a size gets the GPU slot.
+        If all measured sizes are larger, the smallest measured size is used. If the config has no size,
+        the GPU slot is returned.
         """
         on_cpu, on_gpu = self.slots
         size = self._size_of(config)
@@ -158,5 +159,5 @@ def _too_large(config: Mapping[str, Any], needed: str, largest: TrialSlot) -> In
         if largest.has_gpu_fraction
         else f"the largest GPU of the plan has {has}",
         Limit.GPU_MEMORY,
-        "Remove the config, reduce its size, or add a larger GPU.",
+        "Remove the config, change it to need less memory, or add a larger GPU.",
     )

@@ -65,7 +65,7 @@ class TrialPlan(ShownValue):
         nodes_to_add: The number of nodes of each type that the autoscaler must add before all trials can run.
         by_config: The slot types for different configs, or ``None`` if the slot does not depend on the config. If set,
             the first of ``slots`` is large enough for every measured config.
-        fewer_than_fit: Whether Ray would run more trials at once than the plan allows.
+        fewer_than_fit: Whether Ray would run more concurrent trials than the plan allows.
         left_free: The resources that the policy reserves for other programs, summed over all nodes.
         common: The slot of every trial in a run without ``PolicyScheduler``, if each node type has its own slots.
             ``None`` means the first of ``slots``.
@@ -144,7 +144,7 @@ class TrialPlan(ShownValue):
 
     @property
     def max_concurrent_trials(self) -> int:
-        """The number of trials that run at once, in slots of all types.
+        """The number of concurrent trials in the slots of all types.
 
         With ``by_config``, it is the number for the smallest configs.
         """
@@ -165,8 +165,8 @@ class TrialPlan(ShownValue):
     def resources_per_trial(self) -> "dict[str, float] | PlacementGroupFactory":
         """The value for ``tune.run(resources_per_trial=…)`` and ``tune.with_resources``.
 
-        It is a dict, or a ``PlacementGroupFactory`` if nodes are selected by label. With ``by_config``, it is large
-        enough for every measured config.
+        It is a dict, or a ``PlacementGroupFactory`` if nodes are selected by label. With ``by_config``, the request is
+        large enough for every measured config.
         """
         return self.common_slot.resources_per_trial
 
@@ -196,7 +196,7 @@ class TrialPlan(ShownValue):
         fields = self.common_slot.scaling_fields
         _check_scaling_fields(fields, {field.name for field in fields_of(ScalingConfig)}, ray.__version__)
         if twice := sorted(fields.keys() & kwargs.keys()):
-            raise InvalidResourcesError(f"the plan sets {', '.join(twice)}. Change the policy instead")
+            raise InvalidResourcesError(f"the plan sets {', '.join(twice)}. Change the policy to use another value")
         return ScalingConfig(**fields, **kwargs)
 
     def tune_run_kwargs(self) -> dict[str, Any]:
@@ -328,12 +328,12 @@ class TrialPlan(ShownValue):
         Raises:
             InvalidResourcesError: The plan was made for another cluster.
         """
-        picture = import_module("tune_policies.plan.plan_picture")  # not at the top, because it imports this module
+        picture = import_module("tune_policies.plan.plan_picture")  # imported here to avoid a cycle
         return cast("Picture", picture.draw_plan(self, capacity))
 
     @property
     def headline(self) -> str:
-        """The number of trials that run at once and the limit on this number, as text."""
+        """The number of concurrent trials and the limit on this number, as text."""
         least, most = self.min_concurrent_trials, self.max_concurrent_trials
         count = f"{counted(most, 'trial')} at once"
         if self.by_config is not None:
@@ -379,7 +379,7 @@ class TrialPlan(ShownValue):
             lines.append(f"  {self.about_nodes_to_add}")
         lines += (f"  - {reason}" for reason in self.all_reasons)
         if capacity is not None:
-            idle = import_module("tune_policies.plan.idle")  # not at the top, because it imports this module
+            idle = import_module("tune_policies.plan.idle")  # imported here to avoid a cycle
             left = [part for part in idle.idle(capacity, self) if part.why is not idle.Why.ROUNDING]
             lines += ["stays idle:", *(f"  {part}" for part in left)] if left else ["nothing stays idle"]
         return "\n".join(map(one_line, lines))
@@ -411,7 +411,7 @@ def _same_nodes(one: TrialSlot, other: TrialSlot) -> bool:
 
 
 def _check_scaling_fields(fields: Mapping[str, Any], known: Collection[str], version: str) -> None:
-    """Check that the installed Ray has all fields that a plan sets.
+    """Check that the installed Ray supports all fields of ``ScalingConfig`` that a plan sets.
 
     Raises:
         InvalidResourcesError: The installed Ray does not support a field.

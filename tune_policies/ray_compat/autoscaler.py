@@ -2,7 +2,7 @@
 
 Ray has a public API for requests (``request_resources``), but none for reports. Autoscaler v2 reports to the GCS, where
 ``ray status`` reads the report. Autoscaler v1 writes JSON to Ray's internal key-value store. The private parts used
-here are the same in Ray 2.50 and 2.60 unless noted.
+here are the same in Ray 2.50 and 2.60 unless a comment states a difference.
 """
 
 import inspect
@@ -40,7 +40,7 @@ except ImportError as error:
 logger = logging.getLogger(__name__)
 
 _FIRST_REPORT_S: Final = 6.0
-"""How long to wait for the first report. Both autoscalers report every 5 s (``AUTOSCALER_UPDATE_INTERVAL_S``)."""
+"""How long to wait for the first report. The autoscaler reports every 5 s (``AUTOSCALER_UPDATE_INTERVAL_S``)."""
 _RPC_TIMEOUT_S: Final = 10
 
 
@@ -60,7 +60,7 @@ class LaunchReport(NamedTuple):
         answers: Whether the update took this program's last request into account.
         pending: The number of nodes that are being launched, by node type.
         launches: The launches in progress, if the report contains their start times.
-        failures: Failed launches. Autoscaler v2 reports each failure until v2 ends, and v1 for half an hour.
+        failures: The failed launches. Reports of autoscaler v1 contain only failures of the last half hour.
         refused: Whether the autoscaler reports that the request is infeasible.
         time: The Unix timestamp of the report, or ``None`` if the report does not contain it.
     """
@@ -87,7 +87,7 @@ class Autoscaler(ABC):
         arguments: dict[str, Any] = {"bundles": [bundle.resources for bundle in bundles]}
         if any(bundle.label_selector for bundle in bundles):
             if self.version == 1 or "bundle_label_selectors" not in inspect.signature(request_resources).parameters:
-                logger.warning("this autoscaler ignores label selectors, so it may add nodes without the labels")
+                logger.warning("this autoscaler ignores label selectors, so it may add nodes with other labels")
             else:
                 arguments["bundle_label_selectors"] = [bundle.label_selector for bundle in bundles]
         with ray_errors():
@@ -266,7 +266,7 @@ def _constraints(constraints: Any) -> Counter[str]:
 
 
 def start_coordinator_here() -> None:
-    """Start Ray Train's ``AutoscalingCoordinator`` on this program's node, unless it runs or Ray lacks it.
+    """Start Ray Train's ``AutoscalingCoordinator`` on this program's node, unless it is running already.
 
     Otherwise, a Train run starts this actor on the node of the run's driver. If the driver is a trial on a worker node,
     this node never becomes idle. Ray has no public way to choose the node.
@@ -275,6 +275,6 @@ def start_coordinator_here() -> None:
         from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
             get_or_create_autoscaling_coordinator,
         )
-    except ImportError:  # before Ray 2.53, Train requests nothing from the autoscaler
+    except ImportError:  # before Ray 2.53, Train has no coordinator and requests no nodes
         return
     get_or_create_autoscaling_coordinator()

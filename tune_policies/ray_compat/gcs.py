@@ -1,7 +1,7 @@
 """Reads nodes, their resources, pending nodes, actors and placement groups from Ray's GCS.
 
 The GCS does not contain the nodes that an autoscaler *could* add. Autoscaler v1 reports the nodes that it started, and
-v2 reports pending nodes. In Ray 2.60, neither calls ``report_cluster_config`` to report its configuration.
+v2 reports pending nodes. In Ray 2.60, neither version reports its configuration (``report_cluster_config``).
 
 Ray's public API for actors and placement groups, ``ray.util.state``, requires the dashboard, which is not part of
 a default install, and does not report owners. The GCS tables that the dashboard reads are not available through Ray
@@ -152,7 +152,7 @@ def _fetch_by_task(timeout_s: float) -> Any:
 
 @collector_paused()
 def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
-    """Convert a ``GetClusterStatusReply`` and the report of autoscaler v1, or ``{}``, to a ``ClusterState``."""
+    """Convert a ``GetClusterStatusReply`` and autoscaler v1's report (``{}`` without v1) to a ``ClusterState``."""
     alive = [node for node in reply.cluster_resource_state.node_states if node.status != NodeStatus.DEAD]
     workers = [node for node in alive if HEAD_RESOURCE not in node.total_resources]
     running = Counter(node.ray_node_type_name for node in workers if node.ray_node_type_name)
@@ -282,7 +282,7 @@ def is_dead_actor_of(class_name: str, actor_id: str) -> bool:
 
 
 def remove_group(group_id: str) -> None:
-    """Remove a placement group of any program. Ray's public API requires the creator's handle."""
+    """Remove a placement group of any program. Ray's public API requires a handle that only the creator has."""
     remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group_id)))
 
 

@@ -39,7 +39,7 @@ _KEPT_DEAD: Final = 64
 
 
 def read_kernel_kills() -> int | None:
-    """Return the kernel's count of processes that it killed for lack of memory, or ``None`` if there is none."""
+    """Return the kernel's count of processes that it killed for lack of memory, or ``None`` if no count exists."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:
@@ -60,7 +60,7 @@ def note_kernel_kills() -> None:
 
 
 def _started_at(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot, or ``None`` if no process has this ID."""
+    """Return the start time of a process in clock ticks since boot, or ``None`` if no process has this ID."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -98,7 +98,9 @@ def was_killed_by_kernel(error: object) -> bool:
     try:
         return any(map(_is_killed, dead_actors(error)))
     except RayVersionError as problem:
-        _logger.warning("cannot read whether the kernel killed a process, so Tune handles the failure: %s", problem)
+        _logger.warning(
+            "could not determine whether the kernel killed a process, so Tune handles the failure: %s", problem
+        )
         return False
 
 

@@ -1,7 +1,7 @@
 """Uses private parts of Ray Train v2: callbacks, the reports of workers, the files of a run, and aborting a run.
 
 The names are imported from the modules that define them, because ``ray.train`` exports them only if v2 is active. They
-are the same in Ray 2.50 and 2.60 unless noted.
+are the same in Ray 2.50 and 2.60 unless a comment states a difference.
 """
 
 import copy
@@ -249,7 +249,7 @@ def error_in_worker(failure: Any) -> Any:
 
 
 def run_id_of(controller: Any) -> str:
-    """Return the actor ID of a run's controller. Ray has no public function for it."""
+    """Return the actor ID of a run's controller. Ray has no public function for this ID."""
     return str(controller._actor_id.hex())
 
 

@@ -50,10 +50,13 @@ class FailureHook(Protocol):
 
 
 class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
-    """A trial with hooks that adjust its resources and decide which failures count. It can run another class."""
+    """A trial with hooks that adjust its resources and decide which failures count.
+
+    Its process can run a class other than the trainable's class.
+    """
 
     def get_trainable_cls(self) -> type | None:
-        """Return the class that Tune starts: the trainable's class, or ``process_class`` of this class."""
+        """Return the trainable's class, or the class that ``process_class`` returns for it."""
         cls = super().get_trainable_cls()
         to_process = getattr(self.temporary_state, "process_class", None)
         return cls if cls is None or to_process is None else to_process(cls)  # type: ignore[no-any-return]

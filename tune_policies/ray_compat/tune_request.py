@@ -1,6 +1,6 @@
 """Reads and changes a trial's resource request, and the slot that is saved with the trial.
 
-A request is a ``PlacementGroupFactory``. Ray keeps its label selectors and other arguments in private attributes.
+A request is a ``PlacementGroupFactory``. Ray keeps the label selectors and other arguments in private attributes.
 """
 
 import logging

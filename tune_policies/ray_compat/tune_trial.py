@@ -95,7 +95,7 @@ def storage_of(trainable: Trainable) -> Any:
 
 
 def storage_of_session() -> Any:
-    """Return the storage of the trial whose function runs in this process. Tune's public context does not have it."""
+    """Return the storage of the trial whose function runs in this process. It is not in Tune's public context."""
     return get_session().storage
 
 
@@ -124,7 +124,7 @@ def unpickled_error(pickled: bytes) -> BaseException | None:
 
 
 def to_be_replaced(reason: str) -> RayActorError:
-    """Return an error that makes Tune end this process and run its trial in a new one.
+    """Return an error that makes Tune end this process and run its trial in a new process.
 
     Tune starts a new process without counting a failure only if the error reports a preempted node (the
     undocumented argument ``preempted``). If ``reset`` fails or ends the process, Tune counts a failure or waits
