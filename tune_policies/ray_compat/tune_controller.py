@@ -32,7 +32,7 @@ MEMBERS: Final = (
     *("_running_trials", "_set_trial_status", "_staged_trials"),
     *("_trial_task_failure", "_trial_to_actor", "_unstage_trial_with_resources", "_wrapped"),
 )
-"""The private members of Tune's controller used here and in ``tune_queue``. If any is missing, a run fails early."""
+"""The private members of Tune's controller that a run uses. If any member is missing, the run fails early."""
 
 
 class FailureHook(Protocol):
