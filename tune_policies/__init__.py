@@ -1,4 +1,4 @@
-"""Resource policies for Ray Tune and Ray Train: probe the cluster, plan, apply the plan.
+"""Resource policies for Ray Tune and Ray Train: probe the cluster, plan, and apply the plan.
 
 Importing this package imports neither its modules nor Ray nor a framework. Each name is imported when it is first
 used, because each process of a run imports this package and needs few of its names.

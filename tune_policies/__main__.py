@@ -1,4 +1,4 @@
-"""``python -m tune_policies`` is the command ``tune-policies``."""
+"""Runs the command ``tune-policies`` as ``python -m tune_policies``."""
 
 from tune_policies.cli.main import main
 

@@ -1,11 +1,11 @@
 """Makes ``trainers`` and ``benchmarks`` aliases of ``tune_policies.trainers`` and ``tune_policies.benchmarks``.
 
 Only the long names are installed. In a checkout, both folders are next to this package, so Python also finds them by
-their short names. A second copy of the modules would have its own state of the process, so each short name is an alias
-of the module with the long name.
+their short names. A second copy of the modules would have a state of its own, so each short name is an alias of the
+module with the long name.
 
-The long names need the symbolic links in ``tune_policies``. Hatchling can map the folders only when it builds a wheel:
-an editable install rejects a ``sources`` option that changes a prefix, and copies the files of ``force-include``. A
+The long names need the symbolic links in ``tune_policies``. Hatchling can map the folders only when it builds a wheel.
+An editable install rejects a ``sources`` option that changes a prefix, and copies the files of ``force-include``. A
 checkout that is not installed has no mapping.
 """
 
@@ -45,8 +45,8 @@ class _ShortNames(MetaPathFinder, Loader):
         return spec
 
     def exec_module(self, module: ModuleType) -> None:
-        # Python uses the entry in sys.modules after this call. The module keeps its own spec, which ``create_module``
-        # would replace by that of the short name.
+        # Python uses the entry in sys.modules after this call. This class does not define ``create_module``,
+        # because Python would then replace the spec of the module with the spec of the short name.
         sys.modules[module.__name__] = import_module(_long(module.__name__))
 
     def get_code(self, name: str) -> CodeType | None:

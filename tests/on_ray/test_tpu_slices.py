@@ -113,5 +113,5 @@ def test_the_scaling_config_of_a_tpu_plan_has_its_topology_and_workers(cluster, 
 def test_a_ray_version_without_tpu_slices_is_rejected_with_the_required_version():
     plan = POLICY.plan(ClusterCapacity.of(*slice_hosts("a")))
 
-    with pytest.raises(InvalidResourcesError, match=r"needs ScalingConfig\(topology=…\), which Ray Train of Ray 2"):
+    with pytest.raises(InvalidResourcesError, match=r"needs ScalingConfig\(topology=…\), but Ray Train in Ray 2"):
         plan.scaling_config()

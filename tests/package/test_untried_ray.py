@@ -138,7 +138,7 @@ def test_an_untested_ray_causes_only_one_warning(monkeypatch, caplog):
 
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert "Ray 2.61.0 was not tested with this package: Ray 2.50 to 2.60 was" in record.getMessage()
+    assert "Ray 2.61.0 was not tested with this package, only Ray 2.50 to 2.60" in record.getMessage()
     version.warn_of_untried_ray.cache_clear()
 
 

@@ -103,10 +103,11 @@ def test_the_explanation_has_the_measurements_and_the_formula():
     profile = profile_of(({"batch": 8}, 2), ({"batch": 16}, 3), versions={"torch": "2.13.0"})
 
     assert profile.explain().splitlines() == [
-        "2 measured with torch 2.13.0",
+        "2 measurements with torch 2.13.0",
         "  {'batch': 8}: 2 GiB (stopped after 0 steps)",
         "  {'batch': 16}: 3 GiB (stopped after 0 steps)",
-        "  GPU memory by config: 1 GiB + 128 MiB x batch, plus the largest residual, 0 B; extrapolated beyond batch 16",
+        "  GPU memory by config: 1 GiB + 128 MiB x batch + 0 B (the largest residual). "
+        "The formula extrapolates above batch 16",
     ]
 
 

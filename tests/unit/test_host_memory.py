@@ -39,7 +39,7 @@ def test_each_worker_reserves_host_memory_which_limits_the_trials(policy, at_onc
 
     assert (plan.max_concurrent_trials, plan.limited_by) == (at_once, "memory")
     assert plan.worker.memory_bytes == policy.memory
-    assert any("not used" in reason and "host memory" in reason for reason in plan.reasons)
+    assert any("does not use" in reason and "host memory" in reason for reason in plan.reasons)
 
 
 @pytest.mark.parametrize("policy", [GpuPolicy(memory="1GiB"), GpuMemoryPolicy(gpu_memory="4GiB", memory="1GiB")])
@@ -47,7 +47,10 @@ def test_unknown_host_memory_does_not_limit_trials_and_is_reported(policy):
     plan = policy.plan(ClusterCapacity.of(UNREAD))
 
     assert plan.limited_by == "GPU"
-    assert "host memory of some nodes is unknown, so it does not limit trials on them" in plan.reasons
+    assert (
+        "the host memory of some nodes is unknown, so it does not limit the number of trials on these nodes"
+        in plan.reasons
+    )
 
 
 @pytest.mark.parametrize(

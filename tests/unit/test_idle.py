@@ -54,7 +54,7 @@ IDLE = {
     "nodes of another type": (
         TYPED,
         GpuPolicy(cpus=4, accelerator_type="A100"),
-        ["16 of 24 CPUs: on nodes of another type than A100", "4 of 6 GPUs: on nodes of another type than A100"],
+        ["16 of 24 CPUs: on nodes of a type other than A100", "4 of 6 GPUs: on nodes of a type other than A100"],
     ),
     "nodes excluded by a selector": (
         TYPED,

@@ -184,7 +184,7 @@ def test_names_are_escaped_in_a_picture():
 def test_a_plan_for_another_cluster_has_no_picture():
     plan = GpuPolicy().plan(cluster(gpu_node("a", gpus=4)))
 
-    with pytest.raises(InvalidResourcesError, match="pass the capacity for which the plan was made"):
+    with pytest.raises(InvalidResourcesError, match="Pass the capacity for which the plan was made"):
         plan.plot(cluster(gpu_node("a", gpus=2)))
 
 

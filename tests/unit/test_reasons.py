@@ -49,13 +49,13 @@ REASONS = {
     "a choice with too few trials":
         (FEW_H100, GpuPolicy(accelerator_type="H100", min_trials=3) | CPU, "and min_trials=3, but"),
     "nodes that the autoscaler could add":
-        (growing(SMALL), GPU | CPU, "The autoscaler could add small: call plan_when_ready"),
+        (growing(SMALL), GPU | CPU, "could add nodes of type small. To use them, call plan_when_ready"),
     "assumed memory":
         (of(gpu_node("a", accelerator_type="L4")), HALF, "plan assumes the smallest amount known"),
-    "two sizes": (ASSUMED, HALF, "A100 also exists with 80 GB (type A100-80G): if yours have more, list each device"),
+    "two sizes": (ASSUMED, HALF, "A100 also exists with 80 GB (type A100-80G). If your GPUs have more memory"),
     "two sizes, divided": (ASSUMED, EvenSplitPolicy(num_trials=2, min_gpus=0.5), "A100 also exists with 80 GB"),
     "no published total":
-        (of(gpu_node("a", accelerator_type="AMD-Instinct-MI100")), HALF, "no driver's total is published"),
+        (of(gpu_node("a", accelerator_type="AMD-Instinct-MI100")), HALF, "less GPU memory than the nominal size of"),
     "too small":
         (SEVERAL, GpuMemoryPolicy(gpu_memory="30GiB"), "their memory is too small or unknown: 2 L4 (22 GiB)"),
     "another type":
@@ -72,8 +72,8 @@ REASONS = {
     "a limit on a GPU": (of(A100_80), GpuMemoryPolicy(gpu_memory="24GiB", max_trials_per_gpu=2),
                          "2 trials on a GPU of 80 GiB, with max_trials_per_gpu=2"),
     "draining":
-        (ClusterCapacity(nodes=(gpu_node("a"),), draining=(gpu_node("b"),)), CPU, "not counted: 1 node being drained"),
-    "a quota": (QUOTA, ReservingPolicy(CPU, cpus=1), "Ray counts 4 CPUs on 2 nodes where"),
+        (ClusterCapacity(nodes=(gpu_node("a"),), draining=(gpu_node("b"),)), CPU, "not use 1 draining node"),
+    "a quota": (QUOTA, ReservingPolicy(CPU, cpus=1), "Ray counts 4 CPUs per node on 2 nodes, but"),
     "an unknown node":
         (nodes((2, 0)), SelectingPolicy(CPU, exclude_nodes=("10.0.0.9",)), "the ID or address '10.0.0.9'"),
     "an unknown head node": (nodes((2, 0)), SelectingPolicy(CPU, exclude_head=True), "the head node is unknown"),
@@ -132,7 +132,7 @@ def test_reasons_about_nodes_appear_once_and_other_reasons_with_their_policy():
         "  - CappedPolicy: GPU memory was not read on every node, so the memory of a fraction is unknown",
         "  - CappedPolicy: 8 trials would fit, but max_concurrent_trials=4 limits them",
         "  - CpuPolicy: 2 CPUs per trial, as requested, and no GPU",
-        "  - not counted: 1 node being drained",
+        "  - the plan does not use 1 draining node",
     ]
 
 

@@ -75,7 +75,7 @@ INFEASIBLE = {
     "an AMD GPU whose memory is unknown": (of_type("AMD-Instinct-MI300A"), BY_MEMORY, "GPU memory",
         "short of GPU memory. Set memory_bytes of each device, or use GpuPolicy with a fraction of a GPU."),
     "a type with two memory sizes": (of_type("A100"), GpuMemoryPolicy(gpu_memory="60GiB"), "GPU memory",
-        "Request at most 40536MiB, or add a larger GPU. Where GPU memory was not read, install nvidia-ml-py there, or"),
+        "add a larger GPU. If a node's GPU memory was not read, install nvidia-ml-py on the node, or"),
     "unlisted devices":
         (of(*(gpu_node(f"{gpus}", gpus=gpus, gpu_memory_gib=24, num_devices=1) for gpus in (5, 2))),
         BY_MEMORY, "GPU memory", "of all 2 GPU nodes was not read in full: only 1 of 2 GPUs are listed as devices"),
@@ -114,7 +114,7 @@ INFEASIBLE = {
         (of(gpu_node("a", labels={"zone": "eu"}), gpu_node("b")), SelectingPolicy(CPU, {"zone": "us"}),
         "nodes", "none of the 2 nodes is selected (zone is eu, not set): short of"),
     "draining nodes": (ClusterCapacity(nodes=(gpu_node("a", gpus=0),), draining=(gpu_node("b"),)), GPU, "GPU",
-        "0 GPUs; not counted: 1 being drained"),
+        "0 GPUs (not counting 1 draining node)"),
     "resources that no node type has": (growing(SMALL, LARGE), AutoscalingPolicy(GpuPolicy(gpus=16)), "GPU",
         "with all nodes that can be added, the largest node has 64 CPUs, 8 GPUs: short of GPU. Request at most 8"),
     "a missing accelerator":

@@ -29,6 +29,7 @@ def test_the_planned_trials_run_for_every_placement_of_drivers(num_workers, node
 
 def test_a_trial_that_its_own_driver_can_block_raises_an_error():
     with pytest.raises(
-        InfeasibleRequestError, match="next to a driver with 1 MiB of host memory the cluster has room for only 1 such"
+        InfeasibleRequestError,
+        match="in addition to a driver with 1 MiB of host memory, the cluster has room for only 1 ",
     ):
         plan_of(2, 1024, 1024)

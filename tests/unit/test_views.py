@@ -107,5 +107,5 @@ def test_a_decision_shows_the_size_from_which_a_gpu_pays():
     texts = in_notebook(a_decision("A100"))
 
     assert "Cheaper" not in texts
-    assert "- mlp, in trials of 100 steps: a GPU is worth its price from size 64, but not at 32" in texts
+    assert "- mlp: in trials of 100 steps, the GPU is faster from size 64, but not clearly at 32" in texts
     assert "- measured on 2026-06-01 on a CPU and A100" in texts

@@ -1,1 +1,1 @@
-"""The plan of a policy, the slot of each config, and the error if no trial fits."""
+"""Creates the plan of a policy, the slot for each config, and the error if no trial fits."""

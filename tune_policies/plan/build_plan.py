@@ -44,16 +44,16 @@ def build_plan(
     *,
     groups: tuple[NodeGroup, ...] | None = None,
 ) -> TrialPlan:
-    """Return a plan with as many concurrent trials as fit the cluster.
+    """Return a plan with the maximum number of concurrent trials that fit the cluster.
 
     Args:
         capacity: The cluster.
         request: The request of a trial.
         reasons: Sentences that explain the request.
-        groups: The nodes to use, or ``None`` for all nodes. The caller adds the labels that restrict Ray to them.
+        groups: The nodes to use, or ``None`` for all nodes. The caller must restrict Ray to these nodes by labels.
 
     Raises:
-        InfeasibleRequestError: Not even one trial fits.
+        InfeasibleRequestError: No trial fits the cluster.
     """
     groups = capacity.groups if groups is None else groups
     most = count = count_trials(groups, request)
@@ -63,14 +63,14 @@ def build_plan(
     if request.gpu_memory_bytes is not None:
         notes += about_gpu_memory(group for group in groups if workers_on_node(group.node, request))
     if count > MOST:
-        notes.append(f"{count:.0e} trials would fit, but a plan has at most {MOST:.0e}")
+        notes.append(f"{count:.0e} trials would fit, but a plan can have at most {MOST:.0e}")
         count = MOST
     if request.num_workers:
         notes.append(f"the trial driver only waits for its workers, so it reserves {DRIVER} and no CPU")
     if request.max_workers is not None:
         notes.append(
-            f"counted with {counted(request.num_workers, 'worker')} per trial; with fewer trials at once "
-            f"(CappedPolicy), each has more room to grow to {request.max_workers}"
+            f"the number of concurrent trials assumes {counted(request.num_workers, 'worker')} per trial. If you "
+            f"reduce it with CappedPolicy, a trial can have more workers, up to {request.max_workers}"
         )
     max_workers, max_workers_alone = room_to_grow(groups, request, count)
     slot = TrialSlot(
@@ -99,13 +99,16 @@ def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator
     short = [group for group in groups if (group.node.resources.memory_bytes or 0) < memory]
     fits = [group for group in short if workers_on_node(group.node, beside)] if beside.worker.ticks else short
     if any(node.resources.memory_bytes is None for node, _ in fits):
-        yield "host memory of some nodes is unknown, so it does not limit trials on them"
+        yield "the host memory of some nodes is unknown, so it does not limit the number of trials on these nodes"
     if left_out := sum(count for node, count in fits if node.resources.memory_bytes is not None):
-        yield f"{counted(left_out, 'node')} not used, with less host memory than the {format_bytes(memory)} of a worker"
+        yield (
+            f"the plan does not use {counted(left_out, 'node')} with less host memory than the {format_bytes(memory)} "
+            "that a worker needs"
+        )
 
 
 def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
-    """Yield sentences about the GPU memory that is assumed for unread GPUs, and about how to specify another size."""
+    """Yield sentences about the GPU memory that is assumed if it was not read, and how to specify another size."""
     unread = [group for group in groups if group.node.devices is None and group.node.smallest_gpu_memory_bytes]
     if not unread:
         return
@@ -115,11 +118,14 @@ def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
     for name in sorted({str(node.accelerator_type) for node, _ in unread}):
         total = GPU_TOTALS[name]
         if total.is_nominal:
-            yield f"no driver's total is published for {name}: {UNREPORTED_MARGIN:.0%} of its nominal size is deducted"
+            yield (
+                f"the plan assumes {UNREPORTED_MARGIN:.0%} less GPU memory than the nominal size of {name}, because "
+                "the total that its driver reports is unknown"
+            )
         if total.variants:
             yield (
-                f"{name} also exists with {total.variants}: if yours have more, list each device with its "
-                "memory_bytes in the capacity"
+                f"{name} also exists with {total.variants}. If your GPUs have more memory than assumed, list each "
+                "device with its memory_bytes in the capacity"
             )
 
 
@@ -133,8 +139,9 @@ def gpu_memory_hint(groups: Iterable[NodeGroup]) -> str:
     ]
     if not nodes:
         return ""
-    install = "install nvidia-ml-py there, or " if any(may_be_nvidia(node.accelerator_type) for node in nodes) else ""
-    return f" Where GPU memory was not read, {install}list each device with its memory_bytes in the capacity."
+    is_nvidia = any(may_be_nvidia(node.accelerator_type) for node in nodes)
+    install = "install nvidia-ml-py on the node, or " if is_nvidia else ""
+    return f" If a node's GPU memory was not read, {install}list each device with its memory_bytes in the capacity."
 
 
 def describe_gpus(groups: Iterable[NodeGroup]) -> str:
@@ -150,25 +157,26 @@ def describe_gpus(groups: Iterable[NodeGroup]) -> str:
 
 
 def about_the_nodes(capacity: ClusterCapacity) -> Iterator[NodeNote]:
-    """Yield notes about the nodes that apply to every plan."""
+    """Yield the notes of every plan: nodes on which Ray counts too many CPUs, and draining nodes."""
     differs: Counter[tuple[float, float]] = Counter()
     for node, count in capacity.groups:
         if node.usable_cpus is not None and to_ticks(node.usable_cpus) < to_ticks(node.resources.cpus):
             differs[node.resources.cpus, node.usable_cpus] += count
     for (of_ray, usable), count in sorted(differs.items()):
         yield NodeNote(
-            f"Ray counts {amount_of(of_ray, 'CPU')} on {counted(count, 'node')} where the cgroup, the CPU affinity or "
-            f"SLURM allows {format_amount(usable)}: start Ray there with --num-cpus={max(1, int(usable))}"
+            f"Ray counts {amount_of(of_ray, 'CPU')} per node on {counted(count, 'node')}, but the cgroup, the CPU "
+            f"affinity or Slurm allows {format_amount(usable)}. Start Ray on these nodes with "
+            f"--num-cpus={max(1, int(usable))}"
         )
     if capacity.draining:
-        yield NodeNote(f"not counted: {counted(len(capacity.draining), 'node')} being drained")
+        yield NodeNote(f"the plan does not use {counted(len(capacity.draining), 'draining node')}")
 
 
 def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
-    """Return the error with the number of draining nodes, and with the node types that the autoscaler could add."""
+    """Return the error with the number of draining nodes and the node types that the autoscaler could add."""
     offered, suggestion = error.offered, error.suggestion
     if capacity.draining:
-        offered += f"; not counted: {len(capacity.draining)} being drained"
+        offered += f" (not counting {counted(len(capacity.draining), 'draining node')})"
     names = sorted(
         each.name
         for each in capacity.node_types or ()
@@ -177,10 +185,11 @@ def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request
     if names:
         named = " or ".join(names)
         suggestion += (
-            f" The autoscaler could add {named}: call plan_when_ready, or wrap the policy in AutoscalingPolicy."
+            f" The autoscaler could add nodes of type {named}. To use them, call plan_when_ready, or wrap the policy "
+            "in AutoscalingPolicy."
         )
     elif capacity.node_types is None:
-        suggestion += " An autoscaler may add nodes of unknown types: plan_when_ready requests them."
+        suggestion += " An autoscaler may be able to add nodes of unknown types. Call plan_when_ready to request them."
     return error.with_texts(offered=offered, suggestion=suggestion)
 
 
@@ -202,12 +211,14 @@ def _no_such_type(groups: tuple[NodeGroup, ...], request: Request) -> Infeasible
     there = sorted({node.accelerator_type or "of unknown type" for node, _ in groups if _ticks_of(node, device)})
     offered = f"the cluster's {device}s are {', '.join(there)}" if there else f"no node has a {device}"
     hint = "Omit accelerator_type, use a type that the cluster has, or add" if there else "Request CPUs, or add"
-    return InfeasibleRequestError(str(request), offered, str(request.accelerator_type), f"{hint} such a node.")
+    return InfeasibleRequestError(
+        str(request), offered, str(request.accelerator_type), f"{hint} a node of type {request.accelerator_type}."
+    )
 
 
 def _too_many_workers(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
     workers = count_workers_beside(groups, request, 1)
-    beside = "" if workers == count_workers(groups, request) else f"next to a driver with {DRIVER} "
+    beside = "" if workers == count_workers(groups, request) else f"in addition to a driver with {DRIVER}, "
     fewer = largest(
         0,
         request.num_workers - 1,
@@ -232,7 +243,7 @@ def _too_large(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleReq
 
     best = max(nodes, key=closeness)
     short_of = missing(best)[0]
-    # Prefer a resource that is insufficient on every node, and the node with the most of this resource.
+    # Prefer a resource that is insufficient on every node, and the node with the largest amount of it.
     if nowhere := _insufficient_everywhere(nodes, request):
         short_of = nowhere[0]
         best = max(nodes, key=lambda node: (_ticks_of(node, short_of), closeness(node)))
@@ -248,7 +259,7 @@ def _ticks_of(node: NodeCapacity, name: str) -> int:
 
 
 def _insufficient_everywhere(nodes: Sequence[NodeCapacity], request: Request) -> list[str]:
-    """Return the names of the resources that are insufficient for a worker on every node."""
+    """Return the names of the resources whose amount is too small for a worker on every node."""
     needed = request.worker.ticks
     return [name for name in needed if max(_ticks_of(node, name) for node in nodes) < needed[name]]
 
@@ -264,8 +275,8 @@ def _short_of(resource: str, groups: tuple[NodeGroup, ...], request: Request, of
 def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: str, most: int | None) -> str:
     """Return a suggestion: the nearest request that fits, or the node to add if no smaller request fits.
 
-    ``most`` is the largest amount of the missing resource with which a trial fits, or ``None`` if a smaller amount does
-    not help.
+    ``most`` is the largest amount of the missing resource with which a trial fits, or ``None`` if a trial does not fit
+    with any smaller amount.
     """
     if most is None:
         short = _insufficient_everywhere(_nodes_of_the_type(groups, request), request) or [short_of]
@@ -273,7 +284,7 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
     if most == 0 and short_of in DEVICE_RESOURCES:
         return f"Add a {short_of} node."
     if most == 0:
-        return f"Request no {short_of}, or add a node with more."
+        return f"Request no {short_of}, or add a node with more {short_of}."
     amounts = [to_ticks(each) for family in families_of(short_of) for each in family.amounts or ()]
     most = max((each for each in amounts if each <= most), default=most)
     amount = f"{format_request(most)} of host memory" if short_of == "memory" else amount_of(from_ticks(most), short_of)
@@ -289,7 +300,7 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
 def _largest_that_fits(groups: tuple[NodeGroup, ...], request: Request, resource: str) -> int | None:
     """Return the largest amount of a resource with which a trial fits, in ticks or bytes.
 
-    If a smaller amount does not help, return ``None``.
+    If a trial does not fit with any smaller amount, return ``None``.
     """
     if resource.startswith(ACCELERATOR_TYPE_PREFIX):
         return None
@@ -310,7 +321,7 @@ def _largest_that_fits(groups: tuple[NodeGroup, ...], request: Request, resource
 
 
 def _rounded(resource: str, ticks: int) -> int:
-    """Return the largest amount up to ``ticks`` that Ray can assign. Above 1, CPUs and devices are whole."""
+    """Return the largest amount up to ``ticks`` that Ray can assign. Except for memory, amounts above 1 are whole."""
     whole = ticks // TICKS * TICKS
     if resource in DEVICE_RESOURCES:
         family = families_of(resource)[0]

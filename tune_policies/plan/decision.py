@@ -24,10 +24,10 @@ class DeviceTimes(Value):
         step_s: The median time of a step including data transfers, in seconds.
         start_s: The time from the start of a trial to the end of its first step, in seconds.
         trial_s: The time of a whole trial, in seconds.
-        at_once: The number of trials that run at once on all such devices in the cluster.
-        trials_per_hour: The number of trials that all such devices finish per hour.
+        at_once: The number of concurrent trials on all devices of this kind in the cluster.
+        trials_per_hour: The number of trials that all devices of this kind finish per hour.
         cost_per_trial: The cost of a trial in the currency of the prices, or ``None`` without prices.
-        price_of: The priced item, such as a part of a machine, or ``None`` if it is unknown.
+        price_of: The resources that the price covers, such as ``"1 A10G and 4 CPUs"``, or ``None`` if they are unknown.
         peak_gpu_bytes: The peak GPU memory of a trial in bytes, or ``None`` if it is unknown or no GPU is used.
         num_threads: The number of CPU threads of a trial, one for each CPU, or ``None`` if it is unknown.
     """
@@ -50,15 +50,15 @@ class GpuOrNodes(Value):
     Attributes:
         num_trials: The number of trials.
         node_cpus: The number of CPUs of a node.
-        trials_per_node: The number of trials that a node runs at once.
+        trials_per_node: The number of concurrent trials on a node.
         gpu_s: The time in which one GPU finishes all trials, in seconds.
-        gpu_cost: The cost of the GPU for this time, or ``None`` without prices.
+        gpu_cost: The cost of the GPU for ``gpu_s``, or ``None`` without prices.
         num_nodes: The smallest number of nodes that finish no later than the GPU, or ``None`` if a single trial on the
             CPU takes longer than all trials on the GPU.
         low: The value of ``num_nodes`` for the lower end of the speed-up's confidence interval.
         high: The value of ``num_nodes`` for the upper end of the interval.
         nodes_s: The time in which ``num_nodes`` nodes finish all trials, in seconds.
-        nodes_cost: The cost of these nodes for this time, or ``None`` without prices.
+        nodes_cost: The cost of ``num_nodes`` nodes for ``nodes_s``, or ``None`` without prices.
         as_cheap_up_to: The largest number of nodes that cost no more than the GPU, or ``None`` if one node costs more
             or there are no prices.
     """
@@ -81,7 +81,7 @@ class SizeDecision(Value):
 
     Attributes:
         size: The size in the unit of the workload.
-        answer: The faster device for a single trial.
+        answer: The faster device for a single trial, ``"same"`` if both are equally fast, or ``"ambiguous"``.
         speedup: The time of a trial on the CPU divided by the time on the GPU.
         low: The lower end of the confidence interval of the speed-up.
         high: The upper end of the confidence interval.
@@ -117,7 +117,8 @@ class WorkloadDecision(Value):
         workload: The name of the workload, or ``module:function``.
         sizes: The measured sizes in ascending order.
         crossover_above: The largest measured size whose answer is not GPU, or ``None`` if there is none.
-        crossover_at: The smallest measured size from which on the answer is always GPU, or ``None`` if there is none.
+        crossover_at: The smallest measured size for which the answer is GPU, as it is for all larger measured sizes, or
+            ``None`` if there is none.
         steps_per_trial: The assumed number of steps of a trial.
     """
 
@@ -131,7 +132,7 @@ class WorkloadDecision(Value):
     def _sizes_must_ascend(self) -> Self:
         sizes = [each.size for each in self.sizes]
         if sizes != sorted(set(sizes)):
-            raise InvalidResourcesError(f"sizes must be ascending and different, got {sizes}")
+            raise InvalidResourcesError(f"sizes must be in strictly ascending order, got {sizes}")
         return self
 
     def at(self, size: float) -> SizeDecision:
@@ -183,7 +184,7 @@ class Decision(ShownValue):
             return self.workloads[0]
         if workload not in by_name:
             what = (
-                "the decision has several workloads: set workload"
+                "workload is required, because the decision has several workloads"
                 if workload is None
                 else f"the decision has no workload {workload!r}"
             )
@@ -191,9 +192,9 @@ class Decision(ShownValue):
         return by_name[workload]
 
     def speeds(self, workload: str | None, size: float) -> tuple[float, float]:
-        """Return the speeds of a trial of this size on the GPU and the CPU, for ``MixedPolicy(gpu, cpu, speeds=…)``.
+        """Return the relative speeds of a trial of this size on the GPU and the CPU, for ``MixedPolicy(speeds=…)``.
 
         Raises:
-            InvalidResourcesError: The decision lacks the workload.
+            InvalidResourcesError: The workload is unknown, or it is ``None`` and the decision has several workloads.
         """
         return self.of(workload).at(size).speedup, 1.0

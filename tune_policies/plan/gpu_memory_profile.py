@@ -3,8 +3,8 @@
 Configs are compared as plain data. Nested mappings are flattened, and their keys are joined with ``/`` as in Tune.
 
 The formula is a sum of terms. A term is a constant, a number of the config, its square, or a product of two numbers,
-because the sizes of parameters, gradients and activations have this form. No coefficient is negative, so larger numbers
-never need less memory. Leave-one-out cross-validation selects the terms.
+because the sizes of parameters, gradients and activations have this form. No coefficient is negative, so a larger
+number never reduces the predicted memory. Leave-one-out cross-validation selects the terms.
 
 The formula uses only whole numbers. Floats are mostly rates, which do not affect memory, but may correlate with a few
 measurements by chance.
@@ -84,23 +84,23 @@ def whole_numbers(values: Mapping[str, Any]) -> list[str]:
 
 
 def group_key(values: Mapping[str, Any]) -> str:
-    """Return a key that is equal for flat configs that differ only in numbers."""
+    """Return a key that is the same for all flat configs that differ only in numbers."""
     numeric = numbers(values)
     rest = {name: each for name, each in values.items() if name not in numeric}
     return json.dumps([rest, sorted(numeric)], sort_keys=True)
 
 
 _MOST_NUMBERS: Final = 4
-"""The maximum number of config values in a formula, because a few short trials cannot distinguish more terms."""
+"""The maximum number of config values in a formula. A few short trials cannot distinguish more terms."""
 
 _MOST: Final = 1e15
 """The upper bound of values in the formula. Larger values count as this bound, and negative values as 0."""
 
 _SIMPLER: Final = 1.05
-"""A formula with more terms must reduce the error by more than this factor."""
+"""A formula with more terms is preferred only if it reduces the error by more than this factor."""
 
 _PRECISION: Final = 1e-4
-"""The precision of allocators, as a fraction of the largest measurement."""
+"""The assumed precision of the allocators' measurements, as a fraction of the largest measurement."""
 
 _DECIDES_ALONE: Final = 1 - 1e-9
 """A measurement with at least this leverage determines a coefficient alone."""
@@ -130,7 +130,7 @@ class MemoryFit(NamedTuple):
         return math.ceil(needed) + self.residual_bytes
 
     def covers(self, numbers: Mapping[str, float]) -> bool:
-        """Return whether no number that the formula does not use exceeds its largest measured value."""
+        """Return whether each whole number that the formula does not use is at most its largest measured value."""
         return all(numbers[name] <= most for name, most in self.largest_unused.items())
 
     def __str__(self) -> str:
@@ -182,14 +182,14 @@ def _best_formula(points: Sequence[tuple[Mapping[str, float], int]], usable: Col
         error += precision
         if error * _SIMPLER < best[0]:
             best = (error, chosen, solution)
-    _, chosen, solution = best  # the constant alone is always possible
+    _, chosen, solution = best  # never empty, because a formula with only the constant is always possible
     return {terms[i]: float(each / scales[i]) for i, each in zip(chosen, solution, strict=True)}
 
 
 def _relevant_numbers(points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str]) -> list[str]:
     """Return the names of usable numbers that vary and are never negative.
 
-    If there are too many, return only the names with the highest correlation.
+    If more than ``_MOST_NUMBERS`` remain, return the names with the highest correlation with the memory.
     """
     import numpy as np
 
@@ -215,7 +215,7 @@ def leave_one_out_error(columns: "NDArray[float64]", needed: "NDArray[float64]",
     hat = columns @ np.linalg.pinv(columns)
     leverage = hat.diagonal()
     errors = (hat @ needed - needed) / np.where(leverage < _DECIDES_ALONE, 1 - leverage, 1)
-    for i in np.flatnonzero(leverage >= _DECIDES_ALONE):  # at most as many as there are terms
+    for i in np.flatnonzero(leverage >= _DECIDES_ALONE):  # at most one measurement per term
         others = np.arange(count) != i
         known, bytes_known = columns[others], needed[others]
         # Center the values, so that an undetermined constant becomes the mean of ``bytes_known`` instead of 0.
@@ -244,8 +244,8 @@ class GpuMemoryMeasurement(Value):
         config: The trial's config as plain data, with the keys of nested mappings joined by ``/``.
         peak_bytes: The peak memory of each framework's allocator in bytes, by framework.
         overhead_bytes: The memory outside the allocators in bytes, or ``None`` if it is unknown.
-        total_bytes: The memory that the trial needs in total, in bytes. If the trial ran out of memory, it is the
-            amount that was not enough.
+        total_bytes: The memory that the trial needs in total, in bytes. If the trial ran out of memory, this is
+            the amount that was too small.
         host_memory_bytes: The peak host memory of the trial's processes in bytes, or ``None`` if it is unknown.
         num_steps: The number of reported results.
         ended_by: The reason why the trial ended.
@@ -296,7 +296,7 @@ class GpuMemoryProfile(Value):
     Configs that differ only in numbers form a group. Predictions use only measurements of the same group.
 
     Attributes:
-        measurements: The measurements, at least one.
+        measurements: One or more measurements.
         versions: The versions of Ray and the frameworks with which the memory was measured, by name.
     """
 
@@ -316,8 +316,8 @@ class GpuMemoryProfile(Value):
     def overhead_bytes(self, gpu_models: Iterable[str | None] | None = None) -> int | None:
         """Return the memory outside the frameworks' allocators in bytes, or ``None`` if it is unknown.
 
-        It is the largest measured overhead of all configs. On another or an unknown GPU model, it is at least the safe
-        overhead.
+        The result is the largest measured overhead of all configs. On an unmeasured or unknown GPU model, it is at
+        least the safe overhead.
 
         Args:
             gpu_models: The names of the GPUs to use, as the driver reports them, or ``None`` for the measured GPUs.
@@ -341,8 +341,9 @@ class GpuMemoryProfile(Value):
 
         If the same config was measured, the result is the measured peak of the allocators plus the overhead. For
         another config, the peak is predicted by the formula of the config's group plus the largest residual, and is at
-        least the peak of each smaller config. If the group has no formula, the largest peak of a larger config is used.
-        The memory is unknown if a whole number that is not in the formula exceeds the measured range.
+        least the peak of each smaller config. If the group has no formula, the result uses the largest peak of all
+        configs without a smaller whole number. The memory is unknown if a whole number that is not in the formula
+        exceeds the measured range.
 
         Args:
             config: The trial's config.
@@ -358,10 +359,10 @@ class GpuMemoryProfile(Value):
         return None if needed is None or needed <= (self.more_than_bytes(config) or 0) else max(1, needed)
 
     def more_than_bytes(self, config: Mapping[str, Any]) -> int | None:
-        """Return the largest GPU memory that was not enough for ``config``, in bytes, or ``None`` if it is unknown.
+        """Return the largest amount of GPU memory that was too small for ``config`` in bytes, or ``None`` if unknown.
 
-        With this amount, a trial ran out of memory. Its config equals ``config``, or is of the same group and has no
-        larger whole number.
+        A trial with this amount ran out of memory. Its config is in the same group as ``config`` and has no larger
+        whole number.
         """
         values = flat(config)
         not_enough = (
@@ -375,7 +376,7 @@ class GpuMemoryProfile(Value):
         """Return the measurements and the formulas as text."""
         on = f" on {', '.join(self.gpu_models)}" if self.gpu_models else ""
         versions = ", ".join(f"{name} {version}" for name, version in sorted(self.versions.items()))
-        lines = [f"{len(self.measurements)} measured{on}{f' with {versions}' if versions else ''}"]
+        lines = [f"{counted(len(self.measurements), 'measurement')}{on}{f' with {versions}' if versions else ''}"]
         lines += [f"  {each} ({_ended(each)})" for each in self.measurements]
         return "\n".join(map(one_line, [*lines, *(f"  {reason}" for reason in self.reasons)]))
 
@@ -385,7 +386,7 @@ class GpuMemoryProfile(Value):
         outside = self.overhead_bytes()
         on_top = f" + {format_bytes(outside)} outside the allocators" if outside else ""
         return tuple(
-            f"GPU memory by config: {fit}{on_top}, plus the largest residual, {format_bytes(fit.residual_bytes)}; "
+            f"GPU memory by config: {fit}{on_top} + {format_bytes(fit.residual_bytes)} (the largest residual). "
             f"{_range(fit)}"
             for _, fit in sorted(self.fits.items())
         )
@@ -416,7 +417,7 @@ class GpuMemoryProfile(Value):
 
 
 def _is_within(values: Mapping[str, Any], limits: Mapping[str, Any], names: Iterable[str]) -> bool:
-    """Return whether no named number in ``values`` exceeds the number in ``limits``."""
+    """Return whether each named number in ``values`` is at most the number of the same name in ``limits``."""
     return all(values[name] <= limits[name] for name in names)
 
 
@@ -432,9 +433,9 @@ def _ended(measurement: GpuMemoryMeasurement) -> str:
 
 def _range(fit: MemoryFit) -> str:
     used = _named(fit.largest)
-    beyond = f"extrapolated beyond {used}" if used else "independent of the numbers of the config"
+    above = f"The formula extrapolates above {used}" if used else "The formula uses no number of the config"
     unused = _named(fit.largest_unused)
-    return f"{beyond}; unknown beyond {unused}" if unused else beyond
+    return f"{above}, and the memory is unknown above {unused}" if unused else above
 
 
 def _named(largest: Mapping[str, float]) -> str:

@@ -30,7 +30,7 @@ class Why(StrEnum):
     BESIDE = "more trials would need resources that the policy reserves for others"
     GROWTH = "reserved for the growth of one trial"
     NOT_SELECTED = "on nodes that the plan's label selector excludes"
-    OTHER_TYPE = "on nodes of another type than {}"
+    OTHER_TYPE = "on nodes of a type other than {}"
     NOT_ASKED = "no trial requests {}"
     TOO_SMALL = "too little for one more {}"
     NONE_LEFT = "no {} is left on their nodes"
@@ -83,7 +83,7 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
     is unknown.
 
     Raises:
-        InvalidResourcesError: The plan uses more than the cluster has, so it was made for another cluster.
+        InvalidResourcesError: The plan uses more resources than the cluster has, so it was made for another cluster.
     """
     cluster = capacity.with_nodes_added(plan.nodes_to_add)
     total = _total(cluster)
@@ -94,7 +94,7 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
     for name in total.keys() | (used.keys() & (DEVICE_RESOURCES | {"CPU"})):
         if used[name] > total[name]:
             raise InvalidResourcesError(
-                f"the plan uses more {name} than the cluster has: pass the capacity for which the plan was made"
+                f"the plan uses more {name} than the cluster has. Pass the capacity for which the plan was made"
             )
     parts = _parts(cluster, plan)
     if parts is None:
@@ -113,7 +113,7 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
 
 
 def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
-    """Return the idle amounts by reason, or ``None`` if it is unknown on which nodes trials run."""
+    """Return the idle amounts by resource and reason, or ``None`` if it is unknown on which nodes trials run."""
     slot = plan.slots[0]
     if len(plan.slots) > 1:
         return None
@@ -137,7 +137,7 @@ def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
 
 
 def _move_reserved(parts: Parts, plan: TrialPlan) -> None:
-    """Move the amounts that the policy reserves to the reason ``LEFT_FREE``, first from the reason ``BESIDE``."""
+    """Assign ``LEFT_FREE`` to the amounts that the policy reserves, starting with amounts of the reason ``BESIDE``."""
     for name, ticks in plan.left_free.ticks.items():
         left_free = Reason(Why.LEFT_FREE)
         reasons = [reason for each, reason in parts if each == name and reason.why not in (Why.GROWTH, Why.LEFT_FREE)]
@@ -148,7 +148,7 @@ def _move_reserved(parts: Parts, plan: TrialPlan) -> None:
 
 
 def _left_on_full_nodes(cluster: ClusterCapacity, request: Request) -> tuple[int, Parts]:
-    """Return the number of workers that fit if every node is full, and the remaining resources."""
+    """Return the number of workers that fill all nodes, and the idle amounts that remain then."""
     room, parts = 0, Parts()
     needed = request.worker.ticks
     for node, count in cluster.groups:
@@ -176,7 +176,7 @@ def _why_left(name: str, request: Request, slots: dict[str, int], left: dict[str
     if left[name] < needed or not others:
         return Reason(Why.TOO_SMALL, "worker" if request.num_workers else "trial")
 
-    def is_used_up(stop: str) -> bool:  # except for rounding
+    def is_used_up(stop: str) -> bool:  # up to 1 % of the request may remain because of rounding
         return left.get(stop, 0) * 100 < request.worker.ticks.get(stop, 1)
 
     stop = min(others, key=lambda other: (not is_used_up(other), other))
@@ -197,7 +197,7 @@ def _why_spare(plan: TrialPlan) -> Reason:
 
 
 def _take_drivers(parts: Parts, slot: TrialSlot) -> None:
-    """Subtract the resources of the Train drivers, which may be on any node."""
+    """Subtract the resources of the trial drivers from the idle amounts. A driver may be on any node."""
     if slot.num_workers == 0:
         return
     for name, needed in slot.trial.ticks.items():

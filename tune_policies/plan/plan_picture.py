@@ -39,7 +39,9 @@ def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
     for slot_type, slot in enumerate(plan.slots):
         wanted = slot.max_concurrent_trials * max(1, slot.num_workers)
         if sum(each.workers[slot_type] for each in nodes) < wanted:
-            raise InvalidResourcesError(f"not all slots with {slot} fit: pass the capacity for which the plan was made")
+            raise InvalidResourcesError(
+                f"not all slots with {slot} fit the cluster. Pass the capacity for which the plan was made"
+            )
     column = Column()
     title = plan.headline
     column.lines(title, size=LARGE, style="tp-bold", most=3)
@@ -52,14 +54,14 @@ def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
         number = sum(len(card.nodes) for card in rest)
         column.lines(f"and {counted(number, 'node')} of {counted(len(rest), 'further shape')}")
     if capacity.draining:
-        column.lines(f"{counted(len(capacity.draining), 'node')} being drained, which plans do not use")
+        column.lines(f"The plan does not use {counted(len(capacity.draining), 'draining node')}")
     column.y += 2
     column.lines("Stays idle" if left else "Nothing stays idle", style="tp-bold")
     for part in left:
         column.lines(str(part), x=MARGIN + 8)
     notes = ["Each box is a Train worker."] if any(slot.num_workers for slot in plan.slots) else []
     if len(plan.slots) == 1 and len(nodes) > 1:
-        notes.append("This is one possible placement: Ray chooses the nodes.")
+        notes.append("This is one possible placement, because Ray chooses the nodes.")
     column.y += 4
     column.lines(" ".join(notes), style="tp-soft")
     return column.picture(f"Plan: {title}")
@@ -180,10 +182,10 @@ def _draw_resource(column: Column, name: str, has: int, card: _Card, plan: Trial
 
 
 def _draw_workers(column: Column, x: float, scale: float, name: str, ticks: int, count: int, color: str) -> float:
-    """Draw a box for each worker, or one for all workers if boxes would be too narrow, and return the x position after.
+    """Draw a box for each worker, or a single box if they would be too narrow. Return the x position after the boxes.
 
     ``scale`` is the number of pixels per tick. Workers with a device fraction fill one device after the other, and the
-    rest of their last device stays idle.
+    rest of the last device stays idle.
     """
     size, end = float(ticks), float(ticks * count)
     if name in DEVICE_RESOURCES and ticks < TICKS:

@@ -15,7 +15,7 @@ from tune_policies.values.value import counted
 
 
 def plan_view(plan: TrialPlan) -> RenderableType:
-    """Return the plan's headline and a table of its slots, followed by the nodes that it adds and its reasons."""
+    """Return the plan's headline and a table of its slots, followed by the nodes to add and the reasons."""
     slots = plan.slots if plan.by_config is None else plan.by_config.slots
     rows = [_slot_columns(slot) for slot in slots]
     headings = [heading for heading in rows[0] if any(row[heading] for row in rows)]
@@ -54,7 +54,7 @@ def decision_view(decision: Decision) -> RenderableType:
             table.add_row(each.workload, *_size_columns(size), *(_costs(size) if costs else ()))
     gpu = decision.accelerator_type or "a GPU of unknown type"
     where = f"measured on {decision.measured_at:%Y-%m-%d} on {decision.cpu_model} and {gpu}"
-    prices = f"; costs in {decision.currency}, prices of {decision.price_date}" if costs else ""
+    prices = f"; the costs are in {decision.currency}, at prices of {decision.price_date}" if costs else ""
     return Group(table, *(line(f"- {_crossover(each)}") for each in decision.workloads), line(f"- {where}{prices}"))
 
 
@@ -70,8 +70,8 @@ def _costs(size: SizeDecision) -> Iterator[str]:
 
 
 def _crossover(decided: WorkloadDecision) -> str:
-    trials = f"{decided.workload}, in trials of {counted(decided.steps_per_trial, 'step')}"
+    trials = f"{decided.workload}: in trials of {counted(decided.steps_per_trial, 'step')}"
     if decided.crossover_at is None:
-        return f"{trials}: a GPU is not worth its price at any measured size"
-    above = "" if decided.crossover_above is None else f", but not at {decided.crossover_above}"
-    return f"{trials}: a GPU is worth its price from size {decided.crossover_at}{above}"
+        return f"{trials}, the GPU is not clearly faster at any measured size"
+    above = "" if decided.crossover_above is None else f", but not clearly at {decided.crossover_above}"
+    return f"{trials}, the GPU is faster from size {decided.crossover_at}{above}"

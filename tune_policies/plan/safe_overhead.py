@@ -1,4 +1,4 @@
-"""Safe values for the GPU memory that a framework uses outside its allocator, if it was not measured.
+"""Safe values for the GPU memory that a framework uses outside its allocator, if this memory was not measured.
 
 Every process of a trial imports this module, so it has few imports.
 """

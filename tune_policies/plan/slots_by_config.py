@@ -23,10 +23,10 @@ Device = Literal["CPU", "GPU"]
 
 
 class SlotsByConfig(Value):
-    """Slot types from which the config of a trial selects one.
+    """Slot types, and the rule that selects the slot type for a trial's config.
 
     Attributes:
-        slots: The slot types. A trial with an unknown config gets the last one.
+        slots: The slot types. A trial with an unknown config gets the last slot type.
         holds_for: The package versions of the measurement, by name. With other versions, the measurements are not
             valid. If the mapping is empty, the measurements are valid with any version.
     """
@@ -48,7 +48,7 @@ class SlotsByConfig(Value):
 
     @property
     def max_concurrent_trials(self) -> int:
-        """The number of trials that run at once if all have the smallest configs."""
+        """The number of concurrent trials if all trials have the smallest configs."""
         return max(slot.max_concurrent_trials for slot in self.slots)
 
     def with_slots(self, change: Callable[[TrialSlot], TrialSlot]) -> Self:
@@ -56,18 +56,18 @@ class SlotsByConfig(Value):
         return self.model_copy(update={"slots": tuple(map(change, self.slots))})
 
     def min_concurrent_trials(self, num_places: int) -> int:
-        """Return how many trials run at once, whatever their measured configs, in a plan for ``num_places`` trials."""
+        """Return how many concurrent trials fit with any measured configs, in a plan with ``num_places`` slots."""
         return num_places
 
 
 class SlotsByProfile(SlotsByConfig):
-    """Slots of several sizes. Each config gets the smallest slot that is large enough according to a profile.
+    """Slots of several sizes. A trial gets the smallest slot that is large enough for its config, based on a profile.
 
     Attributes:
         profile: The measured GPU memory of each config.
         headroom: The additional memory of a trial, as a fraction of the measured memory.
-        slots: The slot types in ascending order of GPU memory. The last one is the largest whole GPU, or the largest
-            possible fraction if the workers of a trial must share a GPU.
+        slots: The slot types in ascending order of GPU memory. The last slot is the largest whole GPU, or the
+            largest possible fraction if the workers of a trial must share a GPU.
     """
 
     profile: GpuMemoryProfile
@@ -80,7 +80,7 @@ class SlotsByProfile(SlotsByConfig):
         return f"no GPU memory was measured with {dict(config)}"
 
     def needed_bytes(self, config: Mapping[str, Any]) -> int | None:
-        """Return the GPU memory that a trial with this config needs on these GPUs, in bytes, or ``None`` if unknown."""
+        """Return the GPU memory that a trial with this config needs in bytes, or ``None`` if it is unknown."""
         return self.profile.gpu_memory_bytes(config, self.slots[-1].gpu_overhead_bytes)
 
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
@@ -106,7 +106,7 @@ class SlotsByProfile(SlotsByConfig):
 
 
 class SlotsByDecision(SlotsByConfig):
-    """A slot type on the CPU and one on the GPU. A number in the config determines which one a trial gets.
+    """A slot type on the CPU and a slot type on the GPU. A number in the config determines the slot type.
 
     Attributes:
         slots: The slot type on the CPU, and the slot type on the GPU.
@@ -119,19 +119,20 @@ class SlotsByDecision(SlotsByConfig):
     devices: tuple[tuple[PositiveCount, Device], ...] = Field(min_length=1)
 
     def min_concurrent_trials(self, num_places: int) -> int:
-        """Return how many trials run at once, even if all of them need the device with fewer slots."""
+        """Return how many concurrent trials fit even if all of them need the device with fewer slots."""
         return min(num_places, *(slot.max_concurrent_trials for slot in self.slots))
 
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:
         """Return a sentence about the missing information, or ``None``. See :meth:`SlotsByConfig.why_unknown`."""
         if self._size_of(config) is not None:
             return None
-        return f"the decision needs a number above 0 for {self.size!r}, which {dict(config)} lacks"
+        return f"the decision requires a number above 0 for {self.size!r}, but the config is {dict(config)}"
 
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
         """Return the slot on the device that was better at the largest measured size up to the size in the config.
 
-        If all measured sizes are larger, the smallest one is used. A config without a size gets the GPU slot.
+        If all measured sizes are larger, the smallest measured size is used. If the config has no size,
+        the GPU slot is returned.
         """
         on_cpu, on_gpu = self.slots
         size = self._size_of(config)
@@ -156,7 +157,7 @@ def _too_large(config: Mapping[str, Any], needed: str, largest: TrialSlot) -> In
         f"{needed} of GPU memory with the config {dict(config)!r}",
         f"each of its {largest.num_workers} workers gets at most {has} of a GPU"
         if largest.has_gpu_fraction
-        else f"the largest GPU in use has {has}",
+        else f"the largest GPU of the plan has {has}",
         Limit.GPU_MEMORY,
-        "Remove the config, reduce its size, or add a larger GPU.",
+        "Remove the config, change it to need less memory, or add a larger GPU.",
     )

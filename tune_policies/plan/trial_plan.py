@@ -1,4 +1,4 @@
-"""The result of a policy: the resources of a trial, how many trials run at once, and why.
+"""The result of a policy: the resources of a trial, the number of concurrent trials, and the reasons.
 
 The methods that return objects of Ray's public API import Ray when they are called, so that planning works without Ray.
 """
@@ -35,7 +35,7 @@ _MOST_SHOWN: Final = 8
 _MAX_CALLS: Final[dict[str, dict[str, int]]] = {"process": {}, "release": {"max_calls": 1}, "keep": {"max_calls": 0}}
 """Ray's option ``max_calls`` for each value of ``reuse``: the number of calls after which a task's process ends.
 
-In Ray, 0 means any number. Tasks with GPUs default to 1 (``RemoteFunction.__init__``).
+In Ray, 0 means that the number of calls is unlimited. Tasks with GPUs default to 1 (``RemoteFunction.__init__``).
 """
 
 
@@ -56,17 +56,17 @@ Reason = Annotated[str, WrapValidator(_keep_note)]
 class TrialPlan(ShownValue):
     """The result of a policy.
 
-    A plan has one or more slot types. Properties such as ``trial`` and ``num_workers`` are those of ``common_slot``.
+    A plan has one or more slot types. Properties such as ``trial`` and ``num_workers`` describe ``common_slot``.
 
     Attributes:
         slots: The slot types, in order of preference.
-        limited_by: The limit that prevents one more trial: a resource by Ray's name, or a field of a policy.
+        limited_by: The limit that prevents one more trial, such as Ray's name of a resource, or a field of a policy.
         reasons: Sentences that explain the plan.
         nodes_to_add: The number of nodes of each type that the autoscaler must add before all trials can run.
-        by_config: The slot types from which the config of a trial selects one, or ``None`` if configs do not matter.
-            The first of ``slots`` is then large enough for every measured config.
-        fewer_than_fit: Whether Ray would run more trials at once than the plan allows.
-        left_free: The total resources that the policy reserves for other programs, on all nodes together.
+        by_config: The slot types for different configs, or ``None`` if the slot does not depend on the config. If set,
+            the first of ``slots`` is large enough for every measured config.
+        fewer_than_fit: Whether Ray would run more concurrent trials than the plan allows.
+        left_free: The resources that the policy reserves for other programs, summed over all nodes.
         common: The slot of every trial in a run without ``PolicyScheduler``, if each node type has its own slots.
             ``None`` means the first of ``slots``.
     """
@@ -144,7 +144,7 @@ class TrialPlan(ShownValue):
 
     @property
     def max_concurrent_trials(self) -> int:
-        """The number of trials that run at once, in slots of all types.
+        """The number of concurrent trials in the slots of all types.
 
         With ``by_config``, it is the number for the smallest configs.
         """
@@ -153,7 +153,7 @@ class TrialPlan(ShownValue):
 
     @property
     def min_concurrent_trials(self) -> int:
-        """The number of trials that run at once, whatever their measured configs."""
+        """The number of concurrent trials that fit with any measured configs."""
         at_once = self._num_places
         return at_once if self.by_config is None else self.by_config.min_concurrent_trials(at_once)
 
@@ -165,8 +165,8 @@ class TrialPlan(ShownValue):
     def resources_per_trial(self) -> "dict[str, float] | PlacementGroupFactory":
         """The value for ``tune.run(resources_per_trial=…)`` and ``tune.with_resources``.
 
-        It is a dict, or a ``PlacementGroupFactory`` if nodes are selected by label. With ``by_config``, it is large
-        enough for every measured config.
+        It is a dict, or a ``PlacementGroupFactory`` if nodes are selected by label. With ``by_config``, the request is
+        large enough for every measured config.
         """
         return self.common_slot.resources_per_trial
 
@@ -190,13 +190,13 @@ class TrialPlan(ShownValue):
 
         if self.num_workers == 0:
             raise InvalidResourcesError(
-                "a plan with num_workers=0 has no ScalingConfig, because the trial itself trains: set num_workers=1 or "
+                "a plan with num_workers=0 has no ScalingConfig, because the trial itself trains. Set num_workers=1 or "
                 "more in the policy"
             )
         fields = self.common_slot.scaling_fields
         _check_scaling_fields(fields, {field.name for field in fields_of(ScalingConfig)}, ray.__version__)
         if twice := sorted(fields.keys() & kwargs.keys()):
-            raise InvalidResourcesError(f"the plan sets {', '.join(twice)}: change the policy instead")
+            raise InvalidResourcesError(f"the plan sets {', '.join(twice)}. Change the policy to use another value")
         return ScalingConfig(**fields, **kwargs)
 
     def tune_run_kwargs(self) -> dict[str, Any]:
@@ -218,7 +218,7 @@ class TrialPlan(ShownValue):
                 (``max_calls=0``). Ray accepts ``"release"`` and ``"keep"`` only in the decorator of a task.
 
         Raises:
-            InvalidResourcesError: ``reuse`` has another value.
+            InvalidResourcesError: ``reuse`` is none of these values.
         """
         if reuse not in _MAX_CALLS:
             raise InvalidResourcesError(f"reuse must be 'process', 'release' or 'keep', got {reuse!r}")
@@ -243,7 +243,7 @@ class TrialPlan(ShownValue):
         return -(-num_trials // self.max_concurrent_trials)
 
     def capped(self, max_concurrent_trials: int, *, limited_by: str, reasons: tuple[str, ...] = ()) -> "TrialPlan":
-        """Return a plan with at most ``max_concurrent_trials`` trials at once, in the best slots."""
+        """Return a plan with at most ``max_concurrent_trials`` concurrent trials, in the best slots."""
         if self.max_concurrent_trials <= max_concurrent_trials:
             return self
         slots, left = [], max_concurrent_trials
@@ -307,7 +307,7 @@ class TrialPlan(ShownValue):
         if num_bundles > MOST_AT_ONCE:
             raise InvalidResourcesError(
                 f"{counted(num_trials, 'trial')} may need {num_bundles:,} bundles, more than the {MOST_AT_ONCE:,} that "
-                "can be requested at once: pass a smaller num_trials"
+                "can be requested at once. Pass a smaller num_trials"
             )
         bundles: list[Bundle] = []
         left = num_trials
@@ -328,12 +328,12 @@ class TrialPlan(ShownValue):
         Raises:
             InvalidResourcesError: The plan was made for another cluster.
         """
-        picture = import_module("tune_policies.plan.plan_picture")  # not at the top, because it imports this module
+        picture = import_module("tune_policies.plan.plan_picture")  # imported here to avoid a cycle
         return cast("Picture", picture.draw_plan(self, capacity))
 
     @property
     def headline(self) -> str:
-        """The number of trials that run at once and the limit on this number, as text."""
+        """The number of concurrent trials and the limit on this number, as text."""
         least, most = self.min_concurrent_trials, self.max_concurrent_trials
         count = f"{counted(most, 'trial')} at once"
         if self.by_config is not None:
@@ -379,7 +379,7 @@ class TrialPlan(ShownValue):
             lines.append(f"  {self.about_nodes_to_add}")
         lines += (f"  - {reason}" for reason in self.all_reasons)
         if capacity is not None:
-            idle = import_module("tune_policies.plan.idle")  # not at the top, because it imports this module
+            idle = import_module("tune_policies.plan.idle")  # imported here to avoid a cycle
             left = [part for part in idle.idle(capacity, self) if part.why is not idle.Why.ROUNDING]
             lines += ["stays idle:", *(f"  {part}" for part in left)] if left else ["nothing stays idle"]
         return "\n".join(map(one_line, lines))
@@ -399,9 +399,9 @@ class TrialPlan(ShownValue):
 
 
 _FIRST_WITH_SLICES: Final = (2, 60)
-"""The first Ray version that reserves several TPU slices.
+"""The first Ray version that can reserve more than one TPU slice.
 
-Older versions reserve at most one slice, and confuse the number of cores in the name of a pod type with chips.
+Older versions reserve at most one slice, and use the number of cores in the name of a pod type as the number of chips.
 """
 
 
@@ -411,10 +411,10 @@ def _same_nodes(one: TrialSlot, other: TrialSlot) -> bool:
 
 
 def _check_scaling_fields(fields: Mapping[str, Any], known: Collection[str], version: str) -> None:
-    """Check that the installed Ray has all fields that a plan sets.
+    """Check that the installed Ray supports all fields of ``ScalingConfig`` that a plan sets.
 
     Raises:
-        InvalidResourcesError: Ray lacks a field.
+        InvalidResourcesError: The installed Ray does not support a field.
     """
     missing = [f"{name}=…" for name in sorted(fields.keys() - set(known))]
     if isinstance(workers := fields["num_workers"], tuple) and "elastic_resize_monitor_interval_s" not in known:
@@ -423,6 +423,6 @@ def _check_scaling_fields(fields: Mapping[str, Any], known: Collection[str], ver
         missing.append("topology=…")
     if missing:
         raise InvalidResourcesError(
-            f"the plan needs ScalingConfig({', '.join(missing)}), which Ray Train of Ray {version} lacks: set "
-            "RAY_TRAIN_V2_ENABLED=1 in the environment before Ray is imported, or install a newer Ray"
+            f"the plan needs ScalingConfig({', '.join(missing)}), but Ray Train in Ray {version} does not support it. "
+            "Set RAY_TRAIN_V2_ENABLED=1 in the environment before Ray is imported, or install a newer version of Ray"
         )

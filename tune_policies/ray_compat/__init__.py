@@ -1,1 +1,1 @@
-"""Wraps the private and undocumented parts of Ray. No other package uses them."""
+"""Wraps the private and undocumented parts of Ray. Other packages use these parts only through this package."""

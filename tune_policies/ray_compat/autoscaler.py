@@ -2,7 +2,7 @@
 
 Ray has a public API for requests (``request_resources``), but none for reports. Autoscaler v2 reports to the GCS, where
 ``ray status`` reads the report. Autoscaler v1 writes JSON to Ray's internal key-value store. The private parts used
-here are the same in Ray 2.50 and 2.60 unless noted.
+here are the same in Ray 2.50 and 2.60 unless a comment states a difference.
 """
 
 import inspect
@@ -40,7 +40,7 @@ except ImportError as error:
 logger = logging.getLogger(__name__)
 
 _FIRST_REPORT_S: Final = 6.0
-"""How long to wait for the first report. Both versions report every 5 s (``AUTOSCALER_UPDATE_INTERVAL_S``)."""
+"""How long to wait for the first report. The autoscaler reports every 5 s (``AUTOSCALER_UPDATE_INTERVAL_S``)."""
 _RPC_TIMEOUT_S: Final = 10
 
 
@@ -60,7 +60,7 @@ class LaunchReport(NamedTuple):
         answers: Whether the update took this program's last request into account.
         pending: The number of nodes that are being launched, by node type.
         launches: The launches in progress, if the report contains their start times.
-        failures: Failed launches. Autoscaler v2 reports them as long as it runs, and v1 for half an hour.
+        failures: The failed launches. Reports of autoscaler v1 contain only failures of the last half hour.
         refused: Whether the autoscaler reports that the request is infeasible.
         time: The Unix timestamp of the report, or ``None`` if the report does not contain it.
     """
@@ -83,11 +83,11 @@ class Autoscaler(ABC):
         self._request: Counter[str] = Counter()
 
     def request(self, bundles: list[Bundle]) -> None:
-        """Request nodes that fit all bundles at once. This replaces the earlier request of any program."""
+        """Request nodes for all bundles together. This replaces the last request, even if another program made it."""
         arguments: dict[str, Any] = {"bundles": [bundle.resources for bundle in bundles]}
         if any(bundle.label_selector for bundle in bundles):
             if self.version == 1 or "bundle_label_selectors" not in inspect.signature(request_resources).parameters:
-                logger.warning("this autoscaler does not support label selectors: it may add nodes without the labels")
+                logger.warning("this autoscaler ignores label selectors, so it may add nodes with other labels")
             else:
                 arguments["bundle_label_selectors"] = [bundle.label_selector for bundle in bundles]
         with ray_errors():
@@ -132,7 +132,7 @@ class AutoscalerV2(Autoscaler):
         for starting in state.pending_instances:
             pending[starting.ray_node_type_name] += 1
         failed, waiting = state.failed_instance_requests, state.pending_instance_requests
-        # The infeasible request in the report may be an earlier one.
+        # The infeasible request in the report may be older than the current request.
         infeasible = _constraints(state.infeasible_cluster_resource_constraints)
         return LaunchReport(
             number=state.last_seen_cluster_resource_state_version,
@@ -149,7 +149,7 @@ class AutoscalerV2(Autoscaler):
 
 
 class AutoscalerV1(Autoscaler):
-    """Autoscaler v1, which reports pending nodes and explained failures, but no infeasible requests."""
+    """Autoscaler v1, which reports pending nodes, and failures with a reason, but no infeasible requests."""
 
     version = 1
 
@@ -184,7 +184,7 @@ class AutoscalerV1(Autoscaler):
 
 
 def find_autoscaler() -> Autoscaler | None:
-    """Return the cluster's autoscaler, or ``None`` if it has none or the program uses Ray Client.
+    """Return the cluster's autoscaler, or ``None`` if the cluster has none or the program uses Ray Client.
 
     If the cluster has just started, the function waits a few seconds for the first report.
 
@@ -192,14 +192,14 @@ def find_autoscaler() -> Autoscaler | None:
         ProbeError: The program is not connected to Ray, or Ray cannot be reached.
     """
     if not ray.is_initialized():
-        raise ProbeError("this program is not connected to a Ray cluster: call ray.init() first")
+        raise ProbeError("this program is not connected to a Ray cluster. Call ray.init() first")
     if is_through_client():
         logger.warning("no nodes are requested, because the autoscaler cannot be reached through Ray Client")
         return None
     with ray_errors():
         started_here = ray._private.worker._global_node
         if started_here is not None and started_here.head and not started_here._ray_params.autoscaling_config:
-            return None  # this program started the Ray instance, without an autoscaler
+            return None  # this program started the Ray instance without an autoscaler
         # Ray's cached result may belong to an earlier cluster of this process.
         autoscaler: Autoscaler = AutoscalerV2() if is_autoscaler_v2(fetch_from_server=True) else AutoscalerV1()
     deadline = time.monotonic() + _FIRST_REPORT_S
@@ -225,7 +225,7 @@ def _adds_nodes(autoscaler: Autoscaler) -> bool | None:
 
 
 def counted(bundles: list[Bundle]) -> Counter[str]:
-    """Count equal bundles, without label selectors, because their format depends on Ray's version."""
+    """Count equal bundles. Label selectors are ignored, because their format depends on Ray's version."""
     return Counter(_name_of(bundle.resources) for bundle in bundles)
 
 
@@ -241,7 +241,7 @@ def ray_errors() -> Iterator[None]:
     except AttributeError as error:
         raise version_error(error, _FEATURE) from error
     except (RayError, OSError, RuntimeError) as error:
-        raise ProbeError(f"the autoscaler could not be reached: {error}. Try again when Ray runs") from error
+        raise ProbeError(f"the autoscaler could not be reached: {error}. Try again when Ray is running") from error
 
 
 def _status() -> Any:
@@ -266,15 +266,15 @@ def _constraints(constraints: Any) -> Counter[str]:
 
 
 def start_coordinator_here() -> None:
-    """Start Ray Train's ``AutoscalingCoordinator`` on this program's node, unless it runs or Ray does not have it.
+    """Start Ray Train's ``AutoscalingCoordinator`` on this program's node, unless it is running already.
 
-    Otherwise, a Train run starts this actor on the node of its driver, which may be a trial on a worker node. Then that
-    node never becomes idle. Ray has no public way to choose the node.
+    Otherwise, a Train run starts this actor on the node of the run's driver. If the driver is a trial on a worker node,
+    this node never becomes idle. Ray has no public way to choose the node.
     """
     try:
         from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
             get_or_create_autoscaling_coordinator,
         )
-    except ImportError:  # before Ray 2.53, Train requests nothing from the autoscaler
+    except ImportError:  # before Ray 2.53, Train has no coordinator and requests no nodes
         return
     get_or_create_autoscaling_coordinator()

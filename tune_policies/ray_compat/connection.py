@@ -1,4 +1,4 @@
-"""Connects the program to a Ray cluster, or fails quickly if none answers."""
+"""Connects the program to a Ray cluster, or fails quickly if no cluster answers."""
 
 import re
 import socket
@@ -48,18 +48,18 @@ _CONNECT: Final = "import ray, sys; ray.init(address=sys.argv[1], logging_level=
 
 
 def find_ray(address: str | None) -> str | None:
-    """Return the address of the running cluster that ``ray.init(address)`` would use, or ``None`` if it would use none.
+    """Return the address of the running cluster that ``ray.init(address)`` would use, or ``None`` if there is none.
 
     Raises:
         InvalidResourcesError: ``address`` is empty.
     """
     if address == "":
-        raise InvalidResourcesError("the Ray address is empty: pass host:port or ray://host:port, or omit it")
+        raise InvalidResourcesError("the Ray address is empty. Pass host:port or ray://host:port, or omit the address")
     found = address
     if address in (None, "auto"):
         # Clear the cache as `ray.init` does, because the instance may have stopped. Ray 2.50 has no cache.
         getattr(services.find_gcs_addresses, "cache_clear", lambda: None)()
-        with suppress(ConnectionError):  # the address is "auto", but no Ray cluster runs
+        with suppress(ConnectionError):  # the address is "auto", but no Ray cluster is running
             found = services.get_ray_address_from_environment(address, None)
     return None if found in ("auto", "local") else found
 
@@ -78,15 +78,15 @@ def connection(
 
     Raises:
         InvalidResourcesError: ``address`` is empty or invalid.
-        ProbeError: ``address`` is given although the program is already connected, no cluster answers in time, or none
-            can be started.
+        ProbeError: ``address`` is given although the program is already connected, no cluster answers in time, or no
+            cluster can be started.
     """
     warn_of_untried_ray()
     if ray.is_initialized():
         if address is not None:
             raise ProbeError(
-                f"this program is already connected to a Ray cluster, so it cannot probe {address!r}: "
-                "omit the address, or call ray.shutdown() first"
+                f"this program is already connected to a Ray cluster, so it cannot probe {address!r}. "
+                "Omit the address, or call ray.shutdown() first"
             )
         yield
         return
@@ -105,7 +105,7 @@ def connect(timeout_s: float) -> None:
     """Connect the program to a running Ray cluster or a new one, as Tune and Train do.
 
     Raises:
-        ProbeError: A running cluster does not answer in time, or none can be started.
+        ProbeError: A running cluster does not answer in time, or no cluster can be started.
     """
     warn_of_untried_ray()
     if not ray.is_initialized():
@@ -118,7 +118,7 @@ def _init(found: str | None, timeout_s: float, local: str, **options: Any) -> No
     try:
         ray.init(**options)
     except Exception as error:  # Ray raises a plain `Exception` if it cannot start
-        raise ProbeError(f"cannot connect to Ray, or start it: {error}") from error
+        raise ProbeError(f"could not connect to Ray or start Ray: {error}") from error
 
 
 def is_through_client() -> bool:
@@ -148,18 +148,18 @@ def sent_by_value(*modules: ModuleType) -> Iterator[None]:
 def _check_reachable(address: str, timeout_s: float, local: str) -> None:
     """Raise a ``ProbeError`` unless Ray answers at ``address`` within ``timeout_s`` seconds.
 
-    A child process connects first, because ``ray.init`` retries for minutes, cannot be interrupted, and may end its
-    process.
+    A child process connects first, because ``ray.init`` retries for minutes, cannot be interrupted, and may end the
+    process that calls it.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    hint = (
-        f"start Ray there (`ray start --head`), or pass another address; 'local' {local}. "
-        "Without an address, RAY_ADDRESS is used, and then the address that the last `ray start` on this machine wrote "
+    other = (
+        f"pass another address. The address 'local' {local}. "
+        "Without an address, RAY_ADDRESS is used, or else the address that the last `ray start` on this machine wrote "
         "to ray_current_cluster"
     )
     if not (_is_host(host) and port.isascii() and port.isdigit() and len(port) <= len("65535")):
         raise InvalidResourcesError(
-            f"Ray address {address!r} is not host:port, ray://host:port, 'auto' or 'local': {hint}"
+            f"Ray address {address!r} is not host:port, ray://host:port, 'auto' or 'local', so {other}"
         )
     deadline = time.monotonic() + timeout_s
     try:
@@ -168,18 +168,20 @@ def _check_reachable(address: str, timeout_s: float, local: str) -> None:
         child = child_python("-c", _CONNECT, address)
         subprocess.run(child, timeout=left, check=True, capture_output=True)  # noqa: S603
     except (OSError, OverflowError) as error:
-        raise ProbeError(f"no Ray cluster responds at {address!r} ({error}): {hint}") from error
+        raise ProbeError(
+            f"no Ray cluster responds at {address!r} ({error}). Start Ray there (`ray start --head`), or {other}"
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise ProbeError(
-            f"no answer from Ray at {address!r} within {timeout_s:g} s: wait longer (--timeout-s, or timeout_s in a "
-            f"program), or {hint}"
+            f"Ray at {address!r} did not answer within {timeout_s:g} s. Wait longer (--timeout-s, or timeout_s in a "
+            f"program), start Ray there (`ray start --head`), or {other}"
         ) from error
     except subprocess.CalledProcessError as error:
         raise ProbeError(f"Ray at {address!r} refuses the connection: {last_error(error.stderr)}") from error
 
 
 def _is_host(name: str) -> bool:
-    """Return whether ``socket`` can look up a host name. For ``a..b``, for instance, it raises a ``UnicodeError``."""
+    """Return whether ``socket`` can look up a host name. It raises a ``UnicodeError`` for a name such as ``a..b``."""
     try:
         return name.isprintable() and bool(name.encode("idna"))
     except UnicodeError:

@@ -1,10 +1,11 @@
 """Reads nodes, their resources, pending nodes, actors and placement groups from Ray's GCS.
 
 The GCS does not contain the nodes that an autoscaler *could* add. Autoscaler v1 reports the nodes that it started, and
-v2 reports pending nodes. Neither reports its configuration through ``report_cluster_config`` (Ray 2.60).
+v2 reports pending nodes. In Ray 2.60, neither version reports its configuration (``report_cluster_config``).
 
 Ray's public API for actors and placement groups, ``ray.util.state``, requires the dashboard, which is not part of
-a default install, and does not report owners. The tables behind the dashboard are not available through Ray Client.
+a default install, and does not report owners. The GCS tables that the dashboard reads are not available through Ray
+Client.
 
 All protobuf messages are the same in Ray 2.50 and 2.60.
 """
@@ -89,7 +90,7 @@ def read_cluster_state(timeout_s: float) -> ClusterState:
                 status, report = answer_within(timeout_s, partial(fetch, address, timeout_s))
     except (RayError, OSError) as error:
         why = str(error).strip() or f"no answer within {timeout_s:g} s"
-        raise ProbeError(f"Ray stopped while the cluster was read: {why}. Try again when Ray runs") from error
+        raise ProbeError(f"Ray stopped while the cluster was read: {why}. Try again when Ray is running") from error
     reply = GetClusterStatusReply.FromString(status)
     return to_cluster_state(reply, json.loads(report or b"{}"))
 
@@ -110,7 +111,7 @@ class Demand:
 
 
 def read_demand(timeout_s: float) -> Demand:
-    """Read the demand from the GCS. The call may hang, and does not work through Ray Client.
+    """Read the resources and the demand from the GCS. The call may hang, and does not work through Ray Client.
 
     ``ray status`` prints the same values, but Ray has no public API for them.
     """
@@ -130,7 +131,7 @@ def read_demand(timeout_s: float) -> Demand:
 
 
 def fetch(gcs_address: str | None, timeout_s: float) -> tuple[bytes, bytes | None]:
-    """Return the serialized status of the cluster, and the report of autoscaler v1 or ``None`` if it does not run.
+    """Return the serialized status of the cluster, and the report of autoscaler v1 or ``None`` if v1 does not run.
 
     Through Ray Client (``ray://``), this function runs as a task because only the cluster can reach the GCS, so it
     imports everything itself. ``ray.nodes()`` reports neither the resources in use nor draining nodes.
@@ -151,7 +152,7 @@ def _fetch_by_task(timeout_s: float) -> Any:
 
 @collector_paused()
 def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
-    """Convert a ``GetClusterStatusReply`` and the report of autoscaler v1 (``{}`` without a report) to a state."""
+    """Convert a ``GetClusterStatusReply`` and autoscaler v1's report (``{}`` without v1) to a ``ClusterState``."""
     alive = [node for node in reply.cluster_resource_state.node_states if node.status != NodeStatus.DEAD]
     workers = [node for node in alive if HEAD_RESOURCE not in node.total_resources]
     running = Counter(node.ray_node_type_name for node in workers if node.ray_node_type_name)
@@ -281,7 +282,7 @@ def is_dead_actor_of(class_name: str, actor_id: str) -> bool:
 
 
 def remove_group(group_id: str) -> None:
-    """Remove a placement group of any program. Ray's public API needs a handle, and only the creator has one."""
+    """Remove a placement group of any program. Ray's public API requires a handle that only the creator has."""
     remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group_id)))
 
 
@@ -323,7 +324,7 @@ def _accessor() -> Any:
 
 
 def _hex(identifier: bytes) -> str:
-    """Return an identifier in hexadecimal, or ``""`` if Ray encodes it as missing: as empty bytes or as 0xff bytes."""
+    """Return an identifier in hexadecimal, or ``""`` if it is missing (empty bytes or 0xff bytes)."""
     return "" if not identifier.strip(b"\xff") else identifier.hex()
 
 

@@ -1,7 +1,7 @@
 """Detects whether the kernel killed a process because the host ran out of memory.
 
 A killed process leaves no error, and Ray lists such a kill only as a possible cause. However, the kernel counts the
-processes that it kills, so each process of a trial stores the count of its node at its start. If the count is higher
+processes that it kills, so each process of a trial stores the kernel's count when it starts. If the count is higher
 after the process has died, this module assumes that the kernel killed the process.
 
 The stored counts ("notes") are in the GCS, because Ray has no public store that outlives a process. A note's key
@@ -35,11 +35,11 @@ _logger = logging.getLogger(__name__)
 _KEY: Final = "tune-policies:kernel-kills:"
 _TIMEOUT_S: Final = 10.0
 _KEPT_DEAD: Final = 64
-"""How many notes of dead processes to keep for each node. The program reads a note only after the process has died."""
+"""The number of notes of dead processes to keep per node. A note is only read after its process has died."""
 
 
 def read_kernel_kills() -> int | None:
-    """Return the kernel's count of processes that it killed for lack of memory, or ``None`` if it has no count."""
+    """Return the kernel's count of processes that it killed for lack of memory, or ``None`` if no count exists."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:
@@ -60,7 +60,7 @@ def note_kernel_kills() -> None:
 
 
 def _started_at(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot, or ``None`` if no process has this ID."""
+    """Return the start time of a process in clock ticks since boot, or ``None`` if no process has this ID."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -77,7 +77,7 @@ def _remove_old_notes(notes_of_node: str) -> None:
 def old_notes(keys: Iterable[bytes], started_at: Callable[[int], int | None], kept: int) -> list[bytes]:
     """Return the keys of the notes of dead processes, except the notes of the ``kept`` processes that started last.
 
-    ``started_at`` returns the start time of a process ID, or ``None`` if no process has this ID.
+    ``started_at`` returns the start time of the process with an ID, or ``None`` if no process has this ID.
     """
     dead = []
     for key in keys:
@@ -98,7 +98,9 @@ def was_killed_by_kernel(error: object) -> bool:
     try:
         return any(map(_is_killed, dead_actors(error)))
     except RayVersionError as problem:
-        _logger.warning("it is not known whether the kernel killed a process, so Tune handles the failure: %s", problem)
+        _logger.warning(
+            "could not determine whether the kernel killed a process, so Tune handles the failure: %s", problem
+        )
         return False
 
 

@@ -1,7 +1,7 @@
 """Uses private parts of Ray Train v2: callbacks, the reports of workers, the files of a run, and aborting a run.
 
 The names are imported from the modules that define them, because ``ray.train`` exports them only if v2 is active. They
-are the same in Ray 2.50 and 2.60 unless noted.
+are the same in Ray 2.50 and 2.60 unless a comment states a difference.
 """
 
 import copy
@@ -81,8 +81,8 @@ def is_version_2(trainer: Callable[..., Any]) -> bool:
 def with_run_config(trainer: Any, run_config: RunConfig) -> Any:
     """Return a copy of a trainer with another run config.
 
-    Trainers store the run config in two places, and have no public way to change it. They do not store all arguments
-    that a new trainer needs.
+    Trainers store the run config in two places, and have no public way to change it. A new trainer cannot be created,
+    because trainers do not store all of their arguments.
     """
     changed = copy.copy(trainer)
     changed.run_config = run_config
@@ -106,7 +106,7 @@ def is_named(run_config: RunConfig) -> bool:
 
 
 class TrialStart(NamedTuple):
-    """Identifies a start of a trial, to decide whether a later start may reuse the reports of its Train run.
+    """Identifies a start of a trial, to decide whether a later start may reuse the earlier Train run's reports.
 
     The config cannot identify a restored trial, because Tune draws ``tune.sample_from`` again and returns tuples as
     lists, and the ``repr`` of a function or an object may contain its address.
@@ -144,13 +144,13 @@ def unconsumed_reports(
 ) -> list[tuple[dict[str, Any], Checkpoint]]:
     """Return the reports that the earlier run in the same folder made after ``checkpoint``, each with its checkpoint.
 
-    Train saves a snapshot at each report, but Tune saves the state of trials at most every ten seconds. So a trial of
-    a killed program may be restored from an older checkpoint than its last one.
+    Train saves a snapshot at each report, but Tune saves the state of trials at most every ten seconds. Therefore, if
+    the program is killed, a trial may be restored from an older checkpoint than its last checkpoint.
 
-    The list ends before a report without a checkpoint, because Tune would number the later reports incorrectly. It is
-    empty if ``checkpoint`` is
-    not from the earlier run, for instance because the trial now exploits another trial, or if ``start`` does not
-    continue the earlier run. Before Ray 2.54, it is always empty because Train's snapshot does not number reports.
+    The list ends before a report without a checkpoint, because Tune would number the later reports incorrectly. The
+    list is empty if ``checkpoint`` is not from the earlier run, for instance because the trial now exploits another
+    trial, or if ``start`` does not continue the earlier run. Before Ray 2.54, the list is always empty, because Train's
+    snapshot does not number reports.
     """
     try:
         began, account = (_read_json(run_config, name) for name in (_START_FILE, CHECKPOINT_MANAGER_SNAPSHOT_FILENAME))
@@ -173,11 +173,11 @@ def unconsumed_reports(
 
 
 def begin_account(run_config: RunConfig, checkpoint: Checkpoint | None, start: TrialStart) -> None:
-    """Remove Train's snapshot of an earlier run in the same folder, and save how the next run starts.
+    """Remove Train's snapshot of an earlier run in the same folder, and save the next run's start.
 
-    Ray would always restore the snapshot. However, Tune decides from which checkpoint a trial resumes, and may
-    choose another trial's. Tune may also have deleted checkpoints that the snapshot lists, and Train would not start
-    without them.
+    Otherwise, Train would restore the snapshot. However, Tune decides from which checkpoint a trial resumes, and may
+    choose another trial's checkpoint. Tune may also have deleted checkpoints that the snapshot lists, and Train would
+    not start without them.
     """
     filesystem = run_config.storage_context.storage_filesystem
     for name in (_START_FILE, CHECKPOINT_MANAGER_SNAPSHOT_FILENAME):
@@ -249,12 +249,12 @@ def error_in_worker(failure: Any) -> Any:
 
 
 def run_id_of(controller: Any) -> str:
-    """Return the actor ID of a run's controller. Ray has no public function for it."""
+    """Return the actor ID of a run's controller. Ray has no public function for this ID."""
     return str(controller._actor_id.hex())
 
 
 def abort_run(controller: Any, timeout_s: float) -> None:
-    """Make a run's controller terminate its workers, its helper actors and itself; wait at most ``timeout_s`` seconds.
+    """Make a run's controller terminate its workers, its helper actors and itself within ``timeout_s`` seconds.
 
     Ray calls the same method after an interrupt in ``fit``. Killing the controller would leave its helpers running.
     """

@@ -32,7 +32,7 @@ MEMBERS: Final = (
     *("_running_trials", "_set_trial_status", "_staged_trials"),
     *("_trial_task_failure", "_trial_to_actor", "_unstage_trial_with_resources", "_wrapped"),
 )
-"""The private members of Tune's controller used here and in ``tune_queue``. If one is missing, a run fails early."""
+"""The private members of Tune's controller that a run uses. If any member is missing, the run fails early."""
 
 
 class FailureHook(Protocol):
@@ -50,10 +50,13 @@ class FailureHook(Protocol):
 
 
 class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
-    """A trial whose hooks decide which failures count and adjust its resources. Its process can run another class."""
+    """A trial with hooks that adjust its resources and decide which failures count.
+
+    Its process can run a class other than the trainable's class.
+    """
 
     def get_trainable_cls(self) -> type | None:
-        """Return the class that Tune starts: the trainable's, or the class that ``process_class`` returns for it."""
+        """Return the trainable's class, or the class that ``process_class`` returns for it."""
         cls = super().get_trainable_cls()
         to_process = getattr(self.temporary_state, "process_class", None)
         return cls if cls is None or to_process is None else to_process(cls)  # type: ignore[no-any-return]
@@ -75,7 +78,7 @@ class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
             _add_note(exc, state.why_not_requeued)
         except Exception:  # an error in a hook must not stop the other trials
             _logger.exception(
-                "Tune handles the failure of %s because the decision whether to requeue it raised an error", self
+                "the decision whether to requeue %s raised an error, so Tune handles the failure of the trial", self
             )
         num_failures = self.run_metadata.num_failures
         super().handle_error(exc)
@@ -108,12 +111,12 @@ def install_hook(
 ) -> None:
     """Let ``hook`` decide which failures of a trial count and which resources it gets. A trial can have several hooks.
 
-    If ``process_class`` is given, Tune starts the class that it returns for the trainable's class. It must return the
-    same class each time, because Tune reuses processes only for the same class.
+    If ``process_class`` is given, Tune starts the class that this function returns for the trainable's class. It must
+    return the same class each time, because Tune reuses processes only for the same class.
 
-    The hook is on the trial, because Tune calls a failed trial before any scheduler or callback. A larger
-    ``max_failures`` would apply to all errors, and methods on the trial object would be saved with it. Tune saves
-    neither the class of a trial nor its ``temporary_state``, so a restored trial needs its hook again.
+    The hook is installed on the trial, because Tune calls a failed trial before any scheduler or callback. A larger
+    ``max_failures`` would apply to all errors, and methods on the trial object would be saved with the trial. Tune
+    saves neither the class of a trial nor its ``temporary_state``, so a restored trial needs its hook again.
     """
     state = trial.temporary_state
     if not isinstance(trial, HookedTrial):
@@ -141,7 +144,7 @@ def fail_trial(tune_controller: Any, trial: Trial, error: Exception) -> None:
         Exception: ``error`` itself, in a run with ``fail_fast="raise"``.
     """
     controller = unwrapped(tune_controller)
-    trial.init_local_path()  # the folder of its error file
+    trial.init_local_path()  # creates the folder for the error file
     if trial.status == Trial.PAUSED:  # Tune would only count the failure of a paused trial
         controller._set_trial_status(trial, Trial.PENDING)
     controller._trial_task_failure(trial, error)
@@ -205,7 +208,7 @@ def _is_reported_again(trial: Trial, error: object, controller: Any) -> bool:
 
 
 def _undo_failure(trial: Trial, controller: Any) -> None:
-    """Undo what Tune recorded for a failure that does not count.
+    """Undo the changes that Tune made because of a failure that does not count.
 
     A trial that fails in ``reset_config`` is pending, but Tune retries only running trials, so the status is changed to
     running. Tune takes the same steps if the process of a trial does not start. With ``fail_fast``, Tune stops the run
@@ -263,7 +266,7 @@ def longest_trials(scheduler: TrialScheduler) -> dict[str, float]:
 
 
 def pending_change(scheduler: ResourceChangingScheduler, trial: Trial) -> PlacementGroupFactory | None:
-    """Return the new resources for which ``scheduler`` pauses ``trial``, or ``None`` if it does not pause it."""
+    """Return the new resources for which ``scheduler`` pauses ``trial``, or ``None`` if it is not paused."""
     wanted = scheduler._trials_to_reallocate.get(trial)
     return resource_dict_to_pg_factory(wanted) if isinstance(wanted, dict) else wanted
 

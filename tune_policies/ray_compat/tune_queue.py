@@ -1,4 +1,4 @@
-"""Controls the waiting trials of a run: which of them Tune may start, their requests, and the reuse of processes.
+"""Controls the waiting trials of a run: the trials that Tune may start, their requests, and the reuse of processes.
 
 Ray's public API lets a scheduler choose the waiting trial that runs next, but hides the controller's lists of trials.
 In each step, Tune calls its scheduler to choose one trial, and requests resources for every other waiting trial
@@ -23,7 +23,7 @@ except ImportError as error:
     TuneController = Gone(error, "a searcher that does not suggest trials too early")
 
 _MANY: Final = 10**9
-"""A number of trials that stands for "no limit", also if the searcher does not report how many trials remain."""
+"""A number of trials that means "no limit" or, for the remaining trials of a searcher, "unknown"."""
 
 _WAITS = frozenset({Trial.PENDING, Trial.PAUSED})
 
@@ -65,7 +65,7 @@ class TuneQueue:
         """Return the waiting trials without a slot that Tune would start, in Tune's order.
 
         The trials in ``held`` are already held back, and those in ``assigned`` have a slot. The method is called in
-        each step, so trials that are already held back must take almost no time.
+        each step, so it must spend almost no time on trials that are already held back.
         """
         listed = dict.fromkeys(
             each for each in self._controller._pending_trials_list if each in self.pending and each not in assigned
@@ -125,9 +125,10 @@ class TuneQueue:
             self._controller._set_trial_status(trial, Trial.PENDING)
 
     def stage_paused(self) -> None:
-        """Make Tune keep the processes of trials that pause. By default, it keeps them only while requests exist.
+        """Make Tune keep the processes of trials that pause.
 
-        Once a trial has paused, each running trial may pause next.
+        By default, Tune keeps them only while resource requests exist. Once a trial of the run has paused, any running
+        trial may pause next.
         """
         self._has_paused |= bool(self._controller._paused_trials)
         if not self._controller._reuse_actors or not self._has_paused:
@@ -166,7 +167,7 @@ class TuneQueue:
     def request_group_again(self, group_id: str) -> PlacementGroupFactory | None:
         """Request a lost placement group again. Return its request, or ``None`` if Tune no longer needs it.
 
-        Tune would consider a removed group ready, and wait indefinitely for a process to start in it.
+        Without a new request, Tune considers a removed group ready and waits indefinitely for a process to start in it.
         """
         manager = self._controller._actor_manager._resource_manager
         for group, trial in self._groups_of_pending().items():
@@ -280,7 +281,7 @@ class GatedController(TuneController):  # type: ignore[misc]  # Ray has no types
 def gate_searcher(tune_controller: Any, num_free: Callable[[], int]) -> None:
     """Let Tune request at most ``num_free()`` trials from its searcher in each step.
 
-    Otherwise, Tune requests a trial before the previous one has started, so each suggestion is based on one fewer
+    Otherwise, Tune requests a trial before the previous trial has started, so each suggestion is based on one fewer
     result. ``max_concurrent_trials`` would prevent that, but Tune reads it before it calls a scheduler. Grid and random
     search do not use results, so they are not changed.
     """

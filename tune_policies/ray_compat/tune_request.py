@@ -1,6 +1,6 @@
-"""Reads and changes the resource request of a trial, which also stores the trial's slot.
+"""Reads and changes a trial's resource request, and the slot that is saved with the trial.
 
-A request is a ``PlacementGroupFactory``. Ray keeps its label selectors and other arguments in private attributes.
+A request is a ``PlacementGroupFactory``. Ray keeps the label selectors and other arguments in private attributes.
 """
 
 import logging
@@ -49,7 +49,7 @@ def with_selectors(
     Args:
         resources: The trial's own request. It becomes the ``own_request`` attribute of the result.
         bundles: The bundles to reserve, with the trainable's own bundle first.
-        selector: A label selector in Ray's format, or an empty one for any node.
+        selector: A label selector in Ray's format, or an empty mapping for any node.
     """
     kwargs = dict(resources._kwargs)
     if selector:

@@ -40,8 +40,8 @@ except ImportError as error:
 def add_mixin(function: Callable[..., Any], mixin: type) -> None:
     """Let the class that Tune creates for ``function`` inherit from ``mixin``.
 
-    Tune does not notify a function when its trial ends. It reads ``__mixins__``, which ``tune.with_parameters`` and
-    ``tune.with_resources`` preserve.
+    Tune notifies a class when its trial ends, but not a function. Tune reads the attribute ``__mixins__``, which
+    ``tune.with_parameters`` and ``tune.with_resources`` preserve.
     """
     function.__mixins__ = (mixin,)  # type: ignore[attr-defined]
 
@@ -87,12 +87,15 @@ def reserved_by_config(config: Mapping[str, Any] | None) -> Any:
 
 
 def storage_of(trainable: Trainable) -> Any:
-    """Return the storage of a trial's files, or ``None``. The public ``Trainable.logdir`` is only a local folder."""
+    """Return the storage of a trial's files, or ``None`` if the trial has none.
+
+    The public ``Trainable.logdir`` is only a local folder.
+    """
     return trainable._storage
 
 
 def storage_of_session() -> Any:
-    """Return the storage of the trial whose function runs in this process. Tune's public context does not have it."""
+    """Return the storage of the trial whose function runs in this process. It is not in Tune's public context."""
     return get_session().storage
 
 
@@ -121,13 +124,13 @@ def unpickled_error(pickled: bytes) -> BaseException | None:
 
 
 def to_be_replaced(reason: str) -> RayActorError:
-    """Return an error that makes Tune end this process and run its trial in a new one.
+    """Return an error that makes Tune end this process and run its trial in a new process.
 
     Tune starts a new process without counting a failure only if the error reports a preempted node (the
     undocumented argument ``preempted``). If ``reset`` fails or ends the process, Tune counts a failure or waits
     indefinitely, so raise the error in the first step after the reset.
     """
-    return RayActorError(None, f"process {os.getpid()} is replaced by a new one: {reason}", False, True)
+    return RayActorError(None, f"process {os.getpid()} is replaced by a new process: {reason}", False, True)
 
 
 def is_domain(value: object) -> bool:

@@ -1,7 +1,7 @@
 """Checks the version of Ray, and reports which feature needs a part that this version lacks.
 
-Other versions may have moved private parts of Ray. No version is rejected. An untested version causes one warning, and
-a missing private name is replaced by a stand-in that raises an error when a feature uses it.
+Untested versions may have moved private parts of Ray, but no version is rejected. An untested version causes one
+warning, and a missing private name is replaced by a stand-in that raises an error when a feature uses it.
 """
 
 import functools
@@ -25,8 +25,8 @@ def warn_of_untried_ray() -> None:
     """Log a warning if this version of Ray was not tested."""
     if not is_tried(ray.__version__):
         _logger.warning(
-            "Ray %s was not tested with this package: Ray %s was. If this version has moved a part of Ray that a "
-            "feature needs, using the feature raises an error. To use a tested version: %s",
+            "Ray %s was not tested with this package, only Ray %s. If this version has moved a part of Ray that a "
+            "feature needs, using the feature raises an error. To install a tested version, run: %s",
             ray.__version__,
             TRIED,
             _INSTALL,
@@ -37,7 +37,7 @@ def version_error(error: Exception, feature: str) -> RayVersionError:
     """Return the error to raise if a feature needs a part of Ray and ``error`` reports that it is missing."""
     why = str(error).partition(" (")[0]  # the message of an ImportError ends with the file path in parentheses
     return RayVersionError(
-        f"Ray {ray.__version__} lacks a part that {feature} needs: {why}. Ray {TRIED} was tested: {_INSTALL}"
+        f"Ray {ray.__version__} lacks a part that {feature} needs: {why}. Install a tested version, {TRIED}: {_INSTALL}"
     )
 
 
