@@ -80,7 +80,7 @@ def test_a_catalog_round_trips_through_json(tmp_path):
         ),
         pytest.param(
             {"topology": "2x2", "custom": {"TPU": 1}, "accelerator_type": "TPU-V6E"},
-            "has 4 chips, so its nodes cannot have 1 chips each. Use 4 chips on its only node",
+            "has 4 chips, so TPU: 1 on each node is not valid. Use 4 chips on its only node",
             id="too few chips for a slice of one host",
         ),
         pytest.param(

@@ -49,14 +49,14 @@ def test_the_first_line_states_how_many_trials_wait():
 EXPECTED = """\
 # Written by tune-policies: a Ray cluster for 12 trials.
 # 12 trials at once need 3 nodes.
-# A pod requests all CPUs and all memory of its node type. It stays pending indefinitely if less is allocatable on the
-#   machine.
+# A pod requests all CPUs and all memory of its node type. It stays pending indefinitely if the machine has fewer
+#   allocatable CPUs or less allocatable memory.
 # Pods stay pending until Kubernetes adds nodes. For each group with maxReplicas N, create a node pool (gcloud container
 #   node-pools create POOL --enable-autoscaling --total-min-nodes 0 --total-max-nodes N …), or turn on node
 #   auto-provisioning.
-# Ray's images contain neither tune-policies nor a framework such as torch: use an image that contains both, or install
+# Ray's images contain neither tune-policies nor a framework such as torch. Use an image that contains both, or install
 #   them with your job's runtime environment.
-# An affinity prevents pods without GPUs from occupying nodes with GPUs: remove it if all your nodes have GPUs.
+# An affinity prevents pods without GPUs from occupying nodes with GPUs. Remove it if all your nodes have GPUs.
 # The labels of the platform 'gke' select the nodes with GPUs. If you use another platform, set the option platform.
 # Optional fields are commented out. Uncomment and complete the fields that you need in each group.
 apiVersion: ray.io/v1
@@ -555,7 +555,7 @@ def test_the_launcher_installs_the_same_ray_or_runs_the_image():
 def test_a_comment_names_devices_without_software_in_rays_images(node_type, options, expected):
     text = write_cluster(a_design(node_type), WriteOptions(**options))
 
-    assert ("# Ray's images have no software for Intel Gaudi: use an image that contains it." in text) == expected
+    assert ("# Ray's images have no software for Intel Gaudi. Use an image that contains it." in text) == expected
 
 
 @pytest.mark.parametrize("image", [None, "me/ray:1"])

@@ -78,7 +78,9 @@ def _node_resources(amounts: dict[str, float]) -> dict[str, float]:
             )
         if not float(amount).is_integer():
             # Ray's autoscaler only accepts whole numbers in manifests.
-            raise InvalidResourcesError(f"custom resource {name!r} must be a whole number, got {format_amount(amount)}")
+            raise InvalidResourcesError(
+                f"the custom resource {name!r} must be a whole number, got {format_amount(amount)}"
+            )
     return amounts
 
 
@@ -109,8 +111,9 @@ class NodeType(Value):
         min_nodes: The number of nodes that a designed cluster always keeps. If it is above 0, the cluster has a group
             of this type even if the trials do not need it.
         name: A DNS label, which is also the name of the worker group. By default, it is derived from the devices.
-        cpus: The number of CPUs that Ray counts. It must be whole, because Ray's autoscaler cannot read fractions.
-        memory: Host memory: a string such as ``"32GiB"``, or bytes. A design requires it.
+        cpus: The number of CPUs that Ray counts. It must be a whole number, because Ray's autoscaler cannot read
+            fractions.
+        memory: The host memory as a string such as ``"32GiB"`` or in bytes. A design requires this field.
         gpu_memory: Memory of each GPU, such as ``"39GiB"``; ``None`` for the smallest memory of the device type.
         custom: Devices of other families by Ray's resource name, such as ``{"TPU": 4}``, and custom resources.
         accelerator_type: Ray's name of the device type; ``None`` for no devices or devices of an unspecified type.
@@ -182,8 +185,8 @@ class NodeType(Value):
         if shape.chips % chips or (shape.has_one_host and shape.chips != chips):
             needed = f"{shape.chips} chips on its only node" if shape.has_one_host else "4 chips on each node"
             raise InvalidResourcesError(
-                f"a {self.topology} slice of {self.accelerator_type} has {shape.chips} chips, so its nodes cannot "
-                f"have {chips} chips each. Use {needed}"
+                f"a {self.topology} slice of {self.accelerator_type} has {shape.chips} chips, so TPU: {chips} on each "
+                f"node is not valid. Use {needed}"
             )
         if self.num_nodes % self.num_hosts:
             raise InvalidResourcesError(
@@ -306,6 +309,7 @@ class NodeCatalog(Value):
             raise InvalidResourcesError(
                 f"the names of node types must be unique, but {twice[0]!r} is used twice"
                 + (", once for the head" if twice[0] == head.name else "")
+                + ". Rename one of them"
             )
         if head.min_nodes or head.num_hosts > 1:
             raise InvalidResourcesError("the head is a single node: remove min_nodes, and a topology of several hosts")

@@ -1,10 +1,10 @@
 """Chooses the cheapest nodes on which a number of trials with one slot type run at once.
 
 The slot of a trial may depend on the nodes. If each node type has its own slots, a node runs as many trials as
-the policy plans on this node alone. If all trials get the same slot, its CPUs may depend on the node with the fewest
-CPUs per GPU, and its GPU fraction on the GPU with the least memory. Therefore, this module counts in several ways: the
-trials on each node type alone, and the workers of each slot that the policy chooses on any node type. For each way, it
-finds the cheapest nodes, and checks with the policy whether the trials fit on them.
+the policy plans on this node alone. If all trials get the same slot, its CPUs may depend on the node with the lowest
+number of CPUs per GPU, and its GPU fraction on the GPU with the least memory. Therefore, this module counts in several
+ways: the trials on each node type alone, and the workers of each slot that the policy chooses on any node type. For
+each way, it finds the cheapest nodes, and checks with the policy whether the trials fit on them.
 
 A unit is a node, or all hosts of a TPU slice.
 """
@@ -83,7 +83,7 @@ class NodePool(NamedTuple):
         return DesignedGroup(node_type=node_type, min_nodes=least * hosts, max_nodes=units * hosts, num_hosts=hosts)
 
     def with_least(self, units: Units) -> dict[str, int]:
-        """Return ``units`` by name, with each number raised to the units that always exist."""
+        """Return ``units``, where each number is at least the number of units that always exist."""
         return {name: max(units.get(name, 0), self.least.get(name, 0)) for name in sorted({**units, **self.least})}
 
     def capacity(self, units: Units, *, is_expected: bool = True) -> ClusterCapacity:
@@ -195,7 +195,7 @@ def _choose_from(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
 def _sufficient_units(
     policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
 ) -> tuple[dict[str, int], TrialPlan]:
-    """Return units with room for the trials, or as many units as are useful, and the plan on these units."""
+    """Return units with room for the trials, or for as many trials as possible, and the plan on these units."""
     number = 1
     before: TrialPlan | None = None
     while True:
@@ -402,9 +402,9 @@ def _search(items: Sequence[Item], needed: int) -> dict[str, int]:
 
 
 def _portions(item: Item, needed: int) -> Iterator[tuple[int, range]]:
-    """Yield portions whose sums cover every number of pieces, each with the order of the search.
+    """Yield portions whose sums cover every number of pieces, each with the order of the missing amounts in the search.
 
-    In ascending order, a portion can be used repeatedly; in descending order, once.
+    In ascending order, the search can use a portion repeatedly. In descending order, it uses a portion at most once.
     """
     if item.most * item.holds >= needed + item.holds:
         yield 1, range(1, needed + 1)

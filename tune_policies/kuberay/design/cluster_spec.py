@@ -20,7 +20,7 @@ class WorkerGroup(Value):
     """A group of identical worker nodes.
 
     Attributes:
-        resources: The amounts that Ray counts on one node.
+        resources: The resources that Ray counts on one node.
         start_nodes: The number of nodes at the start; ``None`` for ``min_nodes``.
         num_hosts: The number of nodes that are added and removed together, such as the hosts of a TPU slice. All
             numbers of nodes are multiples of this number.

@@ -61,7 +61,7 @@ def compare_policies(
     Args:
         policies: The policies, each with its name.
         nodes: The cluster.
-        catalog: The prices of the nodes, if ``nodes`` is not a list of nodes with its own prices.
+        catalog: The prices of the nodes. It is not used if ``nodes`` is a :class:`NodeCatalog` itself.
         num_trials: The total number of trials, from which the rounds are computed.
     """
     prices = nodes if isinstance(nodes, NodeCatalog) else catalog

@@ -297,7 +297,7 @@ def design_cluster(
     if unknown := [name for name, each in {**node_types, "head": head}.items() if each.memory is None]:
         raise InvalidResourcesError(
             f"the memory of {shorten_names(unknown)} is missing, but pods must request memory. Set the memory that "
-            "the node offers to pods, such as memory: 64GiB"
+            "each node offers to pods, such as memory: 64GiB"
         )
     chosen = _within_limit(policy, pool, num_trials, measured)
     uncapped = chosen.policy.plan(pool.capacity(chosen.units))
@@ -361,7 +361,7 @@ def _num_nodes(pool: NodePool, units: Units) -> int:
 
 
 def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured | None) -> ChosenNodes:
-    """Return the nodes that always exist, and the cheapest nodes for trials that fit neither there nor on the head."""
+    """Return the nodes that always exist, and the cheapest nodes for trials that do not fit on them or on the head."""
     if not pool.least and not pool.head.resources.cpus:
         return _cheapest(policy, pool, num_trials, measured)
     head = pool.head.model_copy(update={"resources": Resources(memory_bytes=pool.head.resources.memory_bytes)})
@@ -394,7 +394,7 @@ def _cheapest(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured:
 
 
 def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str, int]:
-    """Return the number of trials on each group, without trials whose workers run in several groups."""
+    """Return the number of trials in each group, without trials whose workers run in several groups."""
     counts = dict.fromkeys(units, 0)
     left = RemainingCapacity.all_of(pool.capacity(units, is_expected=False))
     for slot in plan.slots:

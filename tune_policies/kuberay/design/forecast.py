@@ -226,7 +226,7 @@ def with_prices(spec: ClusterSpec, catalog: NodeCatalog) -> ClusterSpec:
     """Return the cluster with the prices of the catalog.
 
     A group gets the price of the node type with the same name. Otherwise, it gets the price of the smallest node type
-    that has the same devices and at least as many CPUs. If both have a device type, it must be the same.
+    that has the same devices and at least as many CPUs. If both have a device type, the types must be equal.
     """
     named = {each.name: each for each in catalog.nodes}
     groups = []

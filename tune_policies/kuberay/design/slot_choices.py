@@ -23,7 +23,7 @@ from tune_policies.values.value import shorten_names
 
 
 class Share(NamedTuple):
-    """The trials for the slots of one type.
+    """The policy and the number of trials for the slots of one type.
 
     Attributes:
         policy: The policy for this type alone.
@@ -239,8 +239,8 @@ def choose_by_decision(
 ) -> ChosenNodes | None:
     """Return nodes for the slots in which a trial is cheapest, or ``None`` if fewer than two slot types were measured.
 
-    All trials run in the best slot type. Trials that do not fit there run in the other slot types. If prices of nodes
-    are missing, the decision determines the device: the cheaper device if the decision has prices, else the faster.
+    Trials run in the best slot type. Trials that do not fit in it run in the other slot types. If node
+    prices are missing, the decision determines the best device: by cost if the decision contains costs, else by time.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.

@@ -80,7 +80,7 @@ def _check(
     for problem in problems:
         yield INVALID_FIELD, Found(problem.path, problem.message)
     for path, line in manifest.repeated.items():
-        yield DUPLICATE_KEY, Found(path, f"duplicate key {str(path[-1])!r} in line {line}, with the same value")
+        yield DUPLICATE_KEY, Found(path, f"the key {str(path[-1])!r} is repeated in line {line} with the same value")
     known = {problem.path for problem in problems}
     for path, message in misspelled_fields(manifest):
         if path not in known:

@@ -23,7 +23,10 @@ from tune_policies.kuberay.reading.kuberay_models import (
 )
 
 _NEAR: Final = 0.88
-"""The minimum similarity of a misspelled name and a known field. One additional letter or two swapped letters pass."""
+"""The minimum similarity of a misspelled name and a known field.
+
+A name with an additional letter or two swapped letters reaches it.
+"""
 
 _Fields: TypeAlias = Mapping[str, Union[type[Part], "_Fields", None]]
 """The known fields of a part, each with the type of its value if the value is a part, else ``None``."""

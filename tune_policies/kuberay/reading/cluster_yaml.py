@@ -49,7 +49,7 @@ class ClusterYaml(Part):
 NODE_TYPES: Final = "available_node_types"
 
 LOCAL: Final = "local"
-"""The provider for existing machines, whose addresses the file lists."""
+"""The provider for existing machines. The file lists their addresses."""
 
 LOCAL_TYPE: Final = "local.cluster.node"
 """The node type that Ray uses for all machines of a local cluster."""
@@ -163,7 +163,7 @@ _OBJECT_STORE_FRACTION: Final = 0.3
 """The fraction of a worker's memory for Ray's object store (``DEFAULT_OBJECT_STORE_MEMORY_PROPORTION``)."""
 
 _WITH_DEVICES: Final = re.compile(r"(g|gr|p|dl|trn|inf|vt)\d")
-"""The prefixes of AWS' instance types with accelerators."""
+"""The prefixes of AWS instance types with accelerators."""
 
 
 class InstanceTypes(NamedTuple):

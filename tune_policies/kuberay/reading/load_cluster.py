@@ -128,7 +128,7 @@ def _worker_fields(amounts: Mapping[str, int], labels: dict[str, str], pod: PodS
 def yaml_to_cluster_spec(
     cluster: ClusterYaml, catalog: NodeCatalog | None = None, assumptions: Sequence[str] = ()
 ) -> ClusterSpec:
-    """Return the cluster of a cluster YAML with the resources that Ray's autoscaler counts.
+    """Return the cluster that a cluster YAML describes, with the resources that Ray's autoscaler counts.
 
     Args:
         cluster: The content of the file, with Ray's defaults.
@@ -240,7 +240,9 @@ def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCa
     if found not in (NODE_LIST, SAVED_CLUSTER):
         return _to_spec(_find_in(documents or read_documents(text, source), source, name), source, catalog)
     if name is not None:
-        raise InvalidResourcesError(f"--name selects one of several clusters, but {source} is a {found.name}")
+        raise InvalidResourcesError(
+            f"--name selects one of several clusters, but {source} is a {found.name}. Omit --name"
+        )
     data = parse_data(text, source, max_parts=MAX_PARTS if found is NODE_LIST else MAX_RECORD_PARTS)
     try:
         return NodeCatalog.from_dict(data) if found is NODE_LIST else ClusterCapacity.from_dict(data)
@@ -288,8 +290,8 @@ def _find_in(documents: Sequence[Document], path: str, name: str | None) -> Clus
             problems += [(manifest, problem) for problem in wrong]
     if len(found) > 1:
         raise InvalidResourcesError(
-            f"{path} contains {len(found)} clusters ({_listed(manifests)}): select one by name (plan --name), or move "
-            "it to its own file"
+            f"{path} contains {len(found)} clusters ({_listed(manifests)}): select one by name (plan --name), or write "
+            "each cluster to its own file"
         )
     if problems:
         raise _wrong(problems)

@@ -65,7 +65,7 @@ def ray_counts(group: HeadGroup) -> dict[str, int]:
         )
     known = {name: amount for name, amount in found.items() if amount is not None}
     if "TPU" in known and (shape := slice_shape(group)) is not None:
-        known[shape.head_resource] = 1  # Ray Train reserves a slice with it; the autoscaler counts it on every host
+        known[shape.head_resource] = 1  # Ray Train reserves slices with it. The autoscaler counts it on every host
     return known | custom
 
 

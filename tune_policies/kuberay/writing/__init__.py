@@ -70,29 +70,29 @@ def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
     yield from design.reasons
     nodes = design.node_types
     if options.format == "cluster-yaml":
-        yield "The fields provider and node_config depend on the cloud: complete them."
+        yield "The fields provider and node_config depend on the cloud. Complete them."
         if empty := [node.name for node in nodes if not node.node_config]:
             yield (
-                f"The machine types of {shorten_names(empty)} are missing: add them to node_config, such as "
+                f"The machine types of {shorten_names(empty)} are missing. Add them to node_config, such as "
                 "{InstanceType: g6.xlarge}."
             )
         yield "Optional fields are commented out. Uncomment and complete the fields that you need."
         return
     yield (
-        "A pod requests all CPUs and all memory of its node type. It stays pending indefinitely if less is allocatable "
-        "on the machine."
+        "A pod requests all CPUs and all memory of its node type. It stays pending indefinitely if the machine has "
+        "fewer allocatable CPUs or less allocatable memory."
     )
     if design.groups:
         pools = NODE_POOLS[options.platform]
         yield f"Pods stay pending until Kubernetes adds nodes. For each group with maxReplicas N, {pools}."
     if options.image is None:
         yield (
-            "Ray's images contain neither tune-policies nor a framework such as torch: use an image that contains "
+            "Ray's images contain neither tune-policies nor a framework such as torch. Use an image that contains "
             "both, or install them with your job's runtime environment."
         )
     families = {devices.plugin.family for node in nodes if (devices := devices_of(node)) is not None}
     if options.image is None and (others := sorted(families - _IN_RAYS_IMAGES)):
-        yield f"Ray's images have no software for {', '.join(others)}: use an image that contains it."
+        yield f"Ray's images have no software for {', '.join(others)}. Use an image that contains it."
     unselected = [node for node in nodes if node.accelerator_type and not node_selector(node, options.platform)]
     if unselected:
         types = ", ".join(sorted({str(node.accelerator_type) for node in unselected}))
@@ -102,7 +102,7 @@ def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
         )
     for alike in _selected_alike(nodes, options):
         yield (
-            f"Groups {shorten_names(alike)} select the same nodes, so a small pod may occupy a large node: set "
+            f"Groups {shorten_names(alike)} select the same nodes, so a small pod may occupy a large node. Set "
             "node_selector of each node type."
         )
     if any(map(has_nvidia, nodes)):
@@ -110,7 +110,7 @@ def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
             "Pods without GPUs can run on nodes with GPUs, where they use CPUs and memory that workers need. Add a "
             "taint to nodes with GPUs."
             if options.platform is None
-            else "An affinity prevents pods without GPUs from occupying nodes with GPUs: remove it if all your nodes "
+            else "An affinity prevents pods without GPUs from occupying nodes with GPUs. Remove it if all your nodes "
             "have GPUs."
         )
     if options.platform is not None and any(node.gpus and type_selector(node, options.platform) for node in nodes):
@@ -120,6 +120,6 @@ def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
         )
     yield "Optional fields are commented out. Uncomment and complete the fields that you need in each group."
     if options.job is not None:
-        yield "Nodes and their files are deleted after the job: set storage_path to a bucket or a volume."
+        yield "Nodes and their files are deleted after the job. Set storage_path to a bucket or a volume."
     if any(group.num_hosts > 1 for group in design.groups):
         yield "Slices of several hosts require GKE's Ray operator add-on, which numbers the hosts."

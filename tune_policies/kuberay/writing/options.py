@@ -17,7 +17,7 @@ _VERSION: Final = re.compile(r"([0-9]+)\.([0-9]+)\.[0-9]+((a|b|rc|\.post|\.dev)[
 """Matches a full version, because the tags of Ray's images have three numbers."""
 
 _PYTHON: Final = "py311"
-"""The oldest Python version that tune-policies supports. Ray images without a version in the tag have an older one."""
+"""The oldest Python version that tune-policies supports. Ray images without such a tag have an older Python."""
 
 _IMAGE: Final = re.compile(r"[a-z0-9][a-z0-9._:/@-]*", re.ASCII | re.IGNORECASE)
 
@@ -31,12 +31,12 @@ class WriteOptions(Value):
 
     Attributes:
         format: The format of the file.
-        ray_version: The Ray version of the cluster, 2.50.0 or newer. Programs that use the cluster need the same
-            version.
+        ray_version: The Ray version of the cluster, 2.50.0 or newer. Programs that use the cluster require the
+            same version.
         image: The container image of all pods. The default is Ray's image with Python 3.11, and with CUDA for NVIDIA
             GPUs. It contains neither tune-policies nor a framework.
         job: A command for the head's shell. If it is set, the file is a RayJob, whose cluster is deleted after the
-            command. The image or ``runtime_env`` must contain its code and packages.
+            command. The image or ``runtime_env`` must contain the code and the packages of the command.
         runtime_env: Ray's runtime environment of the job, such as
             ``{"working_dir": "s3://bucket/code.zip", "pip": ["tune-policies"]}``.
         namespace: The namespace in Kubernetes; by default the namespace of the user who applies the manifest.

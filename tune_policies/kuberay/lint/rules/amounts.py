@@ -108,7 +108,7 @@ def _cpus_rounded_up(at: Group[HeadGroup]) -> Iterator[Found]:
 
 @RULES.of_each(workers_of, "memory-not-reserved", "note", _CONFIG)
 def _memory_not_reserved(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """If a node runs out of memory, Kubernetes first kills pods that use more than they requested, and their trials."""
+    """If a node runs out of memory, Kubernetes first kills pods that use more memory than they requested."""
     limit, request = (each.get("memory") for each in (at.container.resources.limits, at.container.resources.requests))
     most, least = exact(limit), exact(request)
     if most is not None and least is not None and least < most:
@@ -131,7 +131,7 @@ def _workers_without_cpus(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """A trial requests one CPU by default, so it never runs on these nodes, even if it needs the GPUs."""
     stated = at.amount("CPU", "num-cpus")
     if stated is not None and exact(stated[1]) == 0:
-        fix = "remove it: 0 is only useful for a head that should not run trials"
+        fix = "remove this amount, because 0 is only useful for a head that should not run trials"
         yield Found(stated[0], f"{at} has 0 CPUs for Ray", fix)
 
 

@@ -65,14 +65,14 @@ def _device_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
 
 
 def _how_to_state(at: Group[HeadGroup], resource: str, key: str, amount: str) -> str:
-    """Return the correction that states the amount of a resource, in the field that the group already uses."""
+    """Return a correction that writes the amount of a resource into the field that the group already uses."""
     if resource == "GPU" and not at.spec.resources:
         return f'write num-gpus: "{amount}" under rayStartParams'
     is_chips = key in NEURON_CHIPS
     what = (
         f"the number of cores of its {amount} Neuron chips (two cores per chip on Inf2 and Trn1)"
         if is_chips
-        else f"the {amount}"
+        else amount
     )
     version = ray_version_of(at.cluster)
     if version is not None and version < READS_GROUP_FIELDS:

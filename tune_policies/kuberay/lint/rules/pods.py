@@ -190,7 +190,7 @@ def _type_contradicted(at: Group[HeadGroup]) -> Iterator[Found]:
     if stated and there and not _is_kind_of(stated, there) and not _is_kind_of(there, stated):
         path = (*at.path, "labels", ACCELERATOR_TYPE) if ACCELERATOR_TYPE in at.spec.labels else at.path
         message = f"{at} states the device type {stated}, but its node selector selects nodes with {there}"
-        yield Found(path, message, "write the type of its nodes in both places")
+        yield Found(path, message, "write the device type of the nodes in both places")
 
 
 def _is_kind_of(name: str, of: str) -> bool:
@@ -216,10 +216,10 @@ def _type_missing(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 
     If the manifest does not state the type, the autoscaler adds no node for a trial that requests it.
     """
-    # Ray's reader derives the resource of TPU slices from their node selectors.
+    # Ray's autoscaler derives the resource of TPU slices from their node selectors.
     if at.is_autoscaling and not states_type(at) and any(ray_resource(key) != "TPU" for key in at.devices):
         fix = f"write labels: {{{ACCELERATOR_TYPE}: …}} with Ray's name of the type if trials request it"
-        yield Found(at.path, f"the device type of {at} is missing, so the autoscaler cannot use it", fix)
+        yield Found(at.path, f"{at} does not state the device type of its nodes for the autoscaler", fix)
 
 
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -299,7 +299,7 @@ def _is_tainted_against(at: Group[HeadGroup], other: Group[HeadGroup]) -> bool:
 
 
 def _tolerates(own: Toleration, taint: Toleration) -> bool:
-    """Return whether a toleration also tolerates the taint of another toleration."""
+    """Return whether a toleration matches a taint, which is given as a toleration of this taint."""
     if own.effect not in (None, "", taint.effect or "NoSchedule"):
         return False
     if own.operator == "Exists":
@@ -313,7 +313,7 @@ def _visible_devices_set(at: Group[HeadGroup]) -> Iterator[Found]:
     for name in sorted(_VARIABLES.keys() & at.environment.keys()) if at.devices else ():
         message = f"{at} sets {name}={at.environment[name]}"
         sets = "it" if _VARIABLES[name] == name else _VARIABLES[name]
-        yield Found(at.variable_path(name), message, f"remove it, because Ray sets {sets} for each trial")
+        yield Found(at.variable_path(name), message, f"remove {name}, because Ray sets {sets} for each trial")
 
 
 @RULES.of_each(
