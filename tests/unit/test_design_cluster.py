@@ -136,7 +136,7 @@ def test_a_slot_type_without_nodes_is_omitted_with_a_reason():
     plan = design_cluster(MixedPolicy(GpuPolicy(), CpuPolicy(cpus=2)), catalog(CPU), 64)
 
     assert groups(plan) == {"cpu": 8}
-    assert any(reason.startswith("no nodes for GpuPolicy") for reason in plan.reasons)
+    assert any(reason.startswith("the design has no nodes for GpuPolicy") for reason in plan.reasons)
 
 
 def test_train_workers_next_to_other_slot_types_have_nodes_with_their_device():

@@ -93,7 +93,7 @@ def _worker(policy: ResourcePolicy) -> _Worker:
                 _check_memory(policy, int(policy.min_gpu_memory), _one_type(policy.accelerator_type))
         case GpuMemoryPolicy():
             _check_memory(policy, int(policy.gpu_memory or 1), _one_type(policy.accelerator_type))
-            if policy.gpu_memory is None:  # with a profile, the trial uses one device
+            if policy.gpu_memory is None:  # with a profile, design for one whole GPU
                 measured = policy.profile.host_memory_bytes if policy.profile is not None else None
                 memory = int(policy.memory or measured or 0) or None
                 amounts = Resources(cpus=policy.cpus or 0, gpus=1, memory_bytes=memory, custom=policy.custom)

@@ -95,7 +95,9 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
         filling.fill(at, filling.num_trials(at) + max(0, num_trials - filling.total))
     if not filling.choices:
         raise next(iter(filling.errors.values()))
-    notes = tuple(f"no nodes for {type(shares[at].policy).__name__}: {e}" for at, e in filling.errors.items())
+    notes = tuple(
+        f"the design has no nodes for {type(shares[at].policy).__name__}: {e}" for at, e in filling.errors.items()
+    )
     units = filling.units()
     # The total is larger if configurations determine the slots, because each type then has room for all trials.
     if len(shares) == 1 or filling.total > num_trials:

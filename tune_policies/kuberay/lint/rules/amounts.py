@@ -157,5 +157,5 @@ def _shm_on_disk(at: Group[HeadGroup]) -> Iterator[Found]:
     volume = _shared_memory(at)
     if volume is not None and volume[1].get("medium") != "Memory":
         message = f"{_SHM} of {at} is an emptyDir without medium: Memory, so it is on the node's disk"
-        fix = "write emptyDir: {medium: Memory}, or remove the volume and its mount, which KubeRay adds by itself"
+        fix = "write emptyDir: {medium: Memory}, or remove the volume and its mount, because KubeRay adds both"
         yield Found(volume[0], message, fix)

@@ -76,7 +76,7 @@ def _how_to_state(at: Group[HeadGroup], resource: str, key: str, amount: str) ->
     )
     version = ray_version_of(at.cluster)
     if version is not None and version < READS_GROUP_FIELDS:
-        return f"write {what} as {resource} in the JSON of the parameter resources of rayStartParams"
+        return f"write {what} as {resource} in the JSON of rayStartParams.resources"
     if is_chips:
         return f"write {what} as {resource} in the group's resources, next to groupName and template"
     return f'write resources: {{{resource}: "{amount}"}} next to groupName and template'
