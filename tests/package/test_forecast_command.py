@@ -105,7 +105,9 @@ def test_assumptions_are_printed_even_if_no_plan_is_feasible(plan):
 
     assert planned.stdout.endswith("caution: the file has no max_workers, so Ray's default for aws is assumed: 2\n")
     assert (planned.returncode, infeasible.returncode, infeasible.stdout) == (0, 1, "")
-    assert "Note that AWS adds the devices of g5.2xlarge to the resources of 'g5'" in infeasible.stderr
+    assert (
+        "Note that Ray adds the devices of the instance type g5.2xlarge to the resources of 'g5'" in infeasible.stderr
+    )
 
 
 TWO = f"{MANIFEST}---{MANIFEST.replace('name: train', 'name: tune').replace('maxReplicas: 4', 'maxReplicas: 2')}"

@@ -80,7 +80,7 @@ def test_a_catalog_round_trips_through_json(tmp_path):
         ),
         pytest.param(
             {"topology": "2x2", "custom": {"TPU": 1}, "accelerator_type": "TPU-V6E"},
-            "has 4 chips, so its nodes cannot have 1 each: use 4 on its only node",
+            "has 4 chips, so TPU: 1 on each node is not valid. Use 4 chips on its only node",
             id="too few chips for a slice of one host",
         ),
         pytest.param(
@@ -95,7 +95,7 @@ def test_a_catalog_round_trips_through_json(tmp_path):
         pytest.param({"memory": "lots"}, "memory must be a number of bytes above 0", id="an invalid memory amount"),
         pytest.param(
             {"tolerations": [{"key": "spot", "value": "yes"}]},
-            "set a value only with 'Equal'",
+            "'Equal' requires a value, and 'Exists' does not allow a value",
             id="a value for nothing",
         ),
     ],
@@ -183,7 +183,7 @@ SLICE = {"cpus": 24, "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E", "topol
 
 @pytest.mark.parametrize("fields", [{"min_nodes": 1}, SLICE], ids=["a minimum", "several hosts"])
 def test_a_head_of_several_nodes_is_refused(fields):
-    with pytest.raises(InvalidResourcesError, match="a cluster has one head"):
+    with pytest.raises(InvalidResourcesError, match="the head is a single node"):
         NodeCatalog(nodes=(node_type(),), head=node_type(name="boss", **fields))
 
 

@@ -136,7 +136,7 @@ def test_a_slot_type_without_nodes_is_omitted_with_a_reason():
     plan = design_cluster(MixedPolicy(GpuPolicy(), CpuPolicy(cpus=2)), catalog(CPU), 64)
 
     assert groups(plan) == {"cpu": 8}
-    assert any(reason.startswith("no nodes for GpuPolicy") for reason in plan.reasons)
+    assert any(reason.startswith("the design has no nodes for GpuPolicy") for reason in plan.reasons)
 
 
 def test_train_workers_next_to_other_slot_types_have_nodes_with_their_device():
@@ -185,7 +185,7 @@ def test_a_decision_does_not_apply_to_gpus_of_other_types():
     plan = design_cluster(policy, catalog(L4, A100, CPU), 64, decision=a_decision("A100"))
 
     assert groups(plan) == {"cpu": 8}
-    assert "not used, because the benchmark measured only A100: l4" in plan.reasons
+    assert "the design does not use l4, because the benchmark measured only A100" in plan.reasons
 
 
 def test_without_prices_the_answer_of_the_decision_is_used():
@@ -265,7 +265,7 @@ def test_with_too_few_nodes_in_the_catalog_as_many_trials_run_as_fit():
 
     assert groups(plan) == {"l4": 3}
     assert plan.reasons[1:] == (
-        "3 of 64 trials run at once because the catalog has no more such nodes; the others wait",
+        "3 of 64 trials run at once because the catalog has no more such nodes; the other trials wait",
         "all 64 trials at once would need 64 l4 nodes: raise count",
     )
 
@@ -276,13 +276,16 @@ def test_with_too_few_nodes_in_the_catalog_as_many_trials_run_as_fit():
         (
             AutoscalingPolicy(GpuPolicy(gpus=0.5), max_nodes_to_add=2),
             (
-                "4 of 12 trials run at once because max_nodes_to_add is 2; the others wait",
+                "4 of 12 trials run at once because max_nodes_to_add is 2; the other trials wait",
                 "all 12 trials at once would need 6 l4 nodes: raise max_nodes_to_add",
             ),
         ),
         (
             CappedPolicy(GpuPolicy(gpus=0.5), 4),
-            ("4 of 12 trials run at once because the policy or its nodes allow no more; the others wait",),
+            (
+                "4 of 12 trials run at once because the policy or the available nodes do not allow more trials; the "
+                "other trials wait",
+            ),
         ),
     ],
     ids=["the limit of nodes", "the cap of the policy"],
@@ -549,7 +552,7 @@ def test_without_a_catalog_nodes_suit_the_policy(policy, name, resources):
         ),
         pytest.param(
             GpuMemoryPolicy(gpu_memory="60GiB", accelerator_type="T4"),
-            "use a type with more",
+            "Types with enough memory: A100",
             id="a GPU type that is too small",
         ),
         pytest.param(SelectingPolicy(CpuPolicy(), label_selector={"zone": "eu"}), "pass a catalog", id="labels"),

@@ -125,7 +125,9 @@ def test_a_device_type_that_the_autoscaler_cannot_find_is_a_caution(is_counted):
 
     forecast = forecast_trials(wanted, cluster(group(accelerator_type="L4", is_type_counted=is_counted)))
 
-    assert any("is missing in the resources of group 'gpu'" in caution for caution in forecast.cautions) != is_counted
+    assert (
+        any("the resources of group 'gpu' do not include it" in caution for caution in forecast.cautions) != is_counted
+    )
 
 
 def test_only_whole_slices_are_added():

@@ -87,11 +87,11 @@ def test_a_measurement_on_whole_gpus_does_not_apply_to_parts():
 
     plan = design_cluster(policy, catalog, 4, decision=a_decision("A100"))
 
-    assert "not used, because the benchmark measured only A100: parts" in plan.reasons
+    assert "the design does not use parts, because the benchmark measured only A100" in plan.reasons
 
 
 @pytest.mark.parametrize("key", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"])
 def test_a_pod_with_several_parts_is_refused(key):
     """CUDA shows a process at most one MIG device, and two time slices may belong to one GPU."""
-    with pytest.raises(InvalidResourcesError, match="set gpus to 1"):
+    with pytest.raises(InvalidResourcesError, match="Set gpus to 1"):
         NodeCatalog(nodes=(parts(key, gpus=2),))

@@ -267,8 +267,8 @@ def test_unknown_devices_that_aws_adds_are_an_assumption(load):
 
     assert cluster.groups[0].resources == Resources(cpus=4)
     assert cluster.assumptions == (
-        "AWS adds the devices of g5.xlarge to the resources of 'gpu', but the plan does not count them: pass --nodes a "
-        "list of nodes with this type, or add them to resources",
+        "Ray adds the devices of the instance type g5.xlarge to the resources of 'gpu', but the plan does not count "
+        "them. Pass a list of nodes with this type as --nodes, or add them to resources",
     )
 
 
@@ -296,28 +296,28 @@ def test_default_node_types_are_an_assumption(load):
     [
         pytest.param(
             ON_AWS,
-            "'gpu' has no resources in the file: AWS fills them in by the instance type g5.xlarge; pass --nodes a "
-            "list of nodes with this type, or add resources",
+            "'gpu' has no resources in the file, because Ray looks them up for the instance type g5.xlarge. Pass a "
+            "list of nodes with this type as --nodes, or add resources",
             id="the instance types of AWS",
         ),
         pytest.param(
             ON_AWS.replace("{}", "{CPU: 4}").replace("CPU: 0", "").replace("max_workers: 6", "max_workers: 0"),
-            "'head' has no resources in the file: AWS fills them in by the instance type m5.large",
+            "'head' has no resources in the file, because Ray looks them up for the instance type m5.large",
             id="a cluster with only a head",
         ),
         pytest.param(
             ON_AWS.replace("{InstanceType: g5.xlarge}", "{LaunchTemplate: {}}"),
-            "'gpu' has no resources, and AWS cannot fill them in without InstanceType",
+            "'gpu' has no resources, and Ray cannot look them up without InstanceType",
             id="an AWS node without an instance type",
         ),
         pytest.param(
             ON_AWS.replace("type: aws", "type: gcp"),
-            "'gpu' has no resources, which Ray looks up for AWS only",
+            "'gpu' has no resources, and Ray looks them up only on AWS",
             id="an instance type of another cloud",
         ),
         pytest.param(
             "cluster_name: lab\nprovider: {type: local, head_ip: 10.0.0.1, worker_ips: [10.0.0.2]}\n",
-            "because Ray reads them from each machine when it starts",
+            "because Ray detects them when each machine starts",
             id="existing machines",
         ),
         pytest.param(
@@ -327,12 +327,12 @@ def test_default_node_types_are_an_assumption(load):
         ),
         pytest.param(
             manifest([{"rayStartParams": {"num-gpus": "x"}}], enableInTreeAutoscaling=False),
-            "num-gpus: 'x' is not a whole number, which ray start requires",
+            "num-gpus is 'x', but ray start requires a whole number",
             id="a num-gpus that is not a number",
         ),
         pytest.param(
             manifest([{"rayStartParams": {"resources": '{"mine": 1}'}}], enableInTreeAutoscaling=False),
-            "resources: Ray cannot read",
+            "Ray cannot read the rayStartParams resources",
             id="invalid resources of ray start",
         ),
         pytest.param(
@@ -340,11 +340,11 @@ def test_default_node_types_are_an_assumption(load):
         ),
         pytest.param(
             manifest([{"rayStartParams": {"num-gpus": "0.5"}}]),
-            "num-gpus: '0.5' is not a whole number",
+            "num-gpus is '0.5', but ray start requires a whole number",
             id="half a GPU",
         ),
         pytest.param(
-            manifest([{"rayStartParams": {"resources": "{a: 1}"}}]), "resources: Ray cannot read", id="not JSON"
+            manifest([{"rayStartParams": {"resources": "{a: 1}"}}]), "Ray cannot read the rayStartParams", id="not JSON"
         ),
         pytest.param(
             manifest([{"minReplicas": 3, "maxReplicas": 2}]), "'gpu': min_nodes=3 exceeds max_nodes=2", id="min"

@@ -42,23 +42,23 @@ def test_the_first_line_states_how_many_trials_wait():
     text = write_cluster(a_design(num_trials=100))
 
     assert text.startswith(
-        "# Written by tune-policies: a Ray cluster for 100 trials (12 run at once, the others wait).\n"
+        "# Written by tune-policies: a Ray cluster for 100 trials (12 run at once, the other trials wait).\n"
     )
 
 
 EXPECTED = """\
 # Written by tune-policies: a Ray cluster for 12 trials.
 # 12 trials at once need 3 nodes.
-# A pod requests all CPUs and all memory of its node type. It stays pending indefinitely if less is allocatable on the
-#   machine.
-# Pods stay pending until Kubernetes adds nodes. With N as maxReplicas of a group: create a node pool for each group
-#   (gcloud container node-pools create POOL --enable-autoscaling --total-min-nodes 0 --total-max-nodes N …), or turn on
-#   node auto-provisioning.
-# Ray's images contain neither tune-policies nor a framework such as torch: use an image that contains both, or install
+# A pod requests all CPUs and all memory of its node type. It stays pending indefinitely if the machine has fewer
+#   allocatable CPUs or less allocatable memory.
+# Pods stay pending until Kubernetes adds nodes. For each group with maxReplicas N, create a node pool (gcloud container
+#   node-pools create POOL --enable-autoscaling --total-min-nodes 0 --total-max-nodes N …), or turn on node
+#   auto-provisioning.
+# Ray's images contain neither tune-policies nor a framework such as torch. Use an image that contains both, or install
 #   them with your job's runtime environment.
-# An affinity prevents pods without GPUs from occupying nodes with GPUs: remove it if all your nodes have GPUs.
-# Nodes with GPUs are selected by the labels of 'gke': if your platform differs, set it.
-# Optional fields are commented out: complete those that you need, in each group.
+# An affinity prevents pods without GPUs from occupying nodes with GPUs. Remove it if all your nodes have GPUs.
+# The labels of the platform 'gke' select the nodes with GPUs. If you use another platform, set the option platform.
+# Optional fields are commented out. Uncomment and complete the fields that you need in each group.
 apiVersion: ray.io/v1
 kind: RayCluster
 metadata:
@@ -351,10 +351,10 @@ def test_pods_with_gpus_tolerate_azures_recommended_taint_on_aks():
     ("platform", "message"),
     [
         ("gke", "--total-max-nodes N"),
-        ("eks", "managed node group for each group, with minSize 0, maxSize N"),
+        ("eks", "managed node group with minSize 0, maxSize N"),
         ("aks", "--enable-cluster-autoscaler --min-count 0"),
-        ("karpenter", "a NodePool of Karpenter"),
-        (None, "an autoscaler of nodes"),
+        ("karpenter", "create a NodePool that allows"),
+        (None, "an autoscaler that adds them"),
     ],
 )
 def test_a_comment_explains_how_the_platform_adds_nodes(platform, message):
@@ -467,21 +467,21 @@ NO_KEY = cpu_type(custom={"MBLT": 1})
         ),
         (a_design(gpu_type(name="headgroup")), {}, "'headgroup' is used twice"),
         (a_design(gpu_type(), gpu_type()), {"format": "cluster-yaml"}, "'l4' is used twice"),
-        (a_design(NO_KEY), {}, "set device_key to the resource that your cluster uses"),
+        (a_design(NO_KEY), {}, "Set device_key to the resource that your cluster uses"),
         (
             a_design(gpu_type(device_key="amd.com/gpu")),
             {},
-            "has devices of NVIDIA GPU, but its device_key 'amd.com/gpu'",
+            "has devices of the family NVIDIA GPU, but its device_key 'amd.com/gpu'",
         ),
-        (a_design(gpu_type(device_key="google.com/tpu")), {}, "is for devices of Google TPU"),
+        (a_design(gpu_type(device_key="google.com/tpu")), {}, "is for the family Google TPU"),
         (a_design(TPU_V2), {}, "only supports TPU-V4, TPU-V5P"),
         (a_design(cpu_type(custom={"TPU": 4})), {}, "TPUs of any type"),
         (
             a_design(cpu_type(custom={"TPU": 2}, accelerator_type="TPU-V6E")),
             {},
-            "one host with 2 chips: set the topology",
+            "one host with 2 chips. Set the topology",
         ),
-        (a_design(cpu_type(custom={"vgpu": 2})), {}, "would interpret the custom resource 'vgpu' as Ray's own"),
+        (a_design(cpu_type(custom={"vgpu": 2})), {}, "would interpret the custom resource 'vgpu'"),
         (
             a_design(TPU_V7),
             {"ray_version": "2.50.0"},
@@ -555,7 +555,7 @@ def test_the_launcher_installs_the_same_ray_or_runs_the_image():
 def test_a_comment_names_devices_without_software_in_rays_images(node_type, options, expected):
     text = write_cluster(a_design(node_type), WriteOptions(**options))
 
-    assert ("# Ray's images have no software for Intel Gaudi: use an image that contains it." in text) == expected
+    assert ("# Ray's images have no software for Intel Gaudi. Use an image that contains it." in text) == expected
 
 
 @pytest.mark.parametrize("image", [None, "me/ray:1"])

@@ -1,4 +1,4 @@
-"""The catalog: a user's list of nodes that exist or can be rented, with their numbers and prices.
+"""The catalog: a user's list of nodes that exist or can be rented, with their counts and prices.
 
 ``plan --cluster`` plans on these nodes, ``kuberay design --nodes`` chooses among them, and
 ``plan --cluster FILE --nodes`` reads their prices.
@@ -29,7 +29,7 @@ _DNS_LABEL: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 _DOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _KEY: Final = re.compile(r"[a-zA-Z0-9]([-._a-zA-Z0-9]{0,61}[a-zA-Z0-9])?")
-"""The parts of an extended resource's name before and after the slash."""
+"""Patterns of the parts of an extended resource's name before (``_DOMAIN``) and after (``_KEY``) the slash."""
 
 
 def check_dns_label(name: str) -> str:
@@ -54,7 +54,7 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
 
 
 def _node_selector(labels: dict[str, str]) -> dict[str, str]:
-    # Kubernetes allows empty label values, but Ray does not.
+    # Kubernetes allows empty label values, unlike Ray, so they are replaced for this check.
     _labels({key: value or "none" for key, value in labels.items()})
     return labels
 
@@ -77,13 +77,15 @@ def _node_resources(amounts: dict[str, float]) -> dict[str, float]:
                 f"custom resource {name!r} is Ray's name of a device type: use accelerator_type"
             )
         if not float(amount).is_integer():
-            # Ray's reader of manifests accepts whole numbers only.
-            raise InvalidResourcesError(f"custom resource {name!r} must be a whole number, got {format_amount(amount)}")
+            # Ray's autoscaler only accepts whole numbers in manifests.
+            raise InvalidResourcesError(
+                f"the custom resource {name!r} must be a whole number, got {format_amount(amount)}"
+            )
     return amounts
 
 
 class Toleration(Value):
-    """A toleration of a pod, with the fields of Kubernetes. An ``effect`` of ``None`` matches all effects."""
+    """A toleration of a pod, with the same fields as in Kubernetes. An ``effect`` of ``None`` matches all effects."""
 
     key: str
     operator: Literal["Exists", "Equal"] = "Exists"
@@ -94,8 +96,8 @@ class Toleration(Value):
     def _value_must_be_compared(self) -> Self:
         if (self.operator == "Equal") != (self.value is not None):
             raise InvalidResourcesError(
-                f"the toleration of {self.key!r} has operator={self.operator!r} and value={self.value!r}: set a value "
-                "only with 'Equal'"
+                f"the toleration of {self.key!r} has operator={self.operator!r} and value={self.value!r}, but 'Equal' "
+                "requires a value, and 'Exists' does not allow a value"
             )
         return self
 
@@ -109,21 +111,22 @@ class NodeType(Value):
         min_nodes: The number of nodes that a designed cluster always keeps. If it is above 0, the cluster has a group
             of this type even if the trials do not need it.
         name: A DNS label, which is also the name of the worker group. By default, it is derived from the devices.
-        cpus: The number of CPUs that Ray counts, without fractions because KubeRay's autoscaler does not read them.
-        memory: Host memory: a string such as ``"32GiB"``, or bytes. A design requires it.
-        gpu_memory: Memory of each GPU, such as ``"39GiB"``; ``None`` for the smallest memory of its device type.
+        cpus: The number of CPUs that Ray counts. It must be a whole number, because Ray's autoscaler cannot read
+            fractions.
+        memory: The host memory as a string such as ``"32GiB"`` or in bytes. A design requires this field.
+        gpu_memory: Memory of each GPU, such as ``"39GiB"``; ``None`` for the smallest memory of the device type.
         custom: Devices of other families by Ray's resource name, such as ``{"TPU": 4}``, and custom resources.
-        accelerator_type: Ray's name of its device type; ``None`` for no devices or any type.
+        accelerator_type: Ray's name of the device type; ``None`` for no devices or devices of an unspecified type.
         topology: The topology of its TPU slices, such as ``"4x4"``. The nodes of a slice are added and removed
             together.
-        device_key: The Kubernetes resource of its devices; by default the resource of the family's device plugin. For
-            parts of GPUs, use ``"nvidia.com/mig-1g.10gb"`` or ``"nvidia.com/gpu.shared"``.
+        device_key: The Kubernetes resource of its devices; by default, the resource that their device plugin registers.
+            For parts of GPUs, use ``"nvidia.com/mig-1g.10gb"`` or ``"nvidia.com/gpu.shared"``.
         price_per_hour: The price of one node in the catalog's currency, if known.
         labels: Ray's node labels, in addition to the label of its device type.
         node_selector: Kubernetes labels that select the nodes for its pods, in addition to the labels of its device
             type.
         tolerations: Tolerations of its pods, in addition to the toleration for its device family.
-        node_config: Fields that Ray's launcher passes to the cloud, such as ``{"InstanceType": "g6.xlarge"}``.
+        node_config: Fields that Ray's launcher passes to the cloud provider, such as ``{"InstanceType": "g6.xlarge"}``.
 
     Raises:
         InvalidResourcesError: A field is wrong, or the fields contradict each other.
@@ -151,8 +154,8 @@ class NodeType(Value):
         devices = self.devices
         if len(devices) > 1:
             raise InvalidResourcesError(
-                f"{self._title} has devices of several kinds ({', '.join(devices)}), but a pod can only have one: "
-                "write a node type for each"
+                f"{self._title} has devices of several kinds ({', '.join(devices)}), but a pod can only have "
+                "devices of one kind. Define a node type for each kind"
             )
         for resource, amount in devices.items():
             if resource != "GPU":
@@ -180,10 +183,10 @@ class NodeType(Value):
         check_topology(self.topology, self.accelerator_type)
         shape = SliceShape(self.topology, self.accelerator_type)
         if shape.chips % chips or (shape.has_one_host and shape.chips != chips):
-            needed = f"{shape.chips} on its only node" if shape.has_one_host else "4 on each node"
+            needed = f"{shape.chips} chips on its only node" if shape.has_one_host else "4 chips on each node"
             raise InvalidResourcesError(
-                f"a {self.topology} slice of {self.accelerator_type} has {shape.chips} chips, so its nodes cannot "
-                f"have {chips} each: use {needed}"
+                f"a {self.topology} slice of {self.accelerator_type} has {shape.chips} chips, so TPU: {chips} on each "
+                f"node is not valid. Use {needed}"
             )
         if self.num_nodes % self.num_hosts:
             raise InvalidResourcesError(
@@ -212,12 +215,12 @@ class NodeType(Value):
 
     @property
     def resources(self) -> Resources:
-        """The amounts that Ray counts on one node."""
+        """The resources that Ray counts on one node."""
         return Resources(cpus=self.cpus, gpus=self.gpus, memory_bytes=self.memory, custom=self.custom)
 
     @property
     def num_nodes(self) -> int:
-        """The number of nodes that a plan counts."""
+        """The number of nodes in a plan: ``count``, or one node or the hosts of one TPU slice."""
         return self.num_hosts if self.count is None else self.count
 
     @property
@@ -228,13 +231,13 @@ class NodeType(Value):
 
     @property
     def gpu_parts(self) -> tuple[GpuDevice, ...] | None:
-        """The parts of GPUs of one node, or ``None`` if its GPUs are whole."""
+        """The parts of GPUs of one node (empty if their memory is unknown), or ``None`` if it has only whole GPUs."""
         keys = () if self.device_key is None else (self.device_key,)
         return parts_of_gpus(keys, self.node_selector, self.gpus) if self.gpus else None
 
     @property
     def known_gpus(self) -> tuple[GpuDevice, ...] | None:
-        """The GPUs of one node, or ``None`` if neither ``gpu_memory`` nor a MIG profile defines their memory."""
+        """The GPUs of one node; empty or ``None`` if neither ``gpu_memory`` nor a MIG profile defines their memory."""
         if self.gpu_memory is None or not self.gpus:
             return self.gpu_parts
         name = self.accelerator_type or "GPU"
@@ -249,7 +252,7 @@ class NodeType(Value):
 
     @property
     def ray_labels(self) -> dict[str, str]:
-        """Ray's node labels, with the label of the device type, which Ray adds when it detects the devices."""
+        """Ray's node labels, including the label of the device type that Ray adds when it detects the devices."""
         own = {} if self.accelerator_type is None else {ACCELERATOR_TYPE: self.accelerator_type}
         return {**own, **self.labels}
 
@@ -263,7 +266,7 @@ def node_type_name(cpus: int, resource: str | None, devices: int, accelerator_ty
 
 
 def _named(node_types: tuple[NodeType, ...]) -> tuple[NodeType, ...]:
-    """Return the node types, each with a name."""
+    """Return the node types, with a unique name for each node type that has none."""
     taken = {each.name for each in node_types}
     named = []
     for each in node_types:
@@ -279,10 +282,10 @@ def _named(node_types: tuple[NodeType, ...]) -> tuple[NodeType, ...]:
 
 
 class NodeCatalog(Value):
-    """A list of nodes.
+    """A list of the available nodes.
 
     Attributes:
-        nodes: The types of worker nodes, each with its ``count``; at most 200.
+        nodes: The types of worker nodes, each with its ``count``; at most 200 types.
         head: The head node; by default a small node, :data:`HEAD`. It runs trials only if it has devices.
         currency: The currency of the prices.
         date: The date of the prices, such as ``2026-11-21``.
@@ -306,16 +309,17 @@ class NodeCatalog(Value):
             raise InvalidResourcesError(
                 f"the names of node types must be unique, but {twice[0]!r} is used twice"
                 + (", once for the head" if twice[0] == head.name else "")
+                + ". Rename one of them"
             )
         if head.min_nodes or head.num_hosts > 1:
-            raise InvalidResourcesError("a cluster has one head: it cannot have min_nodes or slices of several hosts")
+            raise InvalidResourcesError("the head is a single node: remove min_nodes, and a topology of several hosts")
         for each in (head, *self.nodes):
             if each.gpu_parts is not None and each.gpus > 1:
-                # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/: CUDA shows at most one instance to a
-                # process, and several time slices may belong to one GPU, but Ray assumes devices 0 to n - 1.
+                # A process can use at most one MIG instance, and several time slices may belong to one GPU, but Ray
+                # assumes devices 0 to n - 1. Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
                 raise InvalidResourcesError(
-                    f"node type {each.name!r} has {each.gpus} parts of GPUs in a pod, but CUDA shows only one of them "
-                    "to a process: set gpus to 1, and the CPUs and the memory to the needs of one part"
+                    f"node type {each.name!r} has {each.gpus} parts of GPUs in a pod, but a process can use only "
+                    "one of them. Set gpus to 1, and reduce the CPUs and the memory to the amounts for one part"
                 )
         return self
 
@@ -340,27 +344,27 @@ HEAD = NodeType(name="head", cpus=2, memory=8 * 2**30)
 
 _MIG_KEY: Final = re.compile(r"nvidia\.com/mig-(.+)")
 _PROFILE: Final = re.compile(r"\d+g\.(\d{1,9})gb\b.*")
-"""A profile's name ends with its nominal memory: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/."""
+"""Matches a MIG profile with its nominal memory in GB: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/."""
 
 _MIG_MARGIN: Final = 0.05
-"""A MIG instance may have less memory than its name states, by up to this fraction.
+"""The fraction by which the memory of a MIG instance may be smaller than its name states.
 
 ``nvidia-smi mig -lgip`` lists ``1g.18gb`` of an H200 with 16.00 GiB, 4.6 % less than 18 GB.
 """
 
 _GKE_PROFILE: Final = "cloud.google.com/gke-gpu-partition-size"
 _GKE_SHARING: Final = "cloud.google.com/gke-gpu-sharing-strategy"
-"""GKE also uses the key ``nvidia.com/gpu`` for parts of GPUs, and marks their nodes with these labels."""
+"""GKE also uses the key ``nvidia.com/gpu`` for parts of GPUs, and adds these two labels to their nodes."""
 
 
 def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int) -> tuple[GpuDevice, ...] | None:
     """Return the devices of a pod with ``number`` parts of GPUs, or ``None`` if its GPUs are whole.
 
-    Each MIG instance has its own memory: the nominal size less ``_MIG_MARGIN``. Time slices share the memory of one
+    Each MIG instance has its own memory, the nominal size less ``_MIG_MARGIN``. Time slices share the memory of one
     GPU with other pods, so their memory is unknown and the result is empty.
 
     Args:
-        keys: The resources that the pod requests from Kubernetes.
+        keys: The names of the Kubernetes resources that the pod requests.
         selector: The node selector of the pod.
         number: The number of parts.
     """

@@ -1,12 +1,12 @@
 """Chooses the cheapest nodes on which a number of trials with one slot type run at once.
 
 The slot of a trial may depend on the nodes. If each node type has its own slots, a node runs as many trials as
-the policy plans on this node alone. If all trials get the same slot, its CPUs may depend on the node with the fewest
-CPUs per GPU, and its GPU fraction on the GPU with the least memory. Therefore, this module counts in several ways: the
-trials on each node type alone, and the workers of each slot that the policy chooses on any node type. For each way, it
-finds the cheapest nodes, and checks with the policy whether the trials fit on them.
+the policy plans on this node alone. If all trials get the same slot, its CPUs may depend on the node with the lowest
+number of CPUs per GPU, and its GPU fraction on the GPU with the least memory. Therefore, this module counts in several
+ways: the trials on each node type alone, and the workers of each slot that the policy chooses on any node type. For
+each way, it finds the cheapest nodes, and checks with the policy whether the trials fit on them.
 
-Nodes are counted in units: a node, or all hosts of a TPU slice.
+A unit is a node, or all hosts of a TPU slice.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -35,16 +35,16 @@ Units = Mapping[str, int]
 MOST_NODES_OF_TYPE: Final = 10_000
 _MOST_NODES: Final = 100_000
 _LEAST_LIMIT: Final = 1000
-"""A type has at most ``MOST_NODES_OF_TYPE`` nodes. All types together have at most ``_MOST_NODES``, divided evenly.
+"""The maximum number of nodes of a type is ``_MOST_NODES`` divided by the number of types.
 
-Even with many types, the limit of a type is at least ``_LEAST_LIMIT``.
+It is at least ``_LEAST_LIMIT`` and at most ``MOST_NODES_OF_TYPE``.
 """
 
 _NO_LIMIT: Final = 1_000
 """The maximum number of units of a node type without a ``count``."""
 
 _PER_MONEY: Final = 10**6
-"""Prices are added up in whole millionths, so that equal sums compare as equal."""
+"""Prices are added up in whole millionths of the currency, so that equal sums compare as equal."""
 
 
 class NodePool(NamedTuple):
@@ -77,19 +77,19 @@ class NodePool(NamedTuple):
         return tuple(self.group(name, 1).spec.nodes(self.node_types[name].num_hosts, is_expected=True))
 
     def group(self, name: str, units: int) -> DesignedGroup:
-        """Return the worker group of a number of units."""
+        """Return a worker group with this number of units."""
         node_type = self.node_types[name]
         hosts, least = node_type.num_hosts, min(units, self.least.get(name, 0))
         return DesignedGroup(node_type=node_type, min_nodes=least * hosts, max_nodes=units * hosts, num_hosts=hosts)
 
     def with_least(self, units: Units) -> dict[str, int]:
-        """Return the units, with at least the units that always exist."""
+        """Return ``units``, where each number is at least the number of units that always exist."""
         return {name: max(units.get(name, 0), self.least.get(name, 0)) for name in sorted({**units, **self.least})}
 
     def capacity(self, units: Units, *, is_expected: bool = True) -> ClusterCapacity:
         """Return the cluster with these units and the units that always exist.
 
-        If ``is_expected`` is true, the other nodes are marked as nodes that do not exist yet.
+        If ``is_expected`` is true, nodes that do not always exist are marked as nodes that do not exist yet.
         """
         groups = [self.group(name, number) for name, number in self.with_least(units).items() if number]
         nodes = (
@@ -134,7 +134,7 @@ _SPARE: Final = (0, 1, 2, 4, 8, 16, 32, 64)
 
 
 class NodeChoice(NamedTuple):
-    """Nodes for the trials of one policy, its plan on them, and the number of trials that run there at once."""
+    """Nodes for the trials of one policy, the policy's plan on these nodes, and the number of concurrent trials."""
 
     units: Units
     plan: TrialPlan
@@ -148,17 +148,17 @@ def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
         policy: A policy with one slot type.
         pool: The node types.
         most: The maximum number of units of each node type.
-        num_trials: The number of trials.
+        num_trials: The number of trials to run at once.
 
     Raises:
-        InfeasibleRequestError: Not even one trial fits on all units.
+        InfeasibleRequestError: Not even one trial fits on all units together.
     """
     most = {name: number for name, number in sorted(most.items()) if number and name in pool.node_types}
     try:
         return _choose_from(policy, pool, most, num_trials)
     except InfeasibleRequestError:
-        # Ray does not distinguish parts of GPUs from whole GPUs of their type. If some of these devices have too little
-        # memory, trials can only use nodes with the same devices.
+        # Ray does not distinguish parts of GPUs from whole GPUs of the same type. If parts have too little memory for a
+        # trial, choose nodes with one kind of GPU only.
         found = list(_choose_per_gpu_kind(policy, pool, most, num_trials))
         if not found:
             raise
@@ -195,7 +195,7 @@ def _choose_from(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
 def _sufficient_units(
     policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
 ) -> tuple[dict[str, int], TrialPlan]:
-    """Return units with room for the trials, or as many units as are useful, and the plan on these units."""
+    """Return units with room for the trials, or for as many trials as possible, and the plan on these units."""
     number = 1
     before: TrialPlan | None = None
     while True:
@@ -220,13 +220,13 @@ def _sufficient_units(
 
 
 def _is_limited(plan: TrialPlan, before: TrialPlan) -> bool:
-    """Return whether a plan on more nodes has as many trials as the plan before, in the same slots."""
+    """Return whether ``plan`` has as many trials in the same slots as ``before``, although it has more nodes."""
     same = plan.slots[0].worker == before.slots[0].worker
     return same and plan.min_concurrent_trials == before.min_concurrent_trials
 
 
 class _Count(NamedTuple):
-    """A way of counting: the workers in a unit of each type, the workers of a trial, and whether they use devices."""
+    """A way of counting: the workers per unit of each type, the workers per trial, and whether workers use devices."""
 
     in_unit: Mapping[str, int]
     per_trial: int
@@ -324,12 +324,12 @@ _Link = tuple["_Link | None", str, int]
 
 
 class Item(NamedTuple):
-    """An item of the knapsack problem. Among equal covers, the first by name is chosen.
+    """An item of the knapsack problem. Among covers of equal cost, the first by name is chosen.
 
     Attributes:
         holds: The contribution of one piece to the cover.
         most: The maximum number of pieces.
-        cost: The cost of one piece, as a tuple of numbers of at least 0 that are compared in order.
+        cost: The cost of one piece, as a tuple of non-negative numbers that is compared in order.
     """
 
     name: str
@@ -339,7 +339,7 @@ class Item(NamedTuple):
 
 
 def cheapest_cover(items: Sequence[Item], needed: int) -> dict[str, int] | None:
-    """Return the cheapest numbers of pieces that cover ``needed``, or ``None`` if even all pieces are not enough.
+    """Return the cheapest numbers of pieces, by item, that cover ``needed``, or ``None`` if all pieces are not enough.
 
     This is the bounded knapsack problem in its covering form. Dynamic programming over the missing amount solves it
     exactly.
@@ -402,9 +402,9 @@ def _search(items: Sequence[Item], needed: int) -> dict[str, int]:
 
 
 def _portions(item: Item, needed: int) -> Iterator[tuple[int, range]]:
-    """Yield portions whose sums cover every number of pieces, each with the order of the search.
+    """Yield portions whose sums cover every number of pieces, each with the order of the missing amounts in the search.
 
-    In ascending order, a portion can be used repeatedly; in descending order, once.
+    In ascending order, the search can use a portion repeatedly. In descending order, it uses a portion at most once.
     """
     if item.most * item.holds >= needed + item.holds:
         yield 1, range(1, needed + 1)

@@ -17,10 +17,10 @@ MOST_NODES: Final = 10_000
 
 
 class WorkerGroup(Value):
-    """A group of equal worker nodes.
+    """A group of identical worker nodes.
 
     Attributes:
-        resources: The amounts that Ray counts on one node.
+        resources: The resources that Ray counts on one node.
         start_nodes: The number of nodes at the start; ``None`` for ``min_nodes``.
         num_hosts: The number of nodes that are added and removed together, such as the hosts of a TPU slice. All
             numbers of nodes are multiples of this number.
@@ -57,7 +57,7 @@ class WorkerGroup(Value):
 
     @classmethod
     def of(cls, node_type: NodeType, **numbers: int) -> Self:
-        """Return a group of nodes of one type. ``numbers`` are numbers of nodes, such as ``max_nodes``."""
+        """Return a group of nodes of one type. ``numbers`` are fields such as ``max_nodes``."""
         return cls(
             name=node_type.name,
             resources=node_type.resources,
@@ -113,7 +113,7 @@ class WorkerGroup(Value):
 def head_of(node_type: NodeType) -> NodeCapacity:
     """Return the head node with the resources that Ray counts.
 
-    A head without devices has memory for Train's drivers, but no CPUs.
+    A head without devices has memory for trial drivers, but no CPUs.
     """
     if not node_type.devices:
         return NodeCapacity(node_id="head", resources=Resources(memory_bytes=node_type.memory), is_head=True)
@@ -200,7 +200,7 @@ class ClusterSpec(Value):
 
 
 Nodes = ClusterCapacity | NodeCatalog | ClusterSpec
-"""The nodes to plan for: an existing cluster, a list of nodes, or a cluster's file."""
+"""The nodes to plan for: an existing cluster, a list of nodes, or the cluster that a file describes."""
 
 
 def capacity_of(nodes: Nodes) -> ClusterCapacity:

@@ -61,8 +61,8 @@ def compare_policies(
     Args:
         policies: The policies, each with its name.
         nodes: The cluster.
-        catalog: The prices for a cluster's file. A list of nodes contains its own prices.
-        num_trials: The number of all trials.
+        catalog: The prices of the nodes. It is not used if ``nodes`` is a :class:`NodeCatalog` itself.
+        num_trials: The total number of trials, from which the rounds are computed.
     """
     prices = nodes if isinstance(nodes, NodeCatalog) else catalog
     capacity = capacity_of(nodes)

@@ -33,6 +33,6 @@ def _compared_columns(compared: ComparedPolicy, currency: str) -> dict[str, list
         "Nodes": [counted(number, f"{name} node") for name, number in compared.nodes.items() if number],
         "Stays idle": list(map(str, compared.idle)),
         "Rounds": [] if compared.num_rounds is None else [str(compared.num_rounds)],
-        "Price an hour": [] if per_hour is None else [f"{format_money(per_hour)} {currency}"],
+        "Price per hour": [] if per_hour is None else [f"{format_money(per_hour)} {currency}"],
         "Price of a trial hour": [] if per_trial is None else [f"{format_money(per_trial)} {currency}"],
     }

@@ -48,7 +48,7 @@ _CPUS_PER_DEVICE: Final = 8
 """CPUs of a node per device if the policy does not set them."""
 
 _CPUS_OF_CPU_NODE: Final = 16
-"""CPUs of a node without devices, unless a worker has more."""
+"""CPUs of a node without devices, unless a worker needs more."""
 
 _BYTES_PER_CPU: Final = 4 * GIB
 
@@ -64,7 +64,7 @@ class _Worker(NamedTuple):
 
 
 def default_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalog, tuple[str, ...]]:
-    """Return nodes that suit the first choice of a policy, and a sentence about each.
+    """Return nodes that suit the first choice of a policy, and a note about each node type.
 
     Raises:
         InvalidResourcesError: The policy does not determine the nodes.
@@ -93,7 +93,7 @@ def _worker(policy: ResourcePolicy) -> _Worker:
                 _check_memory(policy, int(policy.min_gpu_memory), _one_type(policy.accelerator_type))
         case GpuMemoryPolicy():
             _check_memory(policy, int(policy.gpu_memory or 1), _one_type(policy.accelerator_type))
-            if policy.gpu_memory is None:  # with a profile, the trial uses one device
+            if policy.gpu_memory is None:  # with a profile, design for one whole GPU
                 measured = policy.profile.host_memory_bytes if policy.profile is not None else None
                 memory = int(policy.memory or measured or 0) or None
                 amounts = Resources(cpus=policy.cpus or 0, gpus=1, memory_bytes=memory, custom=policy.custom)
@@ -123,8 +123,8 @@ def _check_memory(policy: ResourcePolicy, needed: int, accelerator_type: str | N
     if has < needed:
         larger = sorted(name for name in ACCELERATOR_TYPES if (gpu_memory_of_type(name) or 0) >= needed)
         raise InvalidResourcesError(
-            f"{type(policy).__name__} needs {needed} bytes of GPU memory, but a {accelerator_type} has {has}: use a "
-            f"type with more ({', '.join(larger) or 'none exists'})"
+            f"{type(policy).__name__} needs {needed} bytes of GPU memory, but {accelerator_type} has only {has} bytes. "
+            f"Types with enough memory: {', '.join(larger) or 'none'}"
         )
 
 
@@ -146,7 +146,7 @@ def _node_type(worker: _Worker, num_trials: int) -> NodeType:
     return NodeType(
         name=node_type_name(cpus, resource, devices, worker.accelerator_type, *topology),
         cpus=cpus,
-        # Train's drivers need memory in addition to the trials.
+        # Trial drivers need memory in addition to the workers.
         memory=max(cpus * _BYTES_PER_CPU, workers * (amounts.memory_bytes or 0) + GIB),
         gpus=devices if resource == "GPU" else 0,
         custom=custom,
@@ -190,9 +190,9 @@ class ClusterDesign(Value):
         idle_timeout_s: Seconds after which an idle node is removed.
         price_per_hour: The price of all nodes per hour, with the head if its price is known; ``None`` if the price of a
             worker is unknown.
-        hours: The duration of all trials, if it was measured.
+        hours: The time until the last trial ends, if the durations of trials were measured.
         currency: The currency of the price.
-        reasons: Sentences about the choice of the nodes.
+        reasons: Sentences that explain the choice of the nodes.
     """
 
     name: Annotated[str, AfterValidator(_name)]
@@ -266,10 +266,10 @@ def design_cluster(
 ) -> ClusterDesign:
     """Design the worker groups on which ``num_trials`` trials run at once, or as many as possible.
 
-    The groups are the cheapest by the prices of the catalog. Without prices, they have the fewest nodes. If the policy
-    has several slot types, the trials are divided between them, and each type has its own cheapest nodes. Groups scale
-    from zero unless their node type has ``min_nodes``. Trials first run on nodes that always exist and on a head with
-    devices.
+    The groups have the lowest price according to the catalog or, without prices, the smallest number of nodes. If the
+    policy has several slot types, the trials are divided between them, and each type has its own cheapest nodes. Groups
+    scale from zero unless their node type has ``min_nodes``. Trials first run on nodes that always exist and on a head
+    with devices.
 
     Args:
         policy: The policy. If it has several choices, the design uses the first choice under which a trial fits.
@@ -296,8 +296,8 @@ def design_cluster(
     pool = NodePool(node_types, head_of(head), least)
     if unknown := [name for name, each in {**node_types, "head": head}.items() if each.memory is None]:
         raise InvalidResourcesError(
-            f"the memory of {shorten_names(unknown)} is missing, but a pod must request it: set the memory that the "
-            "node offers to pods, such as memory: 64GiB"
+            f"the memory of {shorten_names(unknown)} is missing, but pods must request memory. Set the memory that "
+            "each node offers to pods, such as memory: 64GiB"
         )
     chosen = _within_limit(policy, pool, num_trials, measured)
     uncapped = chosen.policy.plan(pool.capacity(chosen.units))
@@ -326,7 +326,7 @@ def _with_min_nodes(catalog: NodeCatalog, min_nodes: Mapping[str, int]) -> dict[
     for name, number in min_nodes.items():
         if name not in node_types:
             raise InvalidResourcesError(
-                f"min_nodes names {shorten(name)}, which is not a node type{suggest(name, node_types) or '.'} "
+                f"min_nodes contains {shorten(name)}, which is not a node type{suggest(name, node_types) or '.'} "
                 f"Node types: {shorten_names(list(node_types))}"
             )
         node_types[name] = NodeType(**{**dict(node_types[name]), "min_nodes": number})
@@ -361,7 +361,7 @@ def _num_nodes(pool: NodePool, units: Units) -> int:
 
 
 def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured | None) -> ChosenNodes:
-    """Return the cheapest nodes in addition to the head and the nodes that always exist."""
+    """Return the nodes that always exist, and the cheapest nodes for trials that do not fit on them or on the head."""
     if not pool.least and not pool.head.resources.cpus:
         return _cheapest(policy, pool, num_trials, measured)
     head = pool.head.model_copy(update={"resources": Resources(memory_bytes=pool.head.resources.memory_bytes)})
@@ -381,7 +381,7 @@ def _cheapest(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured:
     errors: list[InfeasibleRequestError] = []
     notes: list[str] = []
     if measured is not None:
-        notes.append("the decision has no effect: fewer than two slot types of the policy were measured")
+        notes.append("the decision has no effect, because fewer than two slot types of the policy were measured")
     for choice in policy.choices:
         try:
             found = nodes_for(choice, shares_of(choice, num_trials), pool, num_trials)
@@ -394,7 +394,7 @@ def _cheapest(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured:
 
 
 def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str, int]:
-    """Return the number of trials on each group, without trials whose workers span groups."""
+    """Return the number of trials in each group, without trials whose workers run in several groups."""
     counts = dict.fromkeys(units, 0)
     left = RemainingCapacity.all_of(pool.capacity(units, is_expected=False))
     for slot in plan.slots:
@@ -416,9 +416,9 @@ def _reasons(
     names = shorten_names([counted(each.max_nodes, f"{each.node_type.name} node") for each in groups])
     names += (" and the head" if names else "the head") if pool.head.resources.cpus else ""
     if not pool.has_prices:
-        how = "the fewest nodes with room for them, because no prices are known"
+        how = "the smallest number of nodes with room for them, because no prices are known"
     elif pool.price_per_hour(chosen.units) is None:
-        how = "also nodes without a price, because nodes with a price have no room for all trials"
+        how = "includes nodes without a price, because the nodes with a price do not have room for all trials"
     else:
         how = "the cheapest choice with room for them" + (", for each slot type" if len(plan.slots) > 1 else "")
         how += ", in addition to the nodes that always exist" if pool.least else ""
@@ -428,20 +428,20 @@ def _reasons(
     if at_once >= num_trials:
         return
     limit = policy.max_nodes_to_add if isinstance(policy, AutoscalingPolicy) else None
-    to_raise, why = None, "the policy or its nodes allow no more"
+    to_raise, why = None, "the policy or the available nodes do not allow more trials"
     if all(pool.most[name] == chosen.units.get(name, 0) for name in chosen.units):
         to_raise, why = "count", "the catalog has no more such nodes"
     elif _num_nodes(pool, chosen.units) == limit:
         to_raise, why = "max_nodes_to_add", f"max_nodes_to_add is {limit}"
-    yield f"{at_once} of {num_trials} trials run at once because {why}; the others wait"
+    yield f"{at_once} of {num_trials} trials run at once because {why}; the other trials wait"
     if to_raise is not None and (nodes := _for_all_at_once(plan, pool, chosen, num_trials)) is not None:
         yield f"all {num_trials} trials at once would need {nodes}: raise {to_raise}"
 
 
 def _for_all_at_once(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_trials: int) -> str | None:
-    """Return the nodes that all trials need at once, as text.
+    """Return, as text, how many nodes are required to run all trials at once.
 
-    Return ``None`` if several node types are in use, or if more nodes do not help.
+    Return ``None`` if the design uses several node types, or if more nodes do not help.
     """
     if len(chosen.units) != 1:
         return None

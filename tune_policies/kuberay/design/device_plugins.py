@@ -1,7 +1,7 @@
 """Devices in Kubernetes: their resources, the taints of their nodes, and the labels of their types.
 
-Ray's reader of RayClusters counts a limit as GPUs if its key ends in ``gpu``, and as TPUs if the key is
-``google.com/tpu``. It ignores all other keys (``ray.autoscaler._private.kuberay.autoscaling_config``, Ray 2.60), so
+Ray's autoscaler counts a limit of a pod as GPUs if its key ends in ``gpu``, and as TPUs if its key is
+``google.com/tpu`` (``ray.autoscaler._private.kuberay.autoscaling_config``, Ray 2.60). It ignores all other devices, so
 their amounts must be written in another field.
 """
 
@@ -24,8 +24,8 @@ class DevicePlugin(NamedTuple):
     Attributes:
         family: The vendor and the device, as in ``FAMILIES``.
         key: The Kubernetes resource that pods request; ``None`` if no resource is documented.
-        other_keys: A pattern of further resources of such devices, for example parts of them.
-        own_taint: The taint of nodes with such devices, if it is not named after the key.
+        other_keys: A pattern of other Kubernetes resources for these devices or parts of them.
+        own_taint: The taint of nodes with such devices, if its key differs from ``key``.
     """
 
     family: str
@@ -79,7 +79,7 @@ _RESOURCE_OF: Final = {str(family): family.resource for family in FAMILIES}
 @lru_cache(maxsize=1000)
 def ray_resource(key: str) -> str | None:
     """Return Ray's resource for a Kubernetes resource, or ``None`` if ``key`` is not a resource of devices."""
-    if key.endswith("gpu"):  # Ray's reader counts the GPUs of all vendors like this
+    if key.endswith("gpu"):  # Ray counts every resource whose name ends in "gpu" as GPUs
         return "GPU"
     known = (each for each in DEVICE_PLUGINS if key == each.key or re.fullmatch(each.other_keys, key))
     return next((_RESOURCE_OF[each.family] for each in known), None)
@@ -95,7 +95,7 @@ TPU_TYPES: Final = {
     "tpu-v6e-slice": "TPU-V6E",
     "tpu7x": "TPU-V7X",
 }
-"""Ray's device types, by GKE's name of the TPU type.
+"""Ray's name of each TPU type, by GKE's name.
 
 Source: ``gke_tpu_accelerator_to_generation`` in ``ray.autoscaler._private.kuberay.utils``
 """
@@ -154,33 +154,32 @@ _TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
 
 
 AKS_GPU_TAINT: Final = Toleration(key="sku", operator="Equal", value="gpu")
-"""The taint that Azure recommends for node pools with GPUs.
+"""A toleration of the taint that Azure recommends for node pools with GPUs.
 
 Source: https://learn.microsoft.com/en-us/azure/aks/operator-best-practices-advanced-scheduler
 """
 
 NODE_POOLS: Final[dict[Platform | None, str]] = {
     # https://cloud.google.com/kubernetes-engine/docs/how-to/cluster-autoscaler
-    "gke": "create a node pool for each group (gcloud container node-pools create POOL --enable-autoscaling "
-    "--total-min-nodes 0 --total-max-nodes N …), or turn on node auto-provisioning",
+    "gke": "create a node pool (gcloud container node-pools create POOL --enable-autoscaling --total-min-nodes 0 "
+    "--total-max-nodes N …), or turn on node auto-provisioning",
     # https://docs.aws.amazon.com/eks/latest/eksctl/autoscaling.html
-    "eks": "run the Cluster Autoscaler, and create a managed node group for each group, with minSize 0, maxSize N, the "
-    "taint nvidia.com/gpu:NoSchedule, the labels of the group's nodeSelector, and both as tags of its Auto Scaling "
-    "group (propagateASGTags in eksctl)",
+    "eks": "create a managed node group with minSize 0, maxSize N, the taint nvidia.com/gpu:NoSchedule and the labels "
+    "of the group's nodeSelector. Add the taint and the labels as tags to its Auto Scaling group (propagateASGTags in "
+    "eksctl), and run the Cluster Autoscaler",
     # https://learn.microsoft.com/en-us/azure/aks/cluster-autoscaler
-    "aks": "create a node pool for each group (az aks nodepool add --enable-cluster-autoscaler --min-count 0 "
-    "--max-count N --node-taints sku=gpu:NoSchedule …)",
+    "aks": "create a node pool (az aks nodepool add --enable-cluster-autoscaler --min-count 0 --max-count N "
+    "--node-taints sku=gpu:NoSchedule …)",
     # https://karpenter.sh/docs/concepts/nodepools/
-    "karpenter": "a NodePool of Karpenter must allow machines with these GPUs, and its limits must have room for all "
-    "nodes",
-    "gpu-operator": "run an autoscaler of nodes, or have N nodes for each group",
-    None: "run an autoscaler of nodes, or have N nodes for each group",
+    "karpenter": "create a NodePool that allows machines with these GPUs, and set its limits so that N machines fit",
+    "gpu-operator": "provide N nodes, or an autoscaler that adds them",
+    None: "provide N nodes, or an autoscaler that adds them",
 }
-"""Instructions that allow a platform to add ``N`` nodes for each worker group."""
+"""Instructions to provide up to ``N`` nodes for a worker group on each platform."""
 
 
 def gpu_node_label(platform: Platform) -> str:
-    """Return the label that only nodes with NVIDIA's GPUs have."""
+    """Return the key of the label that only nodes with NVIDIA GPUs have."""
     return "nvidia.com/gpu.present" if platform == "gpu-operator" else _TYPE_LABELS[platform][0]
 
 
@@ -194,7 +193,7 @@ class PodDevices(NamedTuple):
 
     @property
     def is_detected_by_ray(self) -> bool:
-        """Whether Ray's reader of RayClusters counts these devices by their key."""
+        """Whether Ray's autoscaler counts these devices by their key."""
         if self.resource == "GPU":
             return self.key.endswith("gpu")
         return self.resource == "TPU" and self.key == "google.com/tpu"
@@ -221,15 +220,15 @@ def devices_of(node_type: NodeType) -> PodDevices | None:
             family = keyed if keyed in names else names[0]
         if keyed not in (None, family):
             raise InvalidResourcesError(
-                f"node type {node_type.name!r} has devices of {family}, but its device_key {device_key!r} is for "
-                f"devices of {keyed}: change one of them"
+                f"node type {node_type.name!r} has devices of the family {family}, but its device_key {device_key!r} "
+                f"is for the family {keyed}. Change device_key or the devices"
             )
         plugin = _PLUGIN_OF[family]
         key = device_key or plugin.key
         if key is None:
             raise InvalidResourcesError(
-                f"node type {node_type.name!r}: there is no known Kubernetes resource for devices of {plugin.family}: "
-                "set device_key to the resource that your cluster uses"
+                f"node type {node_type.name!r} has devices of the family {plugin.family}, whose Kubernetes resource is "
+                "not known. Set device_key to the resource that your cluster uses"
             )
         return PodDevices(resource, int(amount), key, plugin)
     return None
@@ -266,7 +265,7 @@ def _tpu_selector(node_type: NodeType) -> dict[str, str]:
     of_one_host = (shape.topology for shape in shapes if shape.has_one_host and shape.chips == chips)
     if (topology := node_type.topology or next(of_one_host, None)) is None:
         raise InvalidResourcesError(
-            f"node type {node_type.name!r}: {accelerator_type} has no slice of one host with {chips} chips: set the "
-            "topology of the slices"
+            f"node type {node_type.name!r} has {chips} chips per node, but {accelerator_type} has no slice of one host "
+            f"with {chips} chips. Set the topology of the slices"
         )
     return {GKE_TPU_TYPE: _GKE_TPU_TYPES[accelerator_type], GKE_TPU_TOPOLOGY: topology}

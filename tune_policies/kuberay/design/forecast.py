@@ -49,7 +49,8 @@ class TrialForecast(Value):
         cluster: The name of the cluster.
         at_minimum: The trials on the nodes that always exist.
         at_maximum: The trials on all nodes that the autoscaler adds for them.
-        for_trials: The requested number of trials and the nodes that they need; ``None`` if they need all nodes.
+        for_trials: The requested number of trials and their nodes; ``None`` if no number was requested or it is not
+            below the number of trials at the maximum.
         currency: The currency of the prices.
         cautions: Warnings about possible differences from the real cluster.
     """
@@ -100,7 +101,7 @@ def forecast_trials(
         policy: The policy of the trials.
         cluster: The cluster as its file describes it.
         catalog: The prices of the nodes.
-        num_trials: The number of trials to run; ``None`` for as many as fit.
+        num_trials: The number of trials to run at once; ``None`` for as many as fit.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits on the cluster at its maximum size.
@@ -204,8 +205,9 @@ def _price(cluster: ClusterSpec, nodes: Mapping[str, int], head_price: float | N
 def _types_not_counted(cluster: ClusterSpec, plan: TrialPlan) -> list[str]:
     wanted = {slot.accelerator_type for slot in plan.slots} - {None}
     return [
-        f"trials request accelerator_type:{group.accelerator_type}, which is missing in the resources of group "
-        f"{group.name!r}, so the autoscaler launches none of its nodes for them: add it to the group's resources"
+        f"trials request accelerator_type:{group.accelerator_type}, but the resources of group {group.name!r} do not "
+        "include it, so the autoscaler launches no nodes of this group for these trials. Add "
+        f"accelerator_type:{group.accelerator_type} to the resources of the group"
         for group in cluster.groups
         if cluster.is_autoscaling and group.accelerator_type in wanted and not group.is_type_counted
     ]
@@ -223,8 +225,8 @@ def _prices_missing(cluster: ClusterSpec, catalog: NodeCatalog | None, head_pric
 def with_prices(spec: ClusterSpec, catalog: NodeCatalog) -> ClusterSpec:
     """Return the cluster with the prices of the catalog.
 
-    A group gets the price of the node type with the same name. If no node type has this name, it gets the price of the
-    smallest node type with the same devices, the same device type if both have one, and at least as many CPUs.
+    A group gets the price of the node type with the same name. Otherwise, it gets the price of the smallest node type
+    that has the same devices and at least as many CPUs. If both have a device type, the types must be equal.
     """
     named = {each.name: each for each in catalog.nodes}
     groups = []

@@ -23,7 +23,7 @@ from tune_policies.values.value import shorten_names
 
 
 class Share(NamedTuple):
-    """The trials for the slots of one type.
+    """The policy and the number of trials for the slots of one type.
 
     Attributes:
         policy: The policy for this type alone.
@@ -36,7 +36,7 @@ class Share(NamedTuple):
 
 
 def shares_of(policy: ResourcePolicy, num_trials: int) -> tuple[Share, ...]:
-    """Return the trials for each slot type, the best type first.
+    """Return the share of the trials for each slot type, the best type first.
 
     The trials of a mixed policy are divided in proportion to the speeds of its slots, or evenly if the speeds are
     unknown. If the configurations of trials determine their slots, each type needs room for all trials.
@@ -95,7 +95,9 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
         filling.fill(at, filling.num_trials(at) + max(0, num_trials - filling.total))
     if not filling.choices:
         raise next(iter(filling.errors.values()))
-    notes = tuple(f"no nodes for {type(shares[at].policy).__name__}: {e}" for at, e in filling.errors.items())
+    notes = tuple(
+        f"the design has no nodes for {type(shares[at].policy).__name__}: {e}" for at, e in filling.errors.items()
+    )
     units = filling.units()
     # The total is larger if configurations determine the slots, because each type then has room for all trials.
     if len(shares) == 1 or filling.total > num_trials:
@@ -174,7 +176,7 @@ class Measured(NamedTuple):
     """The decision for trials of one workload and size.
 
     Attributes:
-        at: The nearest measured size.
+        at: The decision for the nearest measured size.
         accelerator_type: The type of the measured GPUs, if known.
         has_prices: Whether the decision contains the costs of trials.
     """
@@ -197,7 +199,7 @@ class Measured(NamedTuple):
         return cls(at, decision.accelerator_type, decision.has_prices)
 
     def times(self, slot: TrialSlot) -> DeviceTimes | None:
-        """Return the measured times in a slot, or ``None`` if it was not measured, for example with several workers."""
+        """Return the measured times in a slot, or ``None`` if such a slot was not measured."""
         if slot.num_workers > 1 or slot.worker.gpus > 1:
             return None
         if slot.worker.gpus:
@@ -206,7 +208,7 @@ class Measured(NamedTuple):
         return None if DEVICE_RESOURCES & slot.worker.ticks.keys() else self.at.cpu
 
     def pool(self, pool: NodePool) -> NodePool:
-        """Return the pool without the GPUs that were not measured: other types, and parts of GPUs."""
+        """Return the pool without node types whose GPUs were not measured (other types and parts of GPUs)."""
 
         def is_measured(each: NodeType) -> bool:
             return self.accelerator_type in (None, each.accelerator_type) and each.gpu_parts is None
@@ -214,7 +216,7 @@ class Measured(NamedTuple):
         return pool.of(lambda each: not each.gpus or is_measured(each))
 
     def trial_s(self, plan: TrialPlan, pool: NodePool, units: Units) -> float | None:
-        """Return the duration of the slowest trial of a plan on these nodes, or ``None`` if it was not measured."""
+        """Return the duration of the slowest trial of a plan on these nodes, in seconds, or ``None`` if unknown."""
         if units.keys() - self.pool(pool).node_types.keys():
             return None
         times = [self.times(slot) for slot in plan.slots]
@@ -239,8 +241,8 @@ def choose_by_decision(
 ) -> ChosenNodes | None:
     """Return nodes for the slots in which a trial is cheapest, or ``None`` if fewer than two slot types were measured.
 
-    All trials run in the best slot type. Trials that do not fit there run in the other slot types. If prices of nodes
-    are missing, the decision determines the device: the cheaper device if it has prices, else the faster device.
+    Trials run in the best slot type. Trials that do not fit in it run in the other slot types. If node
+    prices are missing, the decision determines the best device: by cost if the decision contains costs, else by time.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
@@ -257,7 +259,7 @@ def choose_by_decision(
         device = measured.at.device(objective)
         best = sorted(candidates, key=lambda each: each.nodes.plan.use_gpu != (device == "GPU"))
         measure = f"{objective} of a trial at size {measured.at.size}"
-        how = f"some node prices are unknown, so the {measure} determines the device: {device}"
+        how = f"trials first run on the {device}, based on the {measure}, because some node prices are unknown"
     shares = tuple(
         Share(each.policy, num_trials if at == 0 else 0)
         for at, each in enumerate(each for each in best if each.choice is best[0].choice)
@@ -265,7 +267,7 @@ def choose_by_decision(
     reasons = [f"{how}: {', then '.join(map(str, best))}", *_about_share(best, measured)]
     if left_out := sorted(pool.node_types.keys() - comparable.node_types.keys()):
         on = measured.accelerator_type or "whole GPUs"
-        reasons.append(f"not used, because the benchmark measured only {on}: {shorten_names(left_out)}")
+        reasons.append(f"the design does not use {shorten_names(left_out)}, because the benchmark measured only {on}")
     found = nodes_for(best[0].choice, shares, comparable, num_trials)
     return found._replace(notes=(*reasons, *found.notes))
 
@@ -289,6 +291,6 @@ def _about_share(candidates: list[_Candidate], measured: Measured) -> Iterator[s
         gpus = each.nodes.plan.worker.gpus
         if 0 < gpus < 1 and measured.at.gpu.device == "gpu":
             yield (
-                f"measured with a whole GPU, but a trial gets {format_amount(gpus)}: the trial may be slower if "
-                "it shares the GPU"
+                f"the benchmark used a whole GPU, but a trial gets {format_amount(gpus)} GPU, so the trial may be "
+                "slower if it shares the GPU"
             )

@@ -20,7 +20,7 @@ from tune_policies.values.errors import InvalidResourcesError
 
 
 def lint_file(path: str | FilePath, name: str | None = None) -> list[Finding]:
-    """Return the findings in a file, by line.
+    """Return the findings in a file, sorted by line.
 
     Args:
         path: The file, plain or gzipped; ``-`` is stdin.
@@ -76,11 +76,11 @@ def _file_finding(rule: Rule, source: str, line: int, message: str) -> Finding:
 def _check(
     manifest: Document, clusters: list[ClusterInFile], problems: list[FieldProblem]
 ) -> Iterator[tuple[Rule, Found]]:
-    """Yield the reader's problems, repeated keys, misspelled fields and the findings of all rules."""
+    """Yield each mistake in a document with its rule, starting with invalid fields, duplicate keys and misspellings."""
     for problem in problems:
         yield INVALID_FIELD, Found(problem.path, problem.message)
     for path, line in manifest.repeated.items():
-        yield DUPLICATE_KEY, Found(path, f"duplicate key {str(path[-1])!r} in line {line}, with the same value")
+        yield DUPLICATE_KEY, Found(path, f"the key {str(path[-1])!r} is repeated in line {line} with the same value")
     known = {problem.path for problem in problems}
     for path, message in misspelled_fields(manifest):
         if path not in known:

@@ -2,7 +2,7 @@
 
 The API server refuses an unknown field or drops it without an error. Only the official definitions list all fields.
 This module reports names that are similar to one of the fields below, which determine Ray's view of a cluster. It
-does not report fields of the official definitions.
+never reports a field of the official definitions.
 """
 
 import difflib
@@ -23,10 +23,13 @@ from tune_policies.kuberay.reading.kuberay_models import (
 )
 
 _NEAR: Final = 0.88
-"""The minimum similarity of a misspelled name, for example with an additional letter or two swapped letters."""
+"""The minimum similarity of a misspelled name and a known field.
+
+A name with an additional letter or two swapped letters reaches it.
+"""
 
 _Fields: TypeAlias = Mapping[str, Union[type[Part], "_Fields", None]]
-"""The known fields of a part, each with the type of the part in the field, or ``None``."""
+"""The known fields of a part, each with the type of its value if the value is a part, else ``None``."""
 
 _OTHER_FIELDS: Final[dict[type[Part], tuple[str, ...]]] = {
     AutoscalerOptions: ("resources", "env", "envFrom", "upscalingMode"),
@@ -36,7 +39,7 @@ _OTHER_FIELDS: Final[dict[type[Part], tuple[str, ...]]] = {
     Toleration: ("tolerationSeconds",),
     WorkerGroupSpec: ("scaleStrategy", "priority"),
 }
-"""Fields that the models do not declare."""
+"""Further known fields, which the models do not declare."""
 
 _JOB: Final[_Fields] = {
     **dict.fromkeys(("entrypoint", "runtimeEnvYAML", "submissionMode", "clusterSelector", "shutdownAfterJobFinishes")),

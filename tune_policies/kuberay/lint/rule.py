@@ -65,7 +65,7 @@ class Rule(NamedTuple):
 
     Attributes:
         why: Why the mistake matters.
-        source: The documentation or code on which it is based.
+        source: The documentation or code on which the rule is based.
         check: Checks a document and the clusters in it; ``None`` if the file reader finds the mistakes.
     """
 

@@ -49,7 +49,7 @@ class ClusterYaml(Part):
 NODE_TYPES: Final = "available_node_types"
 
 LOCAL: Final = "local"
-"""The provider for existing machines, whose addresses the file lists."""
+"""The provider for existing machines. The file lists their addresses."""
 
 LOCAL_TYPE: Final = "local.cluster.node"
 """The node type that Ray uses for all machines of a local cluster."""
@@ -128,7 +128,7 @@ def with_defaults(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _local_cluster_fields(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that Ray adds for a list of machines: one node type with all machines, or fewer if limited."""
+    """Return the fields that Ray adds for a list of machines: one node type with all machines up to the limit."""
     if data.get(NODE_TYPES):
         return {}
     provider, least, most = data["provider"], data.get("min_workers"), data.get("max_workers")
@@ -163,7 +163,7 @@ _OBJECT_STORE_FRACTION: Final = 0.3
 """The fraction of a worker's memory for Ray's object store (``DEFAULT_OBJECT_STORE_MEMORY_PROPORTION``)."""
 
 _WITH_DEVICES: Final = re.compile(r"(g|gr|p|dl|trn|inf|vt)\d")
-"""The prefixes of AWS' instance types with accelerators."""
+"""The prefixes of AWS instance types with accelerators."""
 
 
 class InstanceTypes(NamedTuple):
@@ -197,18 +197,18 @@ class InstanceTypes(NamedTuple):
         instance = node_type.node_config.get(_INSTANCE_TYPE)
         if self.provider == LOCAL:
             why = (
-                "resources, because Ray reads them from each machine when it starts: run `probe --json` there and "
-                "plan for its output, or write a list of nodes"
+                "resources, because Ray detects them when each machine starts. Run `probe --json` on the running "
+                "cluster and plan for its output, or write a list of nodes"
             )
         elif self.provider != FILLS_RESOURCES:
-            why = "resources, which Ray looks up for AWS only: add the resources of a node"
+            why = "resources, and Ray looks them up only on AWS: add the resources of a node"
         elif not isinstance(instance, str):
-            why = f"resources, and AWS cannot fill them in without {_INSTANCE_TYPE} in its node_config: add resources"
+            why = f"resources, and Ray cannot look them up without {_INSTANCE_TYPE} in node_config: add resources"
         else:
             unknown = "" if self.catalog is None else ", which is missing in the list of nodes"
             why = (
-                f"resources in the file: AWS fills them in by the instance type {instance}{unknown}; pass --nodes a "
-                "list of nodes with this type, or add resources"
+                f"resources in the file, because Ray looks them up for the instance type {instance}{unknown}. Pass a "
+                "list of nodes with this type as --nodes, or add resources"
             )
         return f"the node type {name!r} has no {'CPU in its ' if amounts else ''}{why}"
 
@@ -219,8 +219,8 @@ class InstanceTypes(NamedTuple):
             is_open = self.provider == FILLS_RESOURCES and "GPU" not in (each.resources or {})
             if is_open and isinstance(instance, str) and _WITH_DEVICES.match(instance) and self._machine(each) is None:
                 yield (
-                    f"AWS adds the devices of {instance} to the resources of {name!r}, but the plan does not count "
-                    "them: pass --nodes a list of nodes with this type, or add them to resources"
+                    f"Ray adds the devices of the instance type {instance} to the resources of {name!r}, but the plan "
+                    "does not count them. Pass a list of nodes with this type as --nodes, or add them to resources"
                 )
 
     def _machine(self, node_type: YamlNodeType) -> NodeType | None:

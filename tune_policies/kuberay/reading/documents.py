@@ -61,7 +61,7 @@ def read_text(path: str | FilePath, times: int = 1) -> str:
         data = read_bytes(path, max_bytes=max_bytes)
     if data.startswith(_GZIP) and len(data) <= max_bytes:
         try:
-            with gzip.open(io.BytesIO(data)) as file:  # unlike gzip.decompress, it accepts a limit
+            with gzip.open(io.BytesIO(data)) as file:  # read accepts a limit, unlike gzip.decompress
                 data = file.read(max_bytes + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise DocumentError(source, 1, f"cannot be unpacked as gzip: {error}") from error

@@ -1,4 +1,4 @@
-"""Models of the fields in KubeRay's manifests that determine Ray's view of a cluster, and problems in these fields.
+"""Models of the fields in KubeRay's manifests that determine Ray's view of a cluster, and messages about wrong fields.
 
 They follow the API references of KubeRay (https://ray-project.github.io/kuberay/reference/api/) and Kubernetes, and
 accept all other fields. :func:`parse_quantity` converts amounts, which the models keep unchanged.
@@ -32,7 +32,7 @@ _MAX_CHARACTERS: Final = 100  # sufficient, because Kubernetes supports amounts 
 
 
 def parse_quantity(quantity: str | float) -> Fraction:
-    """Return a Kubernetes quantity, such as ``"500m"`` or ``"64Gi"``, as an exact number; memory in bytes.
+    """Return a Kubernetes quantity, such as ``"500m"`` or ``"64Gi"``, as an exact number, with memory in bytes.
 
     The grammar is documented at https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/.
 
@@ -153,7 +153,7 @@ class PodTemplate(Part):
 
 
 class HeadGroup(Part):
-    """The head group, with the fields that worker groups also have."""
+    """The fields of the head group, which worker groups also have."""
 
     rayStartParams: dict[str, str] = Field(default_factory=dict)  # noqa: N815
     resources: dict[str, str] = Field(default_factory=dict)

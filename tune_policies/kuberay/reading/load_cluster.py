@@ -55,11 +55,11 @@ _FIRST_WITH_GROUP_RESOURCES: Final = (2, 51)
 def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
     """Return a KubeRay cluster with the resources that Ray counts.
 
-    With an autoscaler, these are the amounts that the autoscaler reads. Otherwise, these are the amounts with which the
-    nodes start.
+    With an autoscaler, these are the amounts that it reads from the manifest. Without an autoscaler, these are the
+    amounts that Ray counts when a node starts.
 
     Raises:
-        InvalidResourcesError: Ray cannot count a node's resources, or the numbers of a group are contradictory.
+        InvalidResourcesError: Ray cannot count a node's resources, or a group's numbers of nodes are contradictory.
     """
     spec = cluster.spec
     is_autoscaling = spec.enableInTreeAutoscaling is True
@@ -128,7 +128,7 @@ def _worker_fields(amounts: Mapping[str, int], labels: dict[str, str], pod: PodS
 def yaml_to_cluster_spec(
     cluster: ClusterYaml, catalog: NodeCatalog | None = None, assumptions: Sequence[str] = ()
 ) -> ClusterSpec:
-    """Return the cluster of a cluster YAML with the resources that Ray's autoscaler counts.
+    """Return the cluster that a cluster YAML describes, with the resources that Ray's autoscaler counts.
 
     Args:
         cluster: The content of the file, with Ray's defaults.
@@ -136,7 +136,7 @@ def yaml_to_cluster_spec(
         assumptions: Sentences about defaults that replace missing fields.
 
     Raises:
-        InvalidResourcesError: The resources of a node type are unknown, or its numbers are contradictory.
+        InvalidResourcesError: The resources of a node type are unknown, or its numbers of nodes are contradictory.
     """
     types = cluster.available_node_types
     head = cluster.head_node_type
@@ -198,7 +198,7 @@ def load_cluster(path: str | FilePath, *, name: str | None = None, catalog: Node
         catalog: The resources of instance types, for a cluster YAML.
 
     Raises:
-        InvalidResourcesError: The file cannot be read, has no cluster or several, or a field is wrong.
+        InvalidResourcesError: The file cannot be read, contains no cluster or several clusters, or a field is wrong.
     """
     return _to_spec(_find_in(read_documents(read_text(path), str(path)), str(path), name), str(path), catalog)
 
@@ -240,7 +240,9 @@ def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCa
     if found not in (NODE_LIST, SAVED_CLUSTER):
         return _to_spec(_find_in(documents or read_documents(text, source), source, name), source, catalog)
     if name is not None:
-        raise InvalidResourcesError(f"--name selects one of several clusters, but {source} is a {found.name}: omit it")
+        raise InvalidResourcesError(
+            f"--name selects one of several clusters, but {source} is a {found.name}. Omit --name"
+        )
     data = parse_data(text, source, max_parts=MAX_PARTS if found is NODE_LIST else MAX_RECORD_PARTS)
     try:
         return NodeCatalog.from_dict(data) if found is NODE_LIST else ClusterCapacity.from_dict(data)
@@ -249,7 +251,7 @@ def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCa
 
 
 def load_capacity(path: str | FilePath, *, name: str | None = None) -> ClusterCapacity:
-    """Return the capacity of a file: a list of nodes, the output of ``probe --json``, or a cluster's file.
+    """Return the capacity in a file: a list of nodes, the output of ``probe --json``, or a cluster's file.
 
     If the cluster has an autoscaler, the capacity contains the nodes that always exist and the nodes that can be added.
 
@@ -267,7 +269,7 @@ def find_cluster(path: str | FilePath) -> ClusterInFile | Document:
     """Return the only cluster of a file: the parsed KubeRay cluster, or the document of a cluster YAML.
 
     Raises:
-        InvalidResourcesError: The file cannot be read, has no cluster or several, or a field of a manifest is wrong.
+        InvalidResourcesError: The file cannot be read, contains no cluster or several clusters, or a field is wrong.
     """
     return _find_in(read_documents(read_text(path), str(path)), str(path), None)
 
@@ -288,8 +290,8 @@ def _find_in(documents: Sequence[Document], path: str, name: str | None) -> Clus
             problems += [(manifest, problem) for problem in wrong]
     if len(found) > 1:
         raise InvalidResourcesError(
-            f"{path} contains {len(found)} clusters ({_listed(manifests)}): select one by name (plan --name), or move "
-            "it to its own file"
+            f"{path} contains {len(found)} clusters ({_listed(manifests)}): select one by name (plan --name), or write "
+            "each cluster to its own file"
         )
     if problems:
         raise _wrong(problems)

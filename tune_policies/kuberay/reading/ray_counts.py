@@ -37,10 +37,10 @@ _NOT_CUSTOM: Final = ("CPU", "GPU", "TPU", "memory")
 
 
 def ray_counts(group: HeadGroup) -> dict[str, int]:
-    """Return the amounts that Ray's autoscaler counts, by Ray's resource name; memory in bytes.
+    """Return the amounts that Ray's autoscaler counts, keyed by Ray's resource names, with memory in bytes.
 
     Raises:
-        InvalidResourcesError: The autoscaler would fail because of an amount.
+        InvalidResourcesError: An amount is missing or wrong, so the autoscaler would fail.
     """
     custom = _custom(group)
     asked = group.template.spec.containers[0].resources
@@ -65,7 +65,7 @@ def ray_counts(group: HeadGroup) -> dict[str, int]:
         )
     known = {name: amount for name, amount in found.items() if amount is not None}
     if "TPU" in known and (shape := slice_shape(group)) is not None:
-        known[shape.head_resource] = 1  # Ray Train reserves a slice with it; the autoscaler counts it on every host
+        known[shape.head_resource] = 1  # Ray Train reserves slices with it. The autoscaler counts it on every host
     return known | custom
 
 
@@ -75,7 +75,7 @@ def _whole_param(params: Mapping[str, str], param: str) -> int:
         return int(params[param])
     except ValueError as error:
         raise InvalidResourcesError(
-            f"rayStartParams {param}: {shorten(params[param])} is not a whole number, which ray start requires"
+            f"rayStartParams {param} is {shorten(params[param])}, but ray start requires a whole number"
         ) from error
 
 
@@ -86,7 +86,7 @@ def slice_shape(group: HeadGroup) -> SliceShape | None:
     if not topology or device is None:
         return None
     if not all(edge.isdecimal() for edge in topology.split("x")):
-        raise InvalidResourcesError(f"{GKE_TPU_TOPOLOGY}: {shorten(topology)} is not a topology: use one such as '4x4'")
+        raise InvalidResourcesError(f"{GKE_TPU_TOPOLOGY} is {shorten(topology)}, but must be a topology such as '4x4'")
     return SliceShape(topology, device)
 
 
@@ -103,7 +103,7 @@ def _custom(group: HeadGroup) -> dict[str, int]:
         found = None
     if not isinstance(found, dict) or not all(isinstance(amount, int) for amount in found.values()):
         raise InvalidResourcesError(
-            f"rayStartParams resources: Ray cannot read {shorten(text)}: write JSON with whole numbers in another "
+            f"Ray cannot read the rayStartParams resources {shorten(text)}. Write JSON with whole numbers in another "
             """pair of quotes, such as "'{\\"mine\\": 1}'", or use the group's field resources"""
         )
     return {name: int(amount) for name, amount in found.items()}
@@ -178,7 +178,7 @@ def check_resource_name(name: str) -> None:
 
 
 def started_counts(group: HeadGroup) -> dict[str, int]:
-    """Return the amounts that Ray counts on a node without an autoscaler, by Ray's resource name; memory in bytes.
+    """Return the amounts that Ray counts on a node without an autoscaler, keyed by resource, with memory in bytes.
 
     For devices that Ray detects on the node, the result contains the minimum that Ray can detect.
 

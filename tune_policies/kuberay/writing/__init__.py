@@ -22,7 +22,7 @@ _WRITERS = {"kuberay": ray_cluster, "cluster-yaml": cluster_yaml}
 
 
 def write_cluster(design: ClusterDesign, options: WriteOptions | None = None) -> str:
-    """Return the text of the file, with optional fields as comments.
+    """Return the text of a file that defines the cluster, with optional fields as comments.
 
     Raises:
         InvalidResourcesError: KubeRay or Ray could not run the cluster.
@@ -51,7 +51,7 @@ def _check_for_old_autoscaler(design: ClusterDesign, ray_version: str) -> None:
 
 
 def _selected_alike(nodes: Sequence[NodeType], options: WriteOptions) -> list[list[str]]:
-    """Return lists of node types that have different sizes but select the same nodes, by name."""
+    """Return lists of names of node types that have different sizes but select the same Kubernetes nodes."""
     found: dict[tuple[tuple[str, str], ...], list[NodeType]] = {}
     for node in nodes:
         if selector := node_selector(node, options.platform):
@@ -65,58 +65,61 @@ def _selected_alike(nodes: Sequence[NodeType], options: WriteOptions) -> list[li
 
 def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
     at_once = design.trials.min_concurrent_trials
-    waiting = "" if at_once >= design.num_trials else f" ({at_once} run at once, the others wait)"
+    waiting = "" if at_once >= design.num_trials else f" ({at_once} run at once, the other trials wait)"
     yield f"Written by tune-policies: a Ray cluster for {counted(design.num_trials, 'trial')}{waiting}."
     yield from design.reasons
     nodes = design.node_types
     if options.format == "cluster-yaml":
-        yield "The fields provider and node_config depend on the cloud: complete them."
+        yield "The fields provider and node_config depend on the cloud. Complete them."
         if empty := [node.name for node in nodes if not node.node_config]:
             yield (
-                f"The machine types of {shorten_names(empty)} are missing: add them to node_config, such as "
+                f"The machine types of {shorten_names(empty)} are missing. Add them to node_config, such as "
                 "{InstanceType: g6.xlarge}."
             )
-        yield "Optional fields are commented out: complete those that you need."
+        yield "Optional fields are commented out. Uncomment and complete the fields that you need."
         return
     yield (
-        "A pod requests all CPUs and all memory of its node type. It stays pending indefinitely if less is allocatable "
-        "on the machine."
+        "A pod requests all CPUs and all memory of its node type. It stays pending indefinitely if the machine has "
+        "fewer allocatable CPUs or less allocatable memory."
     )
     if design.groups:
         pools = NODE_POOLS[options.platform]
-        yield f"Pods stay pending until Kubernetes adds nodes. With N as maxReplicas of a group: {pools}."
+        yield f"Pods stay pending until Kubernetes adds nodes. For each group with maxReplicas N, {pools}."
     if options.image is None:
         yield (
-            "Ray's images contain neither tune-policies nor a framework such as torch: use an image that contains "
+            "Ray's images contain neither tune-policies nor a framework such as torch. Use an image that contains "
             "both, or install them with your job's runtime environment."
         )
     families = {devices.plugin.family for node in nodes if (devices := devices_of(node)) is not None}
     if options.image is None and (others := sorted(families - _IN_RAYS_IMAGES)):
-        yield f"Ray's images have no software for {', '.join(others)}: use an image that contains it."
+        yield f"Ray's images have no software for {', '.join(others)}. Use an image that contains it."
     unselected = [node for node in nodes if node.accelerator_type and not node_selector(node, options.platform)]
     if unselected:
         types = ", ".join(sorted({str(node.accelerator_type) for node in unselected}))
         yield (
-            f"No label selects the nodes with {types}, so pods can run on any node with enough devices: if your nodes "
-            "have several types, set node_selector of the node types."
+            f"No label selects the nodes with {types}, so pods can run on any node with enough devices. If your nodes "
+            "have devices of several types, set node_selector of the node types."
         )
     for alike in _selected_alike(nodes, options):
         yield (
-            f"Groups {shorten_names(alike)} select the same nodes, so a small pod may occupy a large node: set "
+            f"Groups {shorten_names(alike)} select the same nodes, so a small pod may occupy a large node. Set "
             "node_selector of each node type."
         )
     if any(map(has_nvidia, nodes)):
         yield (
-            "Pods without GPUs can run on nodes with GPUs, where they occupy the room of workers: add a taint to nodes "
-            "with GPUs."
+            "Pods without GPUs can run on nodes with GPUs, where they use CPUs and memory that workers need. Add a "
+            "taint to nodes with GPUs."
             if options.platform is None
-            else "An affinity prevents pods without GPUs from occupying nodes with GPUs: remove it if all your nodes "
+            else "An affinity prevents pods without GPUs from occupying nodes with GPUs. Remove it if all your nodes "
             "have GPUs."
         )
     if options.platform is not None and any(node.gpus and type_selector(node, options.platform) for node in nodes):
-        yield f"Nodes with GPUs are selected by the labels of {options.platform!r}: if your platform differs, set it."
-    yield "Optional fields are commented out: complete those that you need, in each group."
+        yield (
+            f"The labels of the platform {options.platform!r} select the nodes with GPUs. If you use another platform, "
+            "set the option platform."
+        )
+    yield "Optional fields are commented out. Uncomment and complete the fields that you need in each group."
     if options.job is not None:
-        yield "Nodes and their files are deleted after the job: set storage_path to a bucket or a volume."
+        yield "Nodes and their files are deleted after the job. Set storage_path to a bucket or a volume."
     if any(group.num_hosts > 1 for group in design.groups):
         yield "Slices of several hosts require GKE's Ray operator add-on, which numbers the hosts."

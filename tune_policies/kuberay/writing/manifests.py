@@ -27,7 +27,7 @@ from tune_policies.kuberay.writing.options import WriteOptions
 from tune_policies.values.errors import InvalidResourcesError
 
 _NO_GPU: Final = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
-"""Hides the node's GPUs from a pod that requests none. By default, NVIDIA's container runtime shows all of them."""
+"""Hides the node's GPUs from a pod that requests none. By default, NVIDIA's container runtime exposes all GPUs."""
 
 _NOT_EVICTED: Final = {
     # https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md
@@ -139,8 +139,8 @@ def uncounted_amounts(node_type: NodeType) -> dict[str, int]:
         if name not in DEVICE_RESOURCES:
             if name.lower().endswith("gpu") or name.lower() in ("cpu", "memory"):
                 raise InvalidResourcesError(
-                    f"node type {node_type.name!r}: KubeRay would interpret the custom resource {name!r} as Ray's own: "
-                    "rename it"
+                    f"KubeRay would interpret the custom resource {name!r} of node type {node_type.name!r} as one of "
+                    "Ray's own resources. Rename the custom resource"
                 )
             found[name] = int(amount)
     if node_type.accelerator_type is not None:
@@ -244,14 +244,14 @@ def _worker_group(group: DesignedGroup, options: WriteOptions, *, is_beside_nvid
 
 
 def _amount_fields(node_type: NodeType, options: WriteOptions) -> dict[str, Any]:
-    """Return the fields of a group that state its labels and amounts for Ray."""
+    """Return the fields of a group that contain its labels and resource amounts for Ray."""
     amounts, labels = uncounted_amounts(node_type), node_type.ray_labels
     states_gpus = options.num_gpus and node_type.gpus > 0
     if states_gpus:
         amounts["GPU"] = node_type.gpus
     # Ray adds the label of the device type only when the node starts.
     fields: dict[str, Any] = {"labels": labels} if labels else {}
-    # KubeRay refuses amounts in both fields.
+    # KubeRay refuses a group with amounts in both ``resources`` and ``rayStartParams``.
     if options.ray_reads_group_fields and not states_gpus:
         resources = {name: str(amount) for name, amount in amounts.items()}
         return fields | ({"resources": resources} if resources else {}) | {"rayStartParams": {}}
@@ -295,7 +295,7 @@ def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str
         **software,
         "head_node_type": design.head.name,
         "available_node_types": {
-            # With 0 CPUs, the head runs no trials. It still runs Train's drivers, which need memory.
+            # With 0 CPUs, the head runs no trials. It still runs trial drivers, which need memory.
             design.head.name: {
                 "max_workers": 0,
                 "resources": _amounts(design.head) if design.head.devices else {"CPU": 0, "memory": design.head.memory},

@@ -17,7 +17,7 @@ _VERSION: Final = re.compile(r"([0-9]+)\.([0-9]+)\.[0-9]+((a|b|rc|\.post|\.dev)[
 """Matches a full version, because the tags of Ray's images have three numbers."""
 
 _PYTHON: Final = "py311"
-"""The oldest Python version that tune-policies supports. Ray images without it in their tag have an older Python."""
+"""The oldest Python version that tune-policies supports. Ray images without such a tag have an older Python."""
 
 _IMAGE: Final = re.compile(r"[a-z0-9][a-z0-9._:/@-]*", re.ASCII | re.IGNORECASE)
 
@@ -31,19 +31,19 @@ class WriteOptions(Value):
 
     Attributes:
         format: The format of the file.
-        ray_version: The Ray version of the cluster, 2.50.0 or newer. Programs that use the cluster need the same
-            version.
+        ray_version: The Ray version of the cluster, 2.50.0 or newer. Programs that use the cluster require the
+            same version.
         image: The container image of all pods. The default is Ray's image with Python 3.11, and with CUDA for NVIDIA
             GPUs. It contains neither tune-policies nor a framework.
         job: A command for the head's shell. If it is set, the file is a RayJob, whose cluster is deleted after the
-            command. The image or ``runtime_env`` must contain its code and packages.
+            command. The image or ``runtime_env`` must contain the code and the packages of the command.
         runtime_env: Ray's runtime environment of the job, such as
             ``{"working_dir": "s3://bucket/code.zip", "pip": ["tune-policies"]}``.
         namespace: The namespace in Kubernetes; by default the namespace of the user who applies the manifest.
         platform: The platform whose labels select nodes by device type; ``None`` for only the labels of the catalog.
-        num_gpus: Also write the GPUs of a node as ``num-gpus`` of ``ray start``, for clusters on which Ray or KubeRay
-            counts them wrongly.
-        provider: The provider in the cluster YAML.
+        num_gpus: Whether to also write the GPUs of a node as ``num-gpus`` of ``ray start``, for clusters on which Ray
+            or KubeRay counts them wrongly.
+        provider: The field ``provider`` of the cluster YAML.
 
     Raises:
         InvalidResourcesError: An option is wrong, or the options are contradictory.
@@ -113,7 +113,7 @@ class WriteOptions(Value):
         if self.num_gpus and self.format == "cluster-yaml":
             raise InvalidResourcesError("num_gpus requires format 'kuberay': a cluster YAML always contains the GPUs")
         if self.runtime_env is not None and self.job is None:
-            raise InvalidResourcesError("runtime_env requires a job: set job to its command")
+            raise InvalidResourcesError("runtime_env requires a job: set job to a command")
         if self.job is not None and self.image is None and self.runtime_env is None:
             raise InvalidResourcesError(
                 f"the job {shorten(self.job)} would run in Ray's image, which contains neither its code nor its "

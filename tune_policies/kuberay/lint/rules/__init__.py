@@ -31,7 +31,7 @@ DUPLICATE_KEY: Final = Rule(
 )
 
 RULES: Final = (*devices.RULES, *pods.RULES, *amounts.RULES, *scaling.RULES, *launcher.RULES)
-"""The rules with a check."""
+"""The rules that have a check function."""
 
 ALL_RULES: Final = (UNREADABLE, NO_CLUSTER, INVALID_FIELD, MISSPELLED, DUPLICATE_KEY, *RULES)
 """All rules. For the rules without a check, the file reader finds the mistakes."""

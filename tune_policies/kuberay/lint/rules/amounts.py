@@ -35,7 +35,7 @@ def _cpus_missing(at: Group[HeadGroup]) -> Iterator[Found]:
 
 
 def _counted_cpus(at: Group[HeadGroup]) -> tuple[Path, Quantity] | None:
-    """Return the amount of CPUs that Ray's reader counts, with its path."""
+    """Return the path and the number of the CPUs that Ray's autoscaler counts, or ``None`` if it is missing."""
     if stated := at.amount("CPU", "num-cpus"):
         return stated
     asked = {**at.container.resources.requests, **at.container.resources.limits}
@@ -69,7 +69,7 @@ def _resources_quoted(at: Group[HeadGroup]) -> Iterator[Found]:
     where = (*at.path, "rayStartParams", "resources")
     yield Found(
         where,
-        f"{at} has the resources {shorten(text)}: {problem}",
+        f"{at} has the rayStartParams resources {shorten(text)}: {problem}",
         "use the group's field resources (KubeRay 1.5 and later), or write a JSON mapping to whole numbers in two "
         'pairs of quotes: \'"{\\"Custom\\": 1}"\'',
     )
@@ -83,7 +83,7 @@ def _problem_of_resources(text: str) -> str | None:
     try:
         found = parse_json(text[1:-1].replace("\\", ""))
     except ValueError:
-        return "Ray's autoscaler cannot read it"
+        return "Ray's autoscaler cannot read this text"
     if not isinstance(found, dict):
         return "it is not a mapping"
     wrong = [f"{key} is {value!r}" for key, value in found.items() if not _is_amount(value)]
@@ -108,7 +108,7 @@ def _cpus_rounded_up(at: Group[HeadGroup]) -> Iterator[Found]:
 
 @RULES.of_each(workers_of, "memory-not-reserved", "note", _CONFIG)
 def _memory_not_reserved(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """If a node runs out of memory, Kubernetes first kills pods that use more than they requested, and their trials."""
+    """If a node runs out of memory, Kubernetes first kills pods that use more memory than they requested."""
     limit, request = (each.get("memory") for each in (at.container.resources.limits, at.container.resources.requests))
     most, least = exact(limit), exact(request)
     if most is not None and least is not None and least < most:
@@ -131,7 +131,7 @@ def _workers_without_cpus(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """A trial requests one CPU by default, so it never runs on these nodes, even if it needs the GPUs."""
     stated = at.amount("CPU", "num-cpus")
     if stated is not None and exact(stated[1]) == 0:
-        fix = "remove it: 0 is only useful for a head that should not run trials"
+        fix = "remove this amount, because 0 is only useful for a head that should not run trials"
         yield Found(stated[0], f"{at} has 0 CPUs for Ray", fix)
 
 
@@ -157,5 +157,5 @@ def _shm_on_disk(at: Group[HeadGroup]) -> Iterator[Found]:
     volume = _shared_memory(at)
     if volume is not None and volume[1].get("medium") != "Memory":
         message = f"{_SHM} of {at} is an emptyDir without medium: Memory, so it is on the node's disk"
-        fix = "write emptyDir: {medium: Memory}, or remove the volume and its mount: KubeRay adds them"
+        fix = "write emptyDir: {medium: Memory}, or remove the volume and its mount, because KubeRay adds both"
         yield Found(volume[0], message, fix)

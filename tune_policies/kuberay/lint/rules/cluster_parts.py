@@ -26,7 +26,7 @@ VALIDATION = "https://github.com/ray-project/kuberay/blob/master/ray-operator/co
 """The source of the checks in KubeRay's operator."""
 
 READER = "https://github.com/ray-project/ray/blob/master/python/ray/autoscaler/_private/kuberay/autoscaling_config.py"
-"""The code with which Ray's autoscaler reads a RayCluster."""
+"""The module in which Ray's autoscaler reads a RayCluster."""
 
 START = "https://docs.ray.io/en/latest/cluster/cli.html#ray-start"
 
@@ -58,7 +58,7 @@ def version_of(text: str | None) -> tuple[int, ...] | None:
 def ray_in_image(image: str | None) -> str | None:
     """Return the version of Ray from the tag of one of Ray's images, or ``None``."""
     found = _RAY_IMAGE.fullmatch(image or "")
-    # The tag of a private image named ray may be a version of that image.
+    # The tag of a private image named ray may be a version of that image and not of Ray.
     is_version = found is not None and ("rayproject/" in found[0] or found[1].startswith("2."))
     return found[1] if found and is_version else None
 

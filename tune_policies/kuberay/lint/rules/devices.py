@@ -65,18 +65,18 @@ def _device_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
 
 
 def _how_to_state(at: Group[HeadGroup], resource: str, key: str, amount: str) -> str:
-    """Return the correction that states the amount of a resource, in the field that the group already uses."""
+    """Return a correction that writes the amount of a resource into the field that the group already uses."""
     if resource == "GPU" and not at.spec.resources:
         return f'write num-gpus: "{amount}" under rayStartParams'
     is_chips = key in NEURON_CHIPS
     what = (
         f"the number of cores of its {amount} Neuron chips (two cores per chip on Inf2 and Trn1)"
         if is_chips
-        else f"the {amount}"
+        else amount
     )
     version = ray_version_of(at.cluster)
     if version is not None and version < READS_GROUP_FIELDS:
-        return f"write {what} as {resource} in JSON under rayStartParams, resources"
+        return f"write {what} as {resource} in the JSON of rayStartParams.resources"
     if is_chips:
         return f"write {what} as {resource} in the group's resources, next to groupName and template"
     return f'write resources: {{{resource}: "{amount}"}} next to groupName and template'
@@ -108,7 +108,7 @@ def misspelled_resources(
 
 
 class _StatedGpus(NamedTuple):
-    """A group that states its GPUs: the path, the number, and the number that its Ray container requests."""
+    """A group that states a number of GPUs: the path and the value of this number, and the number of requested GPUs."""
 
     at: Group[HeadGroup]
     path: tuple[str | int, ...]
@@ -179,7 +179,7 @@ def _several_mig_devices(at: Group[HeadGroup]) -> Iterator[Found]:
     """Ray assigns MIG devices to trials by index, but CUDA finds only the first, so most trials see no device."""
     for key, amount in at.devices.items():
         if key.startswith("nvidia.com/mig-") and (exact(amount) or 0) > 1:
-            message = f"{at} has {amount} × {key} in a pod, but CUDA shows only one of them to a process"
+            message = f"{at} requests {amount} × {key} for a pod, but a process can use only one of them"
             fix = "request 1 per pod, with the CPUs and the memory for one device, and use more pods"
             yield Found(at.key_path(key), message, fix)
 
@@ -261,8 +261,8 @@ def _hosts_per_slice(slices: _Slices) -> Iterator[Found]:
     if hosts * slices.chips != of_slice:
         yield Found(
             (*slices.at.path, "numOfHosts"),
-            f"{slices.at} has {hosts} hosts with {slices.chips} chips each, but a {topology} slice has {of_slice}",
+            f"{slices.at} has {hosts} hosts of {slices.chips} chips, but a {topology} slice has {of_slice} chips",
             f"write numOfHosts: {of_slice // slices.chips}"
             if of_slice and of_slice % slices.chips == 0
-            else "write the chips of one host under limits",
+            else "write the number of chips of one host under limits",
         )

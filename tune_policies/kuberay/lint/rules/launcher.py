@@ -107,7 +107,7 @@ def _images(file: _File) -> Iterator[tuple[Path, str, YamlNodeType, str]]:
 
 @_rule("image-without-cuda", "warning", "https://hub.docker.com/r/rayproject/ray")
 def _image_without_cuda(file: _File) -> Iterator[Found]:
-    """Ray assigns the GPUs, but training falls back to the CPU unless it installs CUDA libraries itself."""
+    """Ray assigns the GPUs, but training falls back to the CPU unless your code installs CUDA libraries."""
     for path, name, each, image in _images(file):
         if (each.resources or {}).get("GPU") and has_cuda(image) is False:
             message = f"{name!r} has GPUs, but the image {image!r} has no CUDA"

@@ -62,7 +62,7 @@ def _ray_not_first(at: Group[HeadGroup]) -> Iterator[Found]:
         is_ray = re.search(r"(^|/)ray(-ml|-llm)?(:|@|$)", each.image or "")
         if number and is_ray and "ray" not in f"{first.name} {first.image}":
             message = f"the first container of {at} is {first.name!r}, but the Ray container is number {number + 1}"
-            yield Found(path, message, f"move {each.name!r} to the first place")
+            yield Found(path, message, f"make {each.name!r} the first container")
 
 
 @RULES.of_each(groups_of, "image-version-differs", "warning", f"{API} (RayClusterSpec.rayVersion)")
@@ -90,7 +90,7 @@ def _ray_versions_differ(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 
 @RULES.of_each(groups_of, "image-without-cuda", "warning", _IMAGES)
 def _image_without_cuda(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray assigns the GPUs, but training falls back to the CPU unless it installs CUDA libraries itself."""
+    """Ray assigns the GPUs, but training falls back to the CPU unless your code installs CUDA libraries."""
     if any(key.startswith("nvidia.com/") for key in at.devices) and has_cuda(at.container.image) is False:
         message = f"{at} has NVIDIA GPUs, but the image {at.container.image!r} has no CUDA"
         fix = "use the image of the same version whose tag ends in -gpu"
@@ -190,7 +190,7 @@ def _type_contradicted(at: Group[HeadGroup]) -> Iterator[Found]:
     if stated and there and not _is_kind_of(stated, there) and not _is_kind_of(there, stated):
         path = (*at.path, "labels", ACCELERATOR_TYPE) if ACCELERATOR_TYPE in at.spec.labels else at.path
         message = f"{at} states the device type {stated}, but its node selector selects nodes with {there}"
-        yield Found(path, message, "write the type of its nodes in both places")
+        yield Found(path, message, "write the device type of the nodes in both places")
 
 
 def _is_kind_of(name: str, of: str) -> bool:
@@ -203,10 +203,10 @@ def _unknown_type(at: Group[HeadGroup]) -> Iterator[Found]:
     """Trials request a type by Ray's name, so the autoscaler never adds a node of this group for them."""
     name = at.spec.labels.get(ACCELERATOR_TYPE)
     if name is not None and name not in ACCELERATOR_TYPES:
-        # Other names may belong to devices that Ray does not support.
+        # A name that is not similar to a type of Ray may belong to a device that Ray does not support.
         near = suggest(name.removeprefix("nvidia-").removeprefix("NVIDIA-"), ACCELERATOR_TYPES)
         if near:
-            message = f"{at} has the device type {name!r}, which is not a name of Ray's{near}"
+            message = f"{at} has the device type {name!r}, which is not one of Ray's device types{near}"
             yield Found((*at.path, "labels", ACCELERATOR_TYPE), message, "use Ray's name of the type")
 
 
@@ -216,10 +216,10 @@ def _type_missing(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 
     If the manifest does not state the type, the autoscaler adds no node for a trial that requests it.
     """
-    # Ray's reader derives the resource of TPU slices from their node selectors.
+    # Ray's autoscaler derives the resource of TPU slices from their node selectors.
     if at.is_autoscaling and not states_type(at) and any(ray_resource(key) != "TPU" for key in at.devices):
         fix = f"write labels: {{{ACCELERATOR_TYPE}: …}} with Ray's name of the type if trials request it"
-        yield Found(at.path, f"the device type of {at} is missing, so the autoscaler cannot use it", fix)
+        yield Found(at.path, f"{at} does not state the device type of its nodes for the autoscaler", fix)
 
 
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -299,7 +299,7 @@ def _is_tainted_against(at: Group[HeadGroup], other: Group[HeadGroup]) -> bool:
 
 
 def _tolerates(own: Toleration, taint: Toleration) -> bool:
-    """Return whether a toleration also tolerates the taint of another toleration."""
+    """Return whether a toleration matches a taint, which is given as a toleration of this taint."""
     if own.effect not in (None, "", taint.effect or "NoSchedule"):
         return False
     if own.operator == "Exists":
@@ -313,7 +313,7 @@ def _visible_devices_set(at: Group[HeadGroup]) -> Iterator[Found]:
     for name in sorted(_VARIABLES.keys() & at.environment.keys()) if at.devices else ():
         message = f"{at} sets {name}={at.environment[name]}"
         sets = "it" if _VARIABLES[name] == name else _VARIABLES[name]
-        yield Found(at.variable_path(name), message, f"remove it: Ray sets {sets} for each trial")
+        yield Found(at.variable_path(name), message, f"remove {name}, because Ray sets {sets} for each trial")
 
 
 @RULES.of_each(
@@ -323,7 +323,7 @@ def _visible_devices_set(at: Group[HeadGroup]) -> Iterator[Found]:
     "set_current_process_visible_accelerator_ids in ray._private.accelerators",
 )
 def _devices_not_isolated(at: Group[HeadGroup]) -> Iterator[Found]:
-    """All trials of a node use its first device, whose memory is exceeded while other devices are idle."""
+    """All trials of a node use its first device, so its memory is exceeded while other devices are idle."""
     for name, value in at.environment.items() if at.devices else ():
         if name.startswith("RAY_EXPERIMENTAL_NOSET_") and (value or "").lower() in ("1", "true"):
             message = f"{at} sets {name}, so all devices of a node are visible to every trial"
@@ -356,7 +356,7 @@ def _more_gpus_than_machine(at: Group[HeadGroup]) -> Iterator[Found]:
     there = next((number for pattern, number in _GPUS_OF_MACHINES if re.fullmatch(pattern, machine)), None)
     asked = exact(at.devices.get("nvidia.com/gpu"))
     if there is not None and asked is not None and asked > there:
-        message = f"{at} requests {asked} GPUs on a {machine}, which has {there}"
+        message = f"{at} requests {asked} GPUs on a {machine}, which has only {there}"
         fix = f"request at most {there}, or select a larger machine"
         yield Found(at.key_path("nvidia.com/gpu"), message, fix)
 
@@ -369,7 +369,7 @@ def _gpus_visible_to_cpu_trials(at: Group[HeadGroup]) -> Iterator[Found]:
     name = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
     if at.devices and (at.environment.get(name) or "").lower() in ("0", "false"):
         message = f"in {at}, every GPU of a node is visible to trials without GPUs"
-        fix = "remove the variable if trials with and without GPUs share a node"
+        fix = f"remove {name} if trials with and without GPUs share a node"
         yield Found(at.variable_path(name), message, fix)
 
 
@@ -380,7 +380,7 @@ def _gpus_visible_to_cpu_trials(at: Group[HeadGroup]) -> Iterator[Found]:
     "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/cdi.html",
 )
 def _runtime_class_missing(cluster: ClusterInFile) -> Iterator[Found]:
-    """If the nodes do not use NVIDIA's runtime by default, a pod without the class gets no GPU."""
+    """If the nodes do not use NVIDIA's runtime by default, a pod without a runtimeClassName gets no GPU."""
     groups = [at for at in groups_of(cluster) if _has_nvidia(at)]
     named = sorted({at.pod.runtimeClassName for at in groups if at.pod.runtimeClassName})
     for at in groups:

@@ -62,11 +62,12 @@ def _never_starts(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     "GetWorkerGroupDesiredReplicas in KubeRay's controllers/ray/utils/util.go",
 )
 def _replicas_out_of_range(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """The operator limits replicas to minReplicas and maxReplicas."""
+    """The operator limits replicas to the range from minReplicas to maxReplicas."""
     replicas, least, most = at.spec.replicas, at.spec.minReplicas, at.spec.maxReplicas
     if "replicas" in at.spec.model_fields_set and least <= most and not least <= replicas <= most:
         becomes, path = min(max(replicas, least), most), (*at.path, "replicas")
-        message = f"{at} has replicas {replicas}, outside {least} to {most}: the operator starts {becomes}"
+        limits = f"the range of minReplicas and maxReplicas ({least} to {most})"
+        message = f"{at} sets replicas to {replicas}, outside {limits}, so the operator starts {becomes}"
         yield Found(path, message, f"write replicas: {becomes}")
 
 
@@ -93,7 +94,7 @@ def _options_unused(cluster: ClusterInFile) -> Iterator[Found]:
     """Without an autoscaler, these options have no effect and the numbers of pods stay constant."""
     options = cluster.spec.autoscalerOptions
     if not is_autoscaling(cluster) and (names := sorted(options.model_fields_set | set(options.model_extra or {}))):
-        message = f"autoscalerOptions has {', '.join(names)}, but enableInTreeAutoscaling is not true"
+        message = f"autoscalerOptions contains {', '.join(names)}, but enableInTreeAutoscaling is not true"
         fix = "write enableInTreeAutoscaling: true, or remove autoscalerOptions"
         yield Found(("autoscalerOptions",), message, fix)
 
@@ -103,7 +104,7 @@ def _always_on(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """You pay for nodes with devices even if no trial uses them."""
     if at.is_autoscaling and at.devices and at.spec.minReplicas > 0:
         nodes = counted(at.spec.minReplicas * at.spec.numOfHosts, "node")
-        fix = "write minReplicas: 0, and the autoscaler adds nodes for waiting trials"
+        fix = "write minReplicas: 0, so that the autoscaler adds nodes only for waiting trials"
         yield Found((*at.path, "minReplicas"), f"{at} always keeps {nodes} with devices", fix)
 
 
@@ -117,7 +118,11 @@ def _long_idle_timeout(cluster: ClusterInFile) -> Iterator[Found]:
     for path, seconds in timeouts:
         if seconds is not None and seconds > _LONG_S:
             path = (*path, "idleTimeoutSeconds")
-            yield Found(path, f"an idle node with devices is removed after {seconds} s", "write a few minutes")
+            yield Found(
+                path,
+                f"an idle node with devices is removed after {seconds} s",
+                "set idleTimeoutSeconds to a few minutes",
+            )
 
 
 @RULES.of_each(workers_of, "never-scales-up", "note", _AUTOSCALING)
@@ -125,7 +130,7 @@ def _never_scales_up(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """Without an autoscaler, KubeRay keeps the number of replicas and never reaches maxReplicas."""
     replicas, most = at.spec.replicas, at.spec.maxReplicas
     if not at.is_autoscaling and at.devices and "maxReplicas" in at.spec.model_fields_set and replicas < most:
-        message = f"{at} has {replicas} replicas, maxReplicas {most} and no autoscaler that adds the missing replicas"
+        message = f"{at} has replicas {replicas} and maxReplicas {most}, but no autoscaler adds the missing replicas"
         fix = "write enableInTreeAutoscaling: true, or set replicas, minReplicas and maxReplicas to the same number"
         yield Found((*at.path, "maxReplicas"), message, fix)
 
@@ -175,7 +180,7 @@ def _labels_ignored(ignored: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
 
 @RULES.of_each(_ignored, "group-resources-ignored", "warning", _IGNORED_BEFORE)
 def _resources_ignored(ignored: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
-    """The nodes get these resources, but the autoscaler counts other resources."""
+    """The nodes get these resources, but the autoscaler does not count them."""
     at, why = ignored
     if at.spec.resources:
         fix = "use Ray 2.51 or newer, or write rayStartParams"
@@ -191,4 +196,4 @@ def _no_requests(at: Group[HeadGroup]) -> Iterator[Found]:
     """Kueue counts the requests of pods, so pods without requests can exceed the quota."""
     asked = at.container.resources
     if at.cluster.metadata.labels.get(_QUEUE) and not asked.requests and not asked.limits:
-        yield Found(at.container_path, f"{at} requests no resources", "write requests of CPU and memory")
+        yield Found(at.container_path, f"{at} requests no resources", "add requests for CPU and memory")
