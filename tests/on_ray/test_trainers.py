@@ -95,7 +95,7 @@ def test_an_unenforced_limit_of_a_worker_fails_the_run(tmp_path):
 
     trainer = build_torch_trainer(lambda: None, plan=plan, run_config=RunConfig(storage_path=str(tmp_path)))
 
-    with pytest.raises(WorkerGroupError, match="torch sees no GPU, so its limit cannot be enforced"):
+    with pytest.raises(WorkerGroupError, match="torch detects no GPU, so the memory limit cannot be enforced"):
         trainer.fit()
 
 

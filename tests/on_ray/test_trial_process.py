@@ -251,12 +251,15 @@ def test_an_unenforced_memory_limit_of_a_framework_fails_the_trial(tmp_path, fra
 
     assert trial.status == "ERROR"
     error = Path(trial.error_file).read_text()
-    assert f"MemoryLimitError: Ray assigned this process a fraction of a GPU, but {framework} sees no GPU" in error
+    assert f"MemoryLimitError: Ray assigned this process a fraction of a GPU, but {framework} detects no GPU" in error
 
     (trial,) = run(train, policy, tmp_path, scheduler=PolicyScheduler(policy, on_unenforced_limit="warn"))
 
     assert trial.last_result["reached"]
-    assert f"{framework} sees no GPU, so its limit cannot be enforced" in trial.last_result["gpu_memory"]["warnings"]
+    assert (
+        f"{framework} detects no GPU, so the memory limit cannot be enforced"
+        in trial.last_result["gpu_memory"]["warnings"]
+    )
 
 
 @pytest.mark.ray_border

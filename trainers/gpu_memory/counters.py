@@ -77,9 +77,9 @@ def held_bytes(counters: Mapping[str, FrameworkMemory]) -> int:
 def peak_gpu_memory_bytes() -> int | None:
     """Return the peak GPU memory of this process's frameworks in bytes, or ``None`` if no framework used a GPU.
 
-    The peak is the sum over all devices and frameworks. It includes the memory that an allocator reserved or, if the
-    framework does not report this memory, such as TensorFlow, the memory of tensors. It does not include memory outside
-    the allocators.
+    The peaks of all devices and frameworks are added up. The peak of a framework is the memory that its allocator
+    reserved or, if the framework does not report this memory (such as TensorFlow), the memory of its tensors. Memory
+    outside the allocators is not included.
 
     Raises:
         ProbeError: The memory of a framework cannot be read.

@@ -19,9 +19,9 @@ from .fraction_limits import FractionLimits, GpuShare
 _POLL_S: Final = 0.5
 
 _SHARE_FRACTION: Final = 0.96
-"""How much of a GPU fraction must be free when a trial starts. Older drivers reserve memory without reporting it,
-such as 451 of 15360 MiB on a T4. Plans include this memory, so the last trial on a device finds slightly less than its
-fraction."""
+"""How much of a GPU fraction must be free when a trial starts. Older drivers reserve memory without reporting it, such
+as 451 of 15360 MiB on a T4. Plans include this memory, so slightly less than a whole fraction is free for the last
+trial on a device."""
 
 _WHOLE_FRACTION: Final = 0.8
 """How much of a whole device must be free when a trial starts. The driver and a desktop may use the rest."""
@@ -68,7 +68,8 @@ def _needed_bytes(device: DeviceUse, share: GpuShare) -> float:
 def _own_bytes(device: DeviceUse, earlier: FractionLimits | None) -> int:
     """Return the memory that an earlier trial left in this process, in bytes, from the driver or the frameworks.
 
-    In a container, the driver often does not list the process. The sum over all frameworks is used for each device.
+    In a container, the driver often does not list the process. The frameworks' memory is known only as a sum over all
+    devices, so this sum is used for each device.
     """
     by_driver = device.bytes_by_process.get(os.getpid()) or 0
     try:
@@ -89,9 +90,9 @@ def _insufficient_free_memory(device: DeviceUse, share: GpuShare, timeout_s: flo
         if pid != os.getpid()
     ]
     if share.is_whole:
-        needs = f"the {_WHOLE_FRACTION:.0%} for a trial with a whole GPU"
+        needs = f"the {_WHOLE_FRACTION:.0%} that a trial with a whole GPU requires"
     else:
-        needs = f"the {format_bytes(share.bytes_of(device.total_bytes))} of this trial"
+        needs = f"the {format_bytes(share.bytes_of(device.total_bytes))} of this trial's GPU fraction"
     return MemoryLimitError(
         f"GPU {device.uuid} has {format_bytes(device.free_bytes)} of {format_bytes(device.total_bytes)} free after "
         f"{timeout_s:g} s, less than {needs}. "
@@ -101,7 +102,7 @@ def _insufficient_free_memory(device: DeviceUse, share: GpuShare, timeout_s: flo
 
 
 _MARK: Final = "TUNE_POLICIES_TRIAL"
-"""The environment variable that marks the processes of a trial, which inherit it."""
+"""The environment variable that marks the processes of a trial. Child processes inherit it."""
 
 _END_TIMEOUT_S: Final = 5.0
 """How long to wait for the processes to exit after each signal (terminate, then kill), in seconds."""
@@ -124,7 +125,7 @@ def mark_processes() -> None:
 
 
 def end_gpu_processes() -> list[str]:
-    """Terminate the processes of the trial that use GPU memory, and return a warning for each of them.
+    """Terminate the processes of the trial that use GPU memory, and return a warning for each process.
 
     A process belongs to the trial if it is a child of this process, or runs as this user with the trial's mark.
     """
@@ -147,7 +148,8 @@ def end_gpu_processes() -> list[str]:
         amount = bytes_of_process(devices, process.pid)
         used = "an unknown amount" if amount is None else format_bytes(amount)
         messages.append(
-            f"process {process.pid} of the trial still used {used} of GPU memory after its end, and is terminated"
+            f"process {process.pid} of the trial still used {used} of GPU memory after the end of the trial, and is "
+            "terminated"
         )
         warnings.warn(messages[-1], stacklevel=2)
     _end(outliving)
