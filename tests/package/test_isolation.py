@@ -56,7 +56,7 @@ def test_a_running_daemon_limits_the_process(control):
     ("program", "memory_bytes", "reason"),
     [
         (None, 20 * GIB, "nvidia-cuda-mps-control is not installed"),
-        (REFUSES, 20 * GIB, "no MPS daemon answers: start one with nvidia-cuda-mps-control -d"),
+        (REFUSES, 20 * GIB, "no MPS daemon responds. Start a daemon with nvidia-cuda-mps-control -d"),
         (BREAKS, 20 * GIB, "nvidia-cuda-mps-control cannot be run"),
         (ANSWERS, None, "the plan does not contain a worker's GPU memory"),
     ],
@@ -79,7 +79,7 @@ def test_the_wait_for_a_daemon_has_a_deadline(control):
 
     reason = mps.query_mps_daemon(timeout_s=0.3)
 
-    assert reason == "the MPS daemon did not answer within 0.3 s"
+    assert reason == "the MPS daemon did not respond within 0.3 s"
     assert time.monotonic() - start < 10
 
 
