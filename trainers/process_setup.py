@@ -40,7 +40,7 @@ class ProcessSetup(Value):
 
     @classmethod
     def for_trial(cls, slot: TrialSlot, limits: LimitOptions) -> Self:
-        """Return the set-up of a trial's own process. If the trial has Train workers, this process only waits."""
+        """Return the set-up of a trial's own process. With Train workers, this process only waits for them."""
         return cls(slot=slot, resources=slot.trial if slot.num_workers else slot.worker, limits=limits)
 
     @classmethod
@@ -64,7 +64,7 @@ class ProcessSetup(Value):
             CURRENT.restore_devices(context.get_actor_id() or context.get_task_id())
         note_kernel_kills()
         CURRENT.set_num_threads(max(1, int(assigned.get("CPU", 0))))
-        if not assigned.get("GPU"):  # newer Ray versions make all GPUs visible to a trial without GPUs
+        if not assigned.get("GPU"):  # some Ray versions make all GPUs visible to a trial without GPUs
             os.environ.update(dict.fromkeys(GPU_VISIBILITY_VARIABLES, ""))
         CURRENT.begin_trial(assigned.get("CPU", 0), self._share(assigned), self.limits)
 
@@ -126,7 +126,7 @@ def set_up_before(
     """Return a new function that sets up its process and then calls ``function``.
 
     Args:
-        function: A function of a config, or without arguments.
+        function: A function that takes a config or no arguments.
         set_up: A function that is called with the config or ``None``, in the process and thread of ``function``.
         at_end: A function that is called in the same thread, after ``function`` has ended and its GPU processes have
             been terminated.

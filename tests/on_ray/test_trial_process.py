@@ -231,7 +231,7 @@ def test_a_trial_that_cannot_use_its_gpu_falls_back_to_cpus_and_is_counted(tmp_p
 @pytest.mark.parametrize("policy", [GpuPolicy(), GpuPolicy().plan(ClusterCapacity.of(Resources(cpus=1, gpus=1)))])
 def test_falls_back_needs_a_policy_with_an_alternative(policy):
     with pytest.raises(
-        InvalidResourcesError, match=r"needs a policy with a second choice, .*GpuPolicy\(\) \| CpuPolicy"
+        InvalidResourcesError, match=r"requires a policy with a second choice, .*GpuPolicy\(\) \| CpuPolicy"
     ):
         PolicyScheduler(policy, falls_back=True)
 
@@ -354,5 +354,5 @@ def test_the_policy_replaces_a_single_bundle_of_a_trainable_and_prints_this_once
     trials = run(trainable, CpuPolicy(cpus=1), tmp_path, num_samples=2)
 
     assert {trial.last_result["assigned"]["CPU"] for trial in trials} == {1}
-    message = "the trainable requests {'CPU': 3.0}, which the policy replaces by {'CPU': 1.0}"
+    message = "the trainable requests {'CPU': 3.0}, but the policy replaces this request with {'CPU': 1.0}"
     assert capsys.readouterr().out.count(message) == 1
