@@ -38,14 +38,14 @@ def build_torch_trainer(
         train_loop: The function that each worker runs. It takes the config as its argument, or no arguments.
         plan: A plan with Train workers, or a policy. In a trial, the plan of the trial's slot replaces a policy.
             Elsewhere, a policy plans on the cluster that the program is connected to.
-        train_loop_config: The config for ``train_loop``. A plan with different resources for each config uses the
-            resources for this config.
+        train_loop_config: The config for ``train_loop``. If the plan has different resources for each config, the
+            resources for this config are used.
         torch_config: The settings of the process group. The backend is optional.
         isolation: Pass ``"mps"`` to also limit the workers with NVIDIA's MPS daemon, if the daemon is running.
-        on_unenforced_limit: Whether to raise an error, or to add a warning to the worker's report, if a memory limit
-            cannot be enforced because of a setting or because PyTorch detects no GPU. With ``"warn"``, you can rehearse
-            on simulated GPUs. A worker without a real GPU then trains on the CPU, and all workers communicate through
-            gloo unless ``torch_config`` sets a backend.
+        on_unenforced_limit: Whether to raise an error or add a warning to the worker's report if a memory limit cannot
+            be enforced. For example, a setting may disable the limit, or PyTorch may detect no GPU. With ``"warn"``,
+            you can rehearse on simulated GPUs. A worker without a real GPU then trains on the CPU, and all workers
+            communicate through gloo unless ``torch_config`` sets a backend.
         **trainer_kwargs: Other arguments of ``TorchTrainer``.
 
     Raises:
@@ -164,7 +164,7 @@ def build_xgboost_trainer(
     on_unenforced_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
 ) -> "XGBoostTrainer":
-    """Return Ray's own ``XGBoostTrainer`` with the scaling config of ``plan``. Each worker applies the plan.
+    """Return Ray's own ``XGBoostTrainer`` with the scaling config of ``plan``. Each worker uses the plan's resources.
 
     XGBoost uses one thread for each CPU of a worker, unless you set its parameter ``nthread``. The GPU memory of
     XGBoost cannot be limited, so workers that share a GPU list XGBoost under ``not_enforceable`` in their reports.
@@ -187,7 +187,7 @@ def build_lightgbm_trainer(
     on_unenforced_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
 ) -> "LightGBMTrainer":
-    """Return Ray's own ``LightGBMTrainer`` with the scaling config of ``plan``. Each worker applies the plan.
+    """Return Ray's own ``LightGBMTrainer`` with the scaling config of ``plan``. Each worker uses the plan's resources.
 
     LightGBM uses one thread for each CPU of a worker, unless you set its parameter ``num_threads``. The GPU memory of
     LightGBM cannot be limited, so workers that share a GPU list LightGBM under ``not_enforceable`` in their reports.

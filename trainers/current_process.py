@@ -1,6 +1,6 @@
 """The state of this process: its devices, threads and limits, and the resource usage of its current trial.
 
-A process may serve several trials, tasks or method calls, one after the other. ``CURRENT`` is the only state of this
+A process may run several trials, tasks or method calls, one after the other. ``CURRENT`` is the only state of this
 package that is kept between them. Import hooks, the code that extends results, and the public ``gpu_memory_usage``
 access ``CURRENT`` from any thread.
 """
@@ -36,7 +36,7 @@ _THREAD_VARIABLES: Final = (
     "OPENBLAS_NUM_THREADS",
     "TF_NUM_INTRAOP_THREADS",  # TensorFlow reads this and the next variable when its runtime starts
     "TF_NUM_INTEROP_THREADS",
-    "NPROC",  # XLA, and therefore JAX, reads it when its CPU back end starts
+    "NPROC",  # XLA (and therefore JAX) reads this variable when its CPU back end starts
 )
 _DEVICE_VARIABLES: Final = (
     "CUDA_DEVICE_ORDER",

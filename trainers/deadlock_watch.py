@@ -32,8 +32,8 @@ _logger = logging.getLogger(__name__)
 _INTERVAL_S: Final = 0.5
 _LONGEST_INTERVAL_S: Final = 5.0
 _PATIENCE_S: Final = 4.0
-"""How long the same runs must be stuck before the youngest run fails, in seconds. The next run fails after twice this
-time."""
+"""How long the same runs must be stuck before the youngest run fails, in seconds. The second youngest run fails after
+twice this time."""
 
 
 class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignore[misc]  # Ray's classes are untyped

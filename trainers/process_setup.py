@@ -103,7 +103,7 @@ def _assigned_resources() -> dict[str, float] | None:
 
 
 class _OwnProcess(NamedTuple):
-    """The steps before and after a user's function. It is a class, because Ray pickles nested functions by value."""
+    """The steps before and after a user's function. This is a class, because Ray pickles nested functions by value."""
 
     set_up: Callable[[Any], None]
     at_end: Callable[[], None] | None
@@ -142,7 +142,7 @@ def wrapped_in(
 ) -> Callable[..., Any]:
     """Return a function of the same kind that calls ``function`` in the context ``around(args, kwargs)``.
 
-    The kind matters because Tune and Ray inspect whether a function is a generator or a coroutine function.
+    The kind matters because Tune and Ray check whether a function is a generator or a coroutine function.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -79,7 +79,7 @@ def _call_of_task(*_: Any) -> Iterator[None]:
 
 
 class _Actor(NamedTuple):
-    """The steps around the methods of an actor."""
+    """The set-up before, and the checks after, the methods of an actor."""
 
     setup: ProcessSetup
 

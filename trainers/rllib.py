@@ -22,7 +22,7 @@ def size_algorithm(config: ConfigT, policy: ResourcePolicy | TrialPlan) -> Confi
 
     Example: ``run("PPO", policy, param_space=size_algorithm(PPOConfig().environment("CartPole-v1"), policy))``. The
     policy's ``num_workers`` is the number of learners. With ``num_workers=0``, the main process is the learner. The
-    main process and each learner get one CPU. Each of the trial's other CPUs gets an env runner. The learners get the
+    main process and each learner get one CPU. The trial has one env runner for each remaining CPU. The learners get the
     GPUs.
 
     Args:

@@ -296,7 +296,7 @@ class RunSlots:
                 try:
                     return self._has_room(self._own_slot(trial))
                 except InfeasibleRequestError:
-                    return True  # the assignment makes the trial fail
+                    return True  # ``assign`` then fails the trial
             if not open_types:
                 return False
             return trial not in self.last_slots or not open_types.isdisjoint(self._allowed(trial))

@@ -32,7 +32,7 @@ class Reading(NamedTuple):
 
     Attributes:
         lost_groups: The IDs of requested placement groups that have disappeared.
-        stuck: The error of each trial whose Train workers can never start, by the ID of the trial's actor.
+        stuck: The error of each trial whose Train workers can never start, keyed by the ID of the trial's actor.
         busy: A message about the actors and placement groups that use the resources that trials wait for, or ``""``.
     """
 
@@ -107,5 +107,5 @@ def _suggestion(run: WaitingRun) -> str:
     num_workers = len(run.gang.bundles) if run.gang else 1
     return (
         f"Set num_workers={num_workers} in the policy. The plan then reserves resources for the workers, and almost "
-        "none for the trial driver. Or add nodes."
+        "none for the trial driver. Alternatively, add nodes."
     )

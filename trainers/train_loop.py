@@ -109,7 +109,7 @@ def with_worker_env_vars(trainer_kwargs: dict[str, Any], variables: Mapping[str,
 def plan_for_run(plan: TrialPlan | ResourcePolicy, train_loop_config: dict[str, Any] | None) -> TrialPlan:
     """Return the plan for a Train run with this config.
 
-    In a trial with a slot, the plan of the slot replaces a policy and a plan with several slot types. Elsewhere, a
+    In a trial with a slot, the plan of the slot replaces a policy or a plan with several slot types. Elsewhere, a
     policy plans on the program's cluster. Without a config, the plan is sufficient for every measured config.
 
     Raises:
@@ -164,8 +164,8 @@ def fit_with_oom_retry(
     Ray Train resumes from the latest checkpoint of a run with the same name and storage, so pass both:
     ``RunConfig(name=…, storage_path=…)``. Without a name, each retry starts from the beginning.
 
-    Leave the run's ``max_failures`` at 0, because Ray Train would retry workers without more memory. To retry other
-    failures, call this function again with the same name and storage.
+    Leave the run's ``max_failures`` at 0, because Ray Train would retry the workers with the same memory. To retry
+    other failures, call this function again with the same name and storage.
 
     Args:
         build_trainer: Returns the trainer for a plan, such as ``lambda plan: build_torch_trainer(loop, plan=plan)``.

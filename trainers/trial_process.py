@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tune_policies.policies.policy import ResourcePolicy
 
 SLOT_KEY: Final = "slot"
-"""The key of the trial's slot in each of its results."""
+"""The key of the slot in each result of a trial."""
 
 _END_TIMEOUT_S: Final = 1.0
 """How long ``TrialProcess.stop`` waits for the thread of the trial's function, in seconds."""
@@ -150,7 +150,7 @@ class TrialProcess:
         return self._trainable.get_auto_filled_metrics(*args, **kwargs)
 
     def get_current_ip_pid(self) -> Any:
-        """Return the address of the node and the ID of this process."""
+        """Return the IP address of the node and the process ID."""
         return self._trainable.get_current_ip_pid()
 
 

@@ -134,7 +134,7 @@ def _refuse_client() -> None:
 
 
 def _check_trainable(trainable: Any) -> None:
-    """Raise an ``InvalidResourcesError`` for a trainer of Ray Train."""
+    """Raise an ``InvalidResourcesError`` if ``trainable`` is a trainer of Ray Train."""
     if not isinstance(trainable, type | str) and callable(getattr(trainable, "fit", None)):
         raise InvalidResourcesError(
             f"{type(trainable).__name__} is a trainer, but Tune runs functions of a config. Write a function that "

@@ -214,7 +214,7 @@ def overhead_fields(
         reported: The child's ``version`` and ``reserved_bytes``.
         gpu_model: The GPU's name.
         used_before: The memory in use on the device before the child started, in bytes.
-        used_now: The memory in use while the child keeps its memory, in bytes.
+        used_now: The memory in use on the device while the child keeps its memory, in bytes.
         process_bytes: The child's memory use in bytes as reported by the driver, or ``None`` if the driver does not
             list the child.
     """

@@ -102,7 +102,7 @@ def release_unused() -> None:
     """Release the device memory that the frameworks of this process reserve but do not use."""
     holding = [(name, counter) for name, counter in _in_use() if _call_counter(name, counter.read) is not None]
     if holding:
-        gc.collect()  # it is slow, so skip it if no framework uses a device
+        gc.collect()  # garbage collection is slow, so skip it if no framework uses a device
     for name, counter in holding:
         _call_counter(name, counter.release)
 

@@ -45,7 +45,7 @@ def enforce(limits: FractionLimits) -> None:
     if limits.share.is_whole:
         limits.by_driver = "mig" if is_mig() else None
         return
-    if limits.options.isolation == "mps":  # this must happen before CUDA starts
+    if limits.options.isolation == "mps":  # MPS must be set up before CUDA starts
         isolate_by_mps(limits)
     limit_imported(limits, MODULES)
 
@@ -102,7 +102,7 @@ def _limit(limits: FractionLimits, name: str) -> None:
 
 
 def _require_visible_device(limits: FractionLimits, names: Iterable[str], *, may_come: bool) -> None:
-    """Report an unenforced limit if no imported framework detects the device, although one of ``names`` should.
+    """Report an unenforced limit if no imported framework detects the device, but one of ``names`` should detect it.
 
     With ``may_come``, nothing is reported if a framework that is not imported yet may detect the device.
     """

@@ -24,8 +24,8 @@ class GpuShare(Value):
 
     Attributes:
         fraction: The fraction as rounded by Ray. Values of 1 and above are whole devices, which have no limit.
-        memory_bytes: The planned memory of the fraction in bytes. With ``None``, it is ``fraction`` of the device's
-            memory.
+        memory_bytes: The planned memory of the fraction in bytes. With ``None``, the memory is ``fraction`` of the
+            device's memory.
         overhead_bytes: The planned memory outside the frameworks' allocators in bytes, or ``None`` if the process
             determines the overhead itself.
         measured_with: The versions of the frameworks with which the overhead was measured, keyed by framework name.
@@ -44,7 +44,7 @@ class GpuShare(Value):
         return self.fraction >= 1
 
     def bytes_of(self, total_bytes: int) -> int:
-        """Return the memory of the fraction in bytes. A device that is smaller than planned reduces it."""
+        """Return the memory of the fraction in bytes. The result is smaller than planned if the device is smaller."""
         num_parts = TICKS // to_ticks(self.fraction)  # Ray rounds the fraction down
         return min(self.memory_bytes or int(total_bytes * self.fraction), total_bytes // num_parts)
 
@@ -155,7 +155,7 @@ class FractionLimits:
         return GpuMemoryLimit(share, overhead_bytes={framework: overhead})
 
     def _was_measured(self, framework: str, version: str | None) -> bool:
-        """Return ``False`` if the plan was measured without this framework, and warn if its version differs."""
+        """Return ``False`` and warn if the plan was measured without this framework. Warn if the version differs."""
         measured_with = self.share.measured_with
         if not measured_with:  # the profile contains no versions
             return True
@@ -181,7 +181,7 @@ class FractionLimits:
             )
 
     def report_unenforced(self, message: str, hint: str = "") -> None:
-        """Raise a ``MemoryLimitError`` about an unenforced limit, or warn if the user accepts it.
+        """Raise a ``MemoryLimitError`` about an unenforced limit, or warn with ``on_unenforced_limit="warn"``.
 
         ``hint`` is appended only to the error.
         """

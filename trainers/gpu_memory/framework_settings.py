@@ -23,7 +23,7 @@ from .overhead import NOTHING_MEASURED
 class OwnEnvironment:
     """The environment of this process, without the variables that this project has set.
 
-    A process may serve several trials, so the variables of an earlier trial must not count as settings of the user.
+    A process may run several trials, so the variables of an earlier trial must not count as settings of the user.
     """
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ def why_jax_is_unlimited(environ: Mapping[str, str], client_options: str | Mappi
 
 
 def cupy_own_limit(total_bytes: int, environ: Mapping[str, str]) -> int | None:
-    """Return the user's own limit for CuPy in bytes, or ``None`` if there is none or CuPy cannot parse it."""
+    """Return the user's own limit for CuPy in bytes, or ``None`` if it is missing or CuPy cannot parse it."""
     text = environ.get(CUPY_VARIABLE, "").strip()
     try:
         own = float(text[:-1]) / 100 * total_bytes if text.endswith("%") else int(text)
@@ -159,7 +159,8 @@ class GpuMemoryLimit(Value):
 
     Attributes:
         limit_bytes: The limit including the overhead, in bytes.
-        overhead_bytes: The measured memory outside the allocator in bytes, by framework. The default is a safe value.
+        overhead_bytes: The measured memory outside the allocator in bytes, keyed by framework. For other frameworks, a
+            safe default is used.
     """
 
     limit_bytes: Bytes

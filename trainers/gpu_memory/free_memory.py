@@ -66,7 +66,7 @@ def _needed_bytes(device: DeviceUse, share: GpuShare) -> float:
 
 
 def _own_bytes(device: DeviceUse, earlier: FractionLimits | None) -> int:
-    """Return the memory that an earlier trial left in this process, in bytes, from the driver or the frameworks.
+    """Return the memory in bytes that an earlier trial left in this process, as reported by driver or frameworks.
 
     In a container, the driver often does not list the process. The frameworks' memory is known only as a sum over all
     devices, so this sum is used for each device.
@@ -95,9 +95,9 @@ def _insufficient_free_memory(device: DeviceUse, share: GpuShare, timeout_s: flo
         needs = f"the {format_bytes(share.bytes_of(device.total_bytes))} of this trial's GPU fraction"
     return MemoryLimitError(
         f"GPU {device.uuid} has {format_bytes(device.free_bytes)} of {format_bytes(device.total_bytes)} free after "
-        f"{timeout_s:g} s, less than {needs}. "
-        f"The rest is used by {', '.join(named) or 'processes that the driver does not list'}. "
-        "End processes of earlier runs, or plan with the free memory"
+        f"{timeout_s:g} s, less than {needs}. The rest is used by "
+        f"{', '.join(named) or 'processes that the driver does not list'}. Terminate processes of earlier runs, or "
+        "leave memory for other programs with ReservingPolicy(policy, gpu_memory=…)"
     )
 
 
@@ -191,5 +191,5 @@ def _end(processes: list[Any]) -> None:
 
 def shipped_psutil() -> Any:
     """Return the module psutil that Ray ships."""
-    import_module("ray")  # adds psutil to the path
+    import_module("ray")  # importing Ray adds psutil to the path
     return import_module("psutil")

@@ -107,7 +107,7 @@ def _limit_apple(torch: Any, limits: FractionLimits) -> bool:
 def torch_is_in_force(torch: Any, limits: FractionLimits) -> bool:
     """Return whether PyTorch still has the fraction that was set. If PyTorch does not report it, return ``True``."""
     for module in _available(torch).values():
-        fraction_now = getattr(module, "get_per_process_memory_fraction", None)  # CUDA, PyTorch 2.8 or later
+        fraction_now = getattr(module, "get_per_process_memory_fraction", None)  # CUDA with PyTorch 2.8 or later
         if fraction_now is None:
             continue
         for device in range(module.device_count()):
@@ -195,7 +195,7 @@ def limit_jax(jax: Any, limits: FractionLimits) -> bool:
 
 
 def jax_is_in_force(jax: Any, limits: FractionLimits) -> bool:
-    """Return whether JAX has the limit, or will have it when its back end starts."""
+    """Return whether JAX's limit is in force, or will be in force when JAX's back end starts."""
     if _has_jax_started():
         # An allocator without a limit does not report a limit.
         stats = [device.memory_stats() or {} for device in jax.local_devices() if device.platform == "gpu"]
@@ -216,7 +216,7 @@ def _has_jax_started() -> bool:
 
 
 def _expects_gpu(jax: Any) -> bool:
-    """Return whether a GPU back end is installed and allowed. Only its start shows whether it finds a device."""
+    """Return whether a GPU back end is installed and allowed. Whether it finds a device is unknown until it starts."""
     allowed = {name.strip() for name in (jax.config.jax_platforms or "").split(",") if name.strip()}
     return (not allowed or bool(allowed & {"gpu", "cuda", "rocm"})) and has_jax_gpu_plugin()
 
@@ -244,7 +244,7 @@ def limit_cupy(cupy: Any, limits: FractionLimits) -> bool:
         budget = min(budget, cupy_own_limit(total, os.environ) or budget)
         with cupy.cuda.Device(device):
             try:
-                held = pool.total_bytes()  # the first use of a device's pool reads the variable
+                held = pool.total_bytes()  # CuPy reads the variable at the first use of a device's pool
             except ValueError as error:
                 raise MemoryLimitError(
                     f"CuPy cannot parse {CUPY_VARIABLE}={os.environ.get(CUPY_VARIABLE)}. Unset the variable, or set "
@@ -270,7 +270,7 @@ def cupy_is_in_force(cupy: Any, limits: FractionLimits) -> bool:
 
 LIMITERS: Final = {
     "torch": Limiter("torch", limit_torch, torch_is_in_force),
-    # The module adds NPU support to PyTorch.
+    # ``torch_npu`` adds NPU support to PyTorch.
     "torch_npu": Limiter("torch", lambda _, limits: limit_torch(sys.modules["torch"], limits), torch_is_in_force),
     "tensorflow": Limiter("tensorflow", limit_tensorflow, tensorflow_is_in_force),
     "jax": Limiter("jax", limit_jax, jax_is_in_force),

@@ -151,8 +151,8 @@ def configs_to_measure(configs: Configs, num_samples: int, seed: int) -> list[di
     """Return the configs to measure, without duplicates.
 
     ``num_samples`` configs are drawn from a search space. The first config contains the largest integers of the search
-    space, and the second config the smallest integers. Memory often grows with integers, and predictions outside the
-    measured range are extrapolations.
+    space, and the second config contains the smallest integers. Memory often grows with integers, and predictions
+    outside the measured range are extrapolations.
     """
     check_count(num_samples, least=1, name="num_samples")
     drawn = (

@@ -44,11 +44,11 @@ class Reading(Value):
     """The memory usage of a trial.
 
     Attributes:
-        peak_bytes: The peak memory of each framework's allocator in bytes, or of the framework's tensors if it
-            preallocates memory.
+        peak_bytes: The peak memory of each framework's allocator in bytes, or of the framework's tensors if the
+            framework preallocates memory.
         total_bytes: The larger of two amounts in bytes: the sum of peaks and overhead, and the memory that the driver
             reports for the process.
-        overhead_bytes: The memory outside the allocators in bytes, measured or a safe default.
+        overhead_bytes: The memory outside the allocators in bytes, either measured or a safe default.
         host_memory_bytes: The peak host memory of the process and its children, in bytes.
         num_steps: The number of results so far.
         ended_by: Why the trial ended, or ``None`` if it is still running.
@@ -107,7 +107,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
     _overheads: Overheads
 
     def __init__(self, config: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
-        config = dict(config)  # Tune still uses the original
+        config = dict(config)  # Tune still uses the original config
         measured = config.pop(MEASURED)
         self._number: int = measured["number"]
         self._num_steps = 0

@@ -26,7 +26,7 @@ _MPS_LIMIT: Final = re.compile(r"(?<![\w-])([\w-]++)\s*+=\s*+(\d{1,15}+)\s*+([Gg
 
 _CONTROL: Final = "nvidia-cuda-mps-control"
 _UNIFIED_MEMORY: Final = "/dev/nvidia-uvm"
-"""CUDA opens this device when it starts in a process, but NVML does not."""
+"""CUDA opens this device when it starts in a process. NVML does not open it."""
 
 
 def isolate_by_mps(limits: FractionLimits) -> None:

@@ -23,6 +23,7 @@ from .overhead import Assumption
 
 _KINDS: Final[tuple[MemoryKind, MemoryKind]] = ("allocated", "reserved")
 _BY_ALLOCATOR: Final = "the reserved peak and the overhead"
+_BY_DRIVER: Final = "the memory of the process (NVML)"
 
 
 class TrialUsage:
@@ -172,7 +173,7 @@ def _overhead(
 ) -> tuple[int | None, str]:
     reserved = [memory.reserved_bytes for memory in counters.values()]
     if process_bytes is not None and reserved and None not in reserved:
-        return process_bytes - sum(each or 0 for each in reserved), "the process by NVML minus the allocators"
+        return process_bytes - sum(each or 0 for each in reserved), f"{_BY_DRIVER} minus the memory of the allocators"
     if not limits.overheads:
         return None, ""
     sources = "; ".join(f"{name}: {source}" for name, (_, source) in limits.overheads.items())
@@ -182,7 +183,7 @@ def _overhead(
 def _basis(process_bytes: int | None, by_allocator: int | None, limits: FractionLimits) -> str:
     """Return a string with the figures that determine whether the process stayed within its fraction."""
     if process_bytes is not None:
-        return f"{_BY_ALLOCATOR}, and the process by NVML" if by_allocator is not None else "the process by NVML"
+        return f"{_BY_ALLOCATOR}, and {_BY_DRIVER}" if by_allocator is not None else _BY_DRIVER
     is_assumed = any(source is Assumption.SAFE_DEFAULT for _, source in limits.overheads.values())
     return ASSUMED if is_assumed else _BY_ALLOCATOR
 
@@ -214,7 +215,7 @@ _WRITTEN: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "num_ooms", "s
 
 @dataclass
 class RunFolder:
-    """The folder of this process's usage file, in a pyarrow filesystem. ``rank`` is a worker's rank, or 0."""
+    """The folder of this process's usage file, in a pyarrow filesystem. ``rank`` is the Train worker's rank, or 0."""
 
     filesystem: Any
     path: str
