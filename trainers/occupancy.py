@@ -207,7 +207,7 @@ class StuckRuns:
         ]
 
     def _with_addable_nodes(self, view: ClusterOccupancy) -> ClusterOccupancy | None:
-        """Return the view plus the nodes that an autoscaler can add, or ``None`` if they are unknown or just read."""
+        """Return the view plus the nodes that an autoscaler can add, or ``None`` if these are unknown or just read."""
         if not read_cluster_state(_READ_TIMEOUT_S).may_have_autoscaler:
             return view
         if time.monotonic() - self._read_at > _FRESH_S:

@@ -66,10 +66,10 @@ def _needed_bytes(device: DeviceUse, share: GpuShare) -> float:
 
 
 def _own_bytes(device: DeviceUse, earlier: FractionLimits | None) -> int:
-    """Return the memory in bytes that an earlier trial left in this process, as reported by driver or frameworks.
+    """Return the memory that an earlier trial left in this process, in bytes.
 
-    In a container, the driver often does not list the process. The frameworks' memory is known only as a sum over all
-    devices, so this sum is used for each device.
+    This is the larger of two amounts, reported by the driver and by the frameworks. In a container, the driver often
+    does not list the process. The frameworks report only a sum over all devices, so this sum is used for each device.
     """
     by_driver = device.bytes_by_process.get(os.getpid()) or 0
     try:
