@@ -1,4 +1,4 @@
-"""Applies a plan in the processes that train: the trials of Tune and the workers of Train.
+"""Applies a plan to the trials of Ray Tune and the workers of Ray Train.
 
 Importing this package does not import its modules, Ray or a framework. Each name is imported when it is first used.
 """
@@ -75,7 +75,7 @@ _MODULES = {
     "trial_process": ("trial_plan",),
     "tune_run": ("applied", "run", "tuner"),
 }
-"""The public names in each module except ``builders``."""
+"""The public names of each module. Names that are not listed here belong to ``builders``."""
 
 
 def __dir__() -> list[str]:

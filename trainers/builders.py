@@ -32,39 +32,40 @@ def build_torch_trainer(
 ) -> "TorchTrainer":
     """Return Ray's own ``TorchTrainer`` with the scaling config of ``plan``. Each worker enforces the plan's limits.
 
-    Workers that share a GPU communicate through gloo, because NCCL refuses two processes on one device.
+    Workers that share a GPU communicate through gloo, because NCCL does not support several processes on one device.
 
     Args:
-        train_loop: The function that each worker runs. It takes the config or no argument.
-        plan: A plan with Train workers, or a policy. In a trial, a policy is replaced by the plan of the trial's slot.
-            Elsewhere, it plans on the cluster that the program is connected to.
-        train_loop_config: The argument of ``train_loop``. If the plan depends on the config of a run, it uses this
-            config.
+        train_loop: The function that each worker runs. It takes the config as its argument, or no arguments.
+        plan: A plan with Train workers, or a policy. In a trial, the plan of the trial's slot replaces a policy.
+            Elsewhere, a policy plans on the cluster that the program is connected to.
+        train_loop_config: The config for ``train_loop``. If the plan has different resources for each config, the
+            resources for this config are used.
         torch_config: The settings of the process group. The backend is optional.
-        isolation: ``"mps"`` to also limit the workers with NVIDIA's MPS daemon, if it is running.
-        on_unenforced_limit: What to do if a memory limit cannot be enforced, because of a setting or because PyTorch
-            detects no GPU: raise an error, or add a warning to the report of the worker. With ``"warn"``, you can
-            rehearse on simulated GPUs: a worker without a real GPU trains on the CPU, and all workers communicate
-            through gloo unless ``torch_config`` sets a backend.
+        isolation: Pass ``"mps"`` to also limit the workers with NVIDIA's MPS daemon, if the daemon is running.
+        on_unenforced_limit: Whether to raise an error or add a warning to the worker's report if a memory limit cannot
+            be enforced. For example, a setting may disable the limit, or PyTorch may detect no GPU. With ``"warn"``,
+            you can rehearse on simulated GPUs. A worker without a real GPU then trains on the CPU, and all workers
+            communicate through gloo unless ``torch_config`` sets a backend.
         **trainer_kwargs: Other arguments of ``TorchTrainer``.
 
     Raises:
         InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` conflict with the plan, workers that
             share a GPU would use NCCL, or Ray Train is not version 2.
         InfeasibleRequestError: The config needs more GPU memory than any device has.
-        MemoryLimitError: In a worker: its GPU memory cannot be limited.
+        MemoryLimitError: In a worker, the GPU memory cannot be limited.
     """
     from ray.train.torch import TorchConfig, TorchTrainer
 
     plan = plan_for_run(plan, train_loop_config)
     torch_config = torch_config or TorchConfig()
     if torch_config.backend is None:
-        if plan.common_slot.has_gpu_fraction or on_unenforced_limit == "warn":  # NCCL needs a GPU
+        if plan.common_slot.has_gpu_fraction or on_unenforced_limit == "warn":  # NCCL requires a GPU for each worker
             torch_config = replace(torch_config, backend="gloo")
     elif plan.common_slot.has_gpu_fraction and "nccl" in torch_config.backend.lower():  # PyTorch ignores case
         raise InvalidResourcesError(
             f"torch_config requests the backend {torch_config.backend!r}, but workers with {plan.worker.gpus:g} GPU "
-            "share a device, which NCCL refuses. Omit the backend, or plan whole GPUs"
+            "share a device, and NCCL does not support several processes on one device. Omit the backend, or plan "
+            "whole GPUs"
         )
     trainer_kwargs = {**trainer_kwargs, "torch_config": torch_config}
     limits = limit_options(isolation, on_unenforced_limit)
@@ -81,17 +82,17 @@ def build_tensorflow_trainer(
     on_unenforced_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
 ) -> "TensorflowTrainer":
-    """Return Ray's own ``TensorflowTrainer`` with the scaling config of ``plan``. Each worker enforces its limits.
+    """Return Ray's ``TensorflowTrainer`` with the scaling config of ``plan``. Each worker enforces the plan's limits.
 
-    ``model.fit`` of Keras 3 fails under ``MultiWorkerMirroredStrategy`` with several workers. Therefore, with
-    several workers, ``tf.keras`` is Keras 2 from the package ``tf_keras``. TensorFlow's collectives use NCCL only if
-    the strategy in ``train_loop`` requests it (``CommunicationImplementation.NCCL``). Do not request it for workers
-    that share a GPU.
+    ``model.fit`` of Keras 3 fails under ``MultiWorkerMirroredStrategy`` with several workers. Therefore, with several
+    workers, ``tf.keras`` is Keras 2 from the package ``tf_keras``. TensorFlow's collectives use NCCL only if the
+    strategy in ``train_loop`` requests it (``CommunicationImplementation.NCCL``). Do not request NCCL for workers that
+    share a GPU.
 
     ``keras_version`` is the version of ``tf.keras`` in the workers. The default is 2 for several workers, and
-    TensorFlow's own version for one worker. Pass 3 if several workers run a loop that does not call ``model.fit``. Pass
-    2 if only the workers have ``tf_keras``, so that the installation is not checked here. The other arguments and the
-    errors are the same as for ``build_torch_trainer``.
+    TensorFlow's own version for one worker. Pass 3 if several workers run a loop that does not call ``model.fit``. If
+    ``tf_keras`` is installed only on the workers, pass 2 to skip the check for it in this process. The other arguments
+    and the errors are the same as for ``build_torch_trainer``.
     ``**trainer_kwargs``: Other arguments of ``TensorflowTrainer``.
     """
     from ray.train.tensorflow import TensorflowTrainer
@@ -102,9 +103,9 @@ def build_tensorflow_trainer(
     if keras_version is None and plan.most_workers > 1:
         if find_spec("tf_keras") is None:
             raise InvalidResourcesError(
-                f"model.fit with {plan.most_workers} workers needs Keras 2, because it fails in Keras 3. Install "
-                "tf_keras in TensorFlow's version. If your loop does not call model.fit, pass keras_version=3. If only "
-                "the workers have tf_keras, pass keras_version=2"
+                f"model.fit with {plan.most_workers} workers requires Keras 2, because it fails with Keras 3. Install "
+                "the tf_keras version that matches TensorFlow. If your loop does not call model.fit, pass "
+                "keras_version=3. If tf_keras is installed only on the workers, pass keras_version=2"
             )
         keras_version = 2
     if keras_version is not None:
@@ -126,12 +127,12 @@ def build_jax_trainer(
 ) -> "JaxTrainer":
     """Return Ray's own ``JaxTrainer`` with the scaling config of ``plan``. Each worker enforces the plan's limits.
 
-    Several workers are connected to one distributed JAX system. This includes workers on CPUs, which Ray itself does
-    not connect. On GPUs, each worker sees only its own devices. Import JAX in ``train_loop``, not earlier.
+    Several workers are connected to one distributed JAX system, even on CPUs, where Ray itself does not connect them.
+    On GPUs, each worker uses only its own devices. Import JAX in ``train_loop``, not earlier.
 
-    ``jax_config`` defines how the workers are connected. By default, the devices of the plan are connected. On TPUs,
-    the default is Ray's own config. Several workers cannot share a GPU. The other arguments and the errors are the same
-    as for ``build_torch_trainer``.
+    ``jax_config`` defines how the workers are connected. By default, workers on CPUs and GPUs are connected as
+    described above, and workers on TPUs are connected by Ray's own config. JAX workers cannot share a GPU. The other
+    arguments and the errors are the same as for ``build_torch_trainer``.
     ``**trainer_kwargs``: Other arguments of ``JaxTrainer``.
     """
     from ray.train.v2.jax import JaxTrainer
@@ -142,8 +143,9 @@ def build_jax_trainer(
     if jax_config is None and not plan.worker.custom.get("TPU", 0) > 0:
         if plan.common_slot.has_gpu_fraction and plan.most_workers > 1:
             raise InvalidResourcesError(
-                f"{plan.most_workers} JAX workers with {plan.worker.gpus:g} GPU each share a device, but JAX "
-                "connects them with NCCL, which refuses two processes on one. Plan num_workers=1, or whole GPUs"
+                f"{plan.most_workers} JAX workers with {plan.worker.gpus:g} GPU each share a device, but JAX connects "
+                "them with NCCL, which does not support several processes on one device. Plan num_workers=1, or whole "
+                "GPUs"
             )
         jax_config = ConnectedJaxConfig()
         platform = "cuda" if plan.use_gpu else "cpu"
@@ -162,10 +164,10 @@ def build_xgboost_trainer(
     on_unenforced_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
 ) -> "XGBoostTrainer":
-    """Return Ray's own ``XGBoostTrainer`` with the scaling config of ``plan``. Each worker applies the plan.
+    """Return Ray's own ``XGBoostTrainer`` with the scaling config of ``plan``. Each worker uses the plan's resources.
 
-    XGBoost uses one thread for each CPU of the plan, unless you set its parameter ``nthread``. Its GPU memory cannot be
-    limited, so the reports of workers that share a GPU list it under ``not_enforceable``.
+    XGBoost uses one thread for each CPU of a worker, unless you set its parameter ``nthread``. The GPU memory of
+    XGBoost cannot be limited, so workers that share a GPU list XGBoost under ``not_enforceable`` in their reports.
 
     The arguments and errors are the same as for ``build_torch_trainer``.
     ``**trainer_kwargs``: Other arguments of ``XGBoostTrainer``.
@@ -185,10 +187,10 @@ def build_lightgbm_trainer(
     on_unenforced_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
 ) -> "LightGBMTrainer":
-    """Return Ray's own ``LightGBMTrainer`` with the scaling config of ``plan``. Each worker applies the plan.
+    """Return Ray's own ``LightGBMTrainer`` with the scaling config of ``plan``. Each worker uses the plan's resources.
 
-    LightGBM uses one thread for each CPU of the plan, unless you set its parameter ``num_threads``. Its GPU memory
-    cannot be limited, so the reports of workers that share a GPU list it under ``not_enforceable``.
+    LightGBM uses one thread for each CPU of a worker, unless you set its parameter ``num_threads``. The GPU memory of
+    LightGBM cannot be limited, so workers that share a GPU list LightGBM under ``not_enforceable`` in their reports.
 
     The arguments and errors are the same as for ``build_torch_trainer``.
     ``**trainer_kwargs``: Other arguments of ``LightGBMTrainer``.

@@ -1,8 +1,8 @@
 """The state of this process: its devices, threads and limits, and the resource usage of its current trial.
 
-A process may serve several trials, tasks or method calls, one after the other. ``CURRENT`` is the only state of this
+A process may run several trials, tasks or method calls, one after the other. ``CURRENT`` is the only state of this
 package that is kept between them. Import hooks, the code that extends results, and the public ``gpu_memory_usage``
-access it from any thread.
+access ``CURRENT`` from any thread.
 """
 
 import os
@@ -31,12 +31,12 @@ from .gpu_memory.trial_usage import RunFolder, TrialUsage, add_usage_note, has_u
 from .usage_meter import UsageMeter
 
 _THREAD_VARIABLES: Final = (
-    "OMP_NUM_THREADS",  # Ray also sets this variable, to 1 if a trial requests GPUs but no CPUs
+    "OMP_NUM_THREADS",  # Ray sets this variable too, for example to 1 if a trial requests GPUs but no CPUs
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "TF_NUM_INTRAOP_THREADS",  # TensorFlow reads this and the next variable when its runtime starts
     "TF_NUM_INTEROP_THREADS",
-    "NPROC",  # XLA, and therefore JAX, reads it when its CPU back end starts
+    "NPROC",  # XLA (and therefore JAX) reads this variable when its CPU back end starts
 )
 _DEVICE_VARIABLES: Final = (
     "CUDA_DEVICE_ORDER",
@@ -45,7 +45,7 @@ _DEVICE_VARIABLES: Final = (
 
 
 class CurrentProcess:
-    """The state of this process. Unpickling it returns ``CURRENT`` of the process that unpickles it.
+    """The state of this process. Unpickling an instance returns ``CURRENT`` of the process that unpickles it.
 
     Attributes:
         end_train_run: A function that ends the Train run of the current or last trial, or ``None``.
@@ -92,8 +92,9 @@ class CurrentProcess:
             self._gpus_of_cuda = gpus
         elif gpus != self._gpus_of_cuda:
             raise MemoryLimitError(
-                f"Ray assigned GPU {gpus} to this task, but an earlier task has started CUDA in this process on GPU "
-                f"{self._gpus_of_cuda}, and CUDA keeps that one. Use remote_options(reuse='release'), or an actor"
+                f"Ray assigned GPU {gpus} to this task, but an earlier task started CUDA in this process on GPU "
+                f"{self._gpus_of_cuda}, and CUDA cannot switch to another GPU afterwards. Use "
+                "remote_options(reuse='release'), or an actor"
             )
 
     def set_num_threads(self, num_threads: int) -> None:
@@ -101,7 +102,7 @@ class CurrentProcess:
         self._thread.is_set = True
         for variable in _THREAD_VARIABLES:
             os.environ[variable] = str(num_threads)
-        # Finding the libraries takes longer than the rest of the set-up, so do it only after new imports.
+        # Finding the libraries takes longer than the rest of the set-up, so find them again only after new imports.
         if self._libraries is None or self._num_modules != len(sys.modules):
             self._num_modules = len(sys.modules)
             self._libraries = ThreadpoolController()
@@ -132,10 +133,10 @@ class CurrentProcess:
             limit_imported(self._usage.limits, [module.__name__])
 
     def begin_trial(self, cpus: float, share: GpuShare | None, options: LimitOptions) -> None:
-        """Start measuring the usage of a trial, and limit the trial to its fraction of a device, if it has one.
+        """Start measuring the usage of a trial, and limit the trial's memory if it has only a fraction of a device.
 
         Raises:
-            MemoryLimitError: The trial's GPU memory cannot be limited, or other processes use it.
+            MemoryLimitError: The trial's GPU memory cannot be limited, or other processes use this memory.
         """
         if self._meter is not None:
             self._meter.end()
@@ -169,13 +170,13 @@ class CurrentProcess:
             require_limit(self._usage.limits)
 
     def rebase_usage(self) -> None:
-        """Reset the peaks after a trainable was reset. Memory that the trainable keeps belongs to the new trial."""
+        """Reset the peaks after a trainable was reset. Memory that the trainable keeps counts for the new trial."""
         if self._usage is not None:
             with self._warned_if_unknown():
                 self._usage.rebase()
 
     def end_gpu_processes(self) -> None:
-        """Terminate the processes of the trial that use GPU memory, and add warnings about them to its results."""
+        """Terminate the trial's processes that use GPU memory, and add warnings about them to the trial's results."""
         messages = end_gpu_processes()
         if self._usage is not None:
             self._usage.warn(messages)
@@ -200,8 +201,8 @@ class CurrentProcess:
     def with_usage(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Return ``metrics`` with the resource usage as ``"usage"`` and the GPU memory usage as ``"gpu_memory"``.
 
-        Existing values are not replaced. If the memory of a framework cannot be read, the method only warns. Metrics
-        that are not a dict are returned unchanged, because Ray reports the error.
+        Existing values are not replaced. If the memory of a framework cannot be read, the method warns instead of
+        raising an error. Metrics that are not a dict are returned unchanged, so that Ray reports the error.
 
         Raises:
             MemoryLimitError: The process could not be limited to its GPU fraction.
@@ -216,21 +217,21 @@ class CurrentProcess:
             return metrics
         if GPU_MEMORY_KEY in metrics:
             self._warn_once(
-                f"the metrics already have the key {GPU_MEMORY_KEY!r}, so the trial's usage is not added. Rename the "
-                "key, or report gpu_memory_usage() under another one"
+                f"the metrics already have the key {GPU_MEMORY_KEY!r}, so the trial's GPU memory usage is not added. "
+                "Rename the key in your metrics, or report gpu_memory_usage() under another key"
             )
             return metrics
         return {**metrics, GPU_MEMORY_KEY: usage.to_result()}
 
     @contextmanager
     def noted_on_oom(self) -> Iterator[None]:
-        """Add a note with the usage to a GPU out-of-memory error, because a failed trial reports no result."""
+        """Add a note with the memory usage to a GPU out-of-memory error, because a failed trial reports no result."""
         try:
             yield
         except Exception as error:
             from tune_policies.oom import classify_oom
 
-            # An inner call may already have added the note.
+            # A nested context manager may already have added the note.
             if self._usage is not None and not has_usage_note(error) and classify_oom(error).kind == "accelerator":
                 before = self._usage.num_ooms
                 usage = self._usage_if_known()

@@ -32,7 +32,8 @@ _logger = logging.getLogger(__name__)
 _INTERVAL_S: Final = 0.5
 _LONGEST_INTERVAL_S: Final = 5.0
 _PATIENCE_S: Final = 4.0
-"""How long the same runs must be stuck before the youngest fails, in seconds. The next youngest waits twice as long."""
+"""How long the same runs must be stuck before the youngest run fails, in seconds. The second youngest run fails after
+twice this time."""
 
 
 class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignore[misc]  # Ray's classes are untyped
@@ -40,7 +41,7 @@ class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignor
 
     @property
     def controller_failure(self) -> Exception:
-        """The error that determines whether Ray Train retries."""
+        """The error from which Ray Train decides whether to retry."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -58,17 +59,17 @@ def with_deadlock_check(trainer: TrainerT) -> TrainerT:
     """Return a copy of a Ray Train trainer that fails within seconds if its workers can never start.
 
     Without this check, Ray Train retries indefinitely. The trainers of this package and the trainers that
-    ``as_trainable`` runs already include the check. It assumes that two kinds of reservations are never released: the
-    reservation of a driver whose own workers wait, and the reservations of detached actors and this program's actors
-    outside of trials and Train runs. All other workers, trials and programs are expected to end. Nodes that an
-    autoscaler can add count as available.
+    ``as_trainable`` runs already include the check. The check assumes that a driver releases no resources while its own
+    workers wait. It also assumes that detached actors, and this program's actors outside of trials and Train runs,
+    never release resources. All other workers, trials and programs are expected to end. Nodes that an autoscaler can
+    add count as available.
 
     Args:
         trainer: A trainer of Ray Train version 2. It is not changed.
 
     Raises:
-        InfeasibleRequestError: From ``fit()``: the remaining resources do not suffice for all workers. In Ray
-            2.50, this error is the ``controller_failure`` of a ``ControllerError``.
+        InfeasibleRequestError: In ``fit()``, the remaining resources are not sufficient for all workers. In Ray 2.50,
+            this error is the ``controller_failure`` of a ``ControllerError``.
     """
     watched: TrainerT = with_run_config(trainer, with_deadlock_watch(trainer.run_config))
     return watched
@@ -77,7 +78,7 @@ def with_deadlock_check(trainer: TrainerT) -> TrainerT:
 def with_deadlock_watch(run_config: RunConfig | None) -> RunConfig:
     """Return the run config with a ``DeadlockWatch`` callback, unless it already has one."""
     run_config = run_config or RunConfig()
-    if not isinstance(run_config, RunConfig):  # for example Tune's class, which Ray rejects with its own error
+    if not isinstance(run_config, RunConfig):  # such as Tune's ``RunConfig``, which Ray rejects with its own error
         return run_config
     if any(isinstance(each, DeadlockWatch) for each in run_config.callbacks):
         return run_config
@@ -101,7 +102,7 @@ class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[mi
         self._begin()
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
-        """Raise the error if the workers can never start, instead of letting Train request the next worker group."""
+        """Raise a ``GangDeadlockError`` if the workers can never start, before Train requests the next worker group."""
         self._raise_verdict()
         self._begin()
 
@@ -110,7 +111,7 @@ class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[mi
         self._end()
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
-        """Raise the error of an elastic run here, because Train requests its workers only when there is room."""
+        """Raise the error of an elastic run here, because Train requests elastic workers only if resources are free."""
         if current_state.is_terminal():
             self._end()
         elif self._is_elastic:
@@ -175,7 +176,7 @@ class _Wait:
 
 
 def gang_of(scaling_config: Any) -> BundleGroup:
-    """Return the bundles of the workers that must start together. For an elastic run, this is the minimum number."""
+    """Return a bundle for each worker that must start: all workers, or the minimum number of an elastic run."""
     num_workers = scaling_config.num_workers
     fewest = num_workers[0] if isinstance(num_workers, tuple) else num_workers
     selector = getattr(scaling_config, "label_selector", None) or {}

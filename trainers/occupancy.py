@@ -1,4 +1,4 @@
-"""Reads the resources of a cluster and their users, and finds the Train runs whose workers can never start.
+"""Reads the resources of a cluster and the actors that use them, and finds Train runs whose workers can never start.
 
 ``tune_policies.placement.deadlock`` decides which runs are stuck. Functions that call Ray raise its ``RayError``, or a
 ``RuntimeError`` if Ray has shut down.
@@ -47,10 +47,10 @@ _STARTING_S: Final = 30.0
 
 
 class OccupancyReader:
-    """Reads the resources of a cluster and their users.
+    """Reads the resources of a cluster, and the actors and placement groups that use them.
 
     ``own_id`` is the actor ID of the calling Train controller, and ``gang`` contains the bundles of its workers.
-    ``is_elastic`` matters because Ray requests the workers of an elastic run only when there is room for them.
+    ``is_elastic`` matters because Ray requests the workers of an elastic run only if resources for them are free.
     """
 
     def __init__(self, own_id: str = "", gang: BundleGroup | None = None, *, is_elastic: bool = False) -> None:
@@ -60,7 +60,7 @@ class OccupancyReader:
         self._job_id = ray.get_runtime_context().get_job_id()
 
     def read(self) -> ClusterOccupancy:
-        """Return the resources of the cluster, their users, and the waiting Train runs."""
+        """Return the resources of the cluster, the permanent reservations, and the waiting Train runs."""
         actors, groups = living_actors(), placement_groups()
         groups_of = defaultdict(list)
         for group in groups:
@@ -91,8 +91,8 @@ class OccupancyReader:
     def _gang_of(self, controller: ActorRecord, groups: Sequence[GroupRecord]) -> BundleGroup | None:
         """Return the bundles of the workers that a run waits for, or ``None`` if they are unknown.
 
-        If this run is elastic, other runs of the same program that have no request are assumed to wait for equal
-        workers, because two such runs can starve each other.
+        If this run is elastic, other runs of the same program that request no resources are assumed to wait for the
+        same bundles, because two such runs can starve each other.
         """
         if controller.actor_id == self.own_id:
             return self._gang
@@ -159,7 +159,7 @@ def remove_groups(controller_id: str, *, only_pending: bool = False) -> None:
 def remove_abandoned_groups() -> None:
     """Remove the placement groups of dead Train controllers, whose workers are dead too.
 
-    Ray's own clean-up needs the dashboard, so it does nothing in a minimal installation.
+    Ray's own clean-up requires the dashboard, so it has no effect in a minimal installation.
     """
     alive = {actor.actor_id for actor in living_actors()}
     for group in placement_groups():
@@ -169,7 +169,7 @@ def remove_abandoned_groups() -> None:
 
 
 class StuckRuns:
-    """Finds the Train runs that remain stuck even if an autoscaler adds all nodes that it can."""
+    """Finds the Train runs that remain stuck even if an autoscaler adds as many nodes as it can."""
 
     def __init__(self) -> None:
         self._ids: list[str] = []
@@ -184,7 +184,7 @@ class StuckRuns:
 
         A single reading can fall between the end of one run and the start of the next. Therefore a run is only returned
         after the same runs have been stuck for ``patience_s(place)`` seconds. ``place`` is 1 for the youngest run, 2
-        for the next, and so on.
+        for the second youngest, and so on.
 
         Raises:
             ProbeError: The cluster cannot be read in time.
@@ -195,7 +195,7 @@ class StuckRuns:
             self._ids, self._since_s = ids, time.monotonic()
         if not stuck:
             return []
-        with_more = self._with_addable_nodes(view)  # before the waiting time ends: the first read is slow
+        with_more = self._with_addable_nodes(view)  # read before the waiting time ends, because the first read is slow
         waited_s = time.monotonic() - self._since_s
         if with_more is None or waited_s < patience_s(1):
             return []
@@ -207,7 +207,7 @@ class StuckRuns:
         ]
 
     def _with_addable_nodes(self, view: ClusterOccupancy) -> ClusterOccupancy | None:
-        """Return the view with the nodes that an autoscaler can add, or ``None`` if they are unknown or just read."""
+        """Return the view plus the nodes that an autoscaler can add, or ``None`` if these are unknown or just read."""
         if not read_cluster_state(_READ_TIMEOUT_S).may_have_autoscaler:
             return view
         if time.monotonic() - self._read_at > _FRESH_S:

@@ -43,15 +43,15 @@ class PolicyScheduler(WrappingScheduler):
     """Runs the trials of ``tune.run`` and ``Tuner`` under a policy.
 
     Example: ``tune.run(train_fn, scheduler=PolicyScheduler(AutoPolicy()))``. The policy plans on the cluster when the
-    run begins, not in the constructor, and the plan is printed. Each trial gets the next free slot of the plan, the
-    best type first, so the plan limits the number of concurrent trials. The process of a trial is set up before your
-    code runs: its devices, its thread count and its GPU memory limit. Each result contains the trial's slot as
-    ``"slot"`` and, if the trial has a GPU, its memory usage as ``"gpu_memory"``. The inner scheduler decides everything
-    else.
+    run begins, not in the constructor, and the plan is printed. Each trial gets the best free slot of the plan, so the
+    plan limits the number of concurrent trials. The process of a trial is set up before your code runs: its devices,
+    its thread count and its GPU memory limit. Each result contains the trial's slot as ``"slot"``, its resource usage
+    as ``"usage"`` and, if the trial has a GPU, its GPU memory usage as ``"gpu_memory"``. The inner scheduler decides
+    everything else.
 
-    If a trainable requests one bundle, the policy's resources replace it, and the run prints the difference. If it
-    requests several bundles, as an RLlib algorithm does, the bundles are kept, and the policy decides only how many
-    such trials run at once and on which nodes.
+    If a trainable requests one bundle, the policy's resources replace this request, and the run prints the difference.
+    If it requests several bundles, as an RLlib algorithm does, the bundles are kept, and the policy decides only how
+    many such trials run concurrently and on which nodes.
 
     A slow slot stays idle if the faster slots finish all waiting trials before the slow slot would finish a trial. The
     speeds of slots come from the plan and from finished trials. If the searcher does not report the number of further
@@ -62,12 +62,12 @@ class PolicyScheduler(WrappingScheduler):
     ``max_failures`` and ``fail_fast`` apply only to other errors.
 
     Args:
-        policy: A policy or a plan. A plan is neither changed nor printed.
+        policy: A policy or a plan. If you pass a plan, it is used without changes and is not printed.
         inner: The scheduler that decides everything else. The default is Tune's FIFO scheduler.
-        isolation: ``"mps"`` to also limit trials with NVIDIA's MPS daemon, if it is running.
-        on_unenforced_limit: What to do if a memory limit cannot be enforced, because of a setting or because the
-            framework detects no GPU: raise an error, or add a warning to the result. To rehearse on simulated GPUs,
-            pass ``"warn"``.
+        isolation: Pass ``"mps"`` to also limit trials with NVIDIA's MPS daemon, if the daemon is running.
+        on_unenforced_limit: Whether to raise an error or add a warning to the result if a memory limit cannot be
+            enforced. For example, a setting may disable the limit, or the framework may detect no GPU. To rehearse on
+            simulated GPUs, pass ``"warn"``.
         may_move: Whether a trial that was paused or requeued may resume on another type of device.
         falls_back: Whether a trial that cannot use its device resumes with the policy's next choice without a device,
             such as ``CpuPolicy()`` in ``GpuPolicy() | CpuPolicy()``. For example, other processes may use the memory of
@@ -78,11 +78,11 @@ class PolicyScheduler(WrappingScheduler):
             that, the run ends with the policy's ``InfeasibleRequestError``, and can be resumed.
 
     Raises:
-        InvalidResourcesError: An argument is invalid. In the run: the policy contradicts the trainable's request, or a
+        InvalidResourcesError: An argument is invalid. In the run, the policy contradicts the trainable's request, or a
             decision was measured with package versions that are not installed.
-        InfeasibleRequestError: In the run: not even one trial fits.
-        ProbeError: In the run: the cluster cannot be read.
-        MemoryLimitError: In a trial: its GPU memory cannot be limited, or other processes use it.
+        InfeasibleRequestError: In the run, not even one trial fits.
+        ProbeError: In the run, the cluster cannot be read.
+        MemoryLimitError: In a trial, the GPU memory cannot be limited, or other processes use it.
     """
 
     def __init__(
@@ -99,13 +99,13 @@ class PolicyScheduler(WrappingScheduler):
     ) -> None:
         if not isinstance(policy, ResourcePolicy | TrialPlan):
             raise InvalidResourcesError(
-                f"policy must be a policy such as AutoPolicy(), or the plan of one, got {shorten(policy)}"
+                f"policy must be a policy, such as AutoPolicy(), or a plan, got {shorten(policy)}"
             )
         if inner is not None and not isinstance(inner, TrialScheduler):
             raise InvalidResourcesError(f"inner must be a scheduler of Tune, got {shorten(inner)}")
         if falls_back and (isinstance(policy, TrialPlan) or len(policy.choices) < 2):
             raise InvalidResourcesError(
-                f"falls_back=True needs a policy with a second choice, got {shorten(policy)}. Use a policy such as "
+                f"falls_back=True requires a policy with a second choice, got {shorten(policy)}. Use a policy such as "
                 "GpuPolicy() | CpuPolicy()"
             )
         super().__init__(inner)
@@ -126,7 +126,7 @@ class PolicyScheduler(WrappingScheduler):
         self._error: Exception | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the inner scheduler and the options, but not the state of a run. ``Tuner`` saves the scheduler."""
+        """Return the inner scheduler and the options, but not the state of a run. ``Tuner`` pickles the scheduler."""
         return {"_inner": self._inner, "_options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -164,8 +164,8 @@ class PolicyScheduler(WrappingScheduler):
         changes_resources = any(isinstance(each, ResourceChangingScheduler) for each in nested_schedulers(self._inner))
         if changes_resources and (len(plan.slots) > 1 or plan.by_config is not None):
             raise InvalidResourcesError(
-                "ResourceChangingScheduler needs one request for all trials, but the plan has several slot types. Use "
-                "a policy with one slot type, or omit ResourceChangingScheduler"
+                "ResourceChangingScheduler requires the same request for all trials, but the plan has several slot "
+                "types. Use a policy with one slot type, or omit ResourceChangingScheduler"
             )
         limits = limit_options(self._options.limits.isolation, self._options.limits.on_unenforced_limit)
         self._process_class = cache(partial(process_class, limits=limits))
@@ -186,12 +186,12 @@ class PolicyScheduler(WrappingScheduler):
         return () if self._slots is None else tuple(self._slots.run_plan.changes)
 
     def slot_of(self, trial: Trial) -> TrialSlot | None:
-        """Return the current or last slot of ``trial``, or ``None``."""
+        """Return the current or last slot of ``trial``, or ``None`` if it never had a slot."""
         return None if self._slots is None else self._slots.slot_of(trial)
 
     @property
     def num_fallbacks(self) -> int:
-        """The number of trials that could not use their device and fell back."""
+        """The number of trials that could not use their device and fell back to a slot without a device."""
         return 0 if self._slots is None else len(self._slots.fallen_back)
 
     def slots_left_idle(self) -> dict[int, int]:
@@ -243,7 +243,7 @@ class PolicyScheduler(WrappingScheduler):
         if node_id is None:
             return self._run_slots.fall_back(trial, error)
         _logger.warning(
-            "%s was lost with node %s and is requeued, which does not count as a failure", trial, node_id[:8]
+            "%s was lost with node %s and is requeued. This does not count as a failure", trial, node_id[:8]
         )
         self._run_slots.run_plan.avoid_node(node_id)
         return True

@@ -40,7 +40,7 @@ class ProcessSetup(Value):
 
     @classmethod
     def for_trial(cls, slot: TrialSlot, limits: LimitOptions) -> Self:
-        """Return the set-up of a trial's own process. If the trial has Train workers, this process only waits."""
+        """Return the set-up of a trial's own process. With Train workers, this process only waits for them."""
         return cls(slot=slot, resources=slot.trial if slot.num_workers else slot.worker, limits=limits)
 
     @classmethod
@@ -64,7 +64,7 @@ class ProcessSetup(Value):
             CURRENT.restore_devices(context.get_actor_id() or context.get_task_id())
         note_kernel_kills()
         CURRENT.set_num_threads(max(1, int(assigned.get("CPU", 0))))
-        if not assigned.get("GPU"):  # newer Ray versions make all GPUs visible to a trial without GPUs
+        if not assigned.get("GPU"):  # some Ray versions make all GPUs visible to a trial without GPUs
             os.environ.update(dict.fromkeys(GPU_VISIBILITY_VARIABLES, ""))
         CURRENT.begin_trial(assigned.get("CPU", 0), self._share(assigned), self.limits)
 
@@ -103,7 +103,7 @@ def _assigned_resources() -> dict[str, float] | None:
 
 
 class _OwnProcess(NamedTuple):
-    """The steps before and after a user's function. It is a class, because Ray pickles nested functions by value."""
+    """The steps before and after a user's function. This is a class, because Ray pickles nested functions by value."""
 
     set_up: Callable[[Any], None]
     at_end: Callable[[], None] | None
@@ -126,7 +126,7 @@ def set_up_before(
     """Return a new function that sets up its process and then calls ``function``.
 
     Args:
-        function: A function of a config, or without arguments.
+        function: A function that takes a config or no arguments.
         set_up: A function that is called with the config or ``None``, in the process and thread of ``function``.
         at_end: A function that is called in the same thread, after ``function`` has ended and its GPU processes have
             been terminated.
@@ -142,7 +142,7 @@ def wrapped_in(
 ) -> Callable[..., Any]:
     """Return a function of the same kind that calls ``function`` in the context ``around(args, kwargs)``.
 
-    The kind matters because Tune and Ray inspect whether a function is a generator or a coroutine function.
+    The kind matters because Tune and Ray check whether a function is a generator or a coroutine function.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -37,14 +37,15 @@ def with_limits(
         def evaluate(path): ...
 
     Before your code runs, the process gets the devices, the number of threads and the GPU memory limit of a trial. A
-    task is set up before each call, and an actor before its ``__init__``. If Ray assigned another GPU fraction than the
-    plan, for example with ``.options(num_gpus=0.25)``, the limit changes in proportion.
+    task is set up before each call, and an actor before its ``__init__``. If Ray assigns a GPU fraction that differs
+    from the plan, for example with ``.options(num_gpus=0.25)``, the limit changes in proportion.
 
     Args:
         plan: The plan whose ``remote_options()`` you pass to ``ray.remote``.
-        isolation: ``"mps"`` to also limit the process with NVIDIA's MPS daemon, if it is running on the node.
-        on_unenforced_limit: What to do if a limit cannot be enforced: ``"raise"`` raises an error, and ``"warn"`` adds
-            a warning to ``gpu_memory_usage()``.
+        isolation: Pass ``"mps"`` to also limit the process with NVIDIA's MPS daemon, if the daemon is running on the
+            node.
+        on_unenforced_limit: If a limit cannot be enforced, ``"raise"`` raises an error, and ``"warn"`` adds a warning
+            to ``gpu_memory_usage()``.
 
     Returns:
         The decorator. It takes a function or a class, returns a limited version of it, and raises
@@ -52,7 +53,7 @@ def with_limits(
 
     Raises:
         InvalidResourcesError: ``plan`` is not a plan.
-        MemoryLimitError: In the process: its GPU memory cannot be limited, or other processes use it. If an actor's
+        MemoryLimitError: In the process, the GPU memory cannot be limited, or other processes use it. If an actor's
             ``__init__`` raises this error, Ray raises an ``ActorDiedError`` that quotes it.
     """
     if not isinstance(plan, TrialPlan):
@@ -78,7 +79,7 @@ def _call_of_task(*_: Any) -> Iterator[None]:
 
 
 class _Actor(NamedTuple):
-    """The steps around the methods of an actor."""
+    """The set-up before, and the checks after, the methods of an actor."""
 
     setup: ProcessSetup
 
@@ -91,7 +92,7 @@ class _Actor(NamedTuple):
 
     @contextmanager
     def call(self, *_: Any) -> Iterator[None]:
-        # An actor with several threads runs its methods in different threads than ``__init__``.
+        # An actor with several threads does not run its methods in the thread that ran ``__init__``.
         CURRENT.set_num_threads_of_thread()
         with CURRENT.noted_on_oom():
             yield

@@ -21,9 +21,9 @@ def size_algorithm(config: ConfigT, policy: ResourcePolicy | TrialPlan) -> Confi
     """Return a copy of an RLlib config whose trials have the resources of a policy.
 
     Example: ``run("PPO", policy, param_space=size_algorithm(PPOConfig().environment("CartPole-v1"), policy))``. The
-    policy's ``num_workers`` is the number of learners. With 0, the main process learns. The main process and
-    every learner get one CPU each. The trial has an env runner on each of its other CPUs. The GPUs are for the
-    learners.
+    policy's ``num_workers`` is the number of learners. With ``num_workers=0``, the main process is the learner. The
+    main process and each learner get one CPU. The trial has one env runner for each remaining CPU. The learners get the
+    GPUs.
 
     Args:
         config: The config of an algorithm with RLlib's new API stack, which is the default.
@@ -33,8 +33,8 @@ def size_algorithm(config: ConfigT, policy: ResourcePolicy | TrialPlan) -> Confi
         The copy, with ``num_env_runners``, ``num_learners``, ``num_cpus_per_learner`` and ``num_gpus_per_learner``.
 
     Raises:
-        InvalidResourcesError: ``config`` is not an ``AlgorithmConfig`` or uses the old API stack; there are too few
-            CPUs; or a process gets several GPUs, or devices that RLlib does not support.
+        InvalidResourcesError: ``config`` is not an ``AlgorithmConfig`` or uses the old API stack, a trial has too few
+            CPUs, or a process has several GPUs or devices that RLlib does not support.
         InfeasibleRequestError: Not even one trial fits.
         ProbeError: The cluster cannot be read.
     """
@@ -44,8 +44,8 @@ def size_algorithm(config: ConfigT, policy: ResourcePolicy | TrialPlan) -> Confi
         )
     if not config.enable_rl_module_and_learner:
         raise InvalidResourcesError(
-            "the config uses RLlib's old API stack, which has no learners. Remove api_stack(…) from it, or set "
-            "num_env_runners and num_gpus by hand"
+            "the config uses RLlib's old API stack, which has no learners. Remove api_stack(…) from the config, or "
+            "set num_env_runners and num_gpus yourself"
         )
     plan = plan_on_cluster(policy) if isinstance(policy, ResourcePolicy) else policy
     slot = plan.common_slot
@@ -57,15 +57,15 @@ def size_algorithm(config: ConfigT, policy: ResourcePolicy | TrialPlan) -> Confi
         )
     if slot.worker.gpus > 1:
         raise InvalidResourcesError(
-            f"the policy gives a process {slot.worker.gpus:g} GPUs, but an RLlib learner uses one. Use gpus=1 and "
-            f"num_workers={slot.worker.gpus:g}"
+            f"the policy gives a process {slot.worker.gpus:g} GPUs, but an RLlib learner uses at most one. Use gpus=1 "
+            f"and num_workers={slot.worker.gpus:g}"
         )
     num_cpus = int(slot.worker.cpus * max(1, num_learners))
     num_env_runners = num_cpus - num_learners - 1  # one CPU is for the main process
     if num_env_runners < 0:
         raise InvalidResourcesError(
             f"the policy gives a trial {num_cpus} whole CPUs, but an RLlib trial with num_workers={num_learners} needs "
-            f"{num_learners + 1}: one for the main process, and one for each learner"
+            f"{num_learners + 1} (one for the main process, and one for each learner). Increase cpus in the policy"
         )
     sized: Any = config.copy(copy_frozen=False)
     sized.env_runners(num_env_runners=num_env_runners, num_cpus_per_env_runner=1)

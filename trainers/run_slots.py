@@ -1,4 +1,4 @@
-"""Decides which trials of a run wait, which slots they get, and which slots stay idle.
+"""Decides which trials of a run wait, which trials get which slots, and which slots stay idle.
 
 ``free_slots`` finds the free slots for a trial, and decides whether a free slot should stay idle. ``own_slots``
 provides the slots of trials with several bundles. ``run_plan`` replans when nodes change. ``TuneQueue`` delays the
@@ -107,7 +107,7 @@ class RunSlots:
             planned = self.run_plan.plan.common_slot.placement_group_factory()
             if asked.bundles not in (planned.bundles, [{"CPU": 1.0}]):  # one CPU is Tune's default
                 self._print_once(
-                    f"the trainable requests {asked.required_resources}, which the policy replaces by "
+                    f"the trainable requests {asked.required_resources}, but the policy replaces this request with "
                     f"{planned.required_resources}"
                 )
             # Ray's ResourceChangingScheduler reads the request from the trial.
@@ -126,12 +126,12 @@ class RunSlots:
             self._timer.finish(trial, assignment.slot, time.monotonic())
 
     def slot_of(self, trial: Trial) -> TrialSlot | None:
-        """Return the current or last slot of ``trial``, or ``None``."""
+        """Return the current or last slot of ``trial``, or ``None`` if it never had a slot."""
         assignment = self.assignments.get(trial)
         return self.last_slots.get(trial) if assignment is None else assignment.slot
 
     def fall_back(self, trial: Trial, error: object) -> bool:
-        """If a failed trial cannot use its device, let it resume without a device; return whether it resumes.
+        """Let a failed trial resume without a device if it cannot use its device. Return whether it resumes.
 
         Raises:
             InfeasibleRequestError: No other choice of the policy fits.
@@ -145,7 +145,7 @@ class RunSlots:
         remember_fallback(trial)
         self.fallen_back.add(trial)
         _logger.warning(
-            "%s cannot use its device and resumes with %s, which does not count as a failure", trial, own.slot
+            "%s cannot use its device and resumes with %s. This does not count as a failure", trial, own.slot
         )
         return True
 
@@ -195,7 +195,7 @@ class RunSlots:
             self.assignments[trial] = self.assignments[trial]._replace(node_id=node_id)
 
     def update(self, queue: TuneQueue) -> None:
-        """Update which trials have a slot, and hold back pending trials without a slot."""
+        """Update which trials have a slot, and defer pending trials without a slot."""
         before, self.assignments = self.assignments, self._current_assignments(queue)
         self._find_nodes(
             trial
@@ -227,7 +227,7 @@ class RunSlots:
     def num_startable(self, queue: TuneQueue) -> int:
         """Return how many further trials could start.
 
-        The searcher suggests no more configs than this, because later configs can use the results of more trials.
+        The searcher suggests at most this number of configs, because later configs can use the results of more trials.
         """
         self.update(queue)
         if self.run_plan.plan.by_config is not None:
@@ -248,9 +248,10 @@ class RunSlots:
         if bundles is not None:
             own = self.run_plan.slot_of_bundles(bundles)
             self._print_once(
-                f"each trial keeps the {len(bundles_of(bundles))} bundles that its trainable requests, "
-                f"{bundles.required_resources} together: {counted(own.slot.max_concurrent_trials, 'trial')} at once. "
-                "The processes that it starts in the other bundles have no GPU memory limit"
+                f"each trial keeps the {len(bundles_of(bundles))} bundles that its trainable requests "
+                f"({bundles.required_resources} in total), so at most "
+                f"{counted(own.slot.max_concurrent_trials, 'trial')} can run concurrently. Processes in all bundles "
+                "except the first have no GPU memory limit"
             )
             return own
         if trial in self.fallen_back:
@@ -272,12 +273,12 @@ class RunSlots:
         return self._used_fraction() + Fraction(1, own.slot.max_concurrent_trials) <= 1
 
     def _used_fraction(self) -> Fraction:
-        """Return the used fraction of the nodes. A slot uses 1/n of the nodes if n trials in such slots fit at once."""
+        """Return the used fraction of the nodes. A slot uses 1/n of the nodes if n trials in such slots fit."""
         used = (Fraction(each.num_slots, each.slot.max_concurrent_trials) for each in self.assignments.values())
         return sum(used, Fraction(0))
 
     def _free_placements(self) -> list[tuple[Placement, int]]:
-        """Return the placements with free slots and the numbers of these slots, best slot type first."""
+        """Return the placements with free slots, the best slot type first, each with its number of free slots."""
         if self._free is None:
             placements = self.run_plan.placements
             free = free_slots(placements, self.assignments.values())
@@ -295,7 +296,7 @@ class RunSlots:
                 try:
                     return self._has_room(self._own_slot(trial))
                 except InfeasibleRequestError:
-                    return True  # the assignment makes the trial fail
+                    return True  # ``assign`` then fails the trial
             if not open_types:
                 return False
             return trial not in self.last_slots or not open_types.isdisjoint(self._allowed(trial))
@@ -303,13 +304,13 @@ class RunSlots:
         return may_start
 
     def _allowed(self, trial: Trial) -> set[int]:
-        """Return the slot types in which ``trial`` may run, or all types if it may run in none."""
+        """Return the slot types in which ``trial`` may run, or all types if it may run in none of them."""
         there = {placement.slot_type for placement in self.run_plan.placements}
         last_slot = None if self._options.may_move else self.last_slots.get(trial)
         return there.intersection(self._slot_types.allowed_types(last_slot)) or there
 
     def assign(self, queue: TuneQueue, chosen: Trial | None) -> bool:
-        """Assign the free slots to waiting trials, first to ``chosen``; return whether ``chosen`` got a slot."""
+        """Assign the free slots to waiting trials, first to ``chosen``. Return whether ``chosen`` got a slot."""
         self.left_idle = Counter()
         first = [chosen] if chosen is not None and chosen not in self.assignments else []
         started: set[Trial] = set()
@@ -338,7 +339,7 @@ class RunSlots:
             own = self._own_slot(trial)
         except InfeasibleRequestError as error:
             if (trial in self._bundles or trial in self.fallen_back) and self.run_plan.have_nodes_changed:
-                self.run_plan.wait_for_nodes(error, f"{trial} has no room")
+                self.run_plan.wait_for_nodes(error, f"no node has room for {trial}")
             else:
                 queue.fail(trial, error)
             return False

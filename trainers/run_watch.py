@@ -1,4 +1,4 @@
-"""Watches a Tune run for problems that Ray does not report: lost placement groups, busy devices, stuck Train workers.
+"""Watches a Tune run for problems that Ray does not report: lost placement groups, busy devices, and stuck workers.
 
 A trial's function may start one of Ray's trainers. If the policy reserves no resources for the trainer's workers, the
 trials can reserve all resources, so that the workers never start.
@@ -22,9 +22,9 @@ _logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 2.0
 _PATIENCE_S: Final = 6.0
-"""How long the same runs must be stuck, in seconds. A ``DeadlockWatch`` may end one run earlier."""
+"""How long the same Train runs must be stuck, in seconds. A ``DeadlockWatch`` may end one of them earlier."""
 _MIN_WAIT_S: Final = 4.0
-"""How long a placement group must wait before the watch reports the users of the resources, in seconds."""
+"""How long a placement group must wait before the watch logs a warning, in seconds."""
 
 
 class Reading(NamedTuple):
@@ -32,8 +32,8 @@ class Reading(NamedTuple):
 
     Attributes:
         lost_groups: The IDs of requested placement groups that have disappeared.
-        stuck: The error of each trial whose Train workers can never start, by the ID of the trial's actor.
-        busy: A sentence about the users of the resources that trials wait for, or ``""``.
+        stuck: The error of each trial whose Train workers can never start, keyed by the ID of the trial's actor.
+        busy: A message about the actors and placement groups that use the resources that trials wait for, or ``""``.
     """
 
     lost_groups: Collection[str]
@@ -42,7 +42,7 @@ class Reading(NamedTuple):
 
 
 class RunWatch:
-    """Reads the cluster every two seconds in a thread."""
+    """Reads the cluster every two seconds in a background thread."""
 
     def __init__(self) -> None:
         self._reading: BackgroundTask[Reading] = BackgroundTask()
@@ -94,7 +94,7 @@ class RunWatch:
         waits = "1 trial waits" if len(waiting) == 1 else f"{len(waiting)} trials wait"
         each = f"{format_amounts(sum_of(request))}{' each' if len(waiting) > 1 else ''}"
         return (
-            f"{waits} for {each}: {holders}. Wait until these are released, or plan on free resources with "
+            f"{waits} for {each}: {holders}. Wait until these resources are released, or plan on free resources with "
             "FreeCapacityPolicy(policy)"
         )
 
@@ -106,6 +106,6 @@ class RunWatch:
 def _suggestion(run: WaitingRun) -> str:
     num_workers = len(run.gang.bundles) if run.gang else 1
     return (
-        f"Give the policy num_workers={num_workers}. The plan then reserves room for the workers, and almost nothing "
-        "for the trial itself. Or add nodes."
+        f"Set num_workers={num_workers} in the policy. The plan then reserves resources for the workers, and almost "
+        "none for the trial driver. Alternatively, add nodes."
     )

@@ -1,4 +1,4 @@
-"""Runs Ray Train in the trials of Tune: each trial builds a trainer, whose reports are the trial's results.
+"""Runs Ray Train in the trials of Tune. The reports of the Train workers become the results of the trial.
 
 With Ray's ``TuneReportCallback``, the last reports may be lost or arrive after the trial's end, and a checkpoint is
 only a path among the metrics. In this module, the trial's own thread reads the reports in order until the run has
@@ -82,7 +82,7 @@ class SendReportsToTrial(ControllerCallback, ReportCallback):  # type: ignore[mi
         self._send(ControllerStarted(ray.get_runtime_context().current_actor))
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
-        """Send a report when the trial has read the previous one, because workers must not run far ahead of Tune."""
+        """Send a report after the trial has read the previous one, so that workers do not run far ahead of Tune."""
         self._send(Report(dict(metrics[0]), training_report.checkpoint))
 
     def _send(self, message: ControllerStarted | Report) -> None:
@@ -102,7 +102,7 @@ class StartFromCheckpoint(WorkerCallback):  # type: ignore[misc]
         self._checkpoint = checkpoint
 
     def after_init_train_context(self) -> None:
-        """Set the checkpoint, unless the run has its own."""
+        """Set the checkpoint, unless the Train run already has one."""
         start_from_checkpoint(self._checkpoint)
 
 
@@ -126,7 +126,7 @@ class TrialRun:
         Raises:
             SystemExit: Tune has stopped the trial.
         """
-        # Ray's default of 2 s is meant for hundreds of workers, and would delay frequent reports.
+        # Ray's default interval of 2 s is meant for hundreds of workers, and would delay frequent reports.
         num_workers = trainer.scaling_config.num_workers
         most = num_workers[1] if isinstance(num_workers, tuple) else num_workers
         os.environ.setdefault(REPORT_INTERVAL_VARIABLE, f"{min(2.0, max(0.1, most / _POLLS_PER_S)):g}")
@@ -169,7 +169,7 @@ class TrialRun:
             return  # the trial was stopped
 
     def end(self) -> None:
-        """Stop the run and its workers, and release their resources. Several threads may call this."""
+        """Stop the run and its workers, and release their resources. Several threads may call this method."""
         with self._lock:
             if self._is_over:
                 return
@@ -179,7 +179,7 @@ class TrialRun:
             return
         controller_id = run_id_of(self._controller)
         with suppress(RayError):  # the controller may have died already
-            remove_groups(controller_id, only_pending=True)  # the controller handles no calls while it waits
+            remove_groups(controller_id, only_pending=True)  # a waiting controller handles no calls
             abort_run(self._controller, _ABORT_TIMEOUT_S)
         ray.kill(self._controller)
         remove_groups(controller_id)
@@ -221,7 +221,7 @@ def run_config_in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig
     if num_to_keep is not None:
         raise InvalidResourcesError(
             f"the trainer has CheckpointConfig(num_to_keep={num_to_keep}), but Tune manages a trial's checkpoints. "
-            f"Remove it, and pass tune.CheckpointConfig(num_to_keep={num_to_keep}) to Tune"
+            f"Remove num_to_keep from the trainer, and pass tune.CheckpointConfig(num_to_keep={num_to_keep}) to Tune"
         )
     if run_config.storage_filesystem is None and run_config.storage_path in (
         DEFAULT_STORAGE_PATH,
@@ -247,13 +247,13 @@ class _Trainer(Protocol):
 def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer]) -> Callable[[dict[str, Any]], None]:
     """Return a trainable for ``run`` and ``tuner`` whose trials are Train runs.
 
-    Example: ``run(as_trainable(build_trainer), CpuPolicy(cpus=2, num_workers=2))``. A trial reserves the driver's
-    resources, builds its trainer and waits for it. Every report of the worker with rank 0 is a result of the trial,
-    with or without a checkpoint. Tune's ``CheckpointConfig`` defines which checkpoints are kept. In a trial that is
-    retried or restored, or that exploits another trial, ``ray.train.get_checkpoint()`` returns the checkpoint to resume
-    from. If the program was killed, reports that Tune has not received become results before training resumes. When
-    Tune stops a trial, its workers are stopped too. If the workers of a trial can never start because of other drivers,
-    the trial fails within seconds.
+    Example: ``run(as_trainable(build_trainer), CpuPolicy(cpus=2, num_workers=2))``. A trial reserves the resources of
+    its driver, builds its trainer, and waits until training ends. Every report of the worker with rank 0 is a result of
+    the trial, with or without a checkpoint. Tune's ``CheckpointConfig`` defines which checkpoints are kept. In a trial
+    that is retried or restored, or that exploits another trial, ``ray.train.get_checkpoint()`` returns the checkpoint
+    to resume from. If the program was killed, reports that Tune has not received become results before training
+    resumes. When Tune stops a trial, its workers are stopped too. If the workers of a trial can never start because of
+    other drivers, the trial fails within seconds.
 
     Args:
         build_trainer: A function that returns the trainer for a config: a trainer of this package, or any trainer of
@@ -262,10 +262,10 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer]) -> Callabl
             files are stored in the trial's folder.
 
     Raises:
-        InvalidResourcesError: ``build_trainer`` is not a function. In the trial: the policy has no Train workers,
+        InvalidResourcesError: ``build_trainer`` is not a function. In the trial, the policy has no Train workers,
             ``build_trainer`` did not return a trainer of Ray Train version 2, or the trainer sets ``num_to_keep``.
-        InfeasibleRequestError: In the trial: other drivers leave too few resources for its workers.
-        Exception: In the trial: the error of the training loop.
+        InfeasibleRequestError: In the trial, other drivers leave too few resources for the workers.
+        Exception: In the trial, the training loop raised this error.
     """
     if not callable(build_trainer):
         raise InvalidResourcesError(
@@ -299,9 +299,9 @@ def _run_as_trial(trainer: _Trainer, start: TrialStart) -> None:
 
 
 def _in_trial(trainer: _Trainer, queue: Queue, start: TrialStart) -> Any:
-    """Return the trainer with the trial's folder, and with callbacks that pass on reports and checkpoints.
+    """Return the trainer with the trial's folder, and with callbacks that forward reports and checkpoints.
 
-    First, report the results that an earlier run stored in that folder and that Tune has not received.
+    Before this, report the results that an earlier run stored in that folder and that Tune has not received.
     """
     # Ray's TuneReportCallback would report everything a second time.
     of_user = [each for each in trainer.run_config.callbacks if not isinstance(each, TuneReportCallback)]

@@ -50,7 +50,9 @@ def build_trainer(
     """
     check_train_v2(trainer)
     if "scaling_config" in trainer_kwargs:
-        raise InvalidResourcesError("scaling_config comes from the plan. Change the policy instead")
+        raise InvalidResourcesError(
+            "scaling_config cannot be passed, because the plan sets it. Change the policy instead"
+        )
     scaling_config = plan.scaling_config()
     if reserved_for_trial() is None:  # inside a trial, the program that runs Tune watches the tasks
         watch_tasks()
@@ -71,7 +73,9 @@ def in_worker(train_loop: Callable[..., Any], setup: ProcessSetup) -> Callable[.
     def set_up(_: Any) -> None:
         setup.apply()
         if setup.limits.on_unenforced_limit == "warn" and use_cpu_without_gpu():
-            _logger.warning("PyTorch sees none of the GPUs that Ray assigned to this worker, so it trains on the CPU.")
+            _logger.warning(
+                "PyTorch detects none of the GPUs that Ray assigned to this worker, so the worker trains on the CPU."
+            )
         folder = run_folder()
 
         def metrics_with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +109,7 @@ def with_worker_env_vars(trainer_kwargs: dict[str, Any], variables: Mapping[str,
 def plan_for_run(plan: TrialPlan | ResourcePolicy, train_loop_config: dict[str, Any] | None) -> TrialPlan:
     """Return the plan for a Train run with this config.
 
-    In a trial with a slot, the plan of the slot replaces a policy and a plan with several slot types. Elsewhere, a
+    In a trial with a slot, the plan of the slot replaces a policy or a plan with several slot types. Elsewhere, a
     policy plans on the program's cluster. Without a config, the plan is sufficient for every measured config.
 
     Raises:
@@ -118,7 +122,7 @@ def plan_for_run(plan: TrialPlan | ResourcePolicy, train_loop_config: dict[str, 
 
 
 def run_folder() -> RunFolder | None:
-    """Return the folder for this worker's usage file, or ``None`` if there is none, as in Ray's local mode."""
+    """Return the folder for this worker's usage file, or ``None`` if it has no folder, as in Ray's local mode."""
     try:
         context = ray.train.get_context()
         storage = context.get_storage()
@@ -160,8 +164,8 @@ def fit_with_oom_retry(
     Ray Train resumes from the latest checkpoint of a run with the same name and storage, so pass both:
     ``RunConfig(name=…, storage_path=…)``. Without a name, each retry starts from the beginning.
 
-    Leave the run's ``max_failures`` at 0, because Ray Train would retry with too little memory. To retry other
-    failures, call this function again with the same name and storage.
+    Leave the run's ``max_failures`` at 0, because Ray Train would retry the workers with the same memory. To retry
+    other failures, call this function again with the same name and storage.
 
     Args:
         build_trainer: Returns the trainer for a plan, such as ``lambda plan: build_torch_trainer(loop, plan=plan)``.
@@ -174,9 +178,10 @@ def fit_with_oom_retry(
         The result of the last ``fit()``.
 
     Raises:
-        InfeasibleRequestError: The workers ran out of memory, and cannot get more. The cause is the error of the run.
-        InvalidResourcesError: The plan has no Train workers, or depends on configs; ``growth`` is not above 1, or
-            ``max_gpus`` is not above 0; the trainer sets ``max_failures``, or belongs to Ray Train version 1.
+        InfeasibleRequestError: The workers ran out of memory, and cannot get more memory. The error's cause is the
+            error of the run.
+        InvalidResourcesError: The plan has no Train workers or depends on configs, ``growth`` is not above 1,
+            ``max_gpus`` is not above 0, or the trainer sets ``max_failures`` or belongs to Ray Train version 1.
         ProbeError: The workers ran out of memory, and the nodes cannot be read.
         Exception: Any other error of the run.
     """
@@ -218,6 +223,6 @@ def _check_retries(trainer: _Trainer) -> None:
     if max_failures := getattr(failure_config, "max_failures", 0):
         raise InvalidResourcesError(
             f"the trainer has FailureConfig(max_failures={max_failures}), so Ray Train would retry workers that ran "
-            "out of memory with too little memory. Leave it at 0. To retry other failures, call fit_with_oom_retry "
-            "again with the same name and storage"
+            "out of memory with too little memory. Set max_failures=0. To retry other failures, call "
+            "fit_with_oom_retry again with the same name and storage"
         )

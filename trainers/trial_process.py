@@ -1,7 +1,8 @@
 """Runs a trial of Tune under a policy: sets up its process, extends its results, and cleans up.
 
 ``PolicyScheduler`` makes Tune start a ``TrialProcess`` instead of the user's trainable. The ``TrialProcess`` creates
-the trainable and forwards Tune's calls, so the trainable keeps its own class, which RLlib writes into its checkpoints.
+the trainable and forwards Tune's calls, so the trainable keeps its own class. RLlib writes this class into its
+checkpoints.
 """
 
 import functools
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from tune_policies.policies.policy import ResourcePolicy
 
 SLOT_KEY: Final = "slot"
-"""The key of the trial's slot in each of its results."""
+"""The key of the slot in each result of a trial."""
 
 _END_TIMEOUT_S: Final = 1.0
 """How long ``TrialProcess.stop`` waits for the thread of the trial's function, in seconds."""
@@ -81,10 +82,10 @@ class TrialProcess:
         self._set_up()
 
     def train(self) -> dict[str, Any]:
-        """Train one step, and add the trial's slot and its GPU memory usage to the result."""
+        """Train one step, and add the trial's slot, resource usage and GPU memory usage to the result."""
         if self._unfit is not None:
             raise to_be_replaced(self._unfit)
-        # The notes to the errors of a function are added in the function's thread.
+        # For a function, notes are added to errors in the function's thread.
         with nullcontext() if self._is_function else CURRENT.noted_on_oom():
             result: dict[str, Any] = self._trainable.train()
         if not isinstance(result, dict) or is_duplicate(result):  # Ray reports an invalid result
@@ -106,7 +107,7 @@ class TrialProcess:
             return self._trainable.restore(*args, **kwargs)
 
     def reset(self, new_config: dict[str, Any], **kwargs: Any) -> bool:
-        """Prepare this process for the trial with ``new_config``; return whether the trainable supports this.
+        """Prepare this process for the trial with ``new_config``. Return whether the trainable supports this.
 
         If the trainable is a class, the new limit is set before the trainable's own ``reset`` allocates memory, and
         memory that the trainable keeps does not count as a leak.
@@ -149,7 +150,7 @@ class TrialProcess:
         return self._trainable.get_auto_filled_metrics(*args, **kwargs)
 
     def get_current_ip_pid(self) -> Any:
-        """Return the address of the node and the ID of this process."""
+        """Return the IP address of the node and the process ID."""
         return self._trainable.get_current_ip_pid()
 
 
@@ -174,7 +175,7 @@ def process_class(trainable_class: type[tune.Trainable], limits: LimitOptions) -
 
 
 def slot_of_reservation(reserved: Any) -> TrialSlot | None:
-    """Return the slot in a trial's placement group factory, or ``None`` without a policy."""
+    """Return the slot in a trial's placement group factory, or ``None`` if the trial has no policy."""
     return _parsed_slot(getattr(reserved, SLOT_ATTRIBUTE, None))
 
 
@@ -204,7 +205,7 @@ PlanT = TypeVar("PlanT", bound="TrialPlan | ResourcePolicy")
 
 
 def plan_of_trial(plan: PlanT) -> "PlanT | TrialPlan":
-    """Return the plan of this trial's slot; outside of a trial under a policy, return ``plan``.
+    """Return the plan of this trial's slot, or ``plan`` outside of a trial under a policy.
 
     A plan with one slot type is returned unchanged, because a retry after an OOM error may need more than the trial's
     slot.
@@ -244,12 +245,12 @@ def reserved_for_trial() -> Any:
 
 
 def _why_unfit(share_bytes: int | None) -> str | None:
-    """Return the reason why this process cannot serve another trial, or ``None``. This function raises no error."""
+    """Return the reason why this process cannot run another trial, or ``None``. This function raises no error."""
     try:
         CURRENT.end_gpu_processes()
         release_unused()
         left_over_bytes = held_bytes(read_counters())
-    except Exception as error:  # noqa: BLE001  # after some errors, all calls of a device raise
+    except Exception as error:  # noqa: BLE001  # after some errors, all calls to a device raise
         return f"its GPU does not respond: {error}"
     if not exceeds_leak_limit(left_over_bytes, share_bytes):
         return None

@@ -25,22 +25,22 @@ _Policy = ResourcePolicy | TrialPlan
 _logger = logging.getLogger(__name__)
 
 _THROUGH_CLIENT: Final = (
-    "applied does not affect runs through a Ray Client, which start on the cluster. Pass "
+    "applied does not affect runs through a Ray Client, because these runs start on the cluster. Pass "
     "scheduler=PolicyScheduler(policy) to the run, or submit the program as a Ray job"
 )
 
 
 def run(trainable: Any, policy: _Policy | None = None, **tune_run_kwargs: Any) -> tune.ExperimentAnalysis:
-    """Run ``tune.run`` under a policy. The policy plans on the cluster of the run, and the plan is printed.
+    """Call ``tune.run`` under a policy. The policy plans on the cluster of the run, and the plan is printed.
 
     ``run(train_fn, AutoPolicy(), config={"lr": tune.grid_search([0.1, 0.2])})`` is the same as ``tune.run`` with
     ``scheduler=PolicyScheduler(AutoPolicy())``. With ``resume=True``, the policy replaces the policy of the earlier
     run.
 
     Args:
-        trainable: A function of a config, a ``tune.Trainable`` class, a registered name such as ``"PPO"``, or a result
-            of ``as_trainable``.
-        policy: A policy or a plan. A plan is not printed. Omit this if ``scheduler`` contains the policy.
+        trainable: A function of a config, a ``tune.Trainable`` class, a registered name such as ``"PPO"``, or the
+            result of ``as_trainable``.
+        policy: A policy or a plan. A plan is not printed. Omit the policy if ``scheduler`` already has a policy.
         **tune_run_kwargs: Other arguments of ``tune.run``. A ``scheduler`` becomes the inner scheduler of the
             ``PolicyScheduler``. ``max_concurrent_trials`` can only lower the plan's limit.
 
@@ -49,8 +49,8 @@ def run(trainable: Any, policy: _Policy | None = None, **tune_run_kwargs: Any) -
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
-        InvalidResourcesError: ``trainable`` is a trainer; there is no policy, or there are two policies; an argument
-            conflicts with the policy; or ``max_concurrent_trials`` is not a whole number, 0 or above.
+        InvalidResourcesError: ``trainable`` is a trainer, no policy or more than one policy is given, an argument
+            conflicts with the policy, or ``max_concurrent_trials`` is not a non-negative integer.
         ProbeError: Ray does not respond in time, or cannot be started.
     """
     _check_trainable(trainable)
@@ -76,7 +76,7 @@ def tuner(
         policy: See ``run``.
         tune_config: See ``tune.Tuner``. Its ``scheduler`` becomes the inner scheduler, and its
             ``max_concurrent_trials`` can only lower the plan's limit.
-        **tuner_kwargs: Other arguments of ``tune.Tuner``: ``param_space``, ``run_config``.
+        **tuner_kwargs: Other arguments of ``tune.Tuner``, such as ``param_space`` and ``run_config``.
 
     Raises:
         InvalidResourcesError: See ``run``.
@@ -134,7 +134,7 @@ def _refuse_client() -> None:
 
 
 def _check_trainable(trainable: Any) -> None:
-    """Raise an ``InvalidResourcesError`` for a trainer of Ray Train."""
+    """Raise an ``InvalidResourcesError`` if ``trainable`` is a trainer of Ray Train."""
     if not isinstance(trainable, type | str) and callable(getattr(trainable, "fit", None)):
         raise InvalidResourcesError(
             f"{type(trainable).__name__} is a trainer, but Tune runs functions of a config. Write a function that "
@@ -144,7 +144,9 @@ def _check_trainable(trainable: Any) -> None:
 
 def _check_arguments(arguments: Mapping[str, Any]) -> None:
     if arguments.get("resources_per_trial") is not None:
-        raise InvalidResourcesError("resources_per_trial comes from the policy. Change the policy instead")
+        raise InvalidResourcesError(
+            "resources_per_trial cannot be passed, because the policy sets it. Change the policy instead"
+        )
     most = arguments.get("max_concurrent_trials")  # 0 and None mean no limit in Tune
     if most is not None:
         check_count(most, least=0, name="max_concurrent_trials")
@@ -160,7 +162,7 @@ def _under_policy(policy: _Policy | None, scheduler: TrialScheduler | str | None
     if policy is None and inner is not None and has_policy:
         return inner
     if policy is None:
-        raise InvalidResourcesError("there is no policy. Pass one as the second argument, such as AutoPolicy()")
+        raise InvalidResourcesError("no policy was given. Pass a policy as the second argument, such as AutoPolicy()")
     if has_policy:
         raise InvalidResourcesError("the scheduler already has a policy. Omit the second argument")
     return PolicyScheduler(policy, inner)

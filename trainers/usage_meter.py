@@ -1,4 +1,4 @@
-"""Meters the CPU time, host memory and GPU utilization of a trial in this process.
+"""Measures the CPU time, host memory and GPU utilization of a trial in this process.
 
 The kernel counts CPU time and peak host memory, which are read with each result. Child processes are read every
 ten seconds and after a child has ended, and the GPU is sampled every two seconds. Together, this takes less than 0.5 %
@@ -23,11 +23,11 @@ _PEAK: Final = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
 
 class UsageMeter:
-    """Meters this process for one trial.
+    """Measures the resource usage of this process during one trial.
 
     Args:
         cpus: The number of CPUs that the process reserves.
-        has_gpu: Whether to sample its GPUs.
+        has_gpu: Whether to sample the GPUs of the process.
     """
 
     def __init__(self, cpus: float, *, has_gpu: bool) -> None:
@@ -42,7 +42,7 @@ class UsageMeter:
         self._utilization: list[float] = []
         self._ended = threading.Event()
         with contextlib.suppress(OSError):
-            # This resets the kernel's peak of host memory.
+            # Reset the peak host memory that the kernel records.
             Path("/proc/self/clear_refs").write_text("5")
             self._has_peak = True
         self._began_s = time.monotonic()

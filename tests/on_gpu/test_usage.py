@@ -154,7 +154,7 @@ def test_a_trial_does_not_start_on_a_device_without_enough_free_memory(plan):
     total = read_device_use()[0].total_bytes
 
     with memory_in_use(2 * plan.gpu_memory_bytes):
-        with pytest.raises(MemoryLimitError, match=r"less than the .* of this trial"):
+        with pytest.raises(MemoryLimitError, match=r"less than the .* of this trial's GPU fraction"):
             wait_for_free_memory(GpuShare(fraction=0.75, memory_bytes=int(total * 0.75)), timeout_s=1)
         with pytest.raises(MemoryLimitError, match="less than the 80%"):
             wait_for_free_memory(GpuShare(fraction=1.0), timeout_s=1)

@@ -127,7 +127,8 @@ def test_processes_that_still_use_gpu_memory_after_their_trial_are_terminated_an
 
     assert all(ends(pid) for pid in ended)
     assert recorded.usage.warnings == tuple(
-        f"process {pid} of the trial still used 1 GiB of GPU memory after its end, and is terminated" for pid in ended
+        f"process {pid} of the trial still used 1 GiB of GPU memory after the end of the trial, and is terminated"
+        for pid in ended
     )
     assert trials["bystander"].poll() is None
 
@@ -151,8 +152,8 @@ def test_processes_left_by_a_stopped_trial_are_recorded_with_that_trial(nvml, tm
 
     assert [usage.warnings for usage in recorded] == [
         (
-            f"process {trial.last_result['child']} of the trial still used 1 GiB of GPU memory after its end, "
-            "and is terminated",
+            f"process {trial.last_result['child']} of the trial still used 1 GiB of GPU memory after the end of "
+            "the trial, and is terminated",
         )
         for trial in trials
     ]

@@ -96,7 +96,7 @@ def test_a_run_that_exceeds_a_whole_gpu_fails_with_an_explanation(tmp_path):
 def test_max_failures_of_ray_train_is_rejected(max_failures):
     run_config = RunConfig(failure_config=FailureConfig(max_failures=max_failures))
 
-    with pytest.raises(InvalidResourcesError, match=rf"max_failures={max_failures}\).*Leave it at 0"):
+    with pytest.raises(InvalidResourcesError, match=rf"max_failures={max_failures}\).*Set max_failures=0"):
         fit_with_oom_retry(lambda plan: DataParallelTrainer(train, run_config=run_config), PLAN)
 
 

@@ -94,12 +94,12 @@ class Trainer:
 @pytest.mark.parametrize(
     ("trainable", "kwargs", "message"),
     [
-        (spans, {}, "there is no policy. Pass one"),
-        (spans, {"scheduler": "asynchyperband"}, "there is no policy. Pass one"),
+        (spans, {}, "no policy was given. Pass a policy"),
+        (spans, {"scheduler": "asynchyperband"}, "no policy was given. Pass a policy"),
         (
             spans,
             {"policy": CpuPolicy(), "resources_per_trial": {"cpu": 1}},
-            "resources_per_trial comes from the policy",
+            "resources_per_trial cannot be passed, because the policy sets it",
         ),
         (spans, {"policy": CpuPolicy(), "scheduler": PolicyScheduler(CpuPolicy())}, "already has a policy"),
         (spans, {"policy": CpuPolicy(), "max_concurrent_trials": -1}, "max_concurrent_trials"),

@@ -77,8 +77,8 @@ def test_a_run_logs_which_actors_and_groups_reserve_the_resources_of_pending_tri
 
     assert (
         "2 trials wait for 1 CPU each: actor Holder 'server' of this program uses 1 CPU; "
-        "placement group 'reserved' of this program uses 1 CPU. Wait until these are released, or plan on free "
-        "resources with FreeCapacityPolicy(policy)"
+        "placement group 'reserved' of this program uses 1 CPU. Wait until these resources are released, or plan "
+        "on free resources with FreeCapacityPolicy(policy)"
     ) in caplog.text
 
 
@@ -87,7 +87,7 @@ def test_a_run_logs_which_actors_and_groups_reserve_the_resources_of_pending_tri
 def test_a_run_whose_train_workers_cannot_start_fails_with_advice(tmp_path, caplog):
     policy = CpuPolicy(cpus=1)
 
-    with pytest.raises(InfeasibleRequestError, match="Give the policy num_workers=1"):
+    with pytest.raises(InfeasibleRequestError, match="Set num_workers=1 in the policy"):
         run(train_with_a_trainer_of_ray, policy, num_samples=2, storage_path=str(tmp_path), verbose=0)
 
     assert "waits for workers that cannot start: one trial needs 1 worker with 1 CPU" in caplog.text

@@ -209,7 +209,7 @@ def test_elastic_tensorflow_workers_need_tf_keras_from_the_start(monkeypatch):
     without_tf_keras(monkeypatch)
 
     assert trainer.run_config.worker_runtime_env == {"env_vars": {"TF_USE_LEGACY_KERAS": "1"}}
-    with pytest.raises(InvalidResourcesError, match=r"model\.fit with 8 workers needs Keras 2"):
+    with pytest.raises(InvalidResourcesError, match=r"model\.fit with 8 workers requires Keras 2"):
         trainers.build_tensorflow_trainer(lambda: None, plan=plan)
 
 

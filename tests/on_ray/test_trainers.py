@@ -77,7 +77,7 @@ def test_workers_that_share_a_gpu_use_gloo():
 
 @pytest.mark.parametrize("backend", ["nccl", "NCCL", "cpu:gloo,cuda:nccl"])
 def test_nccl_on_a_shared_gpu_is_rejected(backend):
-    with pytest.raises(InvalidResourcesError, match=r"0\.5 GPU share a device, which NCCL refuses"):
+    with pytest.raises(InvalidResourcesError, match=r"0\.5 GPU share a device, and NCCL does not support"):
         build_torch_trainer(lambda: None, plan=SHARED_GPU_PLAN, torch_config=TorchConfig(backend=backend))
 
 
@@ -95,7 +95,7 @@ def test_an_unenforced_limit_of_a_worker_fails_the_run(tmp_path):
 
     trainer = build_torch_trainer(lambda: None, plan=plan, run_config=RunConfig(storage_path=str(tmp_path)))
 
-    with pytest.raises(WorkerGroupError, match="torch sees no GPU, so its limit cannot be enforced"):
+    with pytest.raises(WorkerGroupError, match="torch detects no GPU, so the memory limit cannot be enforced"):
         trainer.fit()
 
 
@@ -126,5 +126,5 @@ def test_a_training_loop_runs_with_simulated_gpus_on_cpus(tmp_path, gpus):
 def test_a_plan_without_workers_or_a_scaling_config_is_rejected(build):
     with pytest.raises(InvalidResourcesError, match="num_workers=1 or more"):
         build(lambda: None, plan=CpuPolicy().plan(nodes((4, 2))))
-    with pytest.raises(InvalidResourcesError, match="scaling_config comes from the plan"):
+    with pytest.raises(InvalidResourcesError, match="scaling_config cannot be passed, because the plan sets it"):
         build(lambda: None, plan=CPU_PLAN, scaling_config=CPU_PLAN.scaling_config())

@@ -231,7 +231,7 @@ def test_a_trial_that_cannot_use_its_gpu_falls_back_to_cpus_and_is_counted(tmp_p
 @pytest.mark.parametrize("policy", [GpuPolicy(), GpuPolicy().plan(ClusterCapacity.of(Resources(cpus=1, gpus=1)))])
 def test_falls_back_needs_a_policy_with_an_alternative(policy):
     with pytest.raises(
-        InvalidResourcesError, match=r"needs a policy with a second choice, .*GpuPolicy\(\) \| CpuPolicy"
+        InvalidResourcesError, match=r"requires a policy with a second choice, .*GpuPolicy\(\) \| CpuPolicy"
     ):
         PolicyScheduler(policy, falls_back=True)
 
@@ -251,12 +251,15 @@ def test_an_unenforced_memory_limit_of_a_framework_fails_the_trial(tmp_path, fra
 
     assert trial.status == "ERROR"
     error = Path(trial.error_file).read_text()
-    assert f"MemoryLimitError: Ray assigned this process a fraction of a GPU, but {framework} sees no GPU" in error
+    assert f"MemoryLimitError: Ray assigned this process a fraction of a GPU, but {framework} detects no GPU" in error
 
     (trial,) = run(train, policy, tmp_path, scheduler=PolicyScheduler(policy, on_unenforced_limit="warn"))
 
     assert trial.last_result["reached"]
-    assert f"{framework} sees no GPU, so its limit cannot be enforced" in trial.last_result["gpu_memory"]["warnings"]
+    assert (
+        f"{framework} detects no GPU, so the memory limit cannot be enforced"
+        in trial.last_result["gpu_memory"]["warnings"]
+    )
 
 
 @pytest.mark.ray_border
@@ -352,5 +355,5 @@ def test_the_policy_replaces_a_single_bundle_of_a_trainable_and_prints_this_once
     trials = run(trainable, CpuPolicy(cpus=1), tmp_path, num_samples=2)
 
     assert {trial.last_result["assigned"]["CPU"] for trial in trials} == {1}
-    message = "the trainable requests {'CPU': 3.0}, which the policy replaces by {'CPU': 1.0}"
+    message = "the trainable requests {'CPU': 3.0}, but the policy replaces this request with {'CPU': 1.0}"
     assert capsys.readouterr().out.count(message) == 1

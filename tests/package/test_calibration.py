@@ -58,7 +58,7 @@ def test_the_error_of_a_failing_child_is_reported():
 def test_a_child_that_hangs_is_terminated_at_the_deadline():
     start = time.monotonic()
 
-    assert run("import time; time.sleep(60)", timeout_s=0.5) == ("no answer within 0.5 s", None)
+    assert run("import time; time.sleep(60)", timeout_s=0.5) == ("the child process did not respond within 0.5 s", None)
     assert time.monotonic() - start < 20
 
 
@@ -76,7 +76,7 @@ def gpu(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("model", "error"),
-    [("Stand-in", "it is not installed on the node"), ("NVIDIA H200", "the GPU has disappeared")],
+    [("Stand-in", "the framework is not installed on the node"), ("NVIDIA H200", "the driver no longer lists the GPU")],
 )
 def test_a_framework_that_cannot_be_measured_is_reported(model, error, gpu):
     (found,) = measure_on_this_gpu(["no_such_framework"], 1.0, model)

@@ -41,7 +41,7 @@ def run(code, tmp_path, **environ):
 def test_a_framework_without_a_visible_gpu_fails_at_import_unless_warnings_are_enabled(framework, option, tmp_path):
     """TensorFlow imports JAX, which does not detect a GPU either, but the error must be about TensorFlow."""
     code = f"{ENFORCE}enforce(on_unenforced_limit='{option}')\nimport {framework}; print(*CURRENT.limits.warnings)"
-    refused = f"Ray assigned this process a fraction of a GPU, but {framework} sees no GPU"
+    refused = f"Ray assigned this process a fraction of a GPU, but {framework} detects no GPU"
 
     done = run(code, tmp_path)
 
@@ -67,8 +67,8 @@ for limits in (first, CURRENT.limits):
     done = run(code, tmp_path)
 
     assert done.stdout.splitlines() == [
-        "8 {} ['xgboost'] None ['cupy sees no GPU', 'jax sees no GPU']",
-        "8 {} ['xgboost'] None ['jax sees no GPU', 'cupy sees no GPU']",
+        "8 {} ['xgboost'] None ['cupy detects no GPU', 'jax detects no GPU']",
+        "8 {} ['xgboost'] None ['jax detects no GPU', 'cupy detects no GPU']",
     ], done.stderr
 
 
@@ -142,23 +142,23 @@ def test_a_cpu_build_of_torch_is_accepted_next_to_a_limited_framework(order, bes
 def test_a_cpu_build_of_torch_alone_fails_at_the_first_result(beside_a_gpu):
     done = beside_a_gpu("import torch; print(*CURRENT.limits.warnings)")
 
-    assert done.stdout.strip() == "torch sees no GPU"
-    assert "MemoryLimitError: Ray assigned this process a fraction of a GPU, but torch sees no GPU" in done.stderr
+    assert done.stdout.strip() == "torch detects no GPU"
+    assert "MemoryLimitError: Ray assigned this process a fraction of a GPU, but torch detects no GPU" in done.stderr
 
 
 def test_a_caught_limit_error_is_a_warning_and_is_raised_at_the_next_result(beside_a_gpu):
     done = beside_a_gpu("try: import cupy\nexcept Exception: pass\nprint(*CURRENT.limits.warnings)", share="0.25")
 
-    assert done.stdout.startswith("a limit of 256 MiB leaves no memory for tensors: cupy")
-    assert "MemoryLimitError: a limit of 256 MiB leaves no memory for tensors: cupy" in done.stderr
+    assert done.stdout.startswith("a limit of 256 MiB leaves no memory for tensors, because cupy")
+    assert "MemoryLimitError: a limit of 256 MiB leaves no memory for tensors, because cupy" in done.stderr
 
 
 def test_a_removed_limit_is_reported_as_a_warning(beside_a_gpu):
     done = beside_a_gpu("import cupy; cupy.get_default_memory_pool().set_limit(size=2**34)")
 
-    assert done.stdout.strip() == ("None the limit of cupy was removed or replaced, so it is no longer enforced"), (
-        done.stderr
-    )
+    assert done.stdout.strip() == (
+        "None the GPU memory limit of cupy was removed or replaced, so it is no longer enforced"
+    ), done.stderr
 
 
 @pytest.mark.parametrize(

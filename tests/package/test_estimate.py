@@ -157,14 +157,29 @@ class DataDependent(nn.Linear):
     ("model_fn", "batch", "kwargs", "message"),
     [
         (lambda: nn.Linear(8, undefined), (4, 8), {}, "model_fn failed without data: NameError"),  # noqa: F821
-        (lambda: 7, (4, 8), {}, r"model_fn must return a torch.nn.Module"),
-        (lambda: nn.Linear(8, 1), (4, 9), {}, "the model rejects the batch, or depends on its data: RuntimeError"),
-        (lambda: nn.Linear(8, 1), lambda: 1 / 0, {}, "the batch cannot be made: ZeroDivisionError"),
+        (lambda: 7, (4, 8), {}, r"model_fn did not return a torch.nn.Module"),
+        (
+            lambda: nn.Linear(8, 1),
+            (4, 9),
+            {},
+            "the model rejects the batch, or depends on the values in the batch: RuntimeError",
+        ),
+        (lambda: nn.Linear(8, 1), lambda: 1 / 0, {}, "the batch cannot be created: ZeroDivisionError"),
         (lambda: nn.Linear(8, 1), (4, 8), {"loss_fn": nn.MSELoss()}, "the batch must be a pair of the model's input"),
         (lambda: nn.Linear(8, 1), ((4, 8), (5, 3)), {"loss_fn": nn.MSELoss()}, "loss_fn failed: RuntimeError"),
-        (lambda: nn.Linear(8, 1), (4, 8), {"optimizer": lambda _: 1 / 0}, "optimizer failed: ZeroDivisionError"),
+        (
+            lambda: nn.Linear(8, 1),
+            (4, 8),
+            {"optimizer": lambda _: 1 / 0},
+            "the optimizer cannot be created: ZeroDivisionError",
+        ),
         (lambda: nn.Flatten(), (4, 8), {}, "the output has no tensor that depends on a parameter"),
-        (lambda: DataDependent(8, 8), (4, 8), {}, "the model rejects the batch, or depends on its data: DataDep"),
+        (
+            lambda: DataDependent(8, 8),
+            (4, 8),
+            {},
+            "the model rejects the batch, or depends on the values in the batch: DataDep",
+        ),
     ],
 )
 def test_an_error_names_the_part_that_failed(model_fn, batch, kwargs, message):
@@ -176,7 +191,7 @@ def test_the_explanation_lists_the_parts_and_the_unknown_memory():
     text = estimate_gpu_memory(lambda: linear(8192), (1, 8192), torch.optim.AdamW).explain()
 
     assert text.splitlines()[:3] == ["2.1 GiB of GPU memory, estimated", "  256 MiB parameters", "  256 MiB gradients"]
-    assert "  - not known: workspaces of cuBLAS and cuDNN, which depend on the chosen kernels" in text
+    assert "  - not included: workspaces of cuBLAS and cuDNN, which depend on the chosen kernels" in text
 
 
 WITHOUT = """
@@ -193,8 +208,11 @@ except Exception as error:
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
-        ("torch", "MeasurementError an estimate needs PyTorch"),
-        ("torch.distributed._tools.mem_tracker", "cannot track a model's tensors (MemTracker). Use PyTorch 2.5"),
+        ("torch", "MeasurementError the estimate requires PyTorch"),
+        (
+            "torch.distributed._tools.mem_tracker",
+            "cannot track a model's tensors, because it has no MemTracker. Install PyTorch 2.5",
+        ),
     ],
 )
 def test_without_the_required_package_the_error_has_the_install_command(missing, message):

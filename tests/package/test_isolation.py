@@ -56,9 +56,9 @@ def test_a_running_daemon_limits_the_process(control):
     ("program", "memory_bytes", "reason"),
     [
         (None, 20 * GIB, "nvidia-cuda-mps-control is not installed"),
-        (REFUSES, 20 * GIB, "no MPS daemon answers: start one with nvidia-cuda-mps-control -d"),
+        (REFUSES, 20 * GIB, "no MPS daemon responds. Start a daemon with nvidia-cuda-mps-control -d"),
         (BREAKS, 20 * GIB, "nvidia-cuda-mps-control cannot be run"),
-        (ANSWERS, None, "the plan does not state a worker's GPU memory"),
+        (ANSWERS, None, "the plan does not contain a worker's GPU memory"),
     ],
 )
 def test_a_warning_is_added_to_the_limits_if_mps_cannot_limit_the_process(control, program, memory_bytes, reason):
@@ -79,7 +79,7 @@ def test_the_wait_for_a_daemon_has_a_deadline(control):
 
     reason = mps.query_mps_daemon(timeout_s=0.3)
 
-    assert reason == "the MPS daemon did not answer within 0.3 s"
+    assert reason == "the MPS daemon did not respond within 0.3 s"
     assert time.monotonic() - start < 10
 
 
@@ -133,7 +133,7 @@ def test_a_task_fails_if_cuda_has_started_on_another_gpu_in_its_process(monkeypa
         if task < 3:
             process.restore_devices(f"task {task}")
 
-    with pytest.raises(MemoryLimitError, match=r"assigned GPU 0 to this task, but .* on GPU 1, and CUDA keeps"):
+    with pytest.raises(MemoryLimitError, match=r"assigned GPU 0 to this task, but .* on GPU 1, and CUDA cannot switch"):
         process.restore_devices("task 3")
 
 

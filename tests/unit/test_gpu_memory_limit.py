@@ -47,7 +47,7 @@ def test_a_measured_overhead_replaces_the_safe_default():
 @pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "cupy"])
 def test_a_fraction_without_room_for_tensors_raises_an_error_with_a_fix(framework):
     with pytest.raises(
-        MemoryLimitError, match=rf"512 MiB leaves no memory for tensors: {framework} .* fewer trials per GPU"
+        MemoryLimitError, match=rf"512 MiB leaves no memory for tensors, because {framework} .* fewer trials per GPU"
     ):
         GpuMemoryLimit("512MiB").budget_bytes(framework)
 

@@ -60,7 +60,7 @@ VALUES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:safe defaults replace the measured overheads:UserWarning")
+@pytest.mark.filterwarnings("ignore:the measured overheads are ignored:UserWarning")
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("variable", READERS)
 def test_a_variable_is_accepted_ignored_or_refused_with_an_explanation(variable, value, monkeypatch, tmp_path):

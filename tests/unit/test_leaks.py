@@ -52,7 +52,7 @@ def test_a_child_that_uses_gpu_memory_is_ended_if_the_ids_are_certain(is_own_num
 
     (message,) = leaks.end_gpu_processes()
 
-    assert f"process {child.pid} of the trial still used 1 GiB of GPU memory after its end" in message
+    assert f"process {child.pid} of the trial still used 1 GiB of GPU memory after the end of the trial" in message
     assert not Path(f"/proc/{child.pid}").exists()
 
 

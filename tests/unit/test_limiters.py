@@ -390,10 +390,10 @@ def test_jax_without_a_gpu_sees_no_device(jax, state):
             "torch",
             lambda: torch(cuda=BackEnd(reserved=int(4.5 * GIB))),
             {},
-            r"torch already uses 4\.5 GiB of GPU 0, more than its budget of 4 GiB",
+            r"torch already uses 4\.5 GiB of GPU 0, which exceeds its budget of 4 GiB",
         ),
         ("cupy", lambda: cupy(held=int(4.5 * GIB)), {}, r"cupy already uses 4\.5 GiB"),
-        ("cupy", lambda: cupy(held="inf%"), {"CUPY_GPU_MEMORY_LIMIT": "inf%"}, "CuPy cannot read CUPY.*=inf%"),
+        ("cupy", lambda: cupy(held="inf%"), {"CUPY_GPU_MEMORY_LIMIT": "inf%"}, "CuPy cannot parse CUPY.*=inf%"),
         ("tensorflow", lambda: tensorflow(started=True), {}, "tensorflow's runtime has started"),
         ("jax", {"has_started": True}, {}, "JAX's back end has started"),
         (

@@ -110,7 +110,8 @@ def test_a_version_other_than_the_measured_version_causes_a_warning():
     share.limit("torch", "2.13.0", total_bytes=80 * GIB, gpu_model="A100")
 
     assert share.warnings == [
-        "the memory was measured with torch 2.12.0, and 2.13.0 may need more or less. Measure again"
+        "the memory was measured with torch 2.12.0, but torch 2.13.0 is installed and may need a different amount. "
+        "Measure again"
     ]
     assert share.overheads["torch"] == (GIB, Assumption.PROFILE)
 
@@ -130,7 +131,9 @@ def test_a_framework_that_was_not_measured_gets_at_least_the_safe_default(measur
     share.limit("cupy", "14.0.0", total_bytes=80 * GIB, gpu_model="A100")
 
     assert share.overheads["cupy"][0] == max(measured_overhead, safe_overhead_bytes("cupy", None))
-    assert share.warnings == ["the memory was measured without cupy, which may need more. Measure again"]
+    assert share.warnings == [
+        "the memory was measured without cupy, which may need additional memory. Measure again with cupy"
+    ]
 
 
 def test_an_unmeasured_framework_does_not_fail_if_the_fraction_is_too_small_for_it():

@@ -88,10 +88,11 @@ def test_without_a_home_directory_safe_defaults_are_used(monkeypatch):
     monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
 
     with pytest.warns(
-        UserWarning, match="safe defaults replace .*needs HOME, which is not set. Set HOME or TUNE_POLICIES"
+        UserWarning,
+        match="measured overheads are ignored.*requires the variable HOME, which is not set. Set HOME or TUNE_POLICIES",
     ):
         assert load_overheads() == Overheads()
-    with pytest.raises(InvalidResourcesError, match="needs HOME, which is not set"):
+    with pytest.raises(InvalidResourcesError, match="requires the variable HOME, which is not set"):
         save_overheads(Overheads())
 
 
@@ -132,9 +133,9 @@ def test_an_invalid_file_is_a_warning_and_is_replaced_by_the_next_measurement(ca
     cache.parent.mkdir()
     cache.write_text(text, encoding="latin-1")
 
-    with pytest.warns(UserWarning, match=r"safe defaults replace the measured overheads: .*gpu-overheads\.json"):
+    with pytest.warns(UserWarning, match=r"the measured overheads are ignored, .*gpu-overheads\.json"):
         assert load_overheads() == Overheads()
-    with pytest.warns(UserWarning, match="safe defaults replace"):
+    with pytest.warns(UserWarning, match="the measured overheads are ignored"):
         saved = save_overheads(Overheads(measured=(measured(),)))
     assert load_overheads() == saved
 

@@ -73,8 +73,8 @@ def test_the_original_config_is_unchanged(ppo, is_frozen):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        (CpuPolicy(cpus=1, num_workers=2), "2 whole CPUs, but an RLlib trial with num_workers=2 needs 3:"),
-        (CpuPolicy(cpus=0.5), "0 whole CPUs, but an RLlib trial with num_workers=0 needs 1:"),
+        (CpuPolicy(cpus=1, num_workers=2), "2 whole CPUs, but an RLlib trial with num_workers=2 needs 3"),
+        (CpuPolicy(cpus=0.5), "0 whole CPUs, but an RLlib trial with num_workers=0 needs 1"),
     ],
 )
 def test_too_few_cpus_are_an_error(ppo, policy, message):

@@ -1,1 +1,1 @@
-"""Limits the GPU memory of each framework in a process to the process's GPU fraction, and measures its use."""
+"""Limits the GPU memory of each framework to the GPU fraction of the process, and measures the memory use."""

@@ -1,7 +1,7 @@
 """Measures the memory that frameworks use outside their allocators, on each GPU model of the cluster.
 
-On the node, a child process for each framework uses the GPU, reports the memory of its allocator, and waits. The
-overhead is the memory that the driver reports minus the memory of the allocator.
+On a node with the GPU model, a child process for each framework uses the GPU, reports the memory of its allocator, and
+waits. The overhead is the memory that the driver reports minus the memory of the allocator.
 """
 
 import datetime
@@ -40,10 +40,10 @@ _Read = TypeVar("_Read")
 
 
 def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout_s: float = 300.0) -> Overheads:
-    """Measure the memory of frameworks outside their allocators, on a whole GPU of each model in the cluster.
+    """Measure how much memory frameworks use outside their allocators, on a whole GPU of each model in the cluster.
 
-    If the GPUs of a node differ, all of them must be free. The measurements are saved in a file on this machine, and
-    later memory limits use them.
+    If a node has different GPU models, all its GPUs must be free. The measurements are saved in a file on this machine,
+    and later memory limits use them.
 
     Args:
         frameworks: One or more of ``"torch"``, ``"tensorflow"``, ``"jax"`` and ``"cupy"``. The default is all
@@ -55,13 +55,15 @@ def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout
 
     Raises:
         InvalidResourcesError: ``frameworks`` is invalid, or the file cannot be written.
-        InfeasibleRequestError: No node has a GPU that could be read.
+        InfeasibleRequestError: No node has a whole GPU of a known model.
         ProbeError: Ray is not running, no GPU was free in time, or nothing could be measured.
     """
     names = check_names(FRAMEWORKS if frameworks is None else frameworks, name="frameworks")
     for name in names:
         if name not in FRAMEWORKS:
-            raise InvalidResourcesError(f"cannot measure {name!r}{suggest(name, FRAMEWORKS)} ({', '.join(FRAMEWORKS)})")
+            raise InvalidResourcesError(
+                f"unknown framework {name!r}{suggest(name, FRAMEWORKS)} (supported: {', '.join(FRAMEWORKS)})"
+            )
     measured: list[MeasuredOverhead] = []
     failures: list[str] = []
     for model, place in places_of_models(probe_cluster().nodes).items():
@@ -71,14 +73,14 @@ def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout
             else:
                 measured.append(MeasuredOverhead(**found))
     if failures and (frameworks is not None or not measured):
-        raise ProbeError(f"the overhead of {'; '.join(failures)}")
+        raise ProbeError(f"the overhead could not be measured for {'; '.join(failures)}")
     return save_overheads(Overheads(measured=tuple(measured)))
 
 
 class Place(NamedTuple):
     """The node on which a GPU model is measured, and the number of GPUs to reserve there.
 
-    If the GPUs of a node differ, all of them are reserved, because Ray chooses which GPUs a task gets.
+    If a node has different GPU models, all its GPUs are reserved, because Ray chooses which GPUs a task gets.
     """
 
     node_id: str
@@ -86,7 +88,7 @@ class Place(NamedTuple):
 
 
 def places_of_models(nodes: Iterable[NodeCapacity]) -> dict[str, Place]:
-    """Return the place for each GPU model, or raise an ``InfeasibleRequestError`` if no node has a known GPU."""
+    """Return the place to measure each GPU model, or raise an ``InfeasibleRequestError`` if no GPU model is known."""
     places: dict[str, Place] = {}
     for node in nodes:
         models = {device.name for device in node.devices or ()}
@@ -98,13 +100,13 @@ def places_of_models(nodes: Iterable[NodeCapacity]) -> dict[str, Place]:
             asked="1 whole GPU to measure",
             offered="no node has a GPU of a known model",
             short_of="GPU",
-            suggestion="Add a node with a GPU and its driver. Until then, safe defaults are used.",
+            suggestion="Add a node with a GPU and its driver. Until then, memory limits use safe default overheads.",
         )
     return places
 
 
 def _measure_on(place: Place, model: str, names: Sequence[str], timeout_s: float) -> list[dict[str, Any]]:
-    # Each child gets an equal part of the time, and Ray gets one part to start the task.
+    # Divide the timeout equally among the child processes and the start of Ray's task.
     task = (
         ray.remote(num_cpus=0, num_gpus=place.num_gpus, max_retries=0)(measure_on_this_gpu)
         .options(scheduling_strategy=NodeAffinitySchedulingStrategy(place.node_id, soft=False))
@@ -115,7 +117,8 @@ def _measure_on(place: Place, model: str, names: Sequence[str], timeout_s: float
     except GetTimeoutError:
         ray.cancel(task, force=True)
         raise ProbeError(
-            f"no {model} was measured within {timeout_s:g} s. Wait until a whole one is free, or increase timeout_s"
+            f"no {model} could be measured within {timeout_s:g} s. Wait until a whole {model} is free, or increase "
+            "timeout_s"
         ) from None
     except RayError as error:
         raise ProbeError(f"{model} could not be measured: {str(error).strip().splitlines()[-1]}") from error
@@ -131,7 +134,7 @@ def measure_on_this_gpu(frameworks: Iterable[str], timeout_s: float, model: str)
     try:
         uuid = next((gpu["uuid"] for gpu in read_gpus() if gpu["name"] == model), None)
         if uuid is None:
-            return [{"framework": name, "error": "the GPU has disappeared"} for name in names]
+            return [{"framework": name, "error": "the driver no longer lists the GPU"} for name in names]
         idle_bytes, _ = _read_use(uuid, None)
     except NvmlError as error:
         return [{"framework": name, "error": f"the GPU cannot be read: {error}"} for name in names]
@@ -140,7 +143,7 @@ def measure_on_this_gpu(frameworks: Iterable[str], timeout_s: float, model: str)
 
 def _measure(framework: str, uuid: str, model: str, idle_bytes: int, timeout_s: float) -> dict[str, Any]:
     if find_spec(framework) is None:
-        return {"error": "it is not installed on the node"}
+        return {"error": "the framework is not installed on the node"}
     try:
         used_before = use_once_settled(lambda: _read_use(uuid, None)[0], idle_bytes)
         reported, read = run_while_memory_is_allocated(
@@ -160,7 +163,7 @@ def _measure(framework: str, uuid: str, model: str, idle_bytes: int, timeout_s: 
 def use_once_settled(
     read_bytes: Callable[[], int], idle_bytes: int, *, timeout_s: float = 10.0, poll_s: float = 0.2
 ) -> int:
-    """Wait until the last child's memory is free or the timeout ends; return the device's memory in use, in bytes."""
+    """Return the memory in use on the device in bytes, after the last child's memory is free or the timeout ends."""
     deadline = time.monotonic() + timeout_s
     while (used := read_bytes()) > idle_bytes + _NOISE_BYTES and time.monotonic() < deadline:
         time.sleep(poll_s)
@@ -170,10 +173,10 @@ def use_once_settled(
 def run_while_memory_is_allocated(
     command: Sequence[str], read: Callable[[int], _Read], *, timeout_s: float, environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], _Read] | tuple[str, None]:
-    """Run a child process that prints a line of JSON, and call ``read`` with its process ID while the child waits.
+    """Run a child process that prints a line of JSON, and call ``read`` with the child's process ID while it waits.
 
     Returns:
-        The child's data and the result of ``read``. If the child printed no JSON, the reason and ``None``.
+        The child's data and the result of ``read``, or the reason and ``None`` if the child printed no JSON.
     """
     with (
         tempfile.TemporaryFile("w+") as errors,
@@ -199,24 +202,28 @@ def run_while_memory_is_allocated(
         finally:
             deadline.cancel()
             child.kill()
-    return why[-1] if why and not was_ended else f"no answer within {timeout_s:g} s", None
+    return why[-1] if why and not was_ended else f"the child process did not respond within {timeout_s:g} s", None
 
 
 def overhead_fields(
     reported: Mapping[str, Any], gpu_model: str, *, used_before: int, used_now: int, process_bytes: int | None
 ) -> dict[str, Any]:
-    """Return fields of a ``MeasuredOverhead``, or only an ``error``.
+    """Return the fields of a ``MeasuredOverhead`` except ``framework``, or only an ``error``.
 
     Args:
         reported: The child's ``version`` and ``reserved_bytes``.
         gpu_model: The GPU's name.
         used_before: The memory in use on the device before the child started, in bytes.
-        used_now: The memory in use while the child keeps its memory, in bytes.
-        process_bytes: The child's memory use as reported by the driver in bytes, or ``None``.
+        used_now: The memory in use on the device while the child keeps its memory, in bytes.
+        process_bytes: The child's memory use in bytes as reported by the driver, or ``None`` if the driver does not
+            list the child.
     """
     held = used_now - used_before if process_bytes is None else process_bytes
     if held < reported["reserved_bytes"]:
-        return {"error": "the driver reports less than its allocator. Measure while no other process uses the GPU"}
+        return {
+            "error": "the driver reports less memory than the framework's allocator. Measure again while no other "
+            "process uses the GPU"
+        }
     return {
         "gpu_model": gpu_model,
         "version": reported["version"],
@@ -231,4 +238,4 @@ def _read_use(uuid: str, pid: int | None) -> tuple[int, int | None]:
     for device in read_device_use():
         if device.uuid == uuid:
             return device.used_bytes, None if pid is None else device.bytes_by_process.get(pid)
-    raise NvmlError(f"{uuid} has disappeared")
+    raise NvmlError(f"the driver no longer lists {uuid}")

@@ -1,6 +1,6 @@
 """Reads the GPU memory that each framework of this process uses, and releases unused memory.
 
-Reading does not initialize a framework. It covers only imported frameworks that already use a device.
+Reading does not initialize a framework. Only imported frameworks that already use a device are read.
 """
 
 import gc
@@ -18,13 +18,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class FrameworkMemory:
-    """The GPU memory of a framework in this process on all devices. Unknown figures are ``None``.
+    """The GPU memory of a framework in this process, as the sum over all devices. Unknown amounts are ``None``.
 
     Attributes:
-        allocated_bytes: The memory of its tensors, in bytes.
-        reserved_bytes: The memory that its allocator reserves, in bytes.
+        allocated_bytes: The memory of the framework's tensors, in bytes.
+        reserved_bytes: The memory that the framework's allocator reserves, in bytes.
         num_ooms: The number of failed allocations since the process started.
-        how: How the figures were measured.
+        how: How the amounts were measured.
     """
 
     allocated_bytes: int
@@ -45,24 +45,25 @@ class FrameworkMemory:
 
 
 class Counter:
-    """Reads the memory figures of a framework. ``module`` is the imported framework."""
+    """Reads and resets the memory counters of a framework. ``module`` is the imported module of the framework."""
 
     def read(self, module: Any) -> FrameworkMemory | None:
-        """Return the figures, or ``None`` if the framework has not used a device."""
+        """Return the memory of the framework, or ``None`` if the framework has not used a device."""
         raise NotImplementedError
 
     def reset_peaks(self, module: Any) -> None:
         """Reset the peaks, if the framework supports this."""
 
     def release(self, module: Any) -> None:
-        """Release unused memory of the device, if the framework supports this."""
+        """Release device memory that the framework reserves but does not use, if the framework supports this."""
 
 
 def read_counters() -> dict[str, FrameworkMemory]:
-    """Return the figures of the frameworks that use a device in this process, by name.
+    """Return the memory of each framework that uses a device in this process, keyed by framework name.
 
     Raises:
-        ProbeError: The memory of a framework cannot be read. ``reset_peaks`` and ``release_unused`` also raise it.
+        ProbeError: The memory of a framework cannot be read. ``reset_peaks`` and ``release_unused`` also raise this
+            error.
     """
     found = {name: _call_counter(name, counter.read) for name, counter in _in_use()}
     return {name: memory for name, memory in found.items() if memory is not None}
@@ -76,8 +77,9 @@ def held_bytes(counters: Mapping[str, FrameworkMemory]) -> int:
 def peak_gpu_memory_bytes() -> int | None:
     """Return the peak GPU memory of this process's frameworks in bytes, or ``None`` if no framework used a GPU.
 
-    The figure is the sum over all devices of the memory that the allocators reserved (PyTorch, CuPy) or of the memory
-    of tensors (TensorFlow, JAX). It does not include memory outside the allocators.
+    The peaks of all devices and frameworks are added up. The peak of a framework is the memory that its allocator
+    reserved or, if the framework does not report this memory (such as TensorFlow), the memory of its tensors. Memory
+    outside the allocators is not included.
 
     Raises:
         ProbeError: The memory of a framework cannot be read.
@@ -97,10 +99,10 @@ def reset_peaks() -> None:
 
 
 def release_unused() -> None:
-    """Release unused device memory."""
+    """Release the device memory that the frameworks of this process reserve but do not use."""
     holding = [(name, counter) for name, counter in _in_use() if _call_counter(name, counter.read) is not None]
     if holding:
-        gc.collect()  # it is slow, so skip it if no framework uses a device
+        gc.collect()  # garbage collection is slow, so skip it if no framework uses a device
     for name, counter in holding:
         _call_counter(name, counter.release)
 
@@ -113,7 +115,7 @@ def _call_counter(name: str, call: Callable[[Any], _T]) -> _T:
 
 
 class _Torch(Counter):
-    """Reads the counters of PyTorch, which are the same on CUDA, ROCm, XPU and NPU."""
+    """Reads the counters of PyTorch, which have the same names on CUDA, ROCm, XPU and NPU."""
 
     def read(self, torch: Any) -> FrameworkMemory | None:
         stats = [api.memory_stats(device) for api, device in self._devices(torch)]
@@ -143,7 +145,7 @@ class _Torch(Counter):
     @staticmethod
     def _devices(torch: Any) -> list[tuple[Any, int]]:
         apis = [getattr(torch, name) for name in ("cuda", "xpu", "npu") if hasattr(torch, name)]
-        # Do not call is_available(). It counts the devices, so that later changes of CUDA_VISIBLE_DEVICES have no
+        # Do not call is_available(). It counts the devices, and later changes of CUDA_VISIBLE_DEVICES then have no
         # effect.
         in_use = [api for api in apis if api.is_initialized()]
         return [(api, device) for api in in_use for device in range(api.device_count())]
@@ -197,7 +199,7 @@ class _Jax(Counter):
             reserved_bytes=total("pool_bytes"),
             peak_allocated_bytes=total("peak_bytes_in_use"),
             peak_reserved_bytes=total("peak_pool_bytes"),
-            how="jax's memory_stats, peaks of the whole process",
+            how="jax's memory_stats (peaks since the process started)",
         )
 
     def release(self, jax: Any) -> None:
@@ -233,8 +235,8 @@ _COUNTERS: Final[dict[str, Counter]] = {"torch": _Torch(), "tensorflow": _Tensor
 def _in_use() -> list[tuple[str, Counter]]:
     """Return the counters of the completely imported frameworks.
 
-    A module that another thread is still importing lacks some names. Python's import system reads the same private
-    attribute.
+    A module that another thread is still importing lacks some names. Python's import system also uses ``_initializing``
+    to detect this.
     """
     return [
         (name, counter)

@@ -37,7 +37,7 @@ _AMD_DEVICE: Final = Path("/dev/kfd")
 def enforce(limits: FractionLimits) -> None:
     """Limit this process and each imported framework, unless the process has whole devices.
 
-    A framework that detects no GPU is accepted if another framework detects the GPU, or may do so after its import.
+    A framework that detects no GPU is accepted if another framework detects the GPU, or may detect it after its import.
 
     Raises:
         MemoryLimitError: The limit cannot be applied.
@@ -45,7 +45,7 @@ def enforce(limits: FractionLimits) -> None:
     if limits.share.is_whole:
         limits.by_driver = "mig" if is_mig() else None
         return
-    if limits.options.isolation == "mps":  # this must happen before CUDA starts
+    if limits.options.isolation == "mps":  # MPS must be set up before CUDA starts
         isolate_by_mps(limits)
     limit_imported(limits, MODULES)
 
@@ -76,7 +76,7 @@ def require_limit(limits: FractionLimits) -> None:
 
 
 def recheck(limits: FractionLimits) -> None:
-    """Remove limits that are no longer in force from the report, and warn about them."""
+    """Remove limits that are no longer in force from ``limits``, and add a warning for each removed limit."""
     for name in list(limits.limit_bytes):
         try:
             is_in_force = LIMITERS[name].is_in_force(sys.modules[name], limits)
@@ -84,7 +84,7 @@ def recheck(limits: FractionLimits) -> None:
             continue
         if not is_in_force:
             del limits.limit_bytes[name]
-            limits.warn(f"the limit of {name} was removed or replaced, so it is no longer enforced")
+            limits.warn(f"the GPU memory limit of {name} was removed or replaced, so it is no longer enforced")
 
 
 def _limit(limits: FractionLimits, name: str) -> None:
@@ -102,18 +102,18 @@ def _limit(limits: FractionLimits, name: str) -> None:
 
 
 def _require_visible_device(limits: FractionLimits, names: Iterable[str], *, may_come: bool) -> None:
-    """Report an unenforced limit if no imported framework detects the device, although one of ``names`` should.
+    """Report an unenforced limit if no imported framework detects the device, but one of ``names`` should detect it.
 
-    With ``may_come``, no problem is reported if a framework that is not imported yet may detect the device.
+    With ``may_come``, nothing is reported if a framework that is not imported yet may detect the device.
     """
     device = limits.share.device
     missing = [name for name in names if name in limits.blind and name in _MUST_SEE_DEVICE[device]]
     if limits.seeing or not missing or (may_come and device == "GPU" and _may_other_framework_see_gpu(limits)):
         return
     limits.report_unenforced(
-        f"Ray assigned this process a fraction of a {device}, but {missing[0]} sees no {device}, so its limit cannot "
-        "be enforced",
-        f". Install a {missing[0]} that is built for the {device} and its driver, or plan with CpuPolicy",
+        f"Ray assigned this process a fraction of a {device}, but {missing[0]} detects no {device}, so the memory "
+        "limit cannot be enforced",
+        f". Install a build of {missing[0]} for the {device} and its driver, or plan with CpuPolicy",
     )
 
 

@@ -30,14 +30,16 @@ def fakes() -> tuple[Any, Any]:
     try:
         import torch
     except ImportError as error:
-        raise MeasurementError("an estimate needs PyTorch. Install torch, or use measure_gpu_memory") from error
+        raise MeasurementError(
+            "the estimate requires PyTorch, which is not installed. Install torch, or use measure_gpu_memory"
+        ) from error
     try:
         from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.distributed._tools.mem_tracker import MemTracker
     except ImportError as error:
         raise MeasurementError(
-            f"PyTorch {torch.__version__} cannot track a model's tensors (MemTracker). Use PyTorch 2.5 or newer, or "
-            "measure_gpu_memory"
+            f"PyTorch {torch.__version__} cannot track a model's tensors, because it has no MemTracker. Install "
+            "PyTorch 2.5 or later, or use measure_gpu_memory"
         ) from error
 
     class OneMode(FakeTensorMode):  # type: ignore[no-untyped-call]
@@ -86,8 +88,8 @@ def convertible() -> Iterator[None]:
     """Make ``.half()``, ``.to(…)`` and similar conversions work for modules with fake parameters.
 
     PyTorch would swap the contents of each parameter. This fails because the fake mode has weak references to the
-    parameter. Instead, the module gets a new parameter. Modules with real parameters are converted as usual, including
-    modules in other threads.
+    parameters. Instead, each parameter is replaced by a new parameter. Modules with real parameters are converted as
+    usual, including modules in other threads.
     """
     import torch
 
@@ -157,11 +159,11 @@ class GpuMemoryEstimate(Value):
 
     @property
     def total_bytes(self) -> int:
-        """The sum of peak and overhead in bytes, to be used in ``GpuMemoryPolicy(gpu_memory=…)``."""
+        """The sum of peak and overhead, in bytes. Pass it to ``GpuMemoryPolicy(gpu_memory=…)``."""
         return self.peak_bytes + self.overhead_bytes
 
     def explain(self) -> str:
-        """Return the estimate as text with its parts, their sum, and the unknown parts."""
+        """Return a text with the estimated total, its parts, and the memory that is not included."""
         parts = {
             "parameters": self.parameters_bytes,
             "gradients": self.gradients_bytes,
@@ -171,7 +173,7 @@ class GpuMemoryEstimate(Value):
         }
         lines = [f"{format_bytes(self.total_bytes)} of GPU memory, estimated"]
         lines += [f"  {format_bytes(amount)} {name}" for name, amount in parts.items()]
-        return "\n".join(map(one_line, [*lines, *(f"  - not known: {each}" for each in self.unknown)]))
+        return "\n".join(map(one_line, [*lines, *(f"  - not included: {each}" for each in self.unknown)]))
 
 
 def estimate_gpu_memory(
@@ -180,37 +182,37 @@ def estimate_gpu_memory(
     optimizer: Callable[[Any], Any] | None = None,
     loss_fn: Callable[[Any, Any], Any] | None = None,
 ) -> GpuMemoryEstimate:
-    """Estimate the GPU memory of training a PyTorch model. Nothing is computed, and no GPU is needed.
+    """Return an estimate of the GPU memory for training a PyTorch model, without a GPU and without training.
 
     Args:
         model_fn: Builds the model on the default device, without ``.cuda()``. If it returns an existing model, the
             model is copied without its data.
         batch: The input of the model: a tensor, a tuple of arguments or a dict of keyword arguments, or a function that
-            returns one of them. A tuple of integers is the shape of a tensor with the model's dtype. With ``loss_fn``,
-            the batch is a pair of the input and the targets.
+            returns such an input. A tuple of integers is the shape of a tensor with the model's dtype. With
+            ``loss_fn``, the batch is a pair of the input and the targets.
         optimizer: Creates the optimizer from the parameters, such as ``torch.optim.AdamW``.
         loss_fn: Returns the loss for an output and its targets. The default is the output's attribute ``loss``, or the
             mean of the output.
 
     Raises:
-        MeasurementError: The model cannot be built, rejects the batch, or cannot run without data, or PyTorch is too
-            old.
+        MeasurementError: The model cannot be built, rejects the batch, or cannot run without data, or PyTorch is not
+            installed or is too old.
     """
     fake_mode, tracker = fakes()
     with warnings.catch_warnings(), fake_mode:
         warnings.simplefilter("ignore")  # PyTorch warns that modules no longer exist when gradients are computed
         with convertible():
             built = _attempt("model_fn failed without data", model_fn)
-        model = _attempt("model_fn must return a torch.nn.Module", lambda: as_fake(built, fake_mode))
+        model = _attempt("model_fn did not return a torch.nn.Module", lambda: as_fake(built, fake_mode))
         parameters = list(model.parameters())
         device = parameters[0].device if parameters else "cpu"
         dtype = next((each.dtype for each in parameters if each.is_floating_point()), None)
         inputs, targets = _attempt(
-            "the batch cannot be made", lambda: _split(_faked(batch, fake_mode, device, dtype), loss_fn)
+            "the batch cannot be created", lambda: _split(_faked(batch, fake_mode, device, dtype), loss_fn)
         )
-        steps = _attempt("optimizer failed", lambda: optimizer(parameters)) if optimizer else None
+        steps = _attempt("the optimizer cannot be created", lambda: optimizer(parameters)) if optimizer else None
         for group in steps.param_groups if steps is not None else ():
-            # On a GPU, PyTorch's optimizers update all parameters at once, which needs more temporary memory.
+            # On a GPU, PyTorch's optimizers update all parameters at once. This requires additional temporary memory.
             if group.get("foreach", False) is None and not group.get("fused"):
                 group["foreach"] = True
         tracker.track_external(model)
@@ -219,7 +221,9 @@ def estimate_gpu_memory(
             for _ in range(2):
                 (model if steps is None else steps).zero_grad()
                 tracker.track_external(*_tensors((inputs, targets)))
-                output = _attempt("the model rejects the batch, or depends on its data", lambda: _called(model, inputs))
+                output = _attempt(
+                    "the model rejects the batch, or depends on the values in the batch", lambda: _called(model, inputs)
+                )
                 loss = _attempt("loss_fn failed", lambda: _loss(output, targets, loss_fn))  # noqa: B023 - called here
                 _attempt("the backward pass failed", loss.backward)
                 if steps is not None:

@@ -1,4 +1,4 @@
-"""The GPU fraction of a process, and its limits while it serves a trial."""
+"""The GPU fraction of a process, and the memory limits of the process while it runs a trial."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,11 +23,12 @@ class GpuShare(Value):
     """The fraction of a device that Ray assigned to this process.
 
     Attributes:
-        fraction: The fraction as rounded by Ray; 1 and above are whole devices, which are not limited.
-        memory_bytes: The planned memory of the fraction in bytes, or ``None`` for ``fraction`` of the device's memory.
+        fraction: The fraction as rounded by Ray. Values of 1 and above are whole devices, which have no limit.
+        memory_bytes: The planned memory of the fraction in bytes. With ``None``, the memory is ``fraction`` of the
+            device's memory.
         overhead_bytes: The planned memory outside the frameworks' allocators in bytes, or ``None`` if the process
-            determines it.
-        measured_with: The versions of the frameworks with which the overhead was measured, by name.
+            determines the overhead itself.
+        measured_with: The versions of the frameworks with which the overhead was measured, keyed by framework name.
         device: Ray's name of the resource.
     """
 
@@ -43,7 +44,7 @@ class GpuShare(Value):
         return self.fraction >= 1
 
     def bytes_of(self, total_bytes: int) -> int:
-        """Return the memory of the fraction in bytes. It is smaller than planned if the device is smaller."""
+        """Return the memory of the fraction in bytes. The result is smaller than planned if the device is smaller."""
         num_parts = TICKS // to_ticks(self.fraction)  # Ray rounds the fraction down
         return min(self.memory_bytes or int(total_bytes * self.fraction), total_bytes // num_parts)
 
@@ -52,8 +53,8 @@ class LimitOptions(Value):
     """How a process is limited to its fraction of GPU memory.
 
     Attributes:
-        isolation: ``"mps"`` to also limit the process with NVIDIA's MPS daemon, if it is running.
-        on_unenforced_limit: Whether a limit that cannot be enforced is an error, or a warning in the result.
+        isolation: ``"mps"`` also limits the process with NVIDIA's MPS daemon, if the daemon is running.
+        on_unenforced_limit: Whether a limit that cannot be enforced raises an error, or adds a warning to the result.
         overheads: The measured memory that frameworks use outside their allocators.
     """
 
@@ -67,7 +68,7 @@ _NO_OPTIONS: Final = LimitOptions()
 
 @dataclass
 class FractionLimits:
-    """The limits of this process while it serves a trial. The import of a framework can add a limit.
+    """The memory limits of this process while it runs a trial. The import of a framework can add a limit.
 
     Attributes:
         share: The fraction of a device, or whole devices.
@@ -76,7 +77,7 @@ class FractionLimits:
         share_bytes: The fraction in bytes, or ``None`` until the size of the device is known.
         limit_bytes: The limit of each framework's allocator, in bytes.
         overheads: The memory outside each framework's allocator in bytes, and its source.
-        overhead_is_of_process: Whether each overhead applies to the whole process, so that they are not added up.
+        overhead_is_of_process: Whether each overhead applies to the whole process, so that overheads are not added up.
         not_enforceable: Frameworks in use that have no limit.
         by_driver: ``"mps"`` or ``"mig"`` if the driver limits the whole process.
         seeing: Imported frameworks that detect the device, and are limited.
@@ -113,7 +114,7 @@ class FractionLimits:
         """The warnings so far, including the reasons why limits are not enforced."""
         texts = [*self._warnings]
         if not self.seeing:  # a framework that detects the device may have imported other frameworks
-            texts += [f"{name} sees no {self.share.device}" for name in self.blind]
+            texts += [f"{name} detects no {self.share.device}" for name in self.blind]
         if len(self.seeing) > 1:
             names = " and ".join(sorted(self.seeing))
             texts.append(f"{names} are limited separately, so together they may use more than the GPU fraction")
@@ -144,7 +145,7 @@ class FractionLimits:
             self.overhead_is_of_process = True
             largest = max(self.share.overhead_bytes, overhead)
             # If the profile was measured with this framework, a larger overhead would make the budget smaller than
-            # measured. If the overhead is at least the whole share, importing an unused framework would fail.
+            # measured. If the overhead is at least the whole fraction, importing an unused framework would fail.
             if self._was_measured(framework, version) or largest >= share:
                 overhead, source = self.share.overhead_bytes, Assumption.PROFILE
             else:
@@ -154,17 +155,20 @@ class FractionLimits:
         return GpuMemoryLimit(share, overhead_bytes={framework: overhead})
 
     def _was_measured(self, framework: str, version: str | None) -> bool:
-        """Return whether the plan was or may have been measured with this framework, and warn about other versions."""
+        """Return ``False`` and warn if the plan was measured without this framework. Warn if the version differs."""
         measured_with = self.share.measured_with
         if not measured_with:  # the profile contains no versions
             return True
         with_version = measured_with.get(framework)
         if with_version is None:
-            self.warn(f"the memory was measured without {framework}, which may need more. Measure again")
+            self.warn(
+                f"the memory was measured without {framework}, which may need additional memory. Measure again with "
+                f"{framework}"
+            )
         elif with_version != version:
             self.warn(
-                f"the memory was measured with {framework} {with_version}, and {version} may need more or less. "
-                "Measure again"
+                f"the memory was measured with {framework} {with_version}, but {framework} {version} is installed and "
+                "may need a different amount. Measure again"
             )
         return with_version is not None
 
@@ -172,12 +176,12 @@ class FractionLimits:
         """Raise a ``MemoryLimitError`` if a framework already uses more memory of a device than its budget."""
         if held_bytes > budget:
             raise MemoryLimitError(
-                f"{framework} already uses {format_bytes(held_bytes)} of GPU {device}, more than its budget of "
+                f"{framework} already uses {format_bytes(held_bytes)} of GPU {device}, which exceeds its budget of "
                 f"{format_bytes(budget)}. Do not use the GPU before the trial starts"
             )
 
     def report_unenforced(self, message: str, hint: str = "") -> None:
-        """Raise a ``MemoryLimitError`` about an unenforced limit, or warn if the user accepts it.
+        """Raise a ``MemoryLimitError`` about an unenforced limit, or warn with ``on_unenforced_limit="warn"``.
 
         ``hint`` is appended only to the error.
         """
@@ -186,7 +190,7 @@ class FractionLimits:
         self.warn(message)
 
     def read_device(self) -> tuple[int, str | None]:
-        """Return the visible device's total memory in bytes and its model, without a CUDA context.
+        """Return the visible device's total memory in bytes and its model, without creating a CUDA context.
 
         If NVML cannot read the device, the total is derived from the plan, and the model is ``None``.
 
@@ -199,8 +203,8 @@ class FractionLimits:
             if self.share.memory_bytes is not None:
                 return int(self.share.memory_bytes / self.share.fraction) + 1, None
             raise MemoryLimitError(
-                "the plan does not state a worker's GPU memory, and the device cannot be read here: "
-                f"{error}. Install nvidia-ml-py on a node with NVIDIA GPUs; for other GPUs, list each device with its "
+                "the plan does not contain a worker's GPU memory, and the device cannot be read on this node: "
+                f"{error}. Install nvidia-ml-py on nodes with NVIDIA GPUs. For other GPUs, list each device with its "
                 "memory_bytes in the capacity. Then plan again"
             ) from error
         return device["memory_bytes"], device["name"]

@@ -23,7 +23,7 @@ from .overhead import NOTHING_MEASURED
 class OwnEnvironment:
     """The environment of this process, without the variables that this project has set.
 
-    A process may serve several trials, so the variables of an earlier trial must not count as settings of the user.
+    A process may run several trials, so the variables of an earlier trial must not count as settings of the user.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class OwnEnvironment:
         """The previous and the written value of each variable."""
 
     def of_user(self) -> dict[str, str]:
-        """Return the environment of the user. A variable that was changed after ``write`` counts as set by the user."""
+        """Return the environment without the changes by ``write``. Later changes count as changes by the user."""
         environ = dict(os.environ)
         for name, (before, written) in self._written.items():
             if environ.get(name) == written:
@@ -47,14 +47,14 @@ class OwnEnvironment:
         os.environ.update(variables)
 
     def is_as_written(self, name: str) -> bool:
-        """Return whether a variable still has the value that was written."""
+        """Return whether a variable still has the value that ``write`` set."""
         return name in self._written and os.environ.get(name) == self._written[name][1]
 
 
 _TORCH_VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""The variables of PyTorch's allocator. The first one that is set applies (``c10/core/AllocatorConfig``)."""
+"""The variables of PyTorch's allocator. PyTorch uses the first variable that is set (``c10/core/AllocatorConfig``)."""
 _TORCH_FRACTION: Final = re.compile(r"(?:^|,)\s*+per_process_memory_fraction\s*+:\s*+([^,\s]++)")
-"""PyTorch supports this setting since 2.10. Earlier versions reject it at the first CUDA call."""
+"""PyTorch 2.10 and later support this setting. Earlier versions reject it at the first CUDA call."""
 
 _JAX_VARIABLE: Final = "XLA_CLIENT_MEM_FRACTION"
 _JAX_OLD_VARIABLE: Final = "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -73,7 +73,7 @@ CUPY_VARIABLE: Final = "CUPY_GPU_MEMORY_LIMIT"
 
 
 def torch_own_fraction(environ: Mapping[str, str]) -> float:
-    """Return the user's own fraction for PyTorch's allocator, or 1 if there is none."""
+    """Return the user's own fraction for PyTorch's allocator, or 1 if the user has not set a fraction."""
     settings = next((environ[name] for name in _TORCH_VARIABLES if name in environ), "")
     found = _TORCH_FRACTION.findall(settings)
     return _as_fraction(found[-1] if found else None)
@@ -105,7 +105,7 @@ def jax_fraction_variable(environ: Mapping[str, str]) -> str:
 
 
 def why_jax_is_unlimited(environ: Mapping[str, str], client_options: str | Mapping[str, object] | None) -> str | None:
-    """Return which setting disables JAX's limit and how to fix it, or ``None``.
+    """Return a message with the setting that disables JAX's memory limit and how to fix it, or ``None``.
 
     ``client_options`` are JAX's ``jax_pjrt_client_create_options``, as ``"key:value;key:value"`` or a mapping.
     """
@@ -125,7 +125,7 @@ def why_jax_is_unlimited(environ: Mapping[str, str], client_options: str | Mappi
 
 
 def cupy_own_limit(total_bytes: int, environ: Mapping[str, str]) -> int | None:
-    """Return the user's own limit for CuPy in bytes, or ``None`` if there is none or CuPy cannot parse it."""
+    """Return the user's own limit for CuPy in bytes, or ``None`` if it is missing or CuPy cannot parse it."""
     text = environ.get(CUPY_VARIABLE, "").strip()
     try:
         own = float(text[:-1]) / 100 * total_bytes if text.endswith("%") else int(text)
@@ -159,7 +159,8 @@ class GpuMemoryLimit(Value):
 
     Attributes:
         limit_bytes: The limit including the overhead, in bytes.
-        overhead_bytes: The measured memory outside the allocator in bytes, by framework. The default is a safe value.
+        overhead_bytes: The measured memory outside the allocator in bytes, keyed by framework. For other frameworks, a
+            safe default is used.
     """
 
     limit_bytes: Bytes
@@ -176,15 +177,15 @@ class GpuMemoryLimit(Value):
         """
         if framework not in FRAMEWORKS:
             raise InvalidResourcesError(
-                f"unknown framework {framework!r}{suggest(framework, FRAMEWORKS)} ({', '.join(FRAMEWORKS)})"
+                f"unknown framework {framework!r}{suggest(framework, FRAMEWORKS)} (supported: {', '.join(FRAMEWORKS)})"
             )
         overhead = self.overhead_bytes.get(framework)
         if overhead is None:
             overhead, _ = NOTHING_MEASURED.bytes_for(None, framework, None, compute_capability)
         if overhead >= self.limit_bytes:
             raise MemoryLimitError(
-                f"a limit of {format_bytes(self.limit_bytes)} leaves no memory for tensors: {framework} uses up to "
-                f"{format_bytes(overhead)} outside its allocator. Plan fewer trials per GPU"
+                f"a limit of {format_bytes(self.limit_bytes)} leaves no memory for tensors, because {framework} uses "
+                f"up to {format_bytes(overhead)} outside its allocator. Plan fewer trials per GPU"
             )
         return self.limit_bytes - overhead
 

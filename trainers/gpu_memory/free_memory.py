@@ -19,9 +19,9 @@ from .fraction_limits import FractionLimits, GpuShare
 _POLL_S: Final = 0.5
 
 _SHARE_FRACTION: Final = 0.96
-"""How much of a GPU fraction must be free when a trial starts. Older drivers reserve memory without reporting it,
-such as 451 of 15360 MiB on a T4. Plans include this memory, so the last trial on a device finds slightly less than its
-fraction."""
+"""How much of a GPU fraction must be free when a trial starts. Older drivers reserve memory without reporting it, such
+as 451 of 15360 MiB on a T4. Plans include this memory, so slightly less than a whole fraction is free for the last
+trial on a device."""
 
 _WHOLE_FRACTION: Final = 0.8
 """How much of a whole device must be free when a trial starts. The driver and a desktop may use the rest."""
@@ -66,9 +66,10 @@ def _needed_bytes(device: DeviceUse, share: GpuShare) -> float:
 
 
 def _own_bytes(device: DeviceUse, earlier: FractionLimits | None) -> int:
-    """Return the memory that an earlier trial left in this process, in bytes, from the driver or the frameworks.
+    """Return the memory that an earlier trial left in this process, in bytes.
 
-    In a container, the driver often does not list the process. The sum over all frameworks is used for each device.
+    This is the larger of two amounts, reported by the driver and by the frameworks. In a container, the driver often
+    does not list the process. The frameworks report only a sum over all devices, so this sum is used for each device.
     """
     by_driver = device.bytes_by_process.get(os.getpid()) or 0
     try:
@@ -89,19 +90,19 @@ def _insufficient_free_memory(device: DeviceUse, share: GpuShare, timeout_s: flo
         if pid != os.getpid()
     ]
     if share.is_whole:
-        needs = f"the {_WHOLE_FRACTION:.0%} for a trial with a whole GPU"
+        needs = f"the {_WHOLE_FRACTION:.0%} that a trial with a whole GPU requires"
     else:
-        needs = f"the {format_bytes(share.bytes_of(device.total_bytes))} of this trial"
+        needs = f"the {format_bytes(share.bytes_of(device.total_bytes))} of this trial's GPU fraction"
     return MemoryLimitError(
         f"GPU {device.uuid} has {format_bytes(device.free_bytes)} of {format_bytes(device.total_bytes)} free after "
-        f"{timeout_s:g} s, less than {needs}. "
-        f"The rest is used by {', '.join(named) or 'processes that the driver does not list'}. "
-        "End processes of earlier runs, or plan with the free memory"
+        f"{timeout_s:g} s, less than {needs}. The rest is used by "
+        f"{', '.join(named) or 'processes that the driver does not list'}. Terminate processes of earlier runs, or "
+        "leave memory for other programs with ReservingPolicy(policy, gpu_memory=…)"
     )
 
 
 _MARK: Final = "TUNE_POLICIES_TRIAL"
-"""The environment variable that marks the processes of a trial, which inherit it."""
+"""The environment variable that marks the processes of a trial. Child processes inherit it."""
 
 _END_TIMEOUT_S: Final = 5.0
 """How long to wait for the processes to exit after each signal (terminate, then kill), in seconds."""
@@ -124,7 +125,7 @@ def mark_processes() -> None:
 
 
 def end_gpu_processes() -> list[str]:
-    """Terminate the processes of the trial that use GPU memory, and return a warning for each of them.
+    """Terminate the processes of the trial that use GPU memory, and return a warning for each process.
 
     A process belongs to the trial if it is a child of this process, or runs as this user with the trial's mark.
     """
@@ -147,7 +148,8 @@ def end_gpu_processes() -> list[str]:
         amount = bytes_of_process(devices, process.pid)
         used = "an unknown amount" if amount is None else format_bytes(amount)
         messages.append(
-            f"process {process.pid} of the trial still used {used} of GPU memory after its end, and is terminated"
+            f"process {process.pid} of the trial still used {used} of GPU memory after the end of the trial, and is "
+            "terminated"
         )
         warnings.warn(messages[-1], stacklevel=2)
     _end(outliving)
@@ -189,5 +191,5 @@ def _end(processes: list[Any]) -> None:
 
 def shipped_psutil() -> Any:
     """Return the module psutil that Ray ships."""
-    import_module("ray")  # adds psutil to the path
+    import_module("ray")  # importing Ray adds psutil to the path
     return import_module("psutil")

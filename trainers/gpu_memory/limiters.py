@@ -1,7 +1,7 @@
 """Limits the GPU memory of each framework, and checks that the limit is still in force.
 
-PyTorch is limited on CUDA, ROCm, XPU, NPU and MPS. TensorFlow gets a logical device on each GPU. JAX reads
-environment variables when its back end starts. CuPy's default memory pool gets a limit.
+PyTorch is limited on CUDA, ROCm, XPU, NPU and MPS. TensorFlow gets a logical device with a memory limit on each GPU.
+JAX reads environment variables when its back end starts. CuPy's default memory pool gets a limit.
 """
 
 import os
@@ -42,8 +42,8 @@ class Limiter(NamedTuple):
 
 def _started_too_early(what: str) -> MemoryLimitError:
     return MemoryLimitError(
-        f"{what} has started, so its memory can no longer be limited. Use no GPU before the trial starts, and do not "
-        "reuse actors"
+        f"{what} has started, so its memory can no longer be limited. Do not use a GPU before the trial starts, and "
+        "do not reuse actors"
     )
 
 
@@ -80,9 +80,12 @@ def _available(torch: Any) -> dict[str, Any]:
 def _has_limited_allocator(torch: Any, limits: FractionLimits) -> bool:
     backend = torch.cuda.get_allocator_backend()
     if backend in ("cudaMallocAsync", "hipMallocAsync"):
-        # It rejects requests above the limit (CUDAMallocAsyncAllocator.cpp), but does not count the freed memory that
-        # the driver's pool keeps.
-        limits.warn(f"torch's allocator {backend} limits the memory of tensors, but the driver's pool may keep more")
+        # This allocator rejects requests above the limit (CUDAMallocAsyncAllocator.cpp), but does not count the freed
+        # memory that the driver's pool keeps.
+        limits.warn(
+            f"torch's allocator {backend} limits the memory of tensors, but the driver's pool may keep additional "
+            "memory"
+        )
     elif backend != "native":
         limits.report_unenforced(f"torch's allocator {backend!r} does not support a limit. Use the native allocator")
         return False
@@ -104,7 +107,7 @@ def _limit_apple(torch: Any, limits: FractionLimits) -> bool:
 def torch_is_in_force(torch: Any, limits: FractionLimits) -> bool:
     """Return whether PyTorch still has the fraction that was set. If PyTorch does not report it, return ``True``."""
     for module in _available(torch).values():
-        fraction_now = getattr(module, "get_per_process_memory_fraction", None)  # CUDA only, since PyTorch 2.8
+        fraction_now = getattr(module, "get_per_process_memory_fraction", None)  # CUDA with PyTorch 2.8 or later
         if fraction_now is None:
             continue
         for device in range(module.device_count()):
@@ -185,14 +188,14 @@ def limit_jax(jax: Any, limits: FractionLimits) -> bool:
     if has_started and any(os.environ.get(name) != value for name, value in variables.items()):
         raise _started_too_early("JAX's back end")
     if os.environ.get(JAX_COLLECTIVE_VARIABLE):
-        limits.warn(f"{JAX_COLLECTIVE_VARIABLE} reserves memory that JAX's limit does not count")
+        limits.warn(f"{JAX_COLLECTIVE_VARIABLE} reserves memory that JAX's limit does not include")
     limits.environment.write(variables)
     limits.limit_bytes["jax"] = int(float(variables[jax_fraction_variable(variables)]) * total)
     return True
 
 
 def jax_is_in_force(jax: Any, limits: FractionLimits) -> bool:
-    """Return whether JAX has the limit, or will have it when its back end starts."""
+    """Return whether JAX's limit is in force, or will be in force when JAX's back end starts."""
     if _has_jax_started():
         # An allocator without a limit does not report a limit.
         stats = [device.memory_stats() or {} for device in jax.local_devices() if device.platform == "gpu"]
@@ -213,7 +216,7 @@ def _has_jax_started() -> bool:
 
 
 def _expects_gpu(jax: Any) -> bool:
-    """Return whether a GPU back end is installed and allowed. Only its start shows whether it finds a device."""
+    """Return whether a GPU back end is installed and allowed. Whether it finds a device is unknown until it starts."""
     allowed = {name.strip() for name in (jax.config.jax_platforms or "").split(",") if name.strip()}
     return (not allowed or bool(allowed & {"gpu", "cuda", "rocm"})) and has_jax_gpu_plugin()
 
@@ -241,11 +244,11 @@ def limit_cupy(cupy: Any, limits: FractionLimits) -> bool:
         budget = min(budget, cupy_own_limit(total, os.environ) or budget)
         with cupy.cuda.Device(device):
             try:
-                held = pool.total_bytes()  # the first use of a device's pool reads the variable
+                held = pool.total_bytes()  # CuPy reads the variable at the first use of a device's pool
             except ValueError as error:
                 raise MemoryLimitError(
-                    f"CuPy cannot read {CUPY_VARIABLE}={os.environ.get(CUPY_VARIABLE)}. "
-                    "Unset it, or use a number of bytes or a percentage up to 100%"
+                    f"CuPy cannot parse {CUPY_VARIABLE}={os.environ.get(CUPY_VARIABLE)}. Unset the variable, or set "
+                    "it to a number of bytes or a percentage up to 100%"
                 ) from error
             limits.check_allocated("cupy", device, held, budget)
             pool.set_limit(size=budget)
@@ -267,7 +270,7 @@ def cupy_is_in_force(cupy: Any, limits: FractionLimits) -> bool:
 
 LIMITERS: Final = {
     "torch": Limiter("torch", limit_torch, torch_is_in_force),
-    # The module adds NPU support to PyTorch.
+    # ``torch_npu`` adds NPU support to PyTorch.
     "torch_npu": Limiter("torch", lambda _, limits: limit_torch(sys.modules["torch"], limits), torch_is_in_force),
     "tensorflow": Limiter("tensorflow", limit_tensorflow, tensorflow_is_in_force),
     "jax": Limiter("jax", limit_jax, jax_is_in_force),

@@ -52,8 +52,8 @@ def measure_gpu_memory(
     Args:
         trainable: A function of a config, or a ``tune.Trainable`` class.
         configs: The configs to measure, or a search space of Tune from which ``num_samples`` configs are drawn. Memory
-            is predicted from the values that vary, so vary the values that affect memory, and include the largest. The
-            largest and the smallest integers of a space are always measured.
+            is predicted from the values that vary, so vary the values that affect memory, and include their largest
+            values. The largest and the smallest integers of a space are measured first.
         max_steps: The number of results after which each trial ends.
         timeout_s: The time after which each trial ends, in seconds.
         num_samples: The number of configs to draw from a search space. A grid multiplies this number.
@@ -100,14 +100,15 @@ def plan_by_measuring(
 ) -> TrialPlan:
     """Measure some configs, and return a plan in which each trial gets the GPU memory that its config needs.
 
-    This combines :func:`measure_gpu_memory` and ``GpuMemoryPolicy(profile=…)``. ``headroom`` is the additional memory
-    of a trial as a fraction. ``plan.explain()`` describes the result, and ``plan.by_config.profile`` is the profile.
+    This combines :func:`measure_gpu_memory` and ``GpuMemoryPolicy(profile=…)``. ``headroom`` is the memory that a trial
+    gets in addition to its measured need, as a fraction of this need. ``plan.explain()`` describes the result, and
+    ``plan.by_config.profile`` is the profile.
     ``**policy``: Further fields of ``GpuMemoryPolicy``, such as ``cpus`` and ``num_workers``.
 
     Raises:
         InvalidResourcesError: An argument is invalid.
-        InfeasibleRequestError: No GPU matches the policy, its memory is unknown, or it is too small for the measured
-            need.
+        InfeasibleRequestError: No GPU matches the policy, or the memory of the GPU is unknown or too small for the
+            measured need.
         MeasurementError: See :func:`measure_gpu_memory`.
         ProbeError: Ray cannot be reached.
     """
@@ -118,7 +119,7 @@ def plan_by_measuring(
     )
     with connection(None, _CONNECT_S, local="starts a temporary Ray instance"):
         capacity = probe_cluster() if capacity is None else capacity
-        unmeasured.plan(capacity)  # raises before a trial starts if no plan by memory is feasible
+        unmeasured.plan(capacity)  # raises an error early if even 1 MiB per trial is infeasible
         profile = measure_gpu_memory(
             trainable,
             configs,
@@ -149,9 +150,9 @@ def check_trainable(trainable: Any) -> None:
 def configs_to_measure(configs: Configs, num_samples: int, seed: int) -> list[dict[str, Any]]:
     """Return the configs to measure, without duplicates.
 
-    ``num_samples`` configs are drawn from a search space. In the first config, integers have their largest
-    values, and in the second their smallest, because memory grows with them and is only extrapolated beyond the
-    measured range.
+    ``num_samples`` configs are drawn from a search space. The first config contains the largest integers of the search
+    space, and the second config contains the smallest integers. Memory often grows with integers, and predictions
+    outside the measured range are extrapolations.
     """
     check_count(num_samples, least=1, name="num_samples")
     drawn = (
@@ -159,7 +160,7 @@ def configs_to_measure(configs: Configs, num_samples: int, seed: int) -> list[di
     )
     different = list({repr(flat(config)): config for config in drawn}.values())
     if not different:
-        raise InvalidResourcesError("there are no configs to measure. Pass at least one, or a search space")
+        raise InvalidResourcesError("there are no configs to measure. Pass at least one config, or a search space")
     return different
 
 
@@ -202,7 +203,7 @@ def _drawn_configs(space: Mapping[str, Any], num_samples: int, seed: int) -> lis
 
 
 def _with_whole_numbers(space: Any, choose: Callable[[list[int]], int]) -> Any:
-    """Replace each domain of integers in a search space with the chosen value. Grids are not changed."""
+    """Return the search space with the chosen value instead of each domain of integers. Grids are not changed."""
     if isinstance(space, Mapping):
         if space.keys() == {"grid_search"}:
             return dict(space)
@@ -213,7 +214,7 @@ def _with_whole_numbers(space: Any, choose: Callable[[list[int]], int]) -> Any:
 
 
 def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: TrialPlan) -> dict[int, Reading]:
-    """Run a trial for each config, and return the readings by the numbers of the configs."""
+    """Run a trial for each config, and return the readings, keyed by the number of the config."""
     recorder = ray.remote(num_cpus=0)(Recorder).remote()
     numbered = [{"number": number, "config": config} for number, config in enumerate(configs)]
     try:
@@ -276,7 +277,7 @@ def _profile(
     profile = GpuMemoryProfile(measurements=tuple(measurements), versions=versions) if measurements else None
     if failures or profile is None:
         many = f"{len(failures)} of {counted(len(configs), 'config')}"
-        kept = "" if profile is None else ". The profile of the error contains the others"
+        kept = "" if profile is None else ". The profile of this error contains the other configs"
         raise MeasurementError(f"{many} could not be measured: {'; '.join(failures)}{kept}", profile)
     return profile
 
@@ -284,13 +285,13 @@ def _profile(
 def _failure_of(reading: Reading | None, caps: Caps) -> str | None:
     if reading is None:
         return (
-            f"its trial did not start within {_START_S + caps.timeout_s:g} s, or its process ended at once. Check "
+            f"the trial did not start within {_START_S + caps.timeout_s:g} s, or its process ended immediately. Check "
             "whether other processes use the GPUs, and read Ray's logs"
         )
     if reading.ended_by == "failed":
-        return reading.error or "its trial failed"
+        return reading.error or "the trial failed"
     if reading.ended_by is None:
-        return "its process ended without an error, perhaps because host memory ran out"
+        return "the trial's process ended without an error, possibly because the host ran out of memory"
     if not reading.peak_bytes and reading.ended_by != "out_of_memory":
-        return "its trial did not use the GPU with PyTorch, TensorFlow, JAX or CuPy"
+        return "the trial did not use the GPU with PyTorch, TensorFlow, JAX or CuPy"
     return None

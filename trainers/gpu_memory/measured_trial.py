@@ -1,4 +1,4 @@
-"""A trial that measures the memory of its config, and ends after some steps or at a deadline.
+"""Measures the memory of a config in a trial, and ends the trial after some steps or at a deadline.
 
 The trial sends its readings to an actor, because a trial that ends at a deadline reports no result.
 """
@@ -29,7 +29,7 @@ MEASURED: Final = "measured"
 """The only key of Tune's config. Its value contains the measured config and the number of that config."""
 
 _SAMPLE_S: Final = 0.25
-"""The interval of memory readings in seconds. They are needed for frameworks that do not record peaks."""
+"""The interval between memory readings, in seconds. Frameworks that do not record peaks require regular readings."""
 
 _SEND_S: Final = 10.0
 """The timeout for sending a reading, in seconds."""
@@ -44,14 +44,14 @@ class Reading(Value):
     """The memory usage of a trial.
 
     Attributes:
-        peak_bytes: The peak memory of each framework's allocator in bytes, or of its tensors if the allocator reserves
-            too much.
+        peak_bytes: The peak memory of each framework's allocator in bytes, or of the framework's tensors if the
+            framework preallocates memory.
         total_bytes: The larger of two amounts in bytes: the sum of peaks and overhead, and the memory that the driver
             reports for the process.
-        overhead_bytes: The memory outside the allocators in bytes, measured or a safe default.
+        overhead_bytes: The memory outside the allocators in bytes, either measured or a safe default.
         host_memory_bytes: The peak host memory of the process and its children, in bytes.
         num_steps: The number of results so far.
-        ended_by: Why the trial ended, or ``None`` if it still runs.
+        ended_by: Why the trial ended, or ``None`` if it is still running.
         device_bytes: The total memory of the GPU, in bytes.
         versions: The versions of the frameworks that use the GPU.
     """
@@ -75,13 +75,13 @@ class Recorder:
         self._readings: dict[int, Reading] = {}
 
     def record(self, number: int, reading: Reading) -> None:
-        """Store a reading by the number of its config, unless the end of the trial was already recorded."""
+        """Store a reading under the number of its config, unless the end of the trial was already recorded."""
         before = self._readings.get(number)
         if before is None or before.ended_by is None:
             self._readings[number] = reading
 
     def readings(self) -> dict[int, Reading]:
-        """Return all readings by the numbers of their configs."""
+        """Return all readings, keyed by the number of the config."""
         return self._readings
 
 
@@ -95,7 +95,7 @@ class Caps(NamedTuple):
 def measured_trial(
     trainable: Callable[..., Any] | type[tune.Trainable], recorder: Any, caps: Caps, overheads: Overheads
 ) -> type[tune.Trainable]:
-    """Return a subclass of the trainable that measures its memory."""
+    """Return a subclass of the trainable that measures the memory of the trial."""
     cls = trainable if isinstance(trainable, type) else class_of_function(trainable)
     fields = {"_recorder": recorder, "_caps": caps, "_overheads": overheads}
     return type(f"measured_{getattr(trainable, '__name__', cls.__name__)}", (_Measured, cls), fields)
@@ -107,7 +107,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
     _overheads: Overheads
 
     def __init__(self, config: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
-        config = dict(config)  # Tune still uses the original
+        config = dict(config)  # Tune still uses the original config
         measured = config.pop(MEASURED)
         self._number: int = measured["number"]
         self._num_steps = 0
@@ -116,7 +116,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
         self._host_memory_bytes = 0
         self._lock = threading.Lock()
         self._ends_at = time.monotonic() + self._caps.timeout_s
-        # Start before the user's constructor, because it may use all memory or hang.
+        # Start this thread before the user's constructor, which may use all memory or hang.
         threading.Thread(target=self._watch, daemon=True).start()
         with self._failures_recorded():
             super().__init__({**measured["config"], **config}, *args, **kwargs)
@@ -149,7 +149,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
             raise
 
     def _watch(self) -> None:
-        """Read the memory regularly, and end the process at the deadline, because Tune waits for the next result."""
+        """Read the memory regularly, and end the process at the deadline. Tune checks deadlines only after results."""
         while time.monotonic() < self._ends_at:
             time.sleep(max(0.0, min(_SAMPLE_S, self._ends_at - time.monotonic())))
             # Reading a framework while it starts may fail, but the trial must still end.
@@ -209,7 +209,7 @@ def _process_bytes(held: int) -> int | None:
     """Return this process's memory in bytes as reported by the driver, or ``None`` if the driver does not list it."""
     with suppress(NvmlError):
         found = bytes_of_process(read_device_use())
-        # A smaller figure belongs to another process, which has this ID on the host.
+        # A smaller amount is from another process that has the same ID on the host.
         return found if found is not None and found >= held else None
     return None
 

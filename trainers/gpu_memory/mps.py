@@ -1,7 +1,7 @@
 """Limits a whole process on a GPU with NVIDIA's MPS daemon, and detects MIG devices.
 
 MPS limits all memory of a process, including its context and libraries. CUDA reads the limit from environment variables
-when it starts, and the limit has an effect only if an MPS daemon runs. A MIG device limits the process in hardware.
+when it starts. The limit has an effect only if an MPS daemon is running. A MIG device limits the process in hardware.
 """
 
 import os
@@ -26,7 +26,7 @@ _MPS_LIMIT: Final = re.compile(r"(?<![\w-])([\w-]++)\s*+=\s*+(\d{1,15}+)\s*+([Gg
 
 _CONTROL: Final = "nvidia-cuda-mps-control"
 _UNIFIED_MEMORY: Final = "/dev/nvidia-uvm"
-"""CUDA opens this device when it starts in a process, but NVML does not."""
+"""CUDA opens this device when it starts in a process. NVML does not open it."""
 
 
 def isolate_by_mps(limits: FractionLimits) -> None:
@@ -69,7 +69,7 @@ def start_mps(environment: OwnEnvironment, fraction: float, memory_bytes: int) -
 
 
 def mps_own_limit(text: str, device: str) -> int | None:
-    """Return the user's own limit for the visible device in bytes, or ``None`` if there is none or it is invalid.
+    """Return the user's own limit for the visible device in bytes, or ``None`` if it is missing or invalid.
 
     ``text`` is the value of the MPS variable, such as ``"0=1G,1=512M"``. The visible device has the number 0.
     """
@@ -82,7 +82,7 @@ def mps_own_limit(text: str, device: str) -> int | None:
 
 
 def query_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
-    """Return the reason why no MPS daemon answers on this machine, or ``None`` if a daemon answers.
+    """Return the reason why no MPS daemon responds on this machine, or ``None`` if a daemon responds.
 
     Like CUDA, the command looks for the daemon in ``CUDA_MPS_PIPE_DIRECTORY``.
     """
@@ -90,7 +90,7 @@ def query_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
     if program is None:
         return f"{_CONTROL} is not installed"
     try:
-        # The answer is not read, because a child process that keeps the pipe open would block this call.
+        # The command's output is not read, because a child process that keeps the pipe open would block this call.
         done = subprocess.run(  # noqa: S603 - the command is a constant
             [program],
             input=b"get_server_list\n",
@@ -100,10 +100,10 @@ def query_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"the MPS daemon did not answer within {timeout_s:g} s"
+        return f"the MPS daemon did not respond within {timeout_s:g} s"
     except OSError as error:
         return f"{_CONTROL} cannot be run: {error}"
-    return None if done.returncode == 0 else f"no MPS daemon answers: start one with {_CONTROL} -d"
+    return None if done.returncode == 0 else f"no MPS daemon responds. Start a daemon with {_CONTROL} -d"
 
 
 def cuda_has_started(open_files: Path = Path("/proc/self/fd")) -> bool:

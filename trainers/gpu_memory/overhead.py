@@ -59,7 +59,7 @@ class Overheads(Value):
     measured: tuple[MeasuredOverhead, ...] = ()
 
     def merged(self, newer: "Overheads") -> "Overheads":
-        """Return all measurements. A newer one replaces a measurement of the same GPU model, framework and version."""
+        """Return all measurements. A newer measurement of a GPU model, framework and version replaces an older one."""
         by_key = {(each.gpu_model, each.framework, each.version): each for each in (*self.measured, *newer.measured)}
         return Overheads(measured=tuple(by_key[key] for key in sorted(by_key)))
 
@@ -81,13 +81,13 @@ class Overheads(Value):
 
 
 NOTHING_MEASURED: Final = Overheads()
-"""No measurements, so that the safe defaults are used."""
+"""No measurements. Memory limits then use the safe defaults."""
 
 
 def load_overheads() -> Overheads:
     """Return the measurements of this user on this machine.
 
-    If the file is invalid, or another user can write to it, it is ignored with a warning.
+    If the file is invalid, or another user can write to it, the file is ignored with a warning.
     """
     # Each trial process imports this module, but only the driver reads the file.
     from tune_policies.files.reading import UnreadableFileError, read_value
@@ -99,14 +99,15 @@ def load_overheads() -> Overheads:
             return NOTHING_MEASURED
         reason = str(error).partition("\n")[0]
         warnings.warn(
-            f"safe defaults replace the measured overheads: {reason}. Measure again with calibrate_gpu_overhead()",
+            f"the measured overheads are ignored, and safe defaults are used: {reason}. Measure again with "
+            "calibrate_gpu_overhead()",
             stacklevel=2,
         )
         return NOTHING_MEASURED
 
 
 def save_overheads(overheads: Overheads) -> Overheads:
-    """Add measurements to the file, and return all of its measurements.
+    """Add measurements to the file, and return all measurements in the file.
 
     Raises:
         InvalidResourcesError: The file cannot be written.
@@ -121,7 +122,7 @@ def save_overheads(overheads: Overheads) -> Overheads:
             f"the folder {path.parent} cannot be created: {error.strerror}. Set TUNE_POLICIES_CACHE to another folder"
         ) from error
     with ExitStack() as stack:
-        with suppress(BusyFileError):  # then write without the lock, to keep the new measurements
+        with suppress(BusyFileError):  # if the file stays locked, write anyway, to keep the new measurements
             stack.enter_context(locked(path, timeout_s=_LOCK_TIMEOUT_S))
         merged = load_overheads().merged(overheads)
         replace_file(path, merged.to_json(), is_private=True)
@@ -140,5 +141,5 @@ def overheads_file(environ: Mapping[str, str] = os.environ) -> Path:
         return folder.expanduser() / "gpu-overheads.json"
     except RuntimeError as error:
         raise InvalidResourcesError(
-            f"{folder} needs HOME, which is not set. Set HOME or TUNE_POLICIES_CACHE"
+            f"the folder {folder} requires the variable HOME, which is not set. Set HOME or TUNE_POLICIES_CACHE"
         ) from error

@@ -1,8 +1,8 @@
 """Counts the GPU memory that a trial uses in this process.
 
 The usage is added to each result and to the error of a trial that ran out of memory, and is written to a file in the
-run's folder. Ray stores only the report of the first Train worker, and only with a checkpoint, so the other workers
-need the file.
+run's folder. Ray stores only the reports of the first Train worker, and only reports with a checkpoint, so the usage of
+the other workers is only in this file.
 """
 
 import copyreg
@@ -23,12 +23,13 @@ from .overhead import Assumption
 
 _KINDS: Final[tuple[MemoryKind, MemoryKind]] = ("allocated", "reserved")
 _BY_ALLOCATOR: Final = "the reserved peak and the overhead"
+_BY_DRIVER: Final = "the memory of the process (NVML)"
 
 
 class TrialUsage:
     """Counts the memory usage of a trial with the frameworks' counters.
 
-    Methods that read the memory of a framework raise a ``ProbeError`` if that fails.
+    Methods that read the memory of a framework raise a ``ProbeError`` if the memory cannot be read.
 
     Attributes:
         limits: The limits of the trial.
@@ -58,7 +59,7 @@ class TrialUsage:
         self.num_ooms = 0  # do not count earlier trials
 
     def rebase(self) -> None:
-        """Reset the peaks after a trainable was reset. Memory that the trainable keeps belongs to the new trial."""
+        """Reset the peaks after a trainable was reset. Memory that the trainable keeps counts for the new trial."""
         self.left_over_bytes = 0
         for peaks in self._peaks.values():
             peaks.clear()
@@ -80,7 +81,7 @@ class TrialUsage:
         overhead_bytes, sources["overhead_bytes"] = _overhead(process_bytes, counters, limits)
         share_bytes = None if limits.share.is_whole else limits.share_bytes
         reserved = peaks.get("reserved")
-        # The driver reports the current memory, and the allocators their peaks.
+        # The driver reports the current memory, and the allocators report their peaks.
         by_allocator = None if reserved is None or overhead_bytes is None else reserved + overhead_bytes
         most = [amount for amount in (process_bytes, by_allocator) if amount is not None]
         share_kept = max(most) <= share_bytes if most and share_bytes is not None else None
@@ -106,7 +107,7 @@ class TrialUsage:
         )
 
     def _count_ooms(self, counters: Mapping[str, FrameworkMemory]) -> None:
-        """Add the failed allocations since the last reading."""
+        """Add the failed allocations since the last reading to ``num_ooms``."""
         for name, memory in counters.items():
             if memory.num_ooms is None:
                 continue
@@ -128,7 +129,7 @@ class TrialUsage:
                     highest[name] = max(peak, highest.get(name, 0))
         allocated, reserved = self._peaks["allocated"], self._peaks["reserved"]
         if reserved:
-            # A framework that reports only the memory of its tensors reserves at least that much.
+            # A framework that reports only the memory of its tensors reserves at least this memory.
             reserved = {**allocated, **reserved}
         by_kind: dict[MemoryKind, dict[str, int]] = {"allocated": allocated, "reserved": reserved}
         return {kind: sum(peaks.values()) for kind, peaks in by_kind.items() if peaks}
@@ -137,8 +138,8 @@ class TrialUsage:
 def _sources(counters: Mapping[str, FrameworkMemory], kind: MemoryKind) -> str:
     known = [memory.how for memory in counters.values() if memory.peak_bytes(kind) is not None]
     silent = [name for name, memory in counters.items() if memory.peak_bytes(kind) is None]
-    instead = ", so the memory of its tensors counts" if kind == "reserved" and known else ""
-    return "; ".join([*known, *(f"{name} does not report it{instead}" for name in silent)])
+    instead = ", so the memory of its tensors is used" if kind == "reserved" and known else ""
+    return "; ".join([*known, *(f"{name} does not report this value{instead}" for name in silent)])
 
 
 def _process_bytes(limits: FractionLimits, held: int) -> tuple[list[DeviceUse], int | None, str]:
@@ -148,20 +149,20 @@ def _process_bytes(limits: FractionLimits, held: int) -> tuple[list[DeviceUse], 
     """
     device = limits.share.device
     if device != "GPU":
-        return [], None, f"unknown: only NVIDIA's driver is read, not that of the {device}"
+        return [], None, f"unknown: only NVIDIA's driver is read, not the driver of the {device}"
     try:
         devices = read_device_use()
     except NvmlError as error:
         return [], None, f"unknown: the driver cannot be read: {error}"
     found = bytes_of_process(devices)
     if not devices:
-        why = "the process sees no GPU"
+        why = "the process detects no GPU"
     elif limits.by_driver:
-        why = f"with {limits.by_driver.upper()}, the driver does not count by process"
+        why = f"with {limits.by_driver.upper()}, the driver does not report the memory of each process"
     elif found is None:
-        why = "the driver does not list this process, as in a container or before it uses the GPU"
+        why = "the driver does not list this process, which is usual in a container or before the first use of the GPU"
     elif found < held:  # on the host, this process ID belongs to another process
-        why = "the driver and this container number processes differently"
+        why = "the process IDs of the driver and of this container differ"
     else:
         return devices, found, "NVML, now"
     return devices, None, f"unknown: {why}"
@@ -172,7 +173,7 @@ def _overhead(
 ) -> tuple[int | None, str]:
     reserved = [memory.reserved_bytes for memory in counters.values()]
     if process_bytes is not None and reserved and None not in reserved:
-        return process_bytes - sum(each or 0 for each in reserved), "the process by NVML minus the allocators"
+        return process_bytes - sum(each or 0 for each in reserved), f"{_BY_DRIVER} minus the memory of the allocators"
     if not limits.overheads:
         return None, ""
     sources = "; ".join(f"{name}: {source}" for name, (_, source) in limits.overheads.items())
@@ -182,7 +183,7 @@ def _overhead(
 def _basis(process_bytes: int | None, by_allocator: int | None, limits: FractionLimits) -> str:
     """Return a string with the figures that determine whether the process stayed within its fraction."""
     if process_bytes is not None:
-        return f"{_BY_ALLOCATOR}, and the process by NVML" if by_allocator is not None else "the process by NVML"
+        return f"{_BY_ALLOCATOR}, and {_BY_DRIVER}" if by_allocator is not None else _BY_DRIVER
     is_assumed = any(source is Assumption.SAFE_DEFAULT for _, source in limits.overheads.values())
     return ASSUMED if is_assumed else _BY_ALLOCATOR
 
@@ -209,12 +210,12 @@ def add_usage_note(error: Exception, usage: GpuMemoryUsage) -> None:
 
 
 _WRITTEN: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "num_ooms", "share_kept", "warnings")
-"""The fields that cause a write when they change. Other changes do not, because storage may be slow."""
+"""A change of one of these fields causes a write. Other changes cause no write, because storage may be slow."""
 
 
 @dataclass
 class RunFolder:
-    """The folder of this process's usage file, in a pyarrow filesystem. ``rank`` is a worker's rank, or 0."""
+    """The folder of this process's usage file, in a pyarrow filesystem. ``rank`` is the Train worker's rank, or 0."""
 
     filesystem: Any
     path: str
@@ -231,7 +232,7 @@ class RunFolder:
         text = json.dumps({GPU_MEMORY_KEY: usage.model_dump(mode="json")})
         file = f"{self.path}/{worker_file(self.rank, os.getpid())}"
         try:
-            # The trial's folder may not exist before its first result.
+            # The trial's folder may not exist before the trial's first result.
             put_text(self.filesystem, file, text)
         except Exception as error:  # noqa: BLE001  # filesystems raise their own errors, which must not end the run
             warnings.warn(f"the memory usage of the worker cannot be written to {file}: {error}", stacklevel=2)
