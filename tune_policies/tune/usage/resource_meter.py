@@ -85,7 +85,7 @@ class TrialQueue(NamedTuple):
 
 
 def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> AvailableResources:
-    """Return the resources of ``cluster`` under ``plan``, or the resources of the slots if it is ``None``."""
+    """Return the resources of ``cluster`` under ``plan``, or the planned resources if ``cluster`` is ``None``."""
     planned: Counter[str] = Counter()
     slot_types = []
     for slot in plan.slots:

@@ -58,7 +58,7 @@ class SlotHours(Value):
         num_starts: How often a trial started or resumed in such a slot.
         trial_hours: The total time that trials ran in such slots, in hours.
         hours: The reserved time of each resource, in unit-hours.
-        use: The resources that the trials actually used, or ``None`` if no trial reported its use for at least 2 s.
+        use: The resources that the trials used. ``None`` if no trial that ran for at least 2 s reported its use.
         advice: A sentence that suggests a policy with more of these trials at once, or an empty string.
     """
 
@@ -78,7 +78,7 @@ class TrialCounts(Value):
 
     Attributes:
         num_finished: Trials that reached their end, ``stop={…}``, or the ``max_t`` of the run's ``PolicyScheduler``.
-            They include trials of class trainables that a scheduler stopped, because Tune reports both in the same way.
+            They include class trainables that a scheduler stopped, because Tune does not report the difference.
         num_stopped_early: Trials of a function trainable that a scheduler or a stopper ended earlier.
         num_failed: Trials that ended with an error.
         num_cut_off: Trials that ended early because the whole run ended.
