@@ -110,7 +110,8 @@ def test_trials_that_run_out_of_memory_resume_and_other_trials_do_not_restart(tm
     assert [trial.status for trial in trials] == ["TERMINATED"] * 5
     assert notes(tmp_path) == {NOT_REQUEUED: 3, REQUEUED: 2}
     assert [each.getMessage() for each in caplog.records if "memory_keys" in each.getMessage()] == [
-        "no config of the first trials contains 'trial/bacth_size' of memory_keys; did you mean 'trial/batch_size'?"
+        "no config of the first trials contains the key 'trial/bacth_size' of memory_keys; did you mean "
+        "'trial/batch_size'?"
     ]
 
 

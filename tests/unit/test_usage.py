@@ -35,7 +35,7 @@ def run_of(*usages):
     ("usages", "advice"),
     [
         ([used(2), used(2.9)], "the peak was 2.9 of 8.0 GiB, so run 5 trials per GPU instead of 2"),
-        ([used(7)], "the peak was 7.0 of 8.0 GiB, so 2 trials per GPU is right"),
+        ([used(7)], "the peak was 7.0 of 8.0 GiB, so keep 2 trials per GPU"),
         (
             [used(7.8)],
             "the peak was 7.8 of 8.0 GiB, with too little headroom, so run 1 trial per GPU instead of 2",
@@ -79,7 +79,7 @@ def test_the_advised_number_of_trials_fits_on_the_device_with_headroom(peaks, gp
 
     (line,) = advise(run_of(*usages))
 
-    count = int(line.partition(", so ")[2].removeprefix("run ").split()[0]) if "trial" in line else 1
+    count = int(line.partition(", so ")[2].split()[1]) if "trial" in line else 1
     assert count == 1 or count * max(peaks) * (1 + HEADROOM) <= 80 * GIB * 1.001
 
 
@@ -154,7 +154,7 @@ def test_a_trial_retried_with_a_larger_fraction_has_a_record_per_fraction(tmp_pa
     assert usage == used(5, share_kept=True)
     assert (before.num_ooms, before.peak_reserved_bytes, before.share_bytes) == (1, int(4.1 * GIB), 4 * GIB)
     assert advise(run) == [
-        "the peak was 5.0 of 8.0 GiB, so 2 trials per GPU is right",
+        "the peak was 5.0 of 8.0 GiB, so keep 2 trials per GPU",
         "1 trial ran out of memory with 4.0 GiB, but not with 8.0 GiB: a",
         "1 trial exceeded the GPU fraction: a",
     ]

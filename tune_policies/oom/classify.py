@@ -166,7 +166,7 @@ def classify_oom(error: object) -> OutOfMemory:
 def classify_oom_text(text: str) -> OutOfMemory:
     """Return the out-of-memory error in the text of a traceback, or an ``OutOfMemory`` of kind ``"none"``.
 
-    Use this function if you do not have the error itself, but for instance Tune's ``error.txt``. The function evaluates
+    Use this function if you only have the text of an error, such as Tune's ``error.txt``. The function evaluates
     only the last failure in the text, and only the lines with an error's type and message. It skips the middle of a
     very long text, and never raises an error.
     """

@@ -87,7 +87,7 @@ _SENTENCES: Final[tuple[tuple[str, MemoryKind, str | None], ...]] = (
     (r"Attempting to (?:allocate|reserve) [\d.]++\w.{0,200}\. That was not possible", "accelerator", "jax"),  # TPU
     (r"\b(?:cudaErrorMemoryAllocation|hipErrorOutOfMemory|hipErrorMemoryAllocation)\b", "accelerator", None),
     (r"\bCUDA_ERROR_OUT_OF_MEMORY\b|\b\w+_OUT_OF_DEVICE_MEMORY\b", "accelerator", None),
-    (r"\bUR_RESULT_ERROR_OUT_OF_RESOURCES\b", "accelerator", None),  # Intel's runtime, mostly out of device memory
+    (r"\bUR_RESULT_ERROR_OUT_OF_RESOURCES\b", "accelerator", None),  # Intel's runtime, usually for device memory
     (r"\b(?:CU|HIP)[A-Z]+_(?:STATUS_)?(?:\w+_)?ALLOC(?:ATION)?_FAILED\b", "accelerator", None),
     (r"DefaultCPUAllocator: (?:can't allocate|not enough) memory", "host", "torch"),
     (r"unable to mmap \d+ bytes from .{0,1000}: Cannot allocate memory", "host", "torch"),
@@ -169,7 +169,7 @@ _UNITS: Final = {unit: 1024**power for power, unit in enumerate("BKMGTPE")}
 _MAX_BYTES: Final = 2**60
 """A number above the memory of any device. PyTorch's asynchronous allocator writes 2^64 bytes for "no limit"."""
 _MAX_ROUNDING_BYTES: Final = 2**24
-"""The maximum total error of three numbers that are rounded to 0.01 GiB. Limits below 3.1 GiB use 0.5 % instead."""
+"""The maximum total error of three numbers rounded to 0.01 GiB. For limits below 3.1 GiB, it is 0.5 % of the limit."""
 
 
 def _pattern(*sentences: str) -> re.Pattern[str]:

@@ -134,7 +134,7 @@ def _without_count_and_speed(slot: TrialSlot) -> TrialSlot:
 
 
 _SHORTEST_S: Final = 1e-6
-"""The minimum duration of a trial in seconds. It prevents a division by zero."""
+"""The minimum duration of a trial in seconds, to prevent a division by zero."""
 
 _ENOUGH_TRIALS: Final = 5
 """If a slot type has fewer measured trials, the duration of its trials is estimated from the speeds."""

@@ -1,6 +1,6 @@
 """Decides how much memory a trial gets when it is retried after an out-of-memory error. This module does no I/O.
 
-A GPU fraction grows to a larger fraction 1/k, because the planner divides GPUs into equal parts, or to a whole GPU. A
+A GPU fraction grows to a larger fraction 1/k or to a whole GPU, because the planner divides GPUs into equal parts. A
 trial with whole GPUs gets more whole GPUs. Host memory can grow to any amount. Neither amount grows beyond the capacity
 of the nodes, because otherwise the trial would stay pending indefinitely. In this module, "GPU" means every device that
 several processes can share.

@@ -176,8 +176,8 @@ class OomRetryScheduler(WrappingScheduler):
     scheduler only if that scheduler is HyperBand, or if memory ran out while the trial saved a checkpoint.
 
     Later trials with a similar config start with the memory of the retry. A config is similar if none of its whole
-    numbers is smaller than in the retried config, and all other entries, except fractional numbers, are equal. The
-    memory of retries is also restored with an experiment.
+    numbers is smaller than in the retried config, and all other entries, except fractional numbers, are equal. If
+    Tune restores the experiment, the trials keep this memory.
 
     If a trial was within its GPU fraction but other trials filled the GPU, it is first retried up to two times with the
     same fraction.
@@ -261,7 +261,7 @@ class OomRetryScheduler(WrappingScheduler):
         """Raise the memory of waiting trials according to the newest records, then let the inner scheduler choose."""
         if self._unchecked_keys and self._planned:
             for key, suggestion in unknown_keys(self._unchecked_keys, [each.config for each in self._planned]).items():
-                _logger.warning("no config of the first trials contains %r of memory_keys%s", key, suggestion)
+                _logger.warning("no config of the first trials contains the key %r of memory_keys%s", key, suggestion)
             self._unchecked_keys = ()
         if self._records:
             for trial in list(tune_controller.get_live_trials()):

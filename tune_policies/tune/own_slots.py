@@ -21,7 +21,7 @@ from tune_policies.values.resources import Resources
 
 
 class OwnSlot(NamedTuple):
-    """The slot of a trial if its config or its own request determines its resources.
+    """The slot of a trial whose resources depend on its config or on its own request.
 
     Attributes:
         slot: The slot, with the number of such trials that may run at once.

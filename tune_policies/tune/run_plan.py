@@ -62,7 +62,7 @@ class NodeWatch:
         self._reading: BackgroundTask[tuple[Hashable, ClusterCapacity] | None] = BackgroundTask()
 
     def read_now(self) -> ClusterCapacity | None:
-        """Read and return the nodes as the baseline for later readings, or ``None`` if they cannot be read in time."""
+        """Read and return the nodes, or ``None`` if they cannot be read in time. Later readings detect changes."""
         try:
             self._known, capacity = _read_nodes()
         except ProbeError as error:
@@ -241,7 +241,7 @@ class RunPlan:
             InfeasibleRequestError: The config needs more resources than any slot has.
         """
         slot = self.plan.slot_for(config)
-        key = id(slot)  # must be fast, because each step of a run looks up the slots of all waiting trials
+        key = id(slot)  # a fast key, because each step of a run looks up the slots of all waiting trials
         if key not in self._own_slots:
             self._own_slots[key] = OwnSlot(slot, slot.placement_group_factory())
             if self.plan.by_config is not None and (why := self.plan.by_config.why_unknown(config)) is not None:
@@ -274,7 +274,9 @@ class RunPlan:
         return self._own_slots[asked]
 
     def slot_without_device(self) -> OwnSlot:
-        """Return a slot from the policy's first feasible choice without a device, if a trial cannot use its device.
+        """Return the slot for a trial that cannot use its device.
+
+        The slot is from the policy's first feasible choice without a device.
 
         Raises:
             InfeasibleRequestError: No choice without a device fits.
@@ -305,7 +307,7 @@ class RunPlan:
         return self._probed
 
     def _used_as_at_start(self, capacity: ClusterCapacity) -> ClusterCapacity:
-        """Return ``capacity`` with the resources that were in use at the start of the run as the used resources.
+        """Return ``capacity`` with the resources in use at the start of the run instead of the resources in use now.
 
         The current use would include the run's own trials.
         """

@@ -110,7 +110,7 @@ def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> 
         fewer = f", with too little headroom, so run {_trials_per_gpu(max(1, fit))} instead of {now}"
         yield text + (fewer if now > 1 else "")
     else:
-        yield f"{text}, so {_trials_per_gpu(now)} is right"
+        yield f"{text}, so keep {_trials_per_gpu(now)}"
 
 
 def _advise_on_retries(trials: list[TrialUsage]) -> Iterator[str]:
@@ -157,7 +157,7 @@ def _gib(amount: int) -> str:
 
 
 _BAR: Final = 40
-"""The length in characters of the bar of a trial that uses its whole GPU fraction."""
+"""The length of the bar for a whole GPU fraction, in characters."""
 
 
 def _is_without_gpus(run: RunUsage, record: ResourceUsage | None) -> bool:

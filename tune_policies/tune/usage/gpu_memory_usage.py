@@ -162,7 +162,7 @@ class TrialUsage(Value):
 
 
 class RunUsage(ShownValue):
-    """The GPU memory that the trials of one run used, sorted by name."""
+    """The GPU memory that the trials of one run used. The trials are sorted by name."""
 
     _view: ClassVar = "tune_policies.tune.usage.gpu_memory_report:usage_view"
 

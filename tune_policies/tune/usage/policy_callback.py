@@ -305,7 +305,7 @@ _V = TypeVar("_V", bound=Value)
 
 
 def _value_of(kind: type[_V], data: object) -> _V | None:
-    """Parse ``data`` as ``kind``. Return ``None`` if it is missing, or if the user reported other data in its place."""
+    """Parse ``data`` as ``kind``. Return ``None`` if it is missing, or if a user reported other data under its key."""
     try:
         return None if data is None else kind.from_dict(data)
     except InvalidResourcesError:

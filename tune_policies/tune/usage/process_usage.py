@@ -91,7 +91,7 @@ def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | 
 
 
 def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int) -> str:
-    """Return a sentence that suggests a policy with more of these trials at once.
+    """Return a sentence that suggests a policy that would run more of these trials concurrently.
 
     Return ``""`` if the measured use does not support a suggestion.
 

@@ -74,7 +74,7 @@ class TrialQueue(NamedTuple):
     Attributes:
         num_waiting: The number of trials that would run if a slot were free.
         num_paused: The number of trials that the scheduler has paused until other trials have caught up.
-        more_to_come: Whether the searcher will create more trials.
+        more_to_come: Whether the searcher may create more trials.
         left_idle: The number of slots of each type that are left idle on purpose.
     """
 

@@ -1,4 +1,4 @@
-"""Exports the state of a run as metrics of Ray, for Prometheus, Ray's dashboard and Grafana.
+"""Exports the state of a run as Ray metrics, for Prometheus, Ray's dashboard and Grafana.
 
 Ray adds the prefix ``ray_`` to each name, and the suffix ``_total`` to the name of a counter. Trial names are not used
 as tags, because Prometheus stores a series for each value of a tag, and a run may have thousands of trials.

@@ -132,7 +132,7 @@ class RunMonitor:
         self._last_runs: dict[str, _TrialRun] = {}
         self._trials: Sequence[Any] = ()
         self._meter = ResourceMeter(before)
-        # Before its first step, Tune has not created or restored the trials, so all of them are waiting.
+        # Before its first step, Tune has not created or restored the trials, so all of them count as waiting.
         num_waiting = plan.max_concurrent_trials if num_trials is None else num_trials
         self._meter.set_queue(TrialQueue(num_waiting if before is None else before.trials.num_unfinished))
         reason = "" if before is None else "the run was restored"
@@ -385,7 +385,7 @@ class RunMonitor:
         )
 
     def _trial_counts(self) -> TrialCounts:
-        """Return the numbers of trials by how they ended.
+        """Count the trials by how they ended.
 
         Tune's trial status does not distinguish trials that were stopped early or cut off from finished trials. The
         hooks and, in a restored run, the earlier record count these trials. All other terminated trials count as
