@@ -187,7 +187,7 @@ class TrialDurations:
     def quantiles(self) -> list[float]:
         """Return equally likely durations of a trial, each relative to the median.
 
-        They are measured in the type with the most completed trials. If many trials have completed, the longest
+        The durations are from the type with the most completed trials. If many trials have completed, the longest
         duration is left out, because that trial may have hung. Until a trial has completed, all durations are assumed
         to be equal.
         """

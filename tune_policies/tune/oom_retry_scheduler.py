@@ -111,7 +111,7 @@ class OomRecord(Value):
     def applies_to(self, settings: MemorySettings) -> bool:
         """Return whether a trial with ``settings`` needs at least the recorded memory.
 
-        This is the case if no number is smaller than in the record and all other entries are equal.
+        It needs this memory if no number is smaller than in the record and all other entries are equal.
         """
         both = self.settings.keys() & settings.keys()
         # If only one config has a whole float, such as a dropout of 0.0, the other config may have a fractional number.

@@ -105,7 +105,7 @@ def lost_node(error: object) -> str | None:
     """Return the ID of the dead node on which a trial or one of its Train workers ran, or ``None``.
 
     Ray takes seconds to mark a killed node as dead (``health_check_period_ms``), but the node's trials fail
-    immediately. So if Ray still reports the node as alive, this function tries to connect to its raylet.
+    immediately. Therefore, if Ray still reports the node as alive, this function tries to connect to its raylet.
     """
     actor_ids = [*dead_actors(error)]
     if not actor_ids:
@@ -170,9 +170,9 @@ class PlanChange(Value):
 class RunPlan:
     """The plan of a run, and the placements of its slots on the current nodes.
 
-    A policy plans again when nodes are added, removed or changed. A plan that is passed instead of a policy does not
-    change. With a policy, the constructor plans on the program's cluster and prints the plan. The nodes are read every
-    ``interval_s`` seconds. The run ends if no plan is feasible for ``wait_for_nodes_s`` seconds.
+    A policy creates a new plan when nodes are added, removed or changed. A plan that is passed instead of a policy does
+    not change. With a policy, the constructor plans on the program's cluster and prints the plan. The nodes are read
+    every ``interval_s`` seconds. The run ends if no plan is feasible for ``wait_for_nodes_s`` seconds.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.

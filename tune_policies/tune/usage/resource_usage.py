@@ -34,7 +34,7 @@ class IdleHours(Value):
 
 
 class ResourceHours(Value):
-    """The used and idle time of one resource. Both add up to the total.
+    """The used and idle time of one resource, which add up to the total time.
 
     Attributes:
         resource: Ray's name of the resource.

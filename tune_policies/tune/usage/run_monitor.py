@@ -190,7 +190,7 @@ class RunMonitor:
 
     def _find_new(self, trials: Sequence[Any]) -> None:
         self._trials = trials
-        # This runs at each step of Tune's loop, perhaps with thousands of trials, so it stops after the new trials.
+        # Each step of Tune's loop runs this code, perhaps with thousands of trials, so the search stops early.
         num_new = len(trials) - len(self._known_ids)
         for trial in reversed(trials):  # Tune puts new and retried trials at the end of its list
             if num_new <= 0:
