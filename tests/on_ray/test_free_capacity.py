@@ -72,7 +72,7 @@ def test_the_plan_uses_only_free_resources(serve, num_servers, slot, at_once):
 def test_the_plan_and_the_error_name_the_actors_that_use_the_gpus(serve):
     wait_for_free_gpus()
     serve(2)
-    holder = "its resources were not released within 1 s: actor Server of this program uses 2 GPUs"
+    holder = "the resources were not released within 1 s: actor Server of this program uses 2 GPUs"
     began_s = time.monotonic()
 
     plan = plan_when_ready(GPU_OR_CPU, only_free=True, timeout_s=1)

@@ -84,7 +84,7 @@ def test_a_worker_that_the_kernel_oom_killed_is_retried_with_more_host_memory(tm
 def test_a_run_that_exceeds_a_whole_gpu_fails_with_an_explanation(tmp_path):
     plan = GpuPolicy(gpus=0.5, cpus=1, num_workers=1).plan(nodes((4, 2)))
 
-    with pytest.raises(InfeasibleRequestError, match="more GPU memory than 1 GPU, but max_gpus=1") as raised:
+    with pytest.raises(InfeasibleRequestError, match="more than 1 GPU, but max_gpus is 1") as raised:
         fit(tmp_path, plan, needs=2)
 
     assert isinstance(raised.value.__cause__, WorkerGroupError)

@@ -110,7 +110,8 @@ def test_trials_that_run_out_of_memory_resume_and_other_trials_do_not_restart(tm
     assert [trial.status for trial in trials] == ["TERMINATED"] * 5
     assert notes(tmp_path) == {NOT_REQUEUED: 3, REQUEUED: 2}
     assert [each.getMessage() for each in caplog.records if "memory_keys" in each.getMessage()] == [
-        "memory_keys: no config of the first trials contains 'trial/bacth_size'; did you mean 'trial/batch_size'?"
+        "no config of the first trials contains the key 'trial/bacth_size' of memory_keys; did you mean "
+        "'trial/batch_size'?"
     ]
 
 
@@ -314,8 +315,8 @@ def test_retries_after_out_of_memory_and_other_errors_are_counted_separately(tmp
     for name, (_, _, expected) in FAILURES.items():
         assert [each[: len(line)] for each, line in zip(attempts[name], expected, strict=True)] == expected, name
     reason = (
-        "one trial needs more GPU memory than 1 GPU, but max_gpus=1: short of GPU memory. Raise max_gpus, use "
-        "a GPU with more memory, or use less memory with a smaller batch or model"
+        "one trial needs more than 1 GPU, but max_gpus is 1: short of GPU memory. Raise max_gpus, use a GPU with more "
+        "memory, or use less memory with a smaller batch or model."
     )
     failed = found["a trial on a whole GPU is not requeued"]
     assert reason in Path(failed.error_file).read_text()

@@ -96,8 +96,8 @@ def test_planning_waits_for_a_gpu_node_that_can_be_added():
 @pytest.mark.parametrize(
     ("probe", "why"),
     [
-        (probe_cluster, "no nodes that can be added would suffice"),
-        (without_types, "and the autoscaler reports that no node that it may add satisfies the request"),
+        (probe_cluster, "the nodes that can be added are not sufficient"),
+        (without_types, "and the autoscaler reports that it cannot add a node that satisfies the request"),
     ],
     ids=["known node types", "unknown node types"],
 )
@@ -149,7 +149,9 @@ def test_an_earlier_alternative_is_used_if_its_node_starts_late(cluster):
     )
 
     assert plan.accelerator_type == "L4"
-    assert any(line.startswith("CpuPolicy does not fit the alive nodes: requesting 64 CPUs") for line in lines)
+    assert any(
+        line.startswith("CpuPolicy does not fit the alive nodes. Requesting nodes for 64 CPUs") for line in lines
+    )
 
 
 @pytest.mark.rest
@@ -159,7 +161,7 @@ def test_a_node_with_fewer_resources_than_declared_does_not_fulfill_the_request(
     plan = plan_when_ready(gpu_or_cpu("V100"), timeout_s=60)
 
     assert not plan.use_gpu
-    assert "and the autoscaler reports that no node that it may add satisfies the request" in plan.reasons[0]
+    assert "and the autoscaler reports that it cannot add a node that satisfies the request" in plan.reasons[0]
 
 
 INTERRUPTED = """
@@ -186,7 +188,7 @@ def test_ctrl_c_releases_the_requested_nodes(cluster):
         rest = child.communicate(timeout=60)[0]
 
     assert line.startswith(
-        "GpuPolicy does not fit the alive nodes: requesting 1 CPU, 1 GPU, 0.001 accelerator_type:H100"
+        "GpuPolicy does not fit the alive nodes. Requesting nodes for 1 CPU, 1 GPU, 0.001 accelerator_type:H100"
     )
     assert "interrupted" in rest
     assert requested_nodes() == {}
@@ -233,7 +235,7 @@ def test_node_types_that_are_too_small_are_not_requested():
     lines = []
 
     with pytest.raises(
-        InfeasibleRequestError, match="no nodes that can be added would suffice: with all nodes that can be"
+        InfeasibleRequestError, match="the nodes that can be added are not sufficient: with all nodes that can be"
     ):
         plan_when_ready(
             GpuPolicy(gpus=16),
@@ -242,7 +244,7 @@ def test_node_types_that_are_too_small_are_not_requested():
         )
 
     assert len(lines) == 1
-    assert lines[0].startswith("GpuPolicy is not possible: no nodes that can be added would suffice")
+    assert lines[0].startswith("GpuPolicy is not possible: the nodes that can be added are not sufficient")
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +275,7 @@ def test_autoscaler_v1_adds_a_gpu_node(connected_to_v1):
 def test_an_impossible_request_to_autoscaler_v1_is_abandoned_within_seconds(connected_to_v1):
     plan, seconds = timed(gpu_or_cpu("H200"), probe=without_types)
 
-    assert "and the autoscaler launches no further nodes for it" in plan.reasons[0]
+    assert "and the autoscaler launches no further nodes for the request" in plan.reasons[0]
     assert seconds < 10
 
 
@@ -317,7 +319,7 @@ def test_planning_and_requesting_without_a_connection_raise_an_error():
     plan = CpuPolicy().plan(nodes((1, 0)))
 
     for call in (lambda: plan_when_ready(CpuPolicy()), lambda: request_capacity(plan), release_capacity):
-        with pytest.raises(ProbeError, match=r"not connected to a Ray cluster: call ray.init\(\)"):
+        with pytest.raises(ProbeError, match=r"not connected to a Ray cluster. Call ray.init\(\)"):
             call()
 
 

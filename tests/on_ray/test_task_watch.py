@@ -89,7 +89,7 @@ def test_a_run_warns_if_its_trials_and_actors_leave_no_cpu_for_their_tasks(tmp_p
 
     [text] = MESSAGES
     assert text.startswith("tasks that need 1 CPU have waited for ")
-    assert "Leave room for them, and for the actors, which use 1 CPU" in text
+    assert "leave room for these tasks and for the actors, which use 1 CPU" in text
     assert "ReservingPolicy(policy, cpus=2)" in text
 
 

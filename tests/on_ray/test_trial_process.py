@@ -225,7 +225,7 @@ def test_a_trial_that_cannot_use_its_gpu_falls_back_to_cpus_and_is_counted(tmp_p
     assert (trial.last_result["use_gpu"], trial.last_result["device"]) == (False, "cpu")
     usage = ResourceUsage.from_json(next(tmp_path.rglob("resource_usage.json")).read_text())
     assert (usage.trials.num_finished, usage.trials.num_retries, usage.trials.num_fallbacks) == (1, 1, 1)
-    assert "1 fell back to no device" in capsys.readouterr().out
+    assert "1 resumed without a device" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("policy", [GpuPolicy(), GpuPolicy().plan(ClusterCapacity.of(Resources(cpus=1, gpus=1)))])

@@ -33,7 +33,7 @@ def usage_of(policy, folder, name):
 def test_a_run_with_the_advised_policy_runs_more_trials_at_once_within_its_limits(tmp_path):
     _, first = usage_of(CpuPolicy(cpus=2), tmp_path, "first")
     cpus, memory = re.match(
-        r'CpuPolicy\(cpus=(\d+), memory="(\d+)MiB"\) would run up to 4 at once', first.slots[0].advice
+        r'CpuPolicy\(cpus=(\d+), memory="(\d+)MiB"\) would run up to 4 trials at once', first.slots[0].advice
     ).groups()
 
     trials, second = usage_of(CpuPolicy(cpus=int(cpus), memory=f"{memory}MiB"), tmp_path, "second")

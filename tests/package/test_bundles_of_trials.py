@@ -42,8 +42,8 @@ def test_the_number_of_concurrent_trials_is_limited_by_nodes_and_policy(policy, 
 @pytest.mark.parametrize(
     ("policy", "group", "message"),
     [
-        (GpuPolicy(), HEAD_AND_CHILDREN, "plans trials with a GPU, but the trainable reserves 1 CPU .* use CpuPolicy"),
-        (CpuPolicy(), TWO_GPUS, "plans trials without a GPU, .* use a policy with GPUs"),
+        (GpuPolicy(), HEAD_AND_CHILDREN, "plans trials with a GPU, but the trainable reserves 1 CPU .* Use CpuPolicy"),
+        (CpuPolicy(), TWO_GPUS, "plans trials without a GPU, .* Use a policy with GPUs"),
     ],
     ids=["GPUs for bundles without GPUs", "no GPUs for bundles with GPUs"],
 )

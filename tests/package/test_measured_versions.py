@@ -13,7 +13,7 @@ def test_installed_versions_and_missing_packages_are_accepted():
 
 
 def test_a_version_other_than_the_measured_one_is_rejected_and_named():
-    with pytest.raises(InvalidResourcesError, match=r"measured with pydantic 0\.1 \(.* is installed\): measure again"):
+    with pytest.raises(InvalidResourcesError, match=r"measured with pydantic 0\.1 \(.* is installed\)\. Measure again"):
         check_versions({"pydantic": "0.1", "no-such-package": "1.0"})
 
 

@@ -97,9 +97,9 @@ Resource   Time       Fraction   Reason
 GPU        30.0 min   25.0%      trials [bold] wait
 
 - trials: 2 finished, 1 failed; 1 failure retried
-- out of memory: 2 failures because of GPU memory; 1 of them because other trials had filled the device; 1 trial retried
-with more memory; 4 allocations refused, according to results
-- rounds: 2 planned, 2 as run, with at most 2 trials at once, 1.5 on average
+- out of memory: 2 failures because of GPU memory; 1 of them because other trials filled the device; 1 trial retried
+with more memory; 4 failed allocations reported in results
+- rounds: 2 planned, 2 run; concurrent trials: at most 2, on average 1.5
 - the plan changed 1 time
 - the nodes of the cluster could not be read: no answer
 """
@@ -118,7 +118,7 @@ def test_the_resource_use_is_shown_in_tables_and_sentences():
 
 def test_a_run_without_trials_has_no_tables_of_slots():
     assert shown(ResourceUsage()).endswith(
-        "- trials: none\n- out of memory: never\n- rounds: 0 as run, with at most 0 trials at once\n"
+        "- trials: none\n- out of memory: never\n- rounds: 0 run; concurrent trials: at most 0\n"
     )
 
 

@@ -118,7 +118,9 @@ def test_the_page_starts_with_the_advice():
         *("Advice", "Plan", "Slots", "Failures and retries", "GPU memory"),
     ]
     assert content.sections[0].texts[-1].startswith("20% of the GPU time was idle for one reason: trials were")
-    assert content.summary == "Peak 8.3 of 8.0 GiB, with little to spare: run 1 trial per GPU instead of 2."
+    assert (
+        content.summary == "The peak was 8.3 of 8.0 GiB, with too little headroom, so run 1 trial per GPU instead of 2."
+    )
 
 
 @pytest.mark.parametrize(

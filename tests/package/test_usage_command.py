@@ -33,7 +33,7 @@ def test_the_command_prints_a_line_per_trial_and_advice(run_folder):
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert (done.exit_code, done.stderr, lines[0]) == (0, "", "2 trials")
     assert [line.split()[0] for line in lines[3:5]] == ["train_0_lr=0.1", "train_1_lr=0.1"]
-    assert lines[-1] == "- peak 2.9 of 8.0 GiB: run 5 trials per GPU instead of 2"
+    assert lines[-1] == "- the peak was 2.9 of 8.0 GiB, so run 5 trials per GPU instead of 2"
 
 
 def record_in(run_folder, **hours):
@@ -74,7 +74,7 @@ def test_the_json_output_contains_the_usage_the_advice_and_the_record_of_the_res
     assert (of_cpus["resource_usage"]["slots"][0]["hours"], of_cpus["advice"]) == ({"CPU": 1.0}, [])
     assert of_gpus["resource_usage"] is None
     assert [trial["usage"]["peak_reserved_bytes"] for trial in of_gpus["trials"]] == [2 * GIB, int(2.9 * GIB)]
-    assert of_gpus["advice"] == ["peak 2.9 of 8.0 GiB: run 5 trials per GPU instead of 2"]
+    assert of_gpus["advice"] == ["the peak was 2.9 of 8.0 GiB, so run 5 trials per GPU instead of 2"]
 
 
 def test_the_command_writes_a_plot_to_a_file(run_folder, tmp_path):
@@ -89,7 +89,7 @@ def test_the_command_writes_a_plot_to_a_file(run_folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["/nowhere"], "error: /nowhere is not a folder: pass the results folder of a Tune or Train run"),
+        (["/nowhere"], "error: /nowhere is not a folder. Pass the results folder of a Tune or Train run"),
         (["RUN", "--plot", "/nowhere/plot.png"], "error: /nowhere/plot.png cannot be written: there is no such folder"),
         (["RUN", "--plot", "/tmp/plot.nonsense"], "error: cannot write the plot to /tmp/plot.nonsense"),
     ],
@@ -109,4 +109,4 @@ def test_without_matplotlib_the_error_has_the_install_command(run_folder, tmp_pa
     done = usage(run_folder, "--plot", tmp_path / "usage.png")
 
     assert done.exit_code == 2
-    assert done.stderr == "error: a plot needs matplotlib: pip install 'tune-policies[bench]'\n"
+    assert done.stderr == "error: a plot requires matplotlib. Run: pip install 'tune-policies[bench]'\n"

@@ -97,7 +97,7 @@ def test_a_plan_with_nodes_to_add_runs_now_if_the_first_trials_fit_alive_nodes()
     policy = AutoscalingPolicy(CpuPolicy())
 
     assert plan_now(policy, growing(node_type("cpu")), 8).nodes_to_add == {"cpu": 4}
-    with pytest.raises(InfeasibleRequestError, match="they do not fit the alive nodes yet"):
+    with pytest.raises(InfeasibleRequestError, match="the alive nodes do not have room for these trials yet"):
         plan_now(policy, growing(node_type("cpu")), 9)
 
 

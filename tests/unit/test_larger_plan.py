@@ -52,5 +52,5 @@ def test_more_workers_than_fit_the_gpus_raise_an_error():
 
 
 def test_workers_with_whole_gpus_cannot_get_more_gpu_memory():
-    with pytest.raises(InfeasibleRequestError, match=r"more GPU memory than 1 GPU, but max_gpus=1"):
+    with pytest.raises(InfeasibleRequestError, match=r"more than 1 GPU, but max_gpus is 1"):
         larger(plan_of(GpuPolicy(gpus=1, cpus=1, num_workers=1)))

@@ -25,7 +25,7 @@ def verdicts(*reports, before=BEFORE, node_types=None):
 
 def test_a_refused_request_ends_the_wait_immediately():
     assert verdicts(report(2, refused=True)) == [
-        "the autoscaler reports that no node that it may add satisfies the request"
+        "the autoscaler reports that it cannot add a node that satisfies the request"
     ]
 
 
@@ -39,7 +39,7 @@ def test_a_pending_launch_continues_the_wait():
 
 
 def test_three_reports_without_a_launch_end_the_wait():
-    silence = "the autoscaler launches no further nodes for it"
+    silence = "the autoscaler launches no further nodes for the request"
 
     assert verdicts(report(2), report(3), report(4)) == [None, None, silence]
     assert verdicts(report(2), report(2), report(2), report(3)) == [None] * 4

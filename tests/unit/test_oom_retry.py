@@ -70,11 +70,11 @@ def test_every_bundle_with_a_gpu_grows():
 @pytest.mark.parametrize(
     ("bundle", "max_gpus", "message"),
     [
-        pytest.param({"GPU": 1}, 1.0, "than 1 GPU, but max_gpus=1: short of GPU memory. Raise max_gpus"),
-        pytest.param({"GPU": 0.5}, 0.5, "than 0.5 GPU, but max_gpus=0.5"),
+        pytest.param({"GPU": 1}, 1.0, "than 1 GPU, but max_gpus is 1: short of GPU memory. Raise max_gpus"),
+        pytest.param({"GPU": 0.5}, 0.5, "than 0.5 GPU, but max_gpus is 0.5"),
         pytest.param({"GPU": 4}, 8.0, "no node has more than 4 GPUs"),
         pytest.param({"CPU": 1}, 1.0, "the trial does not reserve a GPU"),
-        pytest.param({"GPU": 1, "CPU": 9}, 4.0, "no node has 2 GPUs and the other resources that it reserves"),
+        pytest.param({"GPU": 1, "CPU": 9}, 4.0, "no node has 2 GPUs in addition to the other resources of the trial"),
     ],
 )
 def test_a_request_that_cannot_grow_raises_an_error_with_the_reason(bundle, max_gpus, message):
@@ -170,7 +170,9 @@ HALF = {"GPU": 0.5}
     ],
 )
 def test_a_trial_does_not_grow_if_its_bundles_only_fit_one_by_one(bundles, nodes, where):
-    with pytest.raises(InfeasibleRequestError, match="no node has 1 GPU and the other resources that it reserves"):
+    with pytest.raises(
+        InfeasibleRequestError, match="no node has 1 GPU in addition to the other resources of the trial"
+    ):
         grown(bundles, nodes=nodes, **where)
 
 

@@ -34,7 +34,7 @@ GPU_USE = CPU_USE.model_copy(update={"gpu_utilization": 0.12, "gpu_memory_bytes"
         pytest.param(
             CPU_USE,
             {"gpus": 0, "device_bytes": None, "at_once": 2},
-            'CpuPolicy(cpus=1, memory="1216MiB") would run up to 8 at once.',
+            'CpuPolicy(cpus=1, memory="1216MiB") would run up to 8 trials at once.',
             id="CPUs that are mostly idle",
         ),
         pytest.param(
@@ -46,13 +46,13 @@ GPU_USE = CPU_USE.model_copy(update={"gpu_utilization": 0.12, "gpu_memory_bytes"
         pytest.param(
             GPU_USE,
             {"gpus": 1, "device_bytes": 16 * GIB, "at_once": 2},
-            'GpuMemoryPolicy(gpu_memory="3.6GiB") would run 4 on each GPU instead of 1.',
+            'GpuMemoryPolicy(gpu_memory="3.6GiB") would run 4 trials on each GPU instead of 1.',
             id="a GPU that is mostly idle",
         ),
         pytest.param(
             GPU_USE.model_copy(update={"gpu_utilization": 0.45}),
             {"gpus": 1, "device_bytes": 16 * GIB, "at_once": 2},
-            'GpuMemoryPolicy(gpu_memory="3.6GiB") would run 2 on each GPU instead of 1.',
+            'GpuMemoryPolicy(gpu_memory="3.6GiB") would run 2 trials on each GPU instead of 1.',
             id="no more trials than the utilization allows",
         ),
         pytest.param(

@@ -68,7 +68,7 @@ def test_the_warning_suggests_a_policy_that_reserves_the_requested_resources():
 def test_the_suggested_policy_also_reserves_the_resources_of_lasting_actors():
     text = warning([{"CPU": 1.0}], {"CPU": 2.0, "GPU": 1.0})
 
-    assert "trials and Train workers, and long-lived actors, have reserved them on every node" in text
-    assert (
-        "Leave room for them, and for the actors, which use 2 CPUs: plan with ReservingPolicy(policy, cpus=3)" in text
+    assert "because long-lived actors and this program's trials and Train workers have reserved these resources" in text
+    assert text.endswith(
+        "leave room for these tasks and for the actors, which use 2 CPUs, plan with ReservingPolicy(policy, cpus=3)"
     )

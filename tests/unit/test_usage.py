@@ -34,18 +34,27 @@ def run_of(*usages):
 @pytest.mark.parametrize(
     ("usages", "advice"),
     [
-        ([used(2), used(2.9)], "peak 2.9 of 8.0 GiB: run 5 trials per GPU instead of 2"),
-        ([used(7)], "peak 7.0 of 8.0 GiB: 2 trials per GPU is right"),
-        ([used(7.8)], "peak 7.8 of 8.0 GiB, with little to spare: run 1 trial per GPU instead of 2"),
-        ([used(2.9, gpus=1)], "peak 2.9 of 16.0 GiB: run 5 trials per GPU instead of 1"),
-        ([used(2, overhead_bytes=GIB)], "peak 3.0 of 8.0 GiB: run 4 trials per GPU instead of 2"),
-        ([used(2, process_bytes=4 * GIB)], "peak 4.0 of 8.0 GiB: run 3 trials per GPU instead of 2"),
-        ([used(7, num_ooms=1), used(1)], "1 of 2 trials ran out of 8.0 GiB: run 1 trial per GPU instead of 2"),
-        ([used(15, gpus=1, num_ooms=1)], "1 of 1 trial ran out of 16.0 GiB, a whole GPU: use a larger GPU"),
+        ([used(2), used(2.9)], "the peak was 2.9 of 8.0 GiB, so run 5 trials per GPU instead of 2"),
+        ([used(7)], "the peak was 7.0 of 8.0 GiB, so keep 2 trials per GPU"),
+        (
+            [used(7.8)],
+            "the peak was 7.8 of 8.0 GiB, with too little headroom, so run 1 trial per GPU instead of 2",
+        ),
+        ([used(2.9, gpus=1)], "the peak was 2.9 of 16.0 GiB, so run 5 trials per GPU instead of 1"),
+        ([used(2, overhead_bytes=GIB)], "the peak was 3.0 of 8.0 GiB, so run 4 trials per GPU instead of 2"),
+        ([used(2, process_bytes=4 * GIB)], "the peak was 4.0 of 8.0 GiB, so run 3 trials per GPU instead of 2"),
+        (
+            [used(7, num_ooms=1), used(1)],
+            "1 of 2 trials ran out of memory with 8.0 GiB, so run 1 trial per GPU instead of 2",
+        ),
+        (
+            [used(15, gpus=1, num_ooms=1)],
+            "1 of 1 trial ran out of memory with 16.0 GiB, a whole GPU, so use a GPU with more memory",
+        ),
         (
             [None],
-            "no trial reported its GPU memory: only trials that have a GPU and run under a PolicyScheduler do. With "
-            "resources_per_trial alone, nothing limits a trial's GPU memory",
+            "no trial reported its GPU memory. Only trials that have a GPU and run under a PolicyScheduler report it. "
+            "With resources_per_trial alone, a trial's GPU memory is not limited",
         ),
     ],
 )
@@ -59,7 +68,7 @@ def test_problems_are_listed_with_their_trials():
     assert advise(run_of(usage, used(7)))[1:] == [
         "1 trial exceeded the GPU fraction: t0",
         "1 trial started with memory that an earlier trial had not released: t0",
-        "no limit for numba: t0",
+        "the GPU memory of numba was not limited: t0",
         "no limit",
     ]
 
@@ -70,7 +79,7 @@ def test_the_advised_number_of_trials_fits_on_the_device_with_headroom(peaks, gp
 
     (line,) = advise(run_of(*usages))
 
-    count = int(line.partition(": ")[2].removeprefix("run ").split()[0]) if "trial" in line else 1
+    count = int(line.partition(", so ")[2].split()[1]) if "trial" in line else 1
     assert count == 1 or count * max(peaks) * (1 + HEADROOM) <= 80 * GIB * 1.001
 
 
@@ -145,8 +154,8 @@ def test_a_trial_retried_with_a_larger_fraction_has_a_record_per_fraction(tmp_pa
     assert usage == used(5, share_kept=True)
     assert (before.num_ooms, before.peak_reserved_bytes, before.share_bytes) == (1, int(4.1 * GIB), 4 * GIB)
     assert advise(run) == [
-        "peak 5.0 of 8.0 GiB: 2 trials per GPU is right",
-        "1 trial ran out of 4.0 GiB and fit in 8.0 GiB: a",
+        "the peak was 5.0 of 8.0 GiB, so keep 2 trials per GPU",
+        "1 trial ran out of memory with 4.0 GiB, but not with 8.0 GiB: a",
         "1 trial exceeded the GPU fraction: a",
     ]
 
@@ -154,7 +163,7 @@ def test_a_trial_retried_with_a_larger_fraction_has_a_record_per_fraction(tmp_pa
 def test_fractions_of_unknown_size_are_shown_in_gpus(tmp_path):
     write(tmp_path, "a", result(GpuMemoryUsage(gpus=0.5)), error=noted(GpuMemoryUsage(gpus=0.25, num_ooms=1)))
 
-    assert advise(read_usage(tmp_path)) == ["1 trial ran out of 0.25 GPU and fit in 0.5 GPU: a"]
+    assert advise(read_usage(tmp_path)) == ["1 trial ran out of memory with 0.25 GPU, but not with 0.5 GPU: a"]
 
 
 def test_the_table_counts_the_ooms_of_all_fractions(tmp_path):
@@ -245,7 +254,7 @@ def test_the_table_fits_80_columns_and_shows_unknown_values():
     assert lines[4].split() == ["t1", "8", "GiB", "none", *["not", "known"] * 3, "0"]
     assert lines[5].split() == ["t2", *["-"] * 6]
     assert lines[7] == "Peaks relative to the GPU fractions"
-    assert lines[10:] == [f"t0      {bar}   38%", "- peak 3.0 of 8.0 GiB: run 4 trials per GPU instead of 2"]
+    assert lines[10:] == [f"t0      {bar}   38%", "- the peak was 3.0 of 8.0 GiB, so run 4 trials per GPU instead of 2"]
 
 
 def test_with_an_assumed_overhead_a_limit_is_shown_as_likely_kept():

@@ -36,8 +36,8 @@ class CapacityRequest:
             if self._autoscaler.requested() == counted(self._bundles):
                 self._autoscaler.request([])
         except ProbeError as error:
-            # An error here would hide an earlier error. If the cluster has stopped, it needs no release.
-            logger.warning("the capacity that was requested could not be released: %s", error)
+            # An error here would hide an earlier error. If the cluster has stopped, no release is needed.
+            logger.warning("the requested capacity could not be released: %s", error)
 
     def __enter__(self) -> Self:
         return self
@@ -62,21 +62,21 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
     How Ray handles the request:
 
     * Ray keeps one request for the whole cluster. A later request of any program, such as ``request_resources`` or
-      ``plan_when_ready``, replaces this one. The end of the ``with`` block does not withdraw a request that replaced
-      it.
-    * Ray counts all nodes of the cluster, not only free ones, so it adds no nodes in place of nodes that are in use.
+      ``plan_when_ready``, replaces this request. The end of the ``with`` block does not withdraw a later
+      request.
+    * Ray counts all nodes of the cluster, including nodes in use, so it does not add nodes to replace nodes in use.
     * If the program is killed or has no ``with`` block, the request and its nodes remain. In this case, call
       :func:`release_capacity` from any program on the cluster.
-    * Autoscaler v2 adds nodes for the whole request or none, so request only trials that can run at once. Autoscaler v1
-      adds as many nodes as it can. Autoscaler v1 and Ray 2.50 ignore label selectors.
+    * Autoscaler v2 adds either all nodes for the request or none, so request only trials that can run at once.
+      Autoscaler v1 adds as many nodes as it can. Autoscaler v1 and Ray 2.50 ignore label selectors.
     * After the release, nodes are removed when they have been idle for the cluster's ``idle_timeout_minutes``. For a
       plan with Train workers, the function starts Ray Train's coordinator actor on the node of this program, so that
       the actor does not keep another node busy.
 
     Args:
         plan: The plan. The request includes the drivers and Train workers of its trials.
-        num_trials: The number of trials. By default, it is the number that the plan runs at once. If the plan has
-            ``by_config``, the request is for the trials with the largest requests.
+        num_trials: The number of trials. The default is the number of trials that the plan runs at once. If the plan
+            has ``by_config``, nodes are requested for the trials with the largest requests.
 
     Raises:
         InvalidResourcesError: ``plan`` is not a plan, or ``num_trials`` is not a whole number above 0.

@@ -1,6 +1,7 @@
 """Waits until a plan can run, and raises an error within seconds if the cluster can never provide the nodes.
 
-The nodes for each choice of a policy are requested in turn. The autoscaler's reports show whether they will be added.
+The nodes for each choice of a policy are requested in turn. The autoscaler's reports show whether the nodes will be
+added.
 """
 
 import logging
@@ -31,6 +32,7 @@ from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.ray_compat.autoscaler import Autoscaler, Launch, LaunchReport, find_autoscaler, ray_errors
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
 from tune_policies.values.resources import Resources, check_count
+from tune_policies.values.value import counted
 
 logger = logging.getLogger(__name__)
 
@@ -60,31 +62,31 @@ def plan_when_ready(
 
     The function tries the choices of the policy in turn, such as the policies of a ``FirstFeasiblePolicy`` or several
     device types. If a choice fits the alive nodes, the function returns its plan immediately. Otherwise, it requests
-    the nodes for ``num_trials`` trials from the autoscaler. If the autoscaler cannot provide them (no autoscaler, no
-    suitable node type, a failed launch), the function tries the next choice. If a node for an earlier choice is added
-    late, the function returns the plan of that choice.
+    the nodes for ``num_trials`` trials from the autoscaler. If these nodes cannot be added, because the cluster has no
+    autoscaler or no suitable node type, or because a launch failed, the function tries the next choice. If a node for
+    an earlier choice is added late, the function returns the plan of that choice.
 
-    When this function returns or raises, also on Ctrl-C, it withdraws its request. New nodes stay until they have been
-    idle for the cluster's ``idle_timeout_minutes``, 1 to 5 minutes by default. So start the run immediately, or keep
-    the nodes with :func:`request_capacity`. If the program is killed, its request remains, as described for that
-    function.
+    When this function returns or raises an error, or on Ctrl-C, it withdraws its request. New nodes stay until they
+    have been idle for the cluster's ``idle_timeout_minutes``, 1 to 5 minutes by default. Therefore, start the run
+    immediately, or keep the nodes with :func:`request_capacity`. If the program is killed, its request remains, as
+    described for that function.
 
-    Autoscaler v1 does not report that it can never satisfy a request. So if the node types are unknown, three reports
-    without a launch, which take 15 s, count as a rejection.
+    Autoscaler v1 does not report that it can never satisfy a request. Therefore, if the node types are unknown, three
+    reports without a launch, which take 15 s, count as a rejection.
 
     Args:
         policy: The policy. With an ``AutoscalingPolicy``, the plan may include nodes that are still to be added.
         timeout_s: How long to wait for the nodes of each choice, in seconds.
         num_trials: The number of trials that must be able to run at once.
         only_free: Whether to plan only on free resources, as ``FreeCapacityPolicy`` does. The function then briefly
-            reserves the resources of ``num_trials`` trials to check that they are free. If other programs use them, it
-            waits up to ``timeout_s`` seconds for their release before it tries the next choice.
+            reserves the resources of ``num_trials`` trials to check that they are free. If other programs use these
+            resources, it waits up to ``timeout_s`` seconds for their release before it tries the next choice.
         probe: The function that reads the cluster: ``probe_cluster``, or a function that calls it with arguments.
         on_progress: A function that is called with a line of text for each step. The line is also logged at level
             ``INFO``.
 
     Raises:
-        InvalidResourcesError: ``timeout_s`` or ``num_trials`` is not above 0.
+        InvalidResourcesError: ``timeout_s`` is not above 0, or ``num_trials`` is not a whole number above 0.
         InfeasibleRequestError: The cluster cannot provide the nodes of any choice.
         ProbeError: The program is not connected to Ray, or the connection is lost.
 
@@ -95,7 +97,7 @@ def plan_when_ready(
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
     num_trials = check_count(num_trials, least=1, name="num_trials")
     if not ray.is_initialized():
-        raise ProbeError("this program is not connected to a Ray cluster: call ray.init() first")
+        raise ProbeError("this program is not connected to a Ray cluster. Call ray.init() first")
     chosen = FreeCapacityPolicy(policy) if only_free else policy
     return _Search(chosen, num_trials, probe, on_progress, only_free).run(timeout_s)
 
@@ -141,9 +143,9 @@ class _Search:
         try:
             bundles, node_types = needs(choice, self._capacity, self.num_trials)
         except InfeasibleRequestError as error:
-            return None, f"no nodes that can be added would suffice: {error.offered}"
+            return None, f"the nodes that can be added are not sufficient: {error.offered}"
         watch = LaunchWatch(autoscaler.report() or LaunchReport(0, answers=False), node_types)
-        self._log(f"{_name(choice)} does not fit the alive nodes: requesting {_listed(bundles)}")
+        self._log(f"{_name(choice)} does not fit the alive nodes. Requesting nodes for {_listed(bundles)}")
         before = self._node_ids
         with CapacityRequest(autoscaler, bundles):
             deadline = time.monotonic() + timeout_s
@@ -157,7 +159,7 @@ class _Search:
                         logged = report.pending
                         self._log(
                             "the autoscaler is starting "
-                            + (", ".join(f"{count} {name}" for name, count in sorted(logged.items())) or "nothing")
+                            + (", ".join(f"{count} {name}" for name, count in sorted(logged.items())) or "no nodes")
                         )
                     if (why := watch.verdict(report)) is not None:
                         return None, why
@@ -167,7 +169,7 @@ class _Search:
                 time.sleep(min(_POLL_S, max(0.0, deadline - time.monotonic())))
 
     def _plan_of_totals(self, choice: ResourcePolicy) -> TrialPlan | None:
-        """Return the plan of a choice that fits the alive nodes but not their free resources, or ``None``."""
+        """Return the plan of a choice that fits the alive nodes but not their free resources, else ``None``."""
         if isinstance(choice, FreeCapacityPolicy) and self.only_free:
             with suppress(InfeasibleRequestError):
                 return plan_now(choice.inner, self._capacity, self.num_trials)
@@ -175,7 +177,7 @@ class _Search:
 
     def _wait_until_free(self, plan: TrialPlan, number: int, timeout_s: float) -> tuple[TrialPlan | None, str]:
         """Return a plan if its resources are released within the timeout, or the reason why they are not."""
-        self._log(f"waiting up to {timeout_s:g} s for others to release {plan.common_slot}")
+        self._log(f"waiting up to {timeout_s:g} s for other programs to release {plan.common_slot}")
         bundles = plan.bundles(self.num_trials)
         if _can_reserve(bundles, timeout_s):
             deadline = time.monotonic() + _RESERVE_TIMEOUT_S
@@ -186,7 +188,7 @@ class _Search:
                 time.sleep(_POLL_S)
         with ray_errors():
             holders = describe_holders([bundle.resources for bundle in bundles], read_holders())
-        return None, f"its resources were not released within {timeout_s:g} s{holders and ': '}{holders}"
+        return None, f"the resources were not released within {timeout_s:g} s{holders and ': '}{holders}"
 
     def _first_that_runs(self, number: int) -> TrialPlan | None:
         """Return the plan of the first of ``number`` choices that can run on the alive nodes, or ``None``."""
@@ -197,7 +199,7 @@ class _Search:
                 continue
             if self.only_free and not _can_reserve(plan.bundles(self.num_trials), _RESERVE_TIMEOUT_S):
                 continue
-            self._log(f"{_name(choice)} can run: {plan.max_concurrent_trials} at once")
+            self._log(f"{_name(choice)} can run {counted(plan.max_concurrent_trials, 'trial')} at once")
             return plan.with_reasons(*self._given_up[:i])
         return None
 
@@ -209,7 +211,10 @@ class _Search:
             except InfeasibleRequestError as error:
                 return error
         return InfeasibleRequestError(
-            str(choice.plan(self._capacity).common_slot), "Ray could not reserve it", "time", "Try again."
+            str(choice.plan(self._capacity).common_slot),
+            "Ray could not reserve these resources in time",
+            "time",
+            "Try again.",
         )
 
     def _read(self) -> None:
@@ -220,7 +225,7 @@ class _Search:
         alive = _alive_nodes()
         if alive == self._node_ids:
             return False
-        self._log(f"{len(alive)} nodes are alive now, {len(self._node_ids)} were before")
+        self._log(f"the number of alive nodes is {len(alive)} now, and was {len(self._node_ids)} before")
         self._read()
         return True
 
@@ -269,18 +274,18 @@ class LaunchWatch:
             return None
         self._last = report.number
         if report.refused:
-            return "the autoscaler reports that no node that it may add satisfies the request"
+            return "the autoscaler reports that it cannot add a node that satisfies the request"
         failures = [each for each in report.failures - self._before.failures if self._is_ours(each)]
         failed = {each.node_type for each in failures}
         self._silent = 0 if report.pending else self._silent + 1
         if failed and self._no_other_type(failed, report):
             return " and ".join(sorted({_describe_failure(each) for each in failures}))
         if self._silent >= _SILENT_REPORTS:
-            return "the autoscaler launches no further nodes for it"
+            return "the autoscaler launches no further nodes for the request"
         return None
 
     def _is_ours(self, failure: Launch) -> bool:
-        """Return whether a failed launch may be for the request: its type fits a trial, and it started later."""
+        """Return whether a failed launch may be for the request, according to its node type and its start time."""
         before = self._before
         if self._node_types is not None and failure.node_type not in self._node_types:
             return False
@@ -302,7 +307,7 @@ def _describe_failure(failure: Launch) -> str:
 
 
 class Needs(NamedTuple):
-    """The bundles of some trials, and the node types with room for a worker, or ``None`` if these are unknown."""
+    """The bundles to request, and the node types with room for a worker (``None`` if the types are unknown)."""
 
     bundles: list[Bundle]
     node_types: frozenset[str] | None
@@ -319,15 +324,15 @@ def plan_now(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int)
         raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} fit at once")
     first = plan.capped(num_trials, limited_by="num_trials")
     if plan.nodes_to_add and fewest_nodes(first.slots, capacity, plan.nodes_to_add):
-        raise _too_few(plan, num_trials, "they do not fit the alive nodes yet")
+        raise _too_few(plan, num_trials, "the alive nodes do not have room for these trials yet")
     return plan
 
 
 def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> Needs:
-    """Return the bundles to request for ``num_trials`` trials, or for the choice's ``min_trials`` if it is larger.
+    """Return the bundles to request for ``num_trials`` trials, or for ``min_trials`` trials if the choice needs more.
 
     Raises:
-        InfeasibleRequestError: The nodes that can be added do not suffice.
+        InfeasibleRequestError: The nodes that can be added are not sufficient for these trials.
     """
     with_least = (each for each in with_inner((choice,)) if isinstance(each, FirstFeasiblePolicy | GpuTypesPolicy))
     num_trials = max([num_trials, *(each.min_trials for each in with_least)])
@@ -352,14 +357,14 @@ def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) ->
 def _hypothetical_plan(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> TrialPlan:
     plan = plan_on_smallest_node(choice.plan)
     if plan is None:
-        plan_now(choice, capacity, num_trials)  # always raises an error here
+        plan_now(choice, capacity, num_trials)  # always raises an error, because the choice does not fit
         raise AssertionError("a choice that fits the alive nodes needs no further nodes")
     return plan
 
 
 def _too_few(plan: TrialPlan, num_trials: int, offered: str) -> InfeasibleRequestError:
-    asked = f"{plan.common_slot}, {num_trials} times at once" if num_trials > 1 else str(plan.common_slot)
-    return InfeasibleRequestError(asked, offered, plan.limited_by, "Request fewer trials at once, or add nodes.")
+    asked = f"{plan.common_slot}, with {num_trials} concurrent trials" if num_trials > 1 else str(plan.common_slot)
+    return InfeasibleRequestError(asked, offered, plan.limited_by, "Request fewer concurrent trials, or add nodes.")
 
 
 def _alive_nodes() -> frozenset[str]:

@@ -1,7 +1,7 @@
 """Classifies an error, or its text, by the innermost out-of-memory error in it.
 
-Errors are foreign objects. Reading their attributes, text or type can raise another error, and chains of errors can
-form cycles or be endless.
+Errors can be objects of any library. Reading their attributes, text or type can raise another error, and chains of
+errors can form cycles or be endless.
 
 In a string, only the lines of a traceback with an error's type and message are evaluated, because source lines and the
 surrounding log can mention memory, too.
@@ -26,7 +26,7 @@ class ChainedError(NamedTuple):
 
     Attributes:
         depth: The number of errors that wrap this error.
-        types: The full names of its type and base types. Built-in types have no module.
+        types: The full names of the error's type and base types. The names of built-in types omit the module.
         text: The message, shortened if it is very long.
     """
 
@@ -57,7 +57,7 @@ def _inner_errors(error: BaseException) -> list[object]:
     # A cause or "from None" hides the context, as in Python's tracebacks.
     hides_context = cause is not None or _read_attribute(error, "__suppress_context__")
     context = None if hides_context else _read_attribute(error, "__context__")
-    failures = _read_attribute(error, "worker_failures")  # Ray Train's WorkerGroupError, by rank
+    failures = _read_attribute(error, "worker_failures")  # of Ray Train's WorkerGroupError, keyed by rank
     return [
         *(cause, context),
         *_members(_read_attribute(error, "exceptions")),
@@ -139,7 +139,7 @@ def named_errors(text: str) -> Iterator[tuple[str, str]]:
 def _start(line: str, name: re.Pattern[str]) -> tuple[str, str] | None:
     if named := name.fullmatch(line):
         return named[1], named[2] or ""
-    # If an actor died, Tune writes only the message.
+    # If an actor died, Tune writes only the error's message.
     return (KILLED_BY_RAY, line) if re.match(KILLED_BY_RAY_SENTENCE, line) else None
 
 
@@ -148,7 +148,7 @@ _TRACEBACK: Final = "Traceback (most recent call last)"
 
 
 def classify_oom(error: object) -> OutOfMemory:
-    """Return the out-of-memory error in ``error``, with kind ``"none"`` if there is none.
+    """Return the out-of-memory error in ``error``, or an ``OutOfMemory`` of kind ``"none"``.
 
     The function never raises an error. It also searches causes, contexts that are not hidden, members of exception
     groups and the errors that Ray wraps, and returns the innermost out-of-memory error. If ``error`` is a string, it is
@@ -164,11 +164,11 @@ def classify_oom(error: object) -> OutOfMemory:
 
 
 def classify_oom_text(text: str) -> OutOfMemory:
-    """Return the out-of-memory error in the text of a traceback. This function never raises an error.
+    """Return the out-of-memory error in the text of a traceback, or an ``OutOfMemory`` of kind ``"none"``.
 
-    Use it if you do not have the error itself, for instance for Tune's ``error.txt``. The function evaluates only
-    the last failure in that file, and only the lines with an error's type and message. It skips the middle of a very
-    long text.
+    Use this function if you only have the text of an error, such as Tune's ``error.txt``. The function evaluates
+    only the last failure in the text, and only the lines with an error's type and message. It skips the middle of a
+    very long text, and never raises an error.
     """
     return _in_traceback(shortened(text)) or _NONE
 

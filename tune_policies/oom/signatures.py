@@ -1,10 +1,10 @@
 """The errors that each framework raises when memory runs out, as opposed to errors that only mention memory.
 
 An error is recognized by its type, if the type has no other meaning, or by a sentence that only an allocator or a
-driver writes. The sentences come from PyTorch 1.13 to 2.13 (``c10/cuda/CUDACachingAllocator.cpp`` and its counterparts
-for XPU, NPU, MPS and cudaMallocAsync, ``c10/core/impl/alloc_cpu.cpp``), TensorFlow's ``bfc_allocator.cc`` and
-``op_kernel.cc``, XLA's ``pjrt`` and ``stream_executor``, and CuPy's ``memory.pyx``. The numbers in a
-sentence are the requested size, the memory limit and the memory use.
+driver writes. For PyTorch 1.13 to 2.13, the sentences come from ``c10/cuda/CUDACachingAllocator.cpp``, its counterparts
+for XPU, NPU, MPS and cudaMallocAsync, and ``c10/core/impl/alloc_cpu.cpp``. Other sentences come from TensorFlow's
+``bfc_allocator.cc`` and ``op_kernel.cc``, XLA's ``pjrt`` and ``stream_executor``, and CuPy's ``memory.pyx``. The
+numbers in a sentence are the requested size, the memory limit and the memory use.
 """
 
 import math
@@ -22,7 +22,7 @@ class OutOfMemory(Value):
     Attributes:
         kind: Which memory ran out, or ``"none"`` if the error is not an out-of-memory error.
         framework: The origin of the error: ``"torch"``, ``"tensorflow"``, ``"jax"``, ``"cupy"``, ``"ray"`` (its memory
-            monitor) or ``"python"`` (also NumPy).
+            monitor) or ``"python"`` (including NumPy).
         requested_bytes: The size of the failed request, or the memory use of a worker that Ray's memory monitor killed,
             in bytes.
         limit_bytes: The memory limit of the process, in bytes.
@@ -49,7 +49,7 @@ _FRAMEWORKS: Final = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax"
     "cupy_backends": "cupy",
     "torch_npu": "torch",
 }
-"""The framework of an error type, by the top-level package of the type."""
+"""The framework of an error type, keyed by the top-level package of the type."""
 
 _FRAMEWORK_OOM: Final = re.compile(r"(torch|cupy)(?:_\w+)?(?:\.\w+)*\.OutOfMemoryError")
 _HOST_OOM: Final = re.compile(r"MemoryError|(?:numpy|pyarrow)(?:\.\w+)*\.\w*MemoryError")
@@ -87,7 +87,7 @@ _SENTENCES: Final[tuple[tuple[str, MemoryKind, str | None], ...]] = (
     (r"Attempting to (?:allocate|reserve) [\d.]++\w.{0,200}\. That was not possible", "accelerator", "jax"),  # TPU
     (r"\b(?:cudaErrorMemoryAllocation|hipErrorOutOfMemory|hipErrorMemoryAllocation)\b", "accelerator", None),
     (r"\bCUDA_ERROR_OUT_OF_MEMORY\b|\b\w+_OUT_OF_DEVICE_MEMORY\b", "accelerator", None),
-    (r"\bUR_RESULT_ERROR_OUT_OF_RESOURCES\b", "accelerator", None),  # Intel's runtime, mostly out of device memory
+    (r"\bUR_RESULT_ERROR_OUT_OF_RESOURCES\b", "accelerator", None),  # Intel's runtime, usually for device memory
     (r"\b(?:CU|HIP)[A-Z]+_(?:STATUS_)?(?:\w+_)?ALLOC(?:ATION)?_FAILED\b", "accelerator", None),
     (r"DefaultCPUAllocator: (?:can't allocate|not enough) memory", "host", "torch"),
     (r"unable to mmap \d+ bytes from .{0,1000}: Cannot allocate memory", "host", "torch"),
@@ -99,7 +99,7 @@ _SENTENCES: Final[tuple[tuple[str, MemoryKind, str | None], ...]] = (
 
 _TENSORFLOW_OOM: Final = re.compile(
     r"OOM when allocating tensor|[Ff]ailed to allocate memory|[Oo]ut of memory|[Rr]an out of (?:GPU )?memory"
-    r"|_ALLOC_FAILED|Dst tensor is not initialized"  # a copy to a GPU that has no room
+    r"|_ALLOC_FAILED|Dst tensor is not initialized"  # a failed copy to a full GPU
 )
 _XLA_OOM: Final = re.compile(r"[Oo]ut of memory|OUT_OF_MEMORY|[Ff]ailed to allocate|[Rr]an out of memory in")
 _TENSORFLOW_HOST: Final = re.compile(r"by allocator (?:\w*cpu\b|\w*host)")
@@ -151,7 +151,7 @@ def _by_text(types: Sequence[str], text: str) -> tuple[MemoryKind, str | None] |
 
 
 def _tensorflow(types: Sequence[str], text: str) -> tuple[MemoryKind, str] | None:
-    """Classify an error of TensorFlow. Its ResourceExhaustedError can also be about files, disks and messages."""
+    """Classify a TensorFlow error. TensorFlow also raises ResourceExhaustedError for files, disks and messages."""
     exhausted = any(name.endswith(("ResourceExhaustedError", "InternalError")) for name in types)
     if not exhausted or not _TENSORFLOW_OOM.search(text):
         return None
@@ -165,11 +165,11 @@ Cause = Literal["own_limit", "neighbour"]
 
 _SIZE: Final = r"(\d[\d,]{0,30}(?:\.\d{0,9})?) ?(bytes\b|[KMGTPE]i?B\b|[KMGTPE]\b|B\b)"
 _UNITS: Final = {unit: 1024**power for power, unit in enumerate("BKMGTPE")}
-"""The size of each unit in bytes. All units are binary: PyTorch on Apple, Ray and XLA write ``GB`` for 2^30 bytes."""
+"""The size of each unit in bytes. PyTorch on Apple, Ray and XLA write ``GB`` for 2^30 bytes."""
 _MAX_BYTES: Final = 2**60
 """A number above the memory of any device. PyTorch's asynchronous allocator writes 2^64 bytes for "no limit"."""
 _MAX_ROUNDING_BYTES: Final = 2**24
-"""A bound for the total error of three numbers that are rounded to 0.01 GiB. Small limits use 0.5 % instead."""
+"""The maximum total error of three numbers rounded to 0.01 GiB. For limits below 3.1 GiB, it is 0.5 % of the limit."""
 
 
 def _pattern(*sentences: str) -> re.Pattern[str]:
@@ -216,7 +216,7 @@ _ITEM_BYTES: Final = {
     "complex128": 16,
     "bool": 1,
 } | {f"{sign}{bits}": bits // 8 for sign in ("int", "uint", "qint", "quint") for bits in (8, 16, 32, 64)}
-"""The size of an element in bytes, by TensorFlow's name of its type (``DataTypeString``)."""
+"""The size of an element in bytes, keyed by TensorFlow's name of the element type (``DataTypeString``)."""
 
 
 def requested_bytes(text: str) -> int | None:
@@ -234,11 +234,11 @@ def limit_bytes(text: str) -> int | None:
 
 
 def cause(text: str) -> Cause | None:
-    """Return the cause according to the numbers in ``text``, or ``None`` if it is unknown.
+    """Return the cause of the error according to the numbers in ``text``, or ``None`` if the cause is unknown.
 
-    If the memory of the process and its request exceed its limit, or if the device has enough free memory, the limit is
-    the cause. Otherwise, other processes filled the device. If the process has no limit, other processes are the cause
-    if the request would have succeeded without them.
+    A memory limit is the cause if the memory and the request of the process exceed the limit, or if the device has
+    enough free memory. Otherwise, other processes are the cause. If the process has no limit, other processes are the
+    cause if the request would have succeeded without them.
     """
     asked, limit, free = requested_bytes(text), limit_bytes(text), _amount(_FREE, text)
     if asked is None:

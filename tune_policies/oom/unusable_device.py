@@ -1,7 +1,7 @@
-"""Recognizes errors that mean that a process cannot use its device because the driver or the device fails.
+"""Recognizes the errors of a process that cannot use its device because the driver or the device failed.
 
-The texts come from the CUDA runtime (``cudaGetErrorString``), the initialization of PyTorch and TensorFlow, HIP, and
-JAX.
+The texts come from the CUDA runtime (``cudaGetErrorString``), from the initialization code of PyTorch and TensorFlow,
+and from HIP and JAX.
 """
 
 import re

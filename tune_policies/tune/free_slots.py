@@ -5,7 +5,7 @@ A placement is a number of slots of one type on one node, or on any node if the 
 While many trials wait, every free slot is used. Near the end of a run, a trial that starts in a slow slot may be the
 last to finish, although the faster slots could run all waiting trials sooner.
 
-This module does not import Ray or read the clock: callers pass the time.
+This module does not import Ray or read the clock. Callers pass the current time.
 """
 
 import heapq
@@ -21,17 +21,17 @@ from tune_policies.placement.trial_slot import TrialSlot, WorkerNodes
 
 
 class SlotAssignment(NamedTuple):
-    """The slot in which a trial runs, or waits for Ray to start it.
+    """The slot of a trial that is running, or that Ray has yet to start.
 
     Attributes:
         slot: The slot, as planned when it was assigned to the trial.
-        slot_type: The index of its type among the slots of the plan. ``None`` if the plan no longer has such a slot,
+        slot_type: The index of the slot's type in the plan, or ``None`` if the plan no longer has such a slot,
             or if the trial itself determines its resources.
         node_id: The ID of the slot's node, or ``None`` for any node.
-        num_slots: The number of slots of this type that the trial occupies: more than 1 if its reservation is larger
-            than one slot.
+        num_slots: The number of slots of this type that the trial occupies. It is more than 1 if the trial reserves
+            more than one slot.
         has_started: Whether the trial has started to run.
-        worker_nodes: The nodes of the trial's Train workers in the placement of the slot.
+        worker_nodes: The nodes that the placement assigns to the trial's Train workers.
     """
 
     slot: TrialSlot
@@ -48,14 +48,14 @@ class SlotAssignment(NamedTuple):
 
 
 def place_of(placement: Placement) -> Hashable:
-    """Return a key that identifies a placement within a plan. It does not depend on the number of slots."""
+    """Return a key that identifies a placement within a plan. The key does not depend on the number of slots."""
     return placement.slot_type, placement.node_id, placement.worker_nodes
 
 
 def _devices_of(slot: TrialSlot) -> tuple[frozenset[str], str | None, str]:
     """Return a key for the kind of devices in a slot. Slots without devices also have a key.
 
-    The key does not include the number of devices, because a paused trial may resume with another number.
+    The key does not include the number of devices, because a paused trial may resume with a different number.
     """
     devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
     return devices, slot.accelerator_type, format_selector(slot.label_selector)
@@ -64,8 +64,8 @@ def _devices_of(slot: TrialSlot) -> tuple[frozenset[str], str | None, str]:
 def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssignment]) -> list[int]:
     """Return the number of free slots of each placement.
 
-    A trial occupies a slot of its assigned placement. If the plan has changed and has fewer slots there, the trial
-    occupies a slot of the same type elsewhere. A trial whose slot type is no longer in the plan occupies no slot.
+    A trial occupies a slot of its assigned placement. If a changed plan has fewer slots in this placement, the
+    trial occupies a slot of the same type elsewhere. A trial whose slot type is no longer in the plan occupies no slot.
 
     While a trial that needs several slots of a placement waits to start, the placement has no free slots. Otherwise,
     other trials could take single slots, and the trial might never get enough slots on one device.
@@ -92,7 +92,7 @@ def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssign
 
 
 class SlotTypes:
-    """The slot types of a plan, matched with the slots of earlier plans.
+    """Matches slots, including slots of earlier plans, with the slot types of a plan.
 
     Args:
         slots: The slots of the plan.
@@ -106,7 +106,7 @@ class SlotTypes:
         """Return the index of the slot type that matches ``slot``, or ``None`` if the plan has no similar type.
 
         A trial keeps its slot when the plan changes, so ``slot`` may be from an earlier plan. A type with the same
-        resources and labels is preferred over a type that only has the same devices.
+        resources and labels is preferred over a type with only the same kind of devices.
         """
         return self._match(slot)[0]
 
@@ -119,7 +119,7 @@ class SlotTypes:
         return tuple(range(len(self.slots))) if last_slot is None else self._match(last_slot)[1]
 
     def _match(self, slot: TrialSlot) -> tuple[int | None, tuple[int, ...]]:
-        """Return the matching type and the allowed types of ``slot``. Results are cached."""
+        """Return the results of ``type_of`` and ``allowed_types`` for ``slot``, and cache them."""
         if id(slot) not in self._matches:
             alike = _without_count_and_speed(slot)
             same_slot = [i for i, each in enumerate(self.slots) if _without_count_and_speed(each) == alike]
@@ -134,20 +134,21 @@ def _without_count_and_speed(slot: TrialSlot) -> TrialSlot:
 
 
 _SHORTEST_S: Final = 1e-6
-"""The minimum duration of a trial in seconds, which prevents a division by zero."""
+"""The minimum duration of a trial in seconds, to prevent a division by zero."""
 
 _ENOUGH_TRIALS: Final = 5
-"""The minimum number of measured trials whose median replaces the estimate from the speeds."""
+"""If a slot type has fewer measured trials, the duration of its trials is estimated from the speeds."""
 
 _NUM_QUANTILES: Final = 20
-"""The number of equally likely durations that represent all measured durations."""
+"""The number of quantiles that represent the distribution of the measured durations."""
 
 
 class TrialDurations:
     """The durations of trials in each slot type, measured or estimated from the speeds.
 
     Args:
-        speeds: The speed of a trial in each type, all in the same unit, or ``None`` if it is not known.
+        speeds: The speed of a trial in each slot type, in any common unit, or ``None`` for a type whose speed is not
+            known.
     """
 
     def __init__(self, speeds: Sequence[float | None]) -> None:
@@ -161,9 +162,9 @@ class TrialDurations:
     def typical_s(self, slot_type: int) -> float | None:
         """Return the typical duration of a trial in a slot of this type in seconds, or ``None`` if it is not known.
 
-        This is the median, which is robust against outliers. The shortest trials end first, so the median of few trials
-        is too low. Therefore, while a type has few measured trials, its duration is estimated from the type with the
-        most trials and the ratio of both speeds.
+        The typical duration is the median, because it is robust against outliers. The shortest trials end first, so the
+        median of few trials is too low. Therefore, while a type has few measured trials, its duration is estimated from
+        the type with the most trials and the ratio of the speeds of both types.
         """
         here, speed = self._measured_s[slot_type], self._speeds[slot_type]
         _, reference = max(
@@ -175,7 +176,7 @@ class TrialDurations:
         return _median(here) if here else None
 
     def by_speed(self, slot_type: int) -> float | None:
-        """Return the relative duration of a trial in this type from the speed alone, or ``None`` if it is not known."""
+        """Return the inverse speed of this type as a relative duration, or ``None`` if the speed is not known."""
         speed = self._speeds[slot_type]
         return None if speed is None else 1 / speed
 
@@ -186,7 +187,7 @@ class TrialDurations:
     def quantiles(self) -> list[float]:
         """Return equally likely durations of a trial, each relative to the median.
 
-        They are measured in the type with the most completed trials. If many trials have completed, the longest
+        The durations are from the type with the most completed trials. If many trials have completed, the longest
         duration is left out, because that trial may have hung. Until a trial has completed, all durations are assumed
         to be equal.
         """
@@ -196,7 +197,7 @@ class TrialDurations:
 
 
 def _median(sorted_s: Sequence[float]) -> float:
-    """Return the median of sorted durations. ``statistics.median`` would sort them again for each trial."""
+    """Return the median of sorted durations. Unlike ``statistics.median``, this function does not sort them again."""
     middle = len(sorted_s) // 2
     return sorted_s[middle] if len(sorted_s) % 2 else (sorted_s[middle - 1] + sorted_s[middle]) / 2
 
@@ -219,25 +220,24 @@ def should_idle(
     """Return whether a free slot of ``slot_type`` should stay idle, although trials are waiting.
 
     If a trial starts in this slot, the faster types have one fewer trial to run and finish slightly earlier. But if
-    this trial ends after them, the run takes longer. The slot is used if the gain is larger than the mean loss over the
-    measured durations of trials.
+    this trial ends after all trials in faster slots, the run takes longer. The slot is used if the gain is larger than
+    the loss, averaged over the measured durations of trials.
 
     If all trials of a type take equally long, the slot is used if and only if its trial would end before the faster
     types finish all waiting trials. This rule, applied at each free slot, gives the shortest run.
 
-    Until a trial has completed in a type with a known speed, types are compared by their speeds alone. All running
-    trials then count as just started, because their progress is not known.
+    Until a trial has completed in a type with a known speed, types are compared by their speeds alone. In that
+    case, all running trials count as just started, because their progress is not known.
 
     A slot of the fastest type, or of a type without a known duration, is never left idle. The comparison ignores other
     types without a known duration.
 
     Args:
-        slot_type: The type of the free slot.
+        slot_type: The index of the free slot's type.
         durations: The durations of trials in each type.
         slots: The number of slots of each type, both used and free.
         running: The running trials in slots of any type.
-        num_waiting: The number of trials that wait for a slot of any type, without trials that can run only in this
-            slot type.
+        num_waiting: The number of trials that wait for a slot.
     """
     is_measured = durations.typical_s(slot_type) is not None
     each = [(durations.typical_s if is_measured else durations.by_speed)(other) for other in range(len(slots))]
@@ -265,7 +265,7 @@ def should_idle(
 def _makespan_s(num_trials: int, slots: list[tuple[float, float]]) -> float:
     """Return the time in seconds until the slots have run all trials.
 
-    Each slot is a pair: the seconds until it is free, and the duration of a trial in it.
+    Each slot is a pair of the time until it is free and the duration of a trial in it, both in seconds.
     """
     ends = [(free_s + each_s, each_s) for free_s, each_s in slots]
     heapq.heapify(ends)
@@ -278,8 +278,9 @@ def _makespan_s(num_trials: int, slots: list[tuple[float, float]]) -> float:
 def _seconds_until_free(each_s: float, elapsed: Sequence[float], num_slots: int) -> list[float]:
     """Return the time until each slot of a type becomes free, in seconds.
 
-    The remaining time of an overdue trial is assumed to equal its delay so far, so a slot with a hanging trial counts
-    less and less. If more trials run than there are slots, the trials that end first do not free a slot.
+    The remaining time of an overdue trial is assumed to equal its delay so far. Therefore, the longer a trial hangs,
+    the later its slot is expected to become free. If more trials run than there are slots, the trials that end first do
+    not free a slot.
     """
     left = [abs(each_s - so_far) for so_far in elapsed]
     free = [0.0] * (num_slots - len(left))
@@ -287,7 +288,7 @@ def _seconds_until_free(each_s: float, elapsed: Sequence[float], num_slots: int)
 
 
 class TrialTimer:
-    """Measures the durations of the trials of a run, without their pauses.
+    """Measures the durations of the trials of a run, excluding their pauses.
 
     Args:
         slot_types: The slot types of the plan.
@@ -300,7 +301,7 @@ class TrialTimer:
         self.change_types(slot_types)
 
     def change_types(self, slot_types: SlotTypes) -> None:
-        """Continue with the types of another plan, and keep the durations of types that both plans have."""
+        """Replace the slot types with the types of another plan, and keep the durations of types in both plans."""
         self._slot_types = slot_types
         self._durations = TrialDurations([slot.speed for slot in slot_types.slots])
         finished, self._finished = self._finished, []
@@ -314,7 +315,7 @@ class TrialTimer:
             self._durations.add(slot_type, seconds)
 
     def start(self, trial: Any, now_s: float) -> None:
-        """Start the clock of a running trial, unless it has already been started."""
+        """Start the clock of a running trial, unless the clock is already running."""
         self._since_s.setdefault(trial, now_s)
 
     def stop(self, trial: Any, now_s: float) -> None:
@@ -324,7 +325,7 @@ class TrialTimer:
             self._ran_s[trial] = self._ran_s.get(trial, 0.0) + now_s - since_s
 
     def finish(self, trial: Any, slot: TrialSlot, now_s: float) -> None:
-        """Add the duration of a trial that ended in ``slot``."""
+        """Add the duration of a trial that completed in ``slot``."""
         if trial in self._since_s:
             self.stop(trial, now_s)
             self._add(slot, self._ran_s[trial])

@@ -1,9 +1,9 @@
 """Decides how much memory a trial gets when it is retried after an out-of-memory error. This module does no I/O.
 
-A GPU fraction grows to a larger equal part 1/k, because the planner divides GPUs into equal parts. After that, it grows
-to a whole GPU, and then by whole GPUs. Host memory can grow to any amount. Neither amount exceeds the capacity of a
-node, because otherwise the trial would wait indefinitely. In this module, "GPU" means every device that several
-processes can share.
+A GPU fraction grows to a larger fraction 1/k or to a whole GPU, because the planner divides GPUs into equal parts. A
+trial with whole GPUs gets more whole GPUs. Host memory can grow to any amount. Neither amount grows beyond the capacity
+of the nodes, because otherwise the trial would stay pending indefinitely. In this module, "GPU" means every device that
+several processes can share.
 """
 
 import math
@@ -33,7 +33,7 @@ from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.value import Value
 
 SHARED_DEVICES: Final = frozenset(family.resource for family in FAMILIES if family.can_be_split)
-"""Ray's names of the devices that trials can share. A retry never adds devices of other kinds, such as TPUs."""
+"""Ray's resource names of the devices that trials can share. A retry never adds other devices, such as TPUs."""
 
 ASSUMED_MEMORY_BYTES: Final = 2 * GIB
 """The assumed host memory of a trial, in bytes, if neither its reservation nor its error contains an amount."""
@@ -62,7 +62,7 @@ class MemoryFloor(Value):
     def __str__(self) -> str:
         gpus = [amount_of(self.gpu_ticks / TICKS, "GPU")] if self.gpu_ticks else []
         memory = [f"{format_bytes(self.memory_bytes)} of host memory"] if self.memory_bytes else []
-        return ", ".join(gpus + memory) or "no memory of its own"
+        return ", ".join(gpus + memory) or "no reserved memory"
 
     def apply_to(self, bundles: Sequence[BundleAmounts]) -> list[dict[str, float]]:
         """Return ``bundles`` with their memory raised to at least this minimum."""
@@ -77,7 +77,7 @@ class MemoryFloor(Value):
 
 
 def floor_of(bundles: Sequence[BundleAmounts]) -> MemoryFloor:
-    """Return the memory that ``bundles`` reserve. If their GPU fractions differ, the smallest is returned."""
+    """Return the memory that ``bundles`` reserve. If their GPU fractions differ, the smallest fraction is returned."""
     shares = [to_ticks(bundle[device]) for bundle in bundles for device in SHARED_DEVICES & bundle.keys()]
     return MemoryFloor(
         gpu_ticks=min((share for share in shares if share > 0), default=0),
@@ -97,14 +97,15 @@ def next_floor(
 
     Args:
         reservation: The reservation of the trial.
-        out_of_memory: The classified error; its kind is not ``"none"``.
-        growth: The factor by which the memory grows. A fraction is rounded up to the next equal part of a GPU. If no
-            node has that much, the trial gets the largest amount that fits.
+        out_of_memory: The classified error, of a kind other than ``"none"``.
+        growth: The factor by which the memory grows. A GPU fraction is rounded up to the next fraction 1/k. If
+            the larger amount does not fit on any node, the trial gets the largest amount that fits.
         max_gpus: The maximum number of GPUs in a bundle.
         nodes: The nodes of the cluster.
 
     Raises:
-        InfeasibleRequestError: The trial already has as much memory as ``max_gpus`` or the nodes allow.
+        InfeasibleRequestError: The trial already has as much memory as ``max_gpus`` or the nodes allow, or it ran out
+            of GPU memory without reserving a GPU.
     """
     had = floor_of(reservation.bundles)
     if out_of_memory.kind == "host":
@@ -114,7 +115,7 @@ def next_floor(
             asked="more GPU memory",
             offered="the trial does not reserve a GPU",
             short_of="GPU memory",
-            suggestion="Plan a GPU fraction for the trial",
+            suggestion="Plan a GPU fraction for the trial.",
         )
     most_devices = _most_devices(reservation, nodes)
     most = min(max_gpus, max(1.0, most_devices))
@@ -124,23 +125,23 @@ def next_floor(
     floor = largest_that_fits(wish, reservation, nodes)
     if not floor.gpu_ticks:
         limit = (
-            f"max_gpus={format_amount(max_gpus)}"
+            f"max_gpus is {format_amount(max_gpus)}"
             if most == max_gpus
             else f"no node has more than {amount_of(most, 'GPU')}"
         )
         raise InfeasibleRequestError(
-            asked=f"more GPU memory than {had}",
-            offered=f"no node has {wish} and the other resources that it reserves" if wish.gpu_ticks else limit,
+            asked=f"more than {amount_of(had.gpu_ticks / TICKS, 'GPU')}",
+            offered=f"no node has {wish} in addition to the other resources of the trial" if wish.gpu_ticks else limit,
             short_of="GPU memory",
-            suggestion="Raise max_gpus, use a GPU with more memory, or use less memory with a smaller batch or model",
+            suggestion="Raise max_gpus, use a GPU with more memory, or use less memory with a smaller batch or model.",
         )
     return floor
 
 
 def largest_that_fits(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequence[NodeCapacity]) -> MemoryFloor:
-    """Return the largest amounts up to ``wish`` with which the trial fits on ``nodes``.
+    """Return the largest amounts, up to ``wish``, with which the trial still fits on ``nodes``.
 
-    An amount is 0 if the trial cannot get more than it has in ``reservation``.
+    An amount is 0 if the trial cannot get more than the amount in ``reservation``.
     """
 
     def is_satisfied_by(floor: MemoryFloor) -> bool:
@@ -162,8 +163,8 @@ def limit_floor(
 ) -> MemoryFloor:
     """Return ``floor``, limited to ``max_gpus`` in a bundle and to the amounts that fit on the nodes.
 
-    The nodes are ignored if they are not known (``None``), or if even ``reservation`` does not fit on them, because
-    more nodes are then expected.
+    The nodes are ignored if they are not known (``None``). They are also ignored if even ``reservation`` does not fit
+    on them, because then more nodes are expected.
     """
     most_devices = _most_devices(reservation, nodes or ())
     floor = floor.model_copy(update={"gpu_ticks": min(floor.gpu_ticks, _largest_share(max_gpus, most_devices))})
@@ -180,8 +181,8 @@ def next_share(share_ticks: int, *, growth: float, max_gpus: float, most_devices
     The result is at least ``growth`` times ``share_ticks``, but at most ``max_gpus``. A fraction grows to at most one
     GPU.
     """
-    wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))  # 100 * 1.1 is 110.00000000000001
-    if share_ticks >= TICKS:  # only whole GPUs grow to several GPUs
+    wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))  # rounds 100 * 1.1 to 110
+    if share_ticks >= TICKS:  # only a trial with whole GPUs gets several GPUs
         share = -(-wanted // TICKS) * TICKS
     else:
         share = equal_device_fraction(max(1, TICKS // wanted), most_devices)
@@ -227,9 +228,9 @@ def _next_host_memory(
         most = max((node.resources.memory_bytes or 0 for node in nodes), default=0)
         raise InfeasibleRequestError(
             asked=f"more host memory than {format_bytes(used)}",
-            offered=f"the largest node has {format_bytes(most)}",
+            offered=f"the largest node has {format_bytes(most)} of host memory",
             short_of="memory",
-            suggestion="Add a node with more host memory, or load less of the data at once",
+            suggestion="Add a node with more host memory, or load less data at once.",
         )
     return floor
 
@@ -243,9 +244,9 @@ def decide_retry(
     """Return whether a failed trial with these bundles is retried, and whether it gets more memory.
 
     If a trial without a GPU runs out of GPU memory, or a Train driver runs out of host memory, the error comes from
-    another process, such as a Train worker. More memory for the trial would not help, so Tune decides.
+    another process, such as a Train worker. More memory for the trial would not help, so Tune handles the failure.
 
-    If another trial filled the device and this trial was within its limit, the same fraction may be enough next time.
+    If another trial filled the device and this trial was within its limit, the same fraction may be enough for a retry.
     After ``MAX_SAME_SHARE_RETRIES`` such retries, the trial gets a larger fraction, so that fewer trials share its
     device.
     """
@@ -289,14 +290,14 @@ def larger_plan(
             asked=f"{request} because it ran out of memory with {floor_of([bundle])} per worker",
             offered="the nodes do not have room for all of them at once",
             short_of="GPU" if floor.gpu_ticks else "memory",
-            suggestion="Use fewer workers, add a node, or use less memory with a smaller batch or model",
+            suggestion="Use fewer workers, add a node, or use less memory with a smaller batch or model.",
         )
     at_once = min(slot.max_concurrent_trials, room)
     most, alone = room_to_grow(groups, request, at_once)
     changes = {"max_concurrent_trials": at_once, "max_workers": most, "max_workers_alone": alone}
     larger = larger.model_copy(update=changes)
     now = floor_of([_worker_bundle(larger)])
-    reason = f"each worker ran out of memory with {floor_of([bundle])}, and now has {now}"
+    reason = f"a worker ran out of memory with {floor_of([bundle])}, so each worker now reserves {now}"
     return plan.model_copy(update={"slots": (larger,)}).with_reasons(reason)
 
 

@@ -1,8 +1,8 @@
-"""A Tune scheduler that retries a trial after an out-of-memory error, with more memory and from its last checkpoint.
+"""A Tune scheduler that retries a trial with more memory, from its last checkpoint, after an out-of-memory error.
 
-``oom_retry`` decides how much memory a retry gets. The scheduler records each retry, and gives other trials with
-similar memory settings the same memory. Memory settings are the entries of a config that can affect the memory use of
-its trial. Tune's trials are changed through ``ray_compat.tune_controller``.
+``oom_retry`` decides how much memory a retry gets. The scheduler records each retry, and raises the memory of other
+trials with similar memory settings to the same amount. Memory settings are the entries of a config that can affect the
+memory use of its trial. ``ray_compat`` contains the code that depends on private parts of Tune.
 """
 
 import logging
@@ -42,15 +42,15 @@ _logger = logging.getLogger(__name__)
 Setting = bool | int | float | str | None
 
 MemorySettings = dict[str, Setting]
-"""The entries of a config that can affect the memory use of its trial, by their paths in the config."""
+"""The entries of a config that can affect the memory use of its trial, keyed by their paths in the config."""
 
 
 def memory_settings(config: Mapping[str, object], memory_keys: Sequence[str] | None = None) -> MemorySettings:
     """Return the entries of ``config`` that can affect the memory use of its trial.
 
     ``memory_keys`` are the keys of these entries, such as ``"model/width"`` for a nested key. By default, all entries
-    except fractions are returned, because a fraction such as a learning rate does not affect memory. A float with a
-    whole value is included, because some searchers suggest a batch size of 64.0.
+    except fractional numbers are returned, because a number such as a learning rate of 0.1 does not affect memory. A
+    float with a whole value is included, because some searchers suggest values such as a batch size of 64.0.
     """
     settings = dict(_flatten("", config, keep_fractions=memory_keys is not None))
     if memory_keys is None:
@@ -86,14 +86,14 @@ def _flatten(path: str, value: object, *, keep_fractions: bool) -> Iterable[tupl
 
 
 def unknown_keys(memory_keys: Iterable[str], configs: Iterable[Mapping[str, object]]) -> dict[str, str]:
-    """Return the keys that no config contains, each with a suggestion such as ``"; did you mean 'width'?"``."""
+    """Return the ``memory_keys`` that no config contains, with suggestions such as ``"; did you mean 'width'?"``."""
     paths = {path for config in configs for path, _ in _flatten("", config, keep_fractions=True)}
     known = {prefix for path in paths for prefix in accumulate(path.split("/"), "{}/{}".format)}
     return {key: suggest(key, known) for key in memory_keys if key not in known}
 
 
 def _encodable(text: str) -> str:
-    """Return ``text`` with lone surrogates escaped. Python uses them in file names that are not UTF-8."""
+    """Return ``text`` with lone surrogates escaped. Python uses lone surrogates in file names that are not UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -111,10 +111,10 @@ class OomRecord(Value):
     def applies_to(self, settings: MemorySettings) -> bool:
         """Return whether a trial with ``settings`` needs at least the recorded memory.
 
-        This is the case if no number is smaller than in the record and all other entries are equal.
+        It needs this memory if no number is smaller than in the record and all other entries are equal.
         """
         both = self.settings.keys() & settings.keys()
-        # If only one config has a whole float, such as a dropout of 0.0, the other config has a fraction in its place.
+        # If only one config has a whole float, such as a dropout of 0.0, the other config may have a fractional number.
         in_one_only = [found[path] for found in (self.settings, settings) for path in found.keys() - both]
         return all(isinstance(value, float) and value.is_integer() for value in in_one_only) and all(
             _is_no_less(settings[path], self.settings[path]) for path in both
@@ -128,7 +128,7 @@ def _is_no_less(value: object, recorded: object) -> bool:
 
 
 def floor_for(settings: MemorySettings, records: Iterable[OomRecord]) -> MemoryFloor:
-    """Return the minimum memory for a trial with ``settings``: the maximum of all records that apply to it."""
+    """Return the minimum memory for a trial with ``settings``, which is the maximum of all records that apply."""
     floor = MemoryFloor()
     for record in records:
         if record.applies_to(settings):
@@ -141,7 +141,7 @@ class TrialOomHistory(Value):
 
     Attributes:
         records: A record for each retry with more memory.
-        num_same_share_retries: The number of retries with the same fraction since the last retry with more memory.
+        num_same_share_retries: The number of retries with the same GPU fraction since the last retry with more memory.
     """
 
     records: tuple[OomRecord, ...] = ()
@@ -160,7 +160,7 @@ def load_history(trial: Trial) -> TrialOomHistory:
 
 def save_history(trial: Trial, history: TrialOomHistory) -> None:
     """Save ``history`` with ``trial``, so that a restored trial keeps it."""
-    # Tune saves all attributes of a trial as JSON, with the experiment.
+    # When Tune saves the experiment, it saves all attributes of each trial as JSON.
     trial.oom_history = history.to_json()
     trial.invalidate_json_state()
 
@@ -171,25 +171,25 @@ _READ_TIMEOUT_S: Final = 10.0
 class OomRetryScheduler(WrappingScheduler):
     """Wraps a Tune scheduler and retries trials with more memory after out-of-memory errors.
 
-    The trial resumes from its latest checkpoint with a larger GPU fraction, or more host memory. The error does not
-    count as a failure: ``max_failures`` and ``fail_fast`` apply only to other errors. The failure is reported to the
-    inner scheduler only if that scheduler is HyperBand, or if memory ran out while the trial saved a checkpoint.
+    The trial resumes from its latest checkpoint with a larger GPU fraction, or more host memory. For
+    ``max_failures`` and ``fail_fast``, the error does not count as a failure. The failure is reported to the inner
+    scheduler only if that scheduler is HyperBand, or if memory ran out while the trial saved a checkpoint.
 
     Later trials with a similar config start with the memory of the retry. A config is similar if none of its whole
-    numbers is smaller than in the retried config, and all other entries, except fractions, are equal. A restored
-    experiment keeps this information.
+    numbers is smaller than in the retried config, and all other entries, except fractional numbers, are equal. If
+    Tune restores the experiment, the trials keep this memory.
 
-    If other trials filled the GPU and this trial was within its GPU fraction, it is first retried up to two times with
-    the same fraction.
+    If a trial was within its GPU fraction but other trials filled the GPU, it is first retried up to two times with the
+    same fraction.
 
     Args:
         inner: The scheduler that makes all other decisions. The default is Tune's ``FIFOScheduler``.
-        growth: The factor by which a trial's memory grows. A fraction is rounded up to the next equal part of a GPU.
+        growth: The factor by which a trial's memory grows. A GPU fraction is rounded up to the next fraction 1/k.
         max_gpus: The maximum number of GPUs of a trial. A trial that runs out of memory with this many GPUs fails with
             an error that explains the limit.
         memory_keys: A list of the config keys that affect the memory of a trial, such as ``["model/width"]`` for a
-            nested key; their values may be fractions. The default is all keys whose values are not fractions. If no
-            config of the first trials contains a key, the scheduler logs a warning.
+            nested key. The values may be fractional numbers. By default, all keys whose values are not fractional
+            numbers are used. If no config of the first trials contains a key, the scheduler logs a warning.
 
     Raises:
         InvalidResourcesError: ``growth`` is not above 1, ``max_gpus`` is not a valid number of GPUs, or
@@ -217,12 +217,12 @@ class OomRetryScheduler(WrappingScheduler):
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Add a trial. A new or restored trial gets the memory that the records require for its config."""
-        if trial in self._planned:  # the trial is requeued
+        if trial in self._planned:  # the trial was requeued
             save_experiment(tune_controller)
             super().on_trial_add(tune_controller, trial)
             return
         resources = trial.placement_group_factory
-        # Pass the planned request on, because Ray's ResourceChangingScheduler requires equal requests for all trials.
+        # Pass on the planned request, because Ray's ResourceChangingScheduler requires equal requests for all trials.
         trial.update_resources(planned_of(resources))
         super().on_trial_add(tune_controller, trial)
         self._planned[trial] = planned_of(trial.placement_group_factory)  # an inner PolicyScheduler may have changed it
@@ -237,16 +237,16 @@ class OomRetryScheduler(WrappingScheduler):
         trial.update_resources(self._planned[trial])
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Raise the memory of a trial that this scheduler requeued, and handle the failure like the base class."""
+        """Raise the memory of a trial that this scheduler requeued, and report the failure as the base class does."""
         if requeued_by(trial) is self:
             self._add_records(load_history(trial).records)
             trial.update_resources(self._planned[trial])
         super().on_trial_error(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Let the inner scheduler decide, but do not pause a trial for a change of resources that has no effect.
+        """Let the inner scheduler decide, but do not pause a trial for a resource change that has no effect.
 
-        A change has no effect if the trial already has these resources because its memory was raised.
+        A change has no effect if the trial already has the new resources because its memory was raised.
         """
         decision = super().on_trial_result(tune_controller, trial, result)
         for scheduler in nested_schedulers(self):
@@ -261,7 +261,7 @@ class OomRetryScheduler(WrappingScheduler):
         """Raise the memory of waiting trials according to the newest records, then let the inner scheduler choose."""
         if self._unchecked_keys and self._planned:
             for key, suggestion in unknown_keys(self._unchecked_keys, [each.config for each in self._planned]).items():
-                _logger.warning("memory_keys: no config of the first trials contains %r%s", key, suggestion)
+                _logger.warning("no config of the first trials contains the key %r of memory_keys%s", key, suggestion)
             self._unchecked_keys = ()
         if self._records:
             for trial in list(tune_controller.get_live_trials()):
@@ -278,7 +278,7 @@ class OomRetryScheduler(WrappingScheduler):
         return super().choose_trial_to_run(tune_controller)
 
     def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
-        """Store ``planned`` as the trial's planned request; return it with the memory that earlier errors require."""
+        """Store ``planned`` as the planned request, and return it with the memory that earlier errors require."""
         self._planned[trial] = planned
         return self._with_needed_memory(trial, planned)
 
@@ -296,7 +296,7 @@ class OomRetryScheduler(WrappingScheduler):
             case "leave_to_tune":
                 return False
             case "same_share":
-                _logger.warning("%s is retried with the same fraction because other trials had filled the GPU", trial)
+                _logger.warning("%s is retried with the same GPU fraction because other trials filled the GPU", trial)
                 history = history.model_copy(update={"num_same_share_retries": history.num_same_share_retries + 1})
             case "more_memory":
                 record = self._new_record(trial, out_of_memory)
@@ -309,7 +309,7 @@ class OomRetryScheduler(WrappingScheduler):
     def _new_record(self, trial: Trial, out_of_memory: OutOfMemory) -> OomRecord | None:
         reservation = reservation_of(trial.placement_group_factory)
         nodes = self._read_nodes()
-        if nodes is None:  # more memory might not fit on any node, and the trial would wait indefinitely
+        if nodes is None:  # more memory might not fit on any node, so the trial could stay pending indefinitely
             return None
         floor = next_floor(reservation, out_of_memory, growth=self._growth, max_gpus=self._max_gpus, nodes=nodes)
         _logger.warning(
@@ -342,7 +342,7 @@ class OomRetryScheduler(WrappingScheduler):
             needed = floor_for(memory_settings(trial.config, self._memory_keys), self._records)
             floor = limit_floor(needed, reservation_of(planned), max_gpus=self._max_gpus, nodes=self._nodes)
             raised = floor.apply_to(bundles)
-        except Exception:  # an error of an object in the config must not stop the other trials
+        except Exception:  # an error in an object of the config must not stop the other trials
             if trial not in self._warned:
                 _logger.exception(
                     "%s gets the planned memory, because comparing its config with earlier configs failed", trial
@@ -350,7 +350,13 @@ class OomRetryScheduler(WrappingScheduler):
             self._warned.add(trial)
             return planned
         if floor != needed and trial not in self._warned:
-            _logger.warning("%s needs %s according to earlier errors, but gets at most %s", trial, needed, floor)
+            _logger.warning(
+                "%s needs %s according to earlier out-of-memory errors, but gets %s, because max_gpus or the nodes do "
+                "not allow more",
+                trial,
+                needed,
+                floor_of(raised),
+            )
             self._warned.add(trial)
         return planned if raised == bundles else with_bundles(planned, raised)
 

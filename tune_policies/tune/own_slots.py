@@ -21,11 +21,11 @@ from tune_policies.values.resources import Resources
 
 
 class OwnSlot(NamedTuple):
-    """The slot of a trial whose config or own request determines its resources.
+    """The slot of a trial whose resources depend on its config or on its own request.
 
     Attributes:
         slot: The slot, with the number of such trials that may run at once.
-        factory: The resource request to Ray.
+        factory: The resource request that is passed to Ray.
     """
 
     slot: TrialSlot
@@ -33,14 +33,14 @@ class OwnSlot(NamedTuple):
 
 
 _MOST_GROUPS: Final = 1000
-"""The upper limit for the number of concurrent trials with several bundles."""
+"""The maximum number of concurrent trials with several bundles."""
 
 
 def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapacity) -> TrialSlot:
     """Return the slot of a trial that requests several bundles.
 
     The slot contains the resources of the trial's own process and the number of such trials that run at once. The
-    amounts in the bundles do not change. The plan determines their nodes and device type.
+    amounts in the bundles do not change. The plan determines the nodes and the device type of the bundles.
 
     Args:
         plan: The plan of the policy.
@@ -58,7 +58,7 @@ def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapaci
     if not fitting:
         raise InvalidResourcesError(
             f"the policy plans trials {'without' if devices else 'with'} a GPU, but the trainable reserves "
-            f"{asked}: use {'a policy with GPUs' if devices else 'CpuPolicy'}, or change its request"
+            f"{asked}. Use {'a policy with GPUs' if devices else 'CpuPolicy'}, or change the trainable's request"
         )
     slot = fitting[0]
     if slot.label_selector:

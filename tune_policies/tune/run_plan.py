@@ -62,7 +62,7 @@ class NodeWatch:
         self._reading: BackgroundTask[tuple[Hashable, ClusterCapacity] | None] = BackgroundTask()
 
     def read_now(self) -> ClusterCapacity | None:
-        """Read the nodes as the baseline for later readings; return ``None`` if they cannot be read in time."""
+        """Read and return the nodes, or ``None`` if they cannot be read in time. Later readings detect changes."""
         try:
             self._known, capacity = _read_nodes()
         except ProbeError as error:
@@ -92,7 +92,7 @@ class NodeWatch:
 
 
 def _read_nodes() -> tuple[Hashable, ClusterCapacity]:
-    """Return a signature that changes with the nodes, and the nodes in Ray's GCS."""
+    """Return a signature that changes if any node changes, and the nodes in Ray's GCS."""
     capacity = ClusterCapacity(nodes=read_cluster_state(_READ_TIMEOUT_S).nodes)
     signature = frozenset(
         (node.node_id, tuple(sorted(node.resources.ticks.items())), tuple(sorted(node.labels.items())))
@@ -105,12 +105,12 @@ def lost_node(error: object) -> str | None:
     """Return the ID of the dead node on which a trial or one of its Train workers ran, or ``None``.
 
     Ray takes seconds to mark a killed node as dead (``health_check_period_ms``), but the node's trials fail
-    immediately. So if Ray still reports the node as alive, this function tries to connect to its raylet.
+    immediately. Therefore, if Ray still reports the node as alive, this function tries to connect to its raylet.
     """
     actor_ids = [*dead_actors(error)]
     if not actor_ids:
         return None
-    # If Ray does not answer in time, the failure counts, as it does in Tune.
+    # If Ray does not answer in time, the failure counts as a failure of the trial, as in Tune.
     return _read_or_none(lambda: _dead_node_of(actor_ids), "whether a trial was lost with its node")
 
 
@@ -168,11 +168,11 @@ class PlanChange(Value):
 
 
 class RunPlan:
-    """The plan of a run.
+    """The plan of a run, and the placements of its slots on the current nodes.
 
-    A policy plans again when nodes are added, removed or changed. A plan that is passed instead of a policy does not
-    change. The constructor plans on the program's cluster and prints the plan. The nodes are read every ``interval_s``
-    seconds. The run ends if no plan is feasible for ``wait_for_nodes_s`` seconds.
+    A policy creates a new plan when nodes are added, removed or changed. A plan that is passed instead of a policy does
+    not change. With a policy, the constructor plans on the program's cluster and prints the plan. The nodes are read
+    every ``interval_s`` seconds. The run ends if no plan is feasible for ``wait_for_nodes_s`` seconds.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
@@ -209,7 +209,7 @@ class RunPlan:
 
     @property
     def placements(self) -> list[Placement]:
-        """The placements of the slots, better types first, except those on nodes that have just lost a trial."""
+        """The placements of the slots, better types first, without placements on recently lost nodes."""
         since_s = time.monotonic() - _AVOID_LOST_NODE_S
         lost = {node_id for node_id, at_s in self._lost_nodes.items() if at_s > since_s}
         return [placement for placement in self._placements or () if not lost & placement.nodes]
@@ -238,10 +238,10 @@ class RunPlan:
         """Return the slot of a trial with ``config`` under a plan that depends on configs.
 
         Raises:
-            InfeasibleRequestError: The config needs more than any slot has.
+            InfeasibleRequestError: The config needs more resources than any slot has.
         """
         slot = self.plan.slot_for(config)
-        key = id(slot)  # must be fast, because each step of a run looks up the slots of all waiting trials
+        key = id(slot)  # a fast key, because each step of a run looks up the slots of all waiting trials
         if key not in self._own_slots:
             self._own_slots[key] = OwnSlot(slot, slot.placement_group_factory())
             if self.plan.by_config is not None and (why := self.plan.by_config.why_unknown(config)) is not None:
@@ -263,7 +263,7 @@ class RunPlan:
                     raise
                 raise InfeasibleRequestError(
                     asked="the devices of its bundles",
-                    offered="the remaining nodes have none",
+                    offered="the remaining nodes have no such devices",
                     short_of="GPU",
                     suggestion="Add nodes, and resume the run.",
                 ) from error
@@ -274,7 +274,9 @@ class RunPlan:
         return self._own_slots[asked]
 
     def slot_without_device(self) -> OwnSlot:
-        """Return the slot for a trial that cannot use its device, from the first feasible choice without a device.
+        """Return the slot for a trial that cannot use its device.
+
+        The slot is from the policy's first feasible choice without a device.
 
         Raises:
             InfeasibleRequestError: No choice without a device fits.
@@ -292,7 +294,10 @@ class RunPlan:
                     self._own_slots[_WITHOUT_DEVICE] = OwnSlot(slot, slot.placement_group_factory())
                     return self._own_slots[_WITHOUT_DEVICE]
             raise InfeasibleRequestError(
-                "a slot without a device", "no choice of the policy has one", "CPU", "Add a choice: | CpuPolicy()."
+                asked="a slot without a device",
+                offered="the policy has no feasible choice without a device",
+                short_of="CPU",
+                suggestion="Add a choice without a device to the policy, such as | CpuPolicy().",
             ) from (errors[-1] if errors else None)
         return self._own_slots[_WITHOUT_DEVICE]
 
@@ -302,7 +307,7 @@ class RunPlan:
         return self._probed
 
     def _used_as_at_start(self, capacity: ClusterCapacity) -> ClusterCapacity:
-        """Return ``capacity``, with only the resources that were in use at the start of the run marked as in use.
+        """Return ``capacity`` with the resources in use at the start of the run instead of the resources in use now.
 
         The current use would include the run's own trials.
         """
@@ -311,7 +316,7 @@ class RunPlan:
         )
 
     def follow_nodes(self) -> bool:
-        """Update the plan if the nodes changed; return whether the placements changed. Only the first call blocks."""
+        """Update the plan if nodes changed, and return whether the placements changed. Only the first call blocks."""
         if self._policy is not None or len(self.plan.slots) > 1:
             if self._capacity is None:
                 self._capacity = self._watch.read_now() or ClusterCapacity()
@@ -352,7 +357,7 @@ class RunPlan:
         """Start no trial until nodes are added, and end the run with ``error`` after ``wait_for_nodes_s`` seconds."""
         if self._infeasible is None:
             self._infeasible_since_s = time.monotonic()
-            text = f"{why}: no plan is feasible, and no trial starts until nodes are added: {error}"
+            text = f"{why}. No plan is feasible, so no trial starts until nodes are added: {error}"
             _logger.warning("%s", text)
             self.changes.append(PlanChange(at_s=time.time(), plan=self.plan, why=text))
         self._infeasible = error
@@ -373,9 +378,9 @@ class RunPlan:
         if not placements:
             error = InfeasibleRequestError(
                 asked=" or ".join(map(str, slots)),
-                offered="no remaining node has room for it",
+                offered="no remaining node has room for such a trial",
                 short_of=self.plan.limited_by,
-                suggestion="Add nodes, or give PolicyScheduler a policy instead of a plan, and resume the run.",
+                suggestion="Add nodes, or pass a policy instead of a plan to PolicyScheduler, and resume the run.",
             )
             self.wait_for_nodes(error, "nodes were removed")
         return placements
@@ -394,15 +399,15 @@ def _describe_change(before: ClusterCapacity | None, after: ClusterCapacity) -> 
 
 
 def check_versions(measured_with: Mapping[str, str]) -> None:
-    """Check that the installed versions are the versions of a measurement.
+    """Check that a measurement used the installed package versions.
 
     Packages that are not installed where the driver runs are not checked.
 
     Args:
-        measured_with: The version of each package, by its name.
+        measured_with: The version of each package in the measurement, keyed by package name.
 
     Raises:
-        InvalidResourcesError: The installed version of a package differs from the measured version.
+        InvalidResourcesError: The installed version of a package differs from the version in the measurement.
     """
     others = [
         f"{name} {measured} ({found} is installed)"
@@ -411,7 +416,7 @@ def check_versions(measured_with: Mapping[str, str]) -> None:
     ]
     if others:
         raise InvalidResourcesError(
-            f"the plan uses a decision that was measured with {', '.join(others)}: measure again with the installed "
+            f"the plan uses a decision that was measured with {', '.join(others)}. Measure again with the installed "
             "versions, or pass accept_other_versions=True to BenchmarkedPolicy"
         )
 

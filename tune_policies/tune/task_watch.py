@@ -25,29 +25,30 @@ from tune_policies.values.errors import RayVersionError
 from tune_policies.values.resources import amount_of, format_amount, to_ticks
 
 Amounts = Mapping[str, float]
-"""The resource amounts of a node or of a task's request, by Ray's resource names."""
+"""The resource amounts of a node or of a task's request, keyed by Ray's resource names."""
 
 _GROUP: Final = re.compile(r"(.+)_group_([0-9a-f]{36})")
-"""The name of a node's resource for all bundles of one group. Names for single bundles have an index before the ID."""
+"""Matches a resource for all bundles of a placement group. Resources of single bundles have an index before the ID."""
 
 _MIN_WAIT_S: Final = 5.0
-"""How long tasks must wait before a warning, in seconds. Tasks may take a moment to start after a trial ended."""
+"""How long tasks must wait before a warning, in seconds. Tasks may take a moment to start after a trial ends."""
 
 _REPEAT_S: Final = 60.0
-"""The interval between repeated warnings in seconds, as in Ray. Another run may have started in the meantime."""
+"""The interval between repeated warnings in seconds, as in Ray. Another run may have started since the last warning."""
 
 
 def starved_requests(nodes: Sequence[Amounts], waiting: Iterable[Amounts], job_id: str) -> list[Amounts]:
     """Return the requests that wait for resources reserved by this program's placement groups.
 
-    Two kinds of requests are omitted. If a request fits on a node beside all groups, its tasks start soon. If a request
-    would not fit on any node even without this program's groups, it waits for other programs or for a new node.
+    A request that fits on a node in addition to all placement groups is omitted, because its tasks start soon. A
+    request that would not fit on any node even without this program's placement groups is also omitted, because it
+    waits for other programs or for a new node.
 
     Args:
-        nodes: The resources of each alive node, including the resources of placement groups, but without the resources
-            of long-lived actors outside of placement groups.
+        nodes: The resources of each alive node, including resources of placement groups, but excluding resources that
+            long-lived actors outside of placement groups use.
         waiting: The resource request of each kind of waiting task and actor.
-        job_id: The program's Ray job ID in hexadecimal. The IDs of its placement groups end with it.
+        job_id: The program's Ray job ID in hexadecimal. The IDs of the program's placement groups end with this ID.
     """
     without_any, without_own = [], []
     for node in nodes:
@@ -75,7 +76,7 @@ def _has_room(ticks: Mapping[str, int], request: Amounts) -> bool:
 
 
 class StarvedTasks:
-    """Tracks how long tasks have waited for reserved resources, and when the user was warned. Callers pass the time."""
+    """Tracks how long tasks have waited for reserved resources, and when the user was warned."""
 
     def __init__(self) -> None:
         self._since_s: dict[frozenset[tuple[str, float]], float] = {}
@@ -105,10 +106,10 @@ def _message(request: Amounts, waited_s: float, held: Amounts) -> str:
     )
     beside = ", ".join(amount_of(amount, name) for name, amount in sorted(actors.items()))
     return (
-        f"tasks that need {needs} have waited for {waited_s:.0f} s because this program's trials and Train workers"
-        f"{', and long-lived actors,' if actors else ''} have reserved them on every node. Tasks of Ray Data run "
-        "outside the reservations of trials, so they wait until a trial ends, and indefinitely if the trials wait for "
-        f"them. Leave room for them{f', and for the actors, which use {beside}' if actors else ''}: plan with "
+        f"tasks that need {needs} have waited for {waited_s:.0f} s because {'long-lived actors and ' if actors else ''}"
+        "this program's trials and Train workers have reserved these resources on every node. Tasks of Ray Data run "
+        "outside the reservations of trials, so they wait until a trial ends, or indefinitely if the trials wait for "
+        f"them. To leave room for these tasks{f' and for the actors, which use {beside}' if actors else ''}, plan with "
         f"ReservingPolicy(policy{room})"
     )
 
@@ -129,7 +130,7 @@ _watch: "_TaskWatch | None" = None
 
 
 def watch_tasks() -> None:
-    """Start to watch for starved tasks of a run, or extend the running watch. This function does not wait."""
+    """Start watching for starved tasks of a run, or extend the running watch. This function does not wait."""
     global _watch
     with _lock:
         if _watch is None or not _watch.extend():
@@ -154,7 +155,7 @@ class _TaskWatch(threading.Thread):
         self._needed_until_s = time.monotonic() + _WATCH_ON_S
 
     def extend(self) -> bool:
-        """Extend the watch; return ``False`` if it has ended."""
+        """Extend the watch, and return whether it is still running."""
         self._needed_until_s = time.monotonic() + _WATCH_ON_S
         return self.is_alive() and not self.stop.is_set()
 
@@ -177,14 +178,14 @@ class _TaskWatch(threading.Thread):
                 _logger.debug("the waiting tasks could not be read: %s", error)
 
     def _read(self, tasks: StarvedTasks) -> bool:
-        """Log warnings about starved tasks; return whether the program still has placement groups."""
+        """Log warnings about starved tasks, and return whether the program still has placement groups."""
         job_id = ray.get_runtime_context().get_job_id()
         demand = read_demand(_READ_TIMEOUT_S)
         totals = demand.node_totals
         if not any(name.endswith(job_id) and "_group_" in name for node in totals.values() for name in node):
             return False
         self._needed_until_s = time.monotonic() + _WATCH_ON_S
-        waiting = () if demand.is_growing else demand.waiting  # the autoscaler is launching nodes for them
+        waiting = () if demand.is_growing else demand.waiting  # the autoscaler is launching nodes for these requests
         held = _remove_actors_from(totals, job_id) if waiting else {}
         for text in tasks.read(starved_requests([*totals.values()], waiting, job_id), time.monotonic(), held):
             _logger.warning("%s", text)
@@ -192,7 +193,7 @@ class _TaskWatch(threading.Thread):
 
 
 def _remove_actors_from(node_totals: Mapping[str, dict[str, float]], job_id: str) -> dict[str, float]:
-    """Subtract the resources of long-lived actors outside of all groups, such as Ray Serve's, and return their sum."""
+    """Subtract the resources of long-lived actors outside of placement groups, and return their sum."""
     held: defaultdict[str, float] = defaultdict(float)
     for actor in living_actors():
         node = node_totals.get(actor.node_id, {})

@@ -30,8 +30,8 @@ class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no typ
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Report the failure to the inner scheduler, unless this scheduler requeued the trial and hides the failure."""
-        # HyperBand's brackets cannot contain a trial that is pending again after it reached its milestone. So HyperBand
-        # gets the failure, removes the trial and adds it again, as it does for every trial that Tune retries.
+        # HyperBand's brackets cannot contain a trial that is pending again after it reached its milestone. Therefore,
+        # HyperBand gets the failure, removes the trial and adds it again, as it does for every trial that Tune retries.
         is_hidden = requeued_by(trial) is self and not (
             was_saving(trial) or any(isinstance(each, HyperBandScheduler) for each in nested_schedulers(self))
         )

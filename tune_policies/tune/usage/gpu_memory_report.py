@@ -25,8 +25,8 @@ from .gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage, has_assumed_
 from .resource_usage import ResourceUsage, resource_usage_view
 
 _NOTHING_REPORTED: Final = (
-    "no trial reported its GPU memory: only trials that have a GPU and run under a PolicyScheduler do. With "
-    "resources_per_trial alone, nothing limits a trial's GPU memory"
+    "no trial reported its GPU memory. Only trials that have a GPU and run under a PolicyScheduler report it. With "
+    "resources_per_trial alone, a trial's GPU memory is not limited"
 )
 
 HEADROOM: Final = 0.1
@@ -34,7 +34,7 @@ HEADROOM: Final = 0.1
 
 
 class Verdict(Enum):
-    """Whether a process stayed within its GPU fraction."""
+    """Whether a process stayed within its GPU fraction, exceeded it, or ran out of memory."""
 
     WITHIN = "within its fraction"
     BEYOND = "beyond its fraction"
@@ -56,7 +56,7 @@ def device_bytes(usage: GpuMemoryUsage) -> int | None:
 
 
 def share_or_device_bytes(usage: GpuMemoryUsage) -> int:
-    """Return the memory of the GPU fraction, or else of the device, in bytes; 0 if neither is known."""
+    """Return the memory of the GPU fraction, or else of the device, in bytes, or 0 if neither is known."""
     return usage.share_bytes or device_bytes(usage) or 0
 
 
@@ -89,38 +89,39 @@ def _advise_on_size(trials: list[TrialUsage]) -> Iterator[str]:
 
 
 def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> Iterator[str]:
-    """Yield advice on trials with the same GPU fraction of devices of the same size."""
+    """Yield advice on trials with the same GPU fraction and the same device memory."""
     now = TICKS // to_ticks(gpus) if gpus < 1 else 1
     share = usages[0].share_bytes or device
     ran_out = sum(usage.num_ooms > 0 for usage in usages)
     if ran_out:
-        has = f"{ran_out} of {counted(len(usages), 'trial')} ran out of {_gib(share)} GiB"
-        fewer = f": run {_trials_per_gpu(now - 1)} instead of {now}"
-        yield has + (fewer if now > 1 else ", a whole GPU: use a larger GPU")
+        has = f"{ran_out} of {counted(len(usages), 'trial')} ran out of memory with {_gib(share)} GiB"
+        fewer = f", so run {_trials_per_gpu(now - 1)} instead of {now}"
+        yield has + (fewer if now > 1 else ", a whole GPU, so use a GPU with more memory")
         return
     needs = [need for need in (needed_bytes(usage) for usage in usages) if need]
     if not needs or gpus > 1:
         return  # the memory use of each single GPU is not known
     peak = max(needs)
     fit = min(int(device / (peak * (1 + HEADROOM))), TICKS)
-    text = f"peak {_gib(peak)} of {_gib(share)} GiB"
+    text = f"the peak was {_gib(peak)} of {_gib(share)} GiB"
     if fit > now:
-        yield f"{text}: run {_trials_per_gpu(fit)} instead of {now}"
+        yield f"{text}, so run {_trials_per_gpu(fit)} instead of {now}"
     elif fit < now:
-        yield f"{text}, with little to spare: run {_trials_per_gpu(max(1, fit))} instead of {now}" if now > 1 else text
+        fewer = f", with too little headroom, so run {_trials_per_gpu(max(1, fit))} instead of {now}"
+        yield text + (fewer if now > 1 else "")
     else:
-        yield f"{text}: {_trials_per_gpu(now)} is right"
+        yield f"{text}, so keep {_trials_per_gpu(now)}"
 
 
 def _advise_on_retries(trials: list[TrialUsage]) -> Iterator[str]:
-    """Yield sentences about trials that ran out of memory with a fraction and fit in a larger one."""
+    """Yield sentences about trials that ran out of memory with one GPU fraction, but not with a larger fraction."""
     fitted: dict[tuple[str, str], list[TrialUsage]] = defaultdict(list)
     for trial in trials:
         ran_out_of = [usage for usage in trial.of_smaller_shares if usage.num_ooms]
         if ran_out_of and trial.usage and not trial.usage.num_ooms:
             fitted[_share(ran_out_of[-1]), _share(trial.usage)].append(trial)
     for (small, large), chosen in sorted(fitted.items()):
-        yield f"{counted(len(chosen), 'trial')} ran out of {small} and fit in {large}: {_names(chosen)}"
+        yield f"{counted(len(chosen), 'trial')} ran out of memory with {small}, but not with {large}: {_names(chosen)}"
 
 
 def _advise_on_problems(trials: list[TrialUsage]) -> Iterator[str]:
@@ -134,7 +135,7 @@ def _advise_on_problems(trials: list[TrialUsage]) -> Iterator[str]:
     loose = [trial for trial in trials if any(usage.not_enforceable for usage in trial.usages)]
     if loose:
         frameworks = sorted({name for trial in loose for usage in trial.usages for name in usage.not_enforceable})
-        yield f"no limit for {', '.join(frameworks)}: {_names(loose)}"
+        yield f"the GPU memory of {', '.join(frameworks)} was not limited: {_names(loose)}"
     yield from dict.fromkeys(warning for trial in trials for usage in trial.usages for warning in usage.warnings)
 
 
@@ -156,7 +157,7 @@ def _gib(amount: int) -> str:
 
 
 _BAR: Final = 40
-"""The length of a full bar, which represents the whole GPU fraction, in characters."""
+"""The length of the bar for a whole GPU fraction, in characters."""
 
 
 def _is_without_gpus(run: RunUsage, record: ResourceUsage | None) -> bool:
@@ -229,16 +230,16 @@ _COLOURS: Final = {Verdict.WITHIN: "#4878a8", Verdict.BEYOND: "#c44e52", Verdict
 
 
 def plot_usage(run: RunUsage, file: Path, *, force: bool = False) -> None:
-    """Write the plot to ``file``, in the format of its suffix, such as ``.png`` or ``.svg``.
+    """Plot the GPU memory of each trial to ``file``, in the format of its suffix, such as ``.png`` or ``.svg``.
 
     Raises:
-        InvalidResourcesError: matplotlib is not installed, there is nothing to plot, or ``file`` exists (``force``
-            replaces it) or cannot be written.
+        InvalidResourcesError: matplotlib is not installed, there is nothing to plot, ``file`` exists and ``force`` is
+            false, or ``file`` cannot be written.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise InvalidResourcesError("a plot needs matplotlib: pip install 'tune-policies[bench]'") from error
+        raise InvalidResourcesError("a plot requires matplotlib. Run: pip install 'tune-policies[bench]'") from error
     rows = [(trial.name, trial.usage) for trial in run.trials if trial.usage and needed_bytes(trial.usage)]
     if not rows:
         raise InvalidResourcesError("no trial reported its GPU memory, so there is nothing to plot")

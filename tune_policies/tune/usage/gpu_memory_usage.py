@@ -26,10 +26,10 @@ GPU_MEMORY_KEY: Final = "gpu_memory"
 """The key of the GPU memory record in each result of a trial."""
 
 USAGE_NOTE: Final = f"{GPU_MEMORY_KEY}: "
-"""The prefix of the line in an error that contains the trial's record as JSON."""
+"""The prefix of the line with the trial's record as JSON in an error message."""
 
 WORKER_FILES: Final = f"{GPU_MEMORY_KEY}-*.json"
-"""The pattern of the files with the records of processes, in the folder of a run or a trial."""
+"""The name pattern of the files with the records of processes, in the folder of a run or a trial."""
 
 ASSUMED: Final = "the reserved peak and an overhead that is only assumed"
 """The source of ``share_kept`` if the driver does not report memory per process and the overhead was not measured."""
@@ -47,7 +47,7 @@ def _from_named_lines(value: object) -> object:
 
 
 _Texts = Annotated[tuple[str, ...], BeforeValidator(_from_lines)]
-"""Several texts, which are joined as the lines of one text in a result."""
+"""Several texts. In a result, they are the lines of one string."""
 
 
 class GpuMemoryUsage(Value):
@@ -55,21 +55,21 @@ class GpuMemoryUsage(Value):
 
     Attributes:
         pid: The ID of the process.
-        gpus: The number of GPUs of the process, possibly a fraction; ``None``: not known.
-        device_bytes: The memory of one of its devices, in bytes; ``None``: not known.
-        share_bytes: The memory of its GPU fraction, in bytes; ``None`` for whole GPUs, or if it is not known.
-        limit_bytes: The limit of each framework's allocator in bytes, by framework.
-        peak_allocated_bytes: The peak memory of tensors, in bytes; ``None``: not known.
-        peak_reserved_bytes: The peak memory that allocators reserved, in bytes; ``None``: not known.
-        process_bytes: The memory of the process as reported by the driver, in bytes; ``None``: not known.
-        overhead_bytes: The memory of frameworks outside their allocators, in bytes; ``None``: not known.
+        gpus: The number or fraction of GPUs of the process, or ``None`` if it is not known.
+        device_bytes: The memory of one device of the process, in bytes, or ``None`` if it is not known.
+        share_bytes: The memory of its GPU fraction, in bytes, or ``None`` for whole GPUs or if it is not known.
+        limit_bytes: The limit of each framework's allocator in bytes, keyed by framework.
+        peak_allocated_bytes: The peak memory of tensors, in bytes, or ``None`` if it is not known.
+        peak_reserved_bytes: The peak memory that allocators reserved, in bytes, or ``None`` if it is not known.
+        process_bytes: The memory of the process as reported by the driver, in bytes, or ``None`` if it is not known.
+        overhead_bytes: The memory of frameworks outside their allocators, in bytes, or ``None`` if it is not known.
         num_ooms: The number of allocations that failed because memory ran out.
-        share_kept: Whether the process stayed within ``share_bytes``; ``None``: not known.
+        share_kept: Whether the process stayed within ``share_bytes``, or ``None`` if it is not known.
         left_over_bytes: The memory that an earlier trial in this process did not release, in bytes.
-        isolation: The mechanism that enforces the limit, such as ``"framework"`` or ``"mps"``; ``None``: no limit.
+        isolation: The mechanism that enforces the limit, such as ``"framework"`` or ``"mps"``. ``None`` means no limit.
         not_enforceable: The frameworks in use that cannot limit their memory.
-        warnings: Reasons why a limit is not enforced if the user chose to continue anyway, and other notes.
-        sources: How each field was measured, by the name of the field.
+        warnings: Notes, for example why a limit is not enforced if the user allowed unenforced limits.
+        sources: How each field was measured, keyed by field name.
     """
 
     pid: Count | None = None
@@ -90,7 +90,7 @@ class GpuMemoryUsage(Value):
     sources: Annotated[dict[str, str], BeforeValidator(_from_named_lines)] = Field(default_factory=dict)
 
     def to_result(self) -> dict[str, Any]:
-        """Return the record for a result. It always has the same keys, and each value is a number or a string.
+        """Return the record for a result. It always has the same keys, and no value is a list or a dictionary.
 
         Lists are joined into strings, because TensorBoard's logger plots lists and warns about strings in
         them. ``progress.csv`` has columns only for the keys of the first result, even if the trial continues with
@@ -107,7 +107,7 @@ class GpuMemoryUsage(Value):
 
 
 def needed_bytes(usage: GpuMemoryUsage) -> int | None:
-    """Return the peak memory of the process in bytes, including the overhead of frameworks; ``None``: not known."""
+    """Return the peak memory of the process, including overhead, in bytes, or ``None`` if it is not known."""
     peak = usage.peak_allocated_bytes if usage.peak_reserved_bytes is None else usage.peak_reserved_bytes
     amounts = (peak and peak + (usage.overhead_bytes or 0), usage.process_bytes)
     return max((amount for amount in amounts if amount), default=usage.process_bytes)
@@ -119,7 +119,7 @@ def has_assumed_overhead(usage: GpuMemoryUsage) -> bool:
 
 
 def worker_file(rank: int, pid: int) -> str:
-    """Return the name of a worker's file. It contains the process ID, which changes if the worker restarts."""
+    """Return the name of a worker's file. The name contains the process ID, which changes if the worker restarts."""
     return WORKER_FILES.replace("*", f"{rank}-{pid}")
 
 
@@ -147,7 +147,7 @@ class TrialUsage(Value):
 
     Attributes:
         name: The name of the trial's folder, without the time suffix.
-        usage: The record for its largest GPU fraction; ``None`` if there is no record, for instance without a GPU.
+        usage: The record for its largest GPU fraction, or ``None`` if there is no record, for instance without a GPU.
         of_smaller_shares: The records for smaller fractions, smallest first.
     """
 
@@ -162,7 +162,7 @@ class TrialUsage(Value):
 
 
 class RunUsage(ShownValue):
-    """The GPU memory that the trials of one run used, sorted by name."""
+    """The GPU memory that the trials of one run used. The trials are sorted by name."""
 
     _view: ClassVar = "tune_policies.tune.usage.gpu_memory_report:usage_view"
 
@@ -188,9 +188,9 @@ def read_usage(folder: Path) -> RunUsage:
         InvalidResourcesError: ``folder`` is none of these folders.
     """
     if not folder.is_dir():
-        raise InvalidResourcesError(f"{folder} is not a folder: pass the results folder of a Tune or Train run")
+        raise InvalidResourcesError(f"{folder} is not a folder. Pass the results folder of a Tune or Train run")
     if not _is_trial(folder) and (any(folder.glob(WORKER_FILES)) or (folder / _TRAIN_RESULTS).is_file()):
-        # The subfolders are checkpoints. Ray stores metrics only for checkpoints, and only those of the first worker.
+        # The subfolders are checkpoints. Ray stores only the metrics of the first worker, and only for checkpoints.
         reported = [*_usages_in_checkpoints(folder / _TRAIN_RESULTS), *_usages_in_worker_files(folder)]
         return RunUsage(trials=(_trial_usage(folder.resolve().name, reported),))
     trials = [child for child in sorted(folder.iterdir()) if _is_trial(child)]
@@ -198,13 +198,17 @@ def read_usage(folder: Path) -> RunUsage:
         trials = [folder]
     if not trials:
         raise InvalidResourcesError(
-            f"{folder} contains no results of Tune or Train: pass a folder that contains a folder for each trial"
+            f"{folder} contains no results of Tune or Train. Pass a folder that contains a folder for each trial"
         )
     return RunUsage(trials=tuple(_trial_usage(trial.resolve().name, _usages_of_trial(trial)) for trial in trials))
 
 
 def merge_usages(found: Sequence[GpuMemoryUsage]) -> GpuMemoryUsage:
-    """Merge the records of one GPU fraction: peaks by maximum, failed allocations by sum, most others by last value."""
+    """Merge the records of one GPU fraction into one record.
+
+    The result contains the maximum of each peak, the sum of failed allocations and, in most other fields, the last
+    value.
+    """
     changes: dict[str, Any] = {}
     for name in _GROWING_FIELDS:
         amounts = [amount for amount in (getattr(usage, name) for usage in found) if amount is not None]

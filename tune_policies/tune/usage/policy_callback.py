@@ -1,6 +1,6 @@
 """A Tune callback that prints and saves the resource use of a run.
 
-``run_monitor`` computes the resource use. This module provides the clock, threads and files for it.
+``run_monitor`` computes the resource use. This module reads the clock, runs background threads and writes the files.
 """
 
 import functools
@@ -65,8 +65,8 @@ def _in_run(hook: _Hook) -> _Hook:
             hook(self, self._run, *args, **kwargs)
         except Exception as error:  # an error in the callback must not end the run
             self._failed_hooks.add(hook.__name__)
-            self._run.warn(f"the counts are not complete because {hook.__name__} failed: {error}")
-            _logger.exception("the counts of the resource use are not complete: %s failed", hook.__name__)
+            self._run.warn(f"the counts are not complete, because {hook.__name__} failed: {error}")
+            _logger.exception("the counts of the resource use are not complete, because %s failed", hook.__name__)
 
     return guarded
 
@@ -133,7 +133,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         plan = self._plan if scheduler is None else scheduler.plan
         if plan is None:
             raise InvalidResourcesError(
-                "PolicyCallback has no plan: start the run with scheduler=PolicyScheduler(policy), or pass the plan"
+                "PolicyCallback has no plan. Start the run with scheduler=PolicyScheduler(policy), or pass a plan"
             )
         self._storage = trials[0].storage
         self._run = RunMonitor(plan, scheduler, self._num_trials, self._latest_record())
@@ -175,7 +175,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     def on_experiment_end(self, trials: Sequence[Any], **info: Any) -> None:
         """Print the resource use and write it to its file."""
-        self._begin(trials)  # Tune ran no step if no trial was left to run
+        self._begin(trials)  # if no trial was left to run, Tune ran no step
         self._end(trials)
 
     @_in_run
@@ -236,7 +236,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         is_done = self._writing.wait(max(0.1, deadline_s - time.monotonic()))
         failure = self._writing.take()
         if not is_done or failure is not None:
-            why = failure if is_done else f"not done within {_END_TIMEOUT_S:g} s"
+            why = failure if is_done else f"writing was not completed within {_END_TIMEOUT_S:g} s"
             _logger.warning("%s could not be written: %s", USAGE_FILE, why)
 
     # Hooks for trials.
@@ -305,7 +305,7 @@ _V = TypeVar("_V", bound=Value)
 
 
 def _value_of(kind: type[_V], data: object) -> _V | None:
-    """Return ``data`` as ``kind``, or ``None`` if it is missing or is unrelated data that the user reported."""
+    """Parse ``data`` as ``kind``. Return ``None`` if it is missing, or if a user reported other data under its key."""
     try:
         return None if data is None else kind.from_dict(data)
     except InvalidResourcesError:

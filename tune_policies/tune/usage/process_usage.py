@@ -19,7 +19,7 @@ _SHORTEST_S: Final = 2.0
 """The minimum duration of a trial in seconds. Shorter trials are ignored, because imports take most of their time."""
 
 _LOW: Final = 0.5
-"""The maximum used fraction of the CPUs, or of the GPU's time, for which a smaller slot is advised."""
+"""A smaller slot is advised only if trials used at most this fraction of the CPUs, or of the GPU's time."""
 
 
 class ProcessUsage(Value):
@@ -30,8 +30,8 @@ class ProcessUsage(Value):
         cpus: The number of reserved CPUs.
         cpu_s: CPU time of the process and its children, in seconds.
         host_memory_bytes: The peak host memory of the process and its children, in bytes.
-        gpu_utilization: The mean fraction of time, from 0 to 1, in which the GPUs of the process were busy, also with
-            the work of other processes. ``None``: not known.
+        gpu_utilization: The mean fraction of time, from 0 to 1, in which the GPUs of the process were busy, including
+            work of other processes, or ``None`` if it is not known.
     """
 
     elapsed_s: float
@@ -45,12 +45,12 @@ class SlotUse(Value):
     """The resources that the trials in one slot type used.
 
     Attributes:
-        num_trials: The number of trials that reported their use and ran long enough.
+        num_trials: The number of trials that reported their use and ran for at least 2 s.
         cpus: The number of CPUs reserved for each process.
         used_cpus: The mean number of CPUs that a process used.
-        host_memory_bytes: The largest peak of a trial, in bytes.
-        gpu_utilization: The mean GPU utilization of the trials, from 0 to 1; ``None``: not known.
-        gpu_memory_bytes: The largest peak of GPU memory, in bytes; ``None``: not known.
+        host_memory_bytes: The largest peak host memory of a trial, in bytes.
+        gpu_utilization: The mean GPU utilization of the trials, from 0 to 1, or ``None`` if it is not known.
+        gpu_memory_bytes: The largest peak GPU memory of a trial, in bytes, or ``None`` if it is not known.
     """
 
     num_trials: Count
@@ -73,9 +73,9 @@ class SlotUse(Value):
 
 
 def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | None:
-    """Return the use of a slot type, or ``None`` if no trial ran long enough.
+    """Return the use of a slot type, or ``None`` if no trial ran for at least 2 s.
 
-    ``usages`` contains the last usage of each trial and the GPU memory that it needs, in bytes (``None``: not known).
+    ``usages`` contains the last usage of each trial and its GPU memory in bytes, or ``None`` if that is not known.
     """
     long = [(usage, gpu_bytes) for usage, gpu_bytes in usages if usage.elapsed_s >= _SHORTEST_S]
     if not long:
@@ -91,14 +91,14 @@ def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | 
 
 
 def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int) -> str:
-    """Return a sentence that suggests a policy which runs more such trials at once.
+    """Return a sentence that suggests a policy that would run more of these trials concurrently.
 
     Return ``""`` if the measured use does not support a suggestion.
 
     Args:
         use: The use of the slot type.
         gpus: The number of GPUs of a trial.
-        device_bytes: The memory of the GPU in bytes; ``None``: not known.
+        device_bytes: The memory of the GPU in bytes, or ``None`` if it is not known.
         at_once: The number of slots of the type.
     """
     if gpus > 1:
@@ -109,7 +109,7 @@ def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int)
         if use.used_cpus > _LOW * use.cpus or more <= at_once:
             return ""
         memory = _rounded(use.host_memory_bytes, 64 * MIB)
-        return f'CpuPolicy(cpus={needed}, memory="{memory // MIB}MiB") would run up to {more} at once.'
+        return f'CpuPolicy(cpus={needed}, memory="{memory // MIB}MiB") would run up to {more} trials at once.'
     if use.gpu_utilization is None or use.gpu_memory_bytes is None or device_bytes is None:
         return ""
     wanted = _rounded(use.gpu_memory_bytes, GIB // 10)
@@ -117,7 +117,9 @@ def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int)
     now = max(1, round(1 / gpus))
     if use.gpu_utilization > _LOW or per_gpu <= now:
         return ""
-    return f'GpuMemoryPolicy(gpu_memory="{wanted / GIB:.1f}GiB") would run {per_gpu} on each GPU instead of {now}.'
+    return (
+        f'GpuMemoryPolicy(gpu_memory="{wanted / GIB:.1f}GiB") would run {per_gpu} trials on each GPU instead of {now}.'
+    )
 
 
 def _rounded(amount: int, step: int) -> int:

@@ -20,12 +20,12 @@ from .resource_usage import IdleHours, ResourceHours, ResourceUsage, SlotHours
 COUNTED_RESOURCES: Final = frozenset({"CPU", *DEVICE_RESOURCES})
 """The resources whose use is counted."""
 
-ON_PURPOSE: Final = "left idle on purpose near the end: a trial in this slot would have ended last"
+ON_PURPOSE: Final = "left idle on purpose near the end, because a trial in this slot would have ended last"
 STARTING: Final = "trials were starting, or waited for Ray to place them"
 PAUSED: Final = "paused trials waited for other trials"
 SEARCH: Final = "the searcher suggested no trial, although more trials were to come"
-LAST_RUNNING: Final = "no trial was waiting: the last trials were still running"
-NOTHING_RAN: Final = "nothing was left to run: the run was ending"
+LAST_RUNNING: Final = "no trial was waiting while the last trials were running"
+NOTHING_RAN: Final = "no trial was left to run while the run was ending"
 LESS_THAN_SLOT: Final = "trials reserved less than the slots of the plan"
 
 
@@ -39,7 +39,7 @@ class SlotType(NamedTuple):
 class AvailableResources(NamedTuple):
     """The resources that trials can use, in ticks, and the slot types of the plan.
 
-    ``unplanned`` contains the amounts that the plan leaves idle, in ticks, by resource and reason.
+    ``unplanned`` contains the amounts that the plan leaves idle, in ticks, keyed by resource and reason.
     """
 
     total: Mapping[str, int]
@@ -58,7 +58,7 @@ class TrialReservation(NamedTuple):
     """The reservation of a running trial.
 
     Attributes:
-        slot_type: The index of its slot type in the plan; ``None``: not known.
+        slot_type: The index of its slot type in the plan, or ``None`` if it is not known.
         row: The row of the usage record that counts this trial.
         amounts: The amounts that the trial and its workers reserve, in ticks.
     """
@@ -74,7 +74,7 @@ class TrialQueue(NamedTuple):
     Attributes:
         num_waiting: The number of trials that would run if a slot were free.
         num_paused: The number of trials that the scheduler has paused until other trials have caught up.
-        more_to_come: Whether the searcher will create more trials.
+        more_to_come: Whether the searcher may create more trials.
         left_idle: The number of slots of each type that are left idle on purpose.
     """
 
@@ -85,7 +85,7 @@ class TrialQueue(NamedTuple):
 
 
 def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> AvailableResources:
-    """Return the resources of ``cluster`` under ``plan``, or only those of the slots if the cluster is not known."""
+    """Return the resources of ``cluster`` under ``plan``, or the planned resources if ``cluster`` is ``None``."""
     planned: Counter[str] = Counter()
     slot_types = []
     for slot in plan.slots:
@@ -119,7 +119,7 @@ def counted_ticks(ticks: Mapping[str, int]) -> dict[str, int]:
 def idle_by_reason(
     available: AvailableResources, running: Collection[TrialReservation], queue: TrialQueue
 ) -> Counter[tuple[str, str]]:
-    """Return the amounts that no trial reserves, in ticks, by resource and reason."""
+    """Return the amounts that no trial reserves, in ticks, keyed by resource and reason."""
     left = Counter(available.total)
     for reservation in running:
         left.subtract(reservation.amounts)
@@ -145,7 +145,7 @@ def idle_by_reason(
 def _free_slots(
     available: AvailableResources, running: Collection[TrialReservation], queue: TrialQueue
 ) -> list[Counter[str]]:
-    """Return the number of free slots of each type, by the reason why they are free.
+    """Return the number of free slots of each type, keyed by the reason why the slots are free.
 
     Free slots of the better types are attributed to waiting trials first.
     """
@@ -237,7 +237,7 @@ class ResourceMeter:
             self._rates = None
 
     def current(self) -> tuple[Counter[str], Counter[tuple[str, str]]]:
-        """Return the current total ticks of each resource, and the idle ticks by resource and reason."""
+        """Return the current total ticks of each resource, and the idle ticks keyed by resource and reason."""
         if self._rates is None:  # computed once for each change, not for each step of Tune's loop
             running = self._running.values()
             held: Counter[str] = Counter()
@@ -249,7 +249,7 @@ class ResourceMeter:
         return self._rates
 
     def record(self) -> ResourceUsage:
-        """Return a record with the metered fields; callers fill in the other fields."""
+        """Return a record with the metered fields. Callers fill in the other fields."""
         names = sorted(self._total, key=lambda name: (name != "CPU", name))
         return ResourceUsage(
             elapsed_s=self.elapsed_s,

@@ -34,13 +34,13 @@ class IdleHours(Value):
 
 
 class ResourceHours(Value):
-    """The used and idle time of one resource. Both add up to the total.
+    """The used and idle time of one resource, which add up to the total time.
 
     Attributes:
         resource: Ray's name of the resource.
         total_hours: The total time of the resource in the cluster, in unit-hours, such as CPU-hours.
         used_hours: The time reserved by running trials and their planned workers, in unit-hours.
-        idle: The idle time by reason, largest first.
+        idle: The idle time for each reason, largest first.
     """
 
     resource: str
@@ -54,12 +54,12 @@ class SlotHours(Value):
 
     Attributes:
         slot: The slot type, as text.
-        accelerator_type: Ray's name of its device type; ``None``: no device, or not known.
+        accelerator_type: Ray's name of its device type, or ``None`` if it has no device or the type is not known.
         num_starts: How often a trial started or resumed in such a slot.
         trial_hours: The total time that trials ran in such slots, in hours.
         hours: The reserved time of each resource, in unit-hours.
-        use: The resources that the trials actually used; ``None`` if no trial that ran long enough reported its use.
-        advice: A sentence that suggests a policy which runs more such trials at once, or empty.
+        use: The resources that the trials used. ``None`` if no trial that ran for at least 2 s reported its use.
+        advice: A sentence that suggests a policy that would run more of these trials concurrently, or an empty string.
     """
 
     slot: str
@@ -78,10 +78,10 @@ class TrialCounts(Value):
 
     Attributes:
         num_finished: Trials that reached their end, ``stop={…}``, or the ``max_t`` of the run's ``PolicyScheduler``.
-            They include trials of class trainables that a scheduler stopped, because Tune does not distinguish them.
+            They include class trainables that a scheduler stopped, because Tune does not report the difference.
         num_stopped_early: Trials of a function trainable that a scheduler or a stopper ended earlier.
         num_failed: Trials that ended with an error.
-        num_cut_off: Trials that ended with the whole run, before they reached their own end.
+        num_cut_off: Trials that ended early because the whole run ended.
         num_unfinished: Trials that wait, run or are paused.
         num_retries: How often a trial failed and was retried.
         num_fallbacks: Trials that could not use their device and resumed without one.
@@ -103,7 +103,7 @@ TRIAL_STATES: Final = {
     "num_cut_off": "cut off",
     "num_unfinished": "not ended",
 }
-"""The text for each field of ``TrialCounts`` that is a state. Each trial is in exactly one state."""
+"""The displayed text of each trial state in ``TrialCounts``. Each trial is in exactly one state."""
 
 
 class OutOfMemoryCounts(Value):
@@ -112,7 +112,7 @@ class OutOfMemoryCounts(Value):
     Attributes:
         num_gpu_errors: Failures because GPU memory ran out.
         num_host_errors: Failures because host memory ran out.
-        num_neighbours: Failures because other trials had filled the shared device.
+        num_neighbours: Failures because other trials filled the shared device.
         num_raised: The number of retries with more memory.
         num_refused_allocations: Failed allocations that trials reported in results. The trials may have continued.
     """
@@ -135,13 +135,13 @@ class TrialSpan(Value):
         trial: The trial's name, as Tune prints it.
         slot: The slot type, as text.
         place: The lowest free index among the slots of the type when the trial started. It does not identify a device.
-        began_s: The start of its time in the slot, in seconds since the run began, without the time between the parts
-            of a restored run.
-        ended_s: The end of its time in the slot, in seconds since the run began; ``None`` if the trial still runs.
-        end: How its time in the slot ended: ``"tried_again"`` if it failed and was retried, ``"cut_off"`` if the whole
-            run ended; ``None`` if the trial still runs.
+        began_s: When the trial started in the slot, in seconds since the run began, excluding the time between the
+            parts of a restored run.
+        ended_s: When the trial left the slot, in seconds since the run began, or ``None`` if it is still running.
+        end: How its time in the slot ended, or ``None`` if the trial is still running. ``"tried_again"`` means that the
+            trial failed and was retried, and ``"cut_off"`` means that the whole run ended.
         out_of_memory: Whether the trial failed because memory ran out.
-        error: The last line of the trial's error, or empty.
+        error: The last line of the trial's error, or an empty string.
     """
 
     trial: Redacted
@@ -155,11 +155,11 @@ class TrialSpan(Value):
 
 
 class PlanInUse(Value):
-    """A plan of a run, which applied until the next plan.
+    """A plan that a run used until its next plan.
 
     Attributes:
         at_s: The time when the plan began to apply, in seconds since the run began.
-        why: Why the plan changed; empty for the first plan.
+        why: Why the plan changed, or an empty string for the first plan.
         text: The plan, as returned by ``TrialPlan.explain``.
     """
 
@@ -174,13 +174,13 @@ class ResourceUsage(ShownValue):
     Attributes:
         version: The version of this format.
         is_final: Whether the run had ended.
-        elapsed_s: The duration of the run in seconds, without the time between the parts of a restored run.
+        elapsed_s: The duration of the run in seconds, excluding the time between the parts of a restored run.
         resources: The use of CPUs and devices.
         slots: The use of each slot type.
         trials: How the trials ended.
         out_of_memory: How often memory ran out.
-        ran_out_with: The amounts that each trial reserved when it ran out of memory, by trial ID. An entry is removed
-            when the trial starts again.
+        ran_out_with: The amounts that each trial reserved when it ran out of memory, keyed by trial ID. An entry is
+            removed when the trial starts again.
         max_trials_at_once: The maximum number of trials that ran at once.
         num_rounds_planned: The number of rounds of trials under the last plan if all trials took equally long. ``None``
             if the number of trials is not known.
@@ -210,7 +210,7 @@ class ResourceUsage(ShownValue):
     warnings: tuple[Redacted, ...] = ()
 
     def redacted(self) -> "ResourceUsage":
-        """Return the record without names of the cluster, errors and warnings, so that it can be published."""
+        """Return a copy without errors, warnings and names from the cluster, so that it can be published."""
         texts = [*(each.slot for each in self.slots), *(each.slot for each in self.spans)]
         slot_names: dict[str, str] = {}
         for number, text in enumerate(dict.fromkeys(texts), 1):
@@ -230,7 +230,7 @@ class ResourceUsage(ShownValue):
 
     @property
     def idle_rows(self) -> tuple[tuple[str, str, str, str], ...]:
-        """A row for each resource and reason: both as strings, the idle time, and its fraction of the total time."""
+        """Rows with a resource, the reason why it was idle, the idle time, and its fraction of the total time."""
         return tuple(
             (each.resource, part.reason, format_hours(part.hours), _percent(part.hours, each.total_hours))
             for each in self.resources
@@ -241,14 +241,14 @@ class ResourceUsage(ShownValue):
     def summary(self) -> tuple[str, ...]:
         """Lines about how the trials ended and how the plan changed."""
         planned = "" if self.num_rounds_planned is None else f"{self.num_rounds_planned} planned, "
-        at_once = counted(self.max_trials_at_once, "trial")
+
         trial_s = 3600 * sum(slot.trial_hours for slot in self.slots)
-        on_average = f", {trial_s / self.elapsed_s:.1f} on average" if self.elapsed_s else ""
+        on_average = f", on average {trial_s / self.elapsed_s:.1f}" if self.elapsed_s else ""
         changes = len(self.plans) - 1
         return (
             f"trials: {_trials(self.trials)}",
             f"out of memory: {_out_of_memory(self.out_of_memory)}",
-            f"rounds: {planned}{self.num_rounds} as run, with at most {at_once} at once{on_average}",
+            f"rounds: {planned}{self.num_rounds} run; concurrent trials: at most {self.max_trials_at_once}{on_average}",
             *([f"the plan changed {counted(changes, 'time')}"] if changes > 0 else []),
             *self.warnings,
         )
@@ -300,7 +300,7 @@ def _trials(trials: TrialCounts) -> str:
     text = ", ".join(f"{count} {state}" for count, state in counts if count) or "none"
     if trials.num_retries:
         text += f"; {counted(trials.num_retries, 'failure')} retried"
-    return f"{text}; {trials.num_fallbacks} fell back to no device" if trials.num_fallbacks else text
+    return f"{text}; {trials.num_fallbacks} resumed without a device" if trials.num_fallbacks else text
 
 
 def _out_of_memory(counts: OutOfMemoryCounts) -> str:
@@ -308,15 +308,15 @@ def _out_of_memory(counts: OutOfMemoryCounts) -> str:
     parts = (
         (gpu, f"{counted(gpu, 'failure')} because of GPU memory"),
         (host, f"{counted(host, 'failure')} because of host memory"),
-        (counts.num_neighbours, f"{counts.num_neighbours} of them because other trials had filled the device"),
+        (counts.num_neighbours, f"{counts.num_neighbours} of them because other trials filled the device"),
         (counts.num_raised, f"{counted(counts.num_raised, 'trial')} retried with more memory"),
-        (refused, f"{counted(refused, 'allocation')} refused, according to results"),
+        (refused, f"{counted(refused, 'failed allocation')} reported in results"),
     )
     return "; ".join(text for count, text in parts if count) or "never"
 
 
 def format_hours(hours: float) -> str:
-    """Return a time in hours, or an amount times hours, as text: ``"2.5 h"``, ``"12.3 min"``, ``"8.1 s"``."""
+    """Return a time in hours, or an amount in unit-hours, as text such as ``"2.5 h"`` or ``"12.3 min"``."""
     if hours >= 1:
         return f"{hours:.1f} h"
     return f"{hours * 60:.1f} min" if hours >= 1 / 60 else f"{hours * 3600:.1f} s"

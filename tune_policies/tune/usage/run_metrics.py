@@ -1,7 +1,7 @@
-"""Exports the state of a run as metrics of Ray, for Prometheus, Ray's dashboard and Grafana.
+"""Exports the state of a run as Ray metrics, for Prometheus, Ray's dashboard and Grafana.
 
 Ray adds the prefix ``ray_`` to each name, and the suffix ``_total`` to the name of a counter. Trial names are not used
-as tags, because a run may have any number of trials and Prometheus stores a series for each value of a tag.
+as tags, because Prometheus stores a series for each value of a tag, and a run may have thousands of trials.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from .run_monitor import RunStatus
 
 
 class MetricName(NamedTuple):
-    """A metric: its name, its description, and its tags besides ``run``."""
+    """The name and the description of a metric, and its tags in addition to ``run``."""
 
     name: str
     about: str

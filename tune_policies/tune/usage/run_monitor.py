@@ -1,6 +1,6 @@
 """Monitors one Tune run: meters its resource use, counts how its trials end, and builds the usage record.
 
-This module reads Tune's trials, but does not import Tune or Ray. Callers pass the time.
+This module reads Tune's trials, but does not import Tune or Ray. Callers pass the current time.
 """
 
 from collections import Counter, defaultdict
@@ -46,10 +46,10 @@ class RunStatus(NamedTuple):
     """The state of a run at one moment.
 
     Attributes:
-        slots: The number of slots and the number of slots with a trial, by slot type as a string.
-        gpu_memory: The GPU memory record of the trial in each slot, by slot type and index of the slot.
+        slots: The number of slots and the number of slots with a trial, keyed by the text of the slot type.
+        gpu_memory: The GPU memory record of the trial in each slot, keyed by slot type and slot index.
         available: The total amount of each resource.
-        idle: The amounts that no trial reserves, by resource and reason.
+        idle: The amounts that no trial reserves, keyed by resource and reason.
         trials: How the trials ended.
         out_of_memory: How often memory ran out.
     """
@@ -68,9 +68,9 @@ class _TrialRun:
 
     Attributes:
         trial: The trial.
-        amounts: The amounts that Tune reserves for it, by Ray's names.
+        amounts: The amounts that Tune reserves for the trial, keyed by Ray's resource names.
         row: The row of its slot in the record.
-        span: Its time in the slot, still without an end.
+        span: The span of the trial in the slot, without an end.
         failure: The fields to set in the span if the trial has failed.
         gpu_memory: Its latest GPU memory record, or ``None``.
     """
@@ -103,7 +103,7 @@ class PlanFollower(Protocol):
         """The number of trials that could not use their device and run without one."""
 
     def slots_left_idle(self) -> dict[int, int]:
-        """Return the number of free slots that are left idle on purpose, by slot type."""
+        """Return the number of free slots that are left idle on purpose, keyed by slot type."""
 
 
 class RunMonitor:
@@ -112,8 +112,8 @@ class RunMonitor:
     Args:
         plan: The plan at the start of the run. Without ``scheduler``, it does not change.
         scheduler: The scheduler that may change the plan.
-        num_trials: The number of trials of the whole run; ``None``: not known.
-        before: The earlier record of a restored run. The counts continue from it.
+        num_trials: The number of trials of the whole run, or ``None`` if it is not known.
+        before: The earlier record of a restored run. The counts continue from this record.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class RunMonitor:
         self._num_trials = num_trials
         self._cluster: ClusterCapacity | None = None
         self._outcome_of: dict[str, Outcome] = {}  # the first outcome of each trial, until it starts again
-        self._refused: Counter[tuple[str, int | None]] = Counter()  # by trial and process
+        self._refused: Counter[tuple[str, int | None]] = Counter()  # keyed by trial and process
         self._used: defaultdict[SlotRow, dict[str, tuple[ProcessUsage, GpuMemoryUsage | None]]] = defaultdict(dict)
         self._num_changes = len(scheduler.changes) if scheduler else 0
         self._known_ids: set[str] = set()
@@ -132,7 +132,7 @@ class RunMonitor:
         self._last_runs: dict[str, _TrialRun] = {}
         self._trials: Sequence[Any] = ()
         self._meter = ResourceMeter(before)
-        # Before its first step, Tune has not created or restored the trials, so all of them are waiting.
+        # Before its first step, Tune has not created or restored the trials, so all of them count as waiting.
         num_waiting = plan.max_concurrent_trials if num_trials is None else num_trials
         self._meter.set_queue(TrialQueue(num_waiting if before is None else before.trials.num_unfinished))
         reason = "" if before is None else "the run was restored"
@@ -190,7 +190,7 @@ class RunMonitor:
 
     def _find_new(self, trials: Sequence[Any]) -> None:
         self._trials = trials
-        # This runs at each step of Tune's loop, perhaps with thousands of trials, so it stops after the new trials.
+        # Each step of Tune's loop runs this code, perhaps with thousands of trials, so the search stops early.
         num_new = len(trials) - len(self._known_ids)
         for trial in reversed(trials):  # Tune puts new and retried trials at the end of its list
             if num_new <= 0:
@@ -287,8 +287,7 @@ class RunMonitor:
     def complete(self, trial: Any, *, is_stopped: bool, is_at_end: bool = False) -> None:
         """Record that ``trial`` finished or was stopped early.
 
-        A trial with ``is_stopped`` counts as finished if ``is_at_end``, which means that it has reached its stopping
-        criterion.
+        A stopped trial (``is_stopped``) counts as finished if it has reached its stopping criterion (``is_at_end``).
         """
         is_early = not is_at_end and (is_stopped or trial.trial_id in self._waiting)  # the trial was paused
         self._outcome_of.setdefault(trial.trial_id, "stopped_early" if is_early else "finished")
@@ -386,10 +385,11 @@ class RunMonitor:
         )
 
     def _trial_counts(self) -> TrialCounts:
-        """Return the number of trials by how they ended.
+        """Count the trials by how they ended.
 
         Tune's trial status does not distinguish trials that were stopped early or cut off from finished trials. The
-        hooks and, in a restored run, the earlier record do. All other terminated trials count as finished.
+        hooks and, in a restored run, the earlier record count these trials. All other terminated trials count as
+        finished.
         """
         statuses = Counter(trial.status for trial in self._trials)
         outcomes = Counter(self._outcome_of.values())

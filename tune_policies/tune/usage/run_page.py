@@ -28,12 +28,12 @@ _LETTER: Final = 6.6
 """An upper bound of the mean width of a letter in this font size, in pixels."""
 _MUCH: Final = 0.2
 """The fraction of a resource that must be idle for one reason before the advice mentions the reason."""
-_NO_RECORD: Final = f"The folder has no {USAGE_FILE}: a run with PolicyCallback records the slot of each trial."
+_NO_RECORD: Final = f"The folder does not contain {USAGE_FILE}. To record the slot of each trial, use PolicyCallback."
 _TIMELINE: Final = "Trials in each slot over time"
 _MOST_LANES: Final = 300
 _PEAKS: Final = "Peak GPU memory and GPU fraction of each trial"
 _MOST_TRIALS: Final = 60
-"""The maximum number of trials with a bar of GPU memory. Trials with the highest relative use are shown."""
+"""The maximum number of trials in the GPU memory picture. It shows the trials with the highest relative use."""
 
 _BLUE, _ORANGE, _GREEN, _PINK, _OLIVE, _GREY = (
     f"var({colour_variable(colour)})" for colour in ("#0072B2", "#D55E00", "#008A65", "#B8578D", "#8A7A00", "#707070")
