@@ -1,4 +1,4 @@
-"""Train a Hugging Face transformer on two GPUs if available, else on one, else on two CPUs."""
+"""Train a Hugging Face transformer on two GPUs if available, else on one GPU, else on two CPUs."""
 
 import ray.train
 import torch

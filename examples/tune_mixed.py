@@ -1,4 +1,4 @@
-"""Combine policies in one run: trials on GPU fractions, and more trials on the remaining CPUs.
+"""Combine policies in one run: trials on GPU fractions, and additional trials on the remaining CPUs.
 
 Without a GPU, all trials use CPUs.
 """

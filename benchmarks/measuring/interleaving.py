@@ -18,7 +18,7 @@ rounds measure its configuration again, because the process may have died by cha
 
 
 class Group(NamedTuple):
-    """Configurations of one workload and size that take turns: one for each available device, possibly a control."""
+    """Configurations of one workload and size that take turns: one per available device, and a control if requested."""
 
     workload: str
     size: int
@@ -90,7 +90,7 @@ def settings_of(run_set: RunSet) -> Settings:
     """Return the settings of a record, or raise ``InvalidResourcesError`` if the record has no settings."""
     if run_set.settings is None:
         raise InvalidResourcesError(
-            "the record does not contain the requested settings, so it cannot continue: start a new one"
+            "the record does not contain the requested settings, so the run cannot continue. Start a new run"
         )
     return run_set.settings
 
@@ -106,7 +106,7 @@ def check_same(before: RunSet, now: RunSet) -> None:
     if differ:
         raise InvalidResourcesError(
             f"the run cannot continue, because old and new times would not be comparable: {'; '.join(differ)}. "
-            "Continue it on the same machine, or start a new file"
+            "Continue it on the same machine, or start a new run"
         )
 
 

@@ -1,4 +1,4 @@
-"""Measures the load of the machine: computes the CPU use of other processes from counters before and after a group.
+"""Computes the CPU use of other processes from counters that are read before and after each group of measurements.
 
 Each measured process reads the counters of its own host.
 """

@@ -129,7 +129,7 @@ class ThroughputRecord(Value):
         return rates[mode, trials_per_gpu].median / alone.median if alone else None
 
     def stops_paying_at(self, workload: str) -> int | None:
-        """Return the trials per GPU above which more trials do not pay off without MPS; see :func:`stops_paying_at`."""
+        """Return the number of trials per GPU above which more trials do not pay off without MPS."""
         return stops_paying_at(
             {number: rate.median for (mode, number), rate in self.rates(workload).items() if not mode.uses_mps}
         )
@@ -153,10 +153,10 @@ def read_throughput(path: Path) -> ThroughputRecord:
 
 
 def stops_paying_at(rates: dict[int, float]) -> int | None:
-    """Return the trials per GPU above which more trials do not pay off.
+    """Return the number of trials per GPU above which more trials do not pay off.
 
-    More trials pay off if each doubling increases the throughput by at least a tenth. Return ``None`` if this is the
-    case up to the largest number. ``rates`` are trials per hour by trials per GPU.
+    More trials pay off if each doubling increases the throughput by at least a tenth. Return ``None`` if they pay off
+    up to the largest number. ``rates`` contains the trials per hour by the number of trials per GPU.
     """
     numbers = sorted(rates)
     for index, number in enumerate(numbers[:-1]):

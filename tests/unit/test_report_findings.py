@@ -38,10 +38,10 @@ def finding(*answers, decision=None, **fields):
         (["same"] * 4, "same", "the same"),
         (["cpu", "same", "same", "same"], "same", "the same from 64"),
         (["unsure"] * 4, "ambiguous", "ambiguous"),
-        (["cpu", "gpu", "cpu", "gpu"], "depends", "CPU or GPU: by size"),
+        (["cpu", "gpu", "cpu", "gpu"], "depends", "CPU or GPU, depending on the size"),
         (["gpu", "unsure", "gpu", "gpu"], "gain", "GPU from 256"),
         (["unsure", "cpu", "unsure", "gpu"], "gain", "GPU from 1024"),
-        (["same", "gpu", "same", "same"], "depends", "CPU or GPU: by size"),
+        (["same", "gpu", "same", "same"], "depends", "CPU or GPU, depending on the size"),
         (["gpu"], "gain", "GPU"),
     ],
 )
