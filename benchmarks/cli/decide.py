@@ -108,7 +108,7 @@ def _show(decided: "Decided", *, as_json: bool) -> None:
     for note in decided.notes[:_MOST_NOTES]:
         print_to_stderr(f"note: {note}")
     if (left_out := len(decided.notes) - _MOST_NOTES) > 0:
-        print(f"note: {left_out} more, not shown", file=sys.stderr)
+        print(f"note: number of notes that are not shown: {left_out}", file=sys.stderr)
     if as_json:
         print(decided.decision.to_json())
     else:

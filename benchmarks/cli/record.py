@@ -142,7 +142,7 @@ def report(
     from ..report.page import html_page
 
     check_new(output, force=force, inputs=(file, decision, packing))
-    hint = "`tune-policies bench decide` writes one"
+    hint = "create a decision with `tune-policies bench decide`"
     run, throughput = read_run_set(file), read_throughput(packing) if packing else None
     decided = read_value(decision, Decision, "decision", hint=hint) if decision else None
     if redact:

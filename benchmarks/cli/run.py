@@ -30,10 +30,10 @@ def run(
     ] = None,
     size: Annotated[list[int] | None, typer.Option(min=1, help="Size of the workloads; can be repeated.")] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Processes per configuration.  [default: 5; quick: 3]")
+        int | None, typer.Option(min=1, help="Number of fresh processes per configuration.  [default: 5; quick: 3]")
     ] = None,
     cpus: Annotated[float, typer.Option(help="CPUs per trial, on every device.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random order.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random order of measurements.")] = 0,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File of the record.  [default: run-DATE-TIME.json]")
     ] = None,
@@ -127,7 +127,8 @@ def _show(run_set: "RunSet", output: Path, *, as_json: bool) -> None:
 
     print_measured(run_set, as_json=as_json)
     print(
-        f"wrote {output}. It contains host names and the command; `bench export --redact` omits them", file=sys.stderr
+        f"wrote {output}. The file contains host names and the command. `bench export --redact` omits both",
+        file=sys.stderr,
     )
 
 

@@ -8,7 +8,7 @@ Student's t interval of the mean logarithm of these ratios, so swapping the conf
 A configuration is faster if the 95 % interval lies outside the band that counts as the same, and the 99.5 % interval
 excludes equality. With these rules, at most about one in 100 comparisons of equal configurations reports a
 difference. Because a few rounds may agree by chance, the ratio must also differ from 1 by more than the scatter of the
-blocks within processes explains at 99.5 % confidence. Configurations are the same if the interval lies within the
+blocks within processes can explain at 99.5 % confidence. Configurations are the same if the interval lies within the
 band. Otherwise, the outcome is ambiguous.
 
 Doubts about the times, for example because of load from other processes, do not widen the interval. If there is a
@@ -134,7 +134,9 @@ def _log_ratios(first: Times, second: Times) -> dict[int, float]:
     if not medians:
         raise InvalidResourcesError("no round has times of both configurations. Measure both configurations")
     if wrong := [each for pair in medians.values() for each in pair if not each > 0]:
-        raise InvalidResourcesError(f"a step must take more than 0 s, got {wrong[0]} s. Was the file edited?")
+        raise InvalidResourcesError(
+            f"a step must take more than 0 s, got {wrong[0]} s. If the file was edited, measure again"
+        )
     return {number: log(one) - log(other) for number, (one, other) in medians.items()}
 
 

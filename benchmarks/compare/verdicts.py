@@ -57,7 +57,7 @@ def control_problem(run_set: RunSet, configuration: Configuration, phase: Phase,
         return None
     return (
         f"two equal configurations on {configuration.device} seem to differ by {exp(apart) - 1:.1%}"
-        f" ({found.low:.3f} to {found.high:.3f}). Run more rounds, or measure on an idle machine"
+        f" (ratio {found.low:.3f} to {found.high:.3f}). Run more rounds, or measure on an idle machine"
     )
 
 

@@ -19,7 +19,7 @@ MOST_TRIALS: Final = 100_000
 """The maximum number of trials. It bounds the duration of the search for a number of nodes."""
 
 _ROUNDING: Final = 1e-9
-"""Times or costs count as equal if their relative difference is at most this."""
+"""Times or costs count as equal if their relative difference is at most this value."""
 
 
 class NodesQuestion(Value):

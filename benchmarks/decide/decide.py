@@ -172,7 +172,8 @@ def decide(
     notes += [f"{workload} at {shorten_names(sizes)}: {reason}" for (workload, reason), sizes in doubts.items()]
     if not workloads:
         raise UndecidedError(
-            f"no size has times of both cpu and {case.gpu}: {notes[0]}. Measure again, with more time or smaller sizes"
+            f"no size has times of both cpu and {case.gpu}: {notes[0]}. Measure again, with smaller sizes or a longer "
+            "timeout"
         )
     return Decided(case.decision(workloads), tuple(notes))
 

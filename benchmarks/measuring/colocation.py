@@ -99,7 +99,7 @@ def plan_device(device: Device, capacity: ClusterCapacity, cpus: float) -> Plann
         plan = device.policy(cpus).plan(capacity)
     except InfeasibleRequestError as error:
         # Omit the suggestion in the error, because it is about plans, not about measurements.
-        why = f"one trial needs {error.asked}, but {error.offered}: short of {error.short_of}"
+        why = f"one trial needs {error.asked}, but {error.offered}, so the cluster is short of {error.short_of}"
         return PlannedDevice(device, None, DeviceFound(device=str(device), why_missing=why))
     found = DeviceFound(
         device=str(device),
@@ -111,7 +111,7 @@ def plan_device(device: Device, capacity: ClusterCapacity, cpus: float) -> Plann
 
 
 def _only_type(device: Device, capacity: ClusterCapacity) -> str | None:
-    """Return the accelerator type of the cluster's devices, or ``None`` for CPUs or if types differ or are unknown."""
+    """Return the accelerator type of the cluster's devices, or ``None`` for CPUs, different types or unknown types."""
     if device.resource == "CPU":
         return None
     types = {node.accelerator_type for node, _ in capacity.groups if device.resource in node.resources.ticks}

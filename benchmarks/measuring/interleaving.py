@@ -99,7 +99,7 @@ def check_same(before: RunSet, now: RunSet) -> None:
     """Raise ``InvalidResourcesError`` if the machine or the versions of a resumed run have changed."""
     then, today = _comparable(before), _comparable(now)
     differ = [
-        f"{name} was {then.get(name)}, and is {today.get(name)}"
+        f"{name} was {then.get(name)}, but is now {today.get(name)}"
         for name in dict.fromkeys((*then, *today))
         if then.get(name) != today.get(name)
     ]
@@ -115,7 +115,7 @@ def _comparable(run_set: RunSet) -> dict[str, object]:
     machine = run_set.environment
     return {
         **machine.model_dump(include={"cpu_model", "num_cpus", "usable_cpus", "python"}),
-        "GPUs": ", ".join(sorted(map(str, machine.gpus))) or "none",  # sorted, because NVML may renumber them
+        "list of GPUs": ", ".join(sorted(map(str, machine.gpus))) or "none",  # sorted, because NVML may renumber them
         **{f"version of {name}": version for name, version in sorted(machine.versions.items())},
         **{f"device {each.device}": each.slot for each in run_set.devices},
         **{f"type of {each.device}": each.accelerator_type for each in run_set.devices},

@@ -1,4 +1,4 @@
-"""Measures trials per hour on one GPU: with one trial at a time, with several, and with as many as a plan allows.
+"""Measures trials per hour on one GPU: with one trial, several trials, and as many trials at once as a plan allows.
 
 The plan is computed from a measured memory profile. All runs perform the same trainings with Ray Tune, in random order,
 and their times include the start of processes. Each step copies its data from host memory, as with a data loader.
@@ -89,7 +89,7 @@ def config_of(training: Training, seed: Any) -> dict[str, Any]:
 def train_workload(config: dict[str, Any]) -> None:
     """Run the steps of a config from :func:`config_of`, on the GPU if the trial reserves one, and report losses.
 
-    All trials do the same work, because a workload uses a fixed seed of its own.
+    All trials do the same work, because each workload uses a fixed seed.
     """
     if config["folder"] not in sys.path:
         sys.path.insert(0, config["folder"])
@@ -115,7 +115,7 @@ class Sweep(NamedTuple):
     """The runs to perform.
 
     Attributes:
-        trials_per_gpu: Numbers of trials that share the GPU. The sweep adds 1, and the number that the plan allows.
+        trials_per_gpu: Numbers of trials that share the GPU. The sweep adds one trial and the number of the plan.
         repetitions: The number of runs for each way to share the GPU.
         cpus_per_trial: The number of CPUs of a trial under the measured plan.
         use_mps: Whether to repeat the runs with several trials under MPS.
@@ -129,7 +129,7 @@ class Sweep(NamedTuple):
 
 
 class FailedRunError(Exception):
-    """A trial of a run failed or got the wrong resources, so the run is omitted from the record."""
+    """A trial of a run failed or had the wrong resources, so the run is omitted from the record."""
 
 
 class Sharing(NamedTuple):

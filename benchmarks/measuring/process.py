@@ -273,7 +273,7 @@ class WorkloadProcess:
             # PyTorch has no counters for Apple GPUs, and devices other than GPUs are not checked.
             is_sure = task.device != "gpu" or (torch is not None and torch.backends.mps.is_available())
             is_sure = is_sure or has_used_gpu(read_counters(), sys.modules)
-            # The built-in workloads check by themselves that their libraries use the GPU.
+            # The built-in workloads check whether their libraries use the GPU.
             self._gpu_use_is_unknown = ":" in task.workload and not is_sure
         num_threads = int(os.environ["OMP_NUM_THREADS"])  # set by set_num_threads
         phases = {Phase.TRANSFERS: steps.with_transfers, Phase.COMPUTE: steps.compute}

@@ -230,8 +230,8 @@ def measure_to_file(session: Session) -> RunSet:
     """Measure, write the record to the file of the session after each group, and return the final record.
 
     Raises:
-        InvalidResourcesError: The file exists already, cannot be resumed, or is being written by another process; or
-            a device or a size is not valid.
+        InvalidResourcesError: The file already exists, cannot be resumed or is being written by another process, or a
+            device or size is not valid.
         ProbeError: Ray does not respond.
     """
     output, settings, before = session.output, session.settings, None

@@ -148,7 +148,7 @@ class ThroughputRecord(Value):
 
 def read_throughput(path: Path) -> ThroughputRecord:
     """Read the file that ``tune-policies bench packing --output`` wrote; see ``read_value`` for the errors."""
-    hint = "`tune-policies bench packing --output FILE` writes one"
+    hint = "create a record with `tune-policies bench packing --output FILE`"
     return read_value(path, ThroughputRecord, "record of throughput", hint=hint)
 
 

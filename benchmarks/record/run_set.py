@@ -84,7 +84,7 @@ class Environment(Value):
 
 
 class Settings(Value):
-    """The requested measurements, and the limits of a process.
+    """The requested measurements, and the time limit of a process.
 
     Attributes:
         sizes: The sizes of each workload, by its name or ``module:function``.

@@ -75,7 +75,7 @@ def read_run_set(path: Path) -> RunSet:
     version = own.get("schema_version") if isinstance(own, dict) else None
     if isinstance(version, int) and version > _VERSION:
         raise InvalidResourcesError(
-            f"{path} is a run set of version {version}, but this tune-policies reads version {_VERSION}. "
+            f"{path} is a run set of version {version}, but the installed tune-policies reads version {_VERSION}. "
             "Upgrade tune-policies"
         )
     try:

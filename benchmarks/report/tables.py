@@ -134,7 +134,7 @@ def packing_table(record: ThroughputRecord) -> Table:
             speedup = record.speedup(workload, mode, number)
             ratio = "" if speedup is None else ratio_text(speedup)
             rows.append((workload, mode, str(number), f"{digits(rate.median)} ±{digits(rate.iqr / 2)}", ratio))
-    columns = ("Workload", "Mode", "Trials per GPU", "Trials per hour", "Against one at a time")
+    columns = ("Workload", "Mode", "Trials per GPU", "Trials per hour", "Speedup over one trial")
     caption = "Trials per hour on one GPU: median ± half the interquartile range"
     return Table(caption, columns, tuple(rows), num_texts=2)
 
@@ -248,7 +248,7 @@ def _priced_resources(times: Sequence[DeviceTimes]) -> str:
 
 def _source_lines(decision: Decision) -> Iterator[str]:
     gpu = decision.accelerator_type or "a GPU of unknown type"
-    yield f"measured on {decision.measured_at:%Y-%m-%d} on {decision.cpu_model} and {gpu}"
+    yield f"measured on {decision.measured_at:%Y-%m-%d} with {decision.cpu_model} and {gpu}"
     if decision.price_date is not None:
         yield (
             f"prices of {decision.price_date}, from {decision.price_source}. A trial costs the same on both devices if "

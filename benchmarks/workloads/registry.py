@@ -96,7 +96,7 @@ def check_needs(workload: BuiltIn) -> None:
 
 
 def check_workload(name: str) -> BuiltIn | None:
-    """Check that a workload exists, and return it, or ``None`` if it is the user's own.
+    """Check that a workload exists, and return it, or ``None`` if it is a workload of the user.
 
     The user's module is parsed but not imported, because an import could take seconds or use GPU memory that the
     measured processes need.
@@ -148,7 +148,7 @@ def _parts_of(name: str) -> tuple[str, str]:
     if not module or not function:
         raise InvalidResourcesError(f"workload {name!r} must be module:function, such as my_benchmarks:train")
     folder = str(Path.cwd())
-    if folder not in sys.path:  # Python does not add it for an installed command
+    if folder not in sys.path:  # Python does not add the working directory for an installed command
         sys.path.append(folder)
     return module, function
 

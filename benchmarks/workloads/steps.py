@@ -10,7 +10,7 @@ from tune_policies.values.value import shorten
 
 
 class Steps(NamedTuple):
-    """A prepared workload, whose steps can be timed.
+    """A prepared workload with steps that can be timed.
 
     A workload is a function ``(size, device) -> Steps``. It is called in a fresh process that can use only the devices
     of the family ``device``: ``"cpu"``, ``"gpu"`` or a Ray resource name, such as ``"TPU"``. The workload must seed all
@@ -19,9 +19,10 @@ class Steps(NamedTuple):
     Attributes:
         with_transfers: A function that does one step with data in host memory. It returns ``None``, the
             loss, or another number to compare between devices.
-        compute: A function that does one step with data on the device, or ``None`` if this is impossible.
+        compute: A function that does one step with data on the device, or ``None`` if the workload has no such step.
         steps_per_epoch: The number of steps of an epoch. The time of the first epoch includes all preparation.
-        synchronize: A function that waits until the device has finished its work. The default is the framework's.
+        synchronize: A function that waits until the device has finished its work. By default, the framework's
+            function is used.
         dtype: The type of the numbers, such as ``"float32"``.
         samples_per_step: The number of samples of a step, from which the throughput is computed.
         tolerance: The allowed relative difference between the losses on two devices.
@@ -93,7 +94,7 @@ def torch_device(device: str) -> Any:
     if device == "cpu":
         return torch.device("cpu")
     if device == "gpu":
-        for name in ("cuda", "xpu", "mps"):  # PyTorch calls ROCm "cuda", too
+        for name in ("cuda", "xpu", "mps"):  # PyTorch also calls ROCm "cuda"
             api = getattr(torch, name, None)
             if api is not None and api.is_available():
                 return torch.device(name)

@@ -26,7 +26,7 @@ def build_model():
 
 
 def draw_images(count, seed):
-    """Return noisy images of 16 x 16 pixels with a square, and the half of each square: 0 is left, 1 is right."""
+    """Return noisy images of 16 x 16 pixels, and the half of each image that contains a square (0: left, 1: right)."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(count, 1, 16, 16, generator=generator)
     halves = torch.randint(2, (count,), generator=generator)

@@ -222,7 +222,7 @@ def test_the_table_has_the_verdict_the_times_the_costs_and_their_conditions():
         "measured from 1 to 256" in text
     )
     assert "mlp, by cost: no crossover: the GPU is not clearly cheaper at any size; measured from 1 to 256" in text
-    assert "measured on 2026-06-01 on a CPU and A10G" in text
+    assert "measured on 2026-06-01 with a CPU and A10G" in text
     assert "prices of 2026-05-01, from by hand" in text
     assert "concurrent trials: 4 on CPUs, 4 on GPUs" in text
     assert "a trial is charged for 0.25 of c on CPUs, or 1 of g on a GPU" in text

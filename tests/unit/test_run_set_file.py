@@ -101,7 +101,7 @@ def test_a_file_of_another_kind_is_not_overwritten(content, path, run_set):
         (b"[1, 2]", "is JSON, but not a run set. It has no top-level key 'tune_policies'"),
         (b'{"version": "1.0", "benchmarks": []}', "is JSON, but not a run set"),
         (b'{"tune_policies": 3}', "RunSet must be a mapping of field names to values, got a value of type int"),
-        (b'{"tune_policies": {"schema_version": 2}}', "of version 2, but this tune-policies reads version 1"),
+        (b'{"tune_policies": {"schema_version": 2}}', "of version 2, but the installed tune-policies reads version 1"),
         (b'{"tune_policies": {}}', "the required field 'command' of RunSet is missing"),
     ],
 )
