@@ -109,7 +109,7 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
 
     if not workloads:
         names = ", ".join(BUILT_IN)
-        raise InvalidResourcesError(f"no workload is given. Choose one of {names}, or your own as module:function")
+        raise InvalidResourcesError(f"no workload is given. Choose one of {names}, or pass your own as module:function")
     found = {}
     for name in workloads:
         built_in = check_workload(name)

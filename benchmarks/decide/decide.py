@@ -273,7 +273,7 @@ class _Case(NamedTuple):
         )
 
     def _times(self, configuration: Configuration) -> tuple[DeviceTimes, float]:
-        """Return the times and costs on a device, and the factor by which sharing increases its throughput."""
+        """Return the times and costs of trials on a device, and the throughput gain from sharing it, as a factor."""
         runs = self.run_set.of(configuration)
         cpus = max(run.num_threads for run in runs)
         peak = max((run.peak_gpu_bytes for run in runs if run.peak_gpu_bytes), default=None)

@@ -13,7 +13,7 @@ from tune_policies.values.errors import InvalidResourcesError
 from ..record.run_set import Configuration, Phase, RunSet, Settings
 
 GIVEN_UP: Final = frozenset({"raised", "timed_out"})
-"""Kinds of failures that would recur, so later rounds skip the configuration. If a process died, later
+"""Kinds of failures that would recur. Later rounds skip a configuration with such a failure. If a process died, later
 rounds measure its configuration again, because the process may have died by chance."""
 
 

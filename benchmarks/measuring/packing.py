@@ -115,10 +115,10 @@ class Sweep(NamedTuple):
     """The runs to perform.
 
     Attributes:
-        trials_per_gpu: Numbers of trials that share the GPU. The sweep adds one trial and the number of the plan.
+        trials_per_gpu: Numbers of concurrent trials on the GPU, in addition to one trial and the number in the plan.
         repetitions: The number of runs for each way to share the GPU.
         cpus_per_trial: The number of CPUs of a trial under the measured plan.
-        use_mps: Whether to repeat the runs with several trials under MPS.
+        use_mps: Whether to repeat the runs with concurrent trials under MPS.
     """
 
     trainings: Sequence[Training]

@@ -94,7 +94,7 @@ class ThroughputRecord(Value):
         return self.model_copy(update={"failures": (*self.failures, redacted(failure))})
 
     def redacted(self) -> "ThroughputRecord":
-        """Return a copy for publication, without the command, resource names of the cluster, and error messages."""
+        """Return a copy for publication, without the command, the resource names of the cluster and error messages."""
         plans = {workload: public_text(plan) for workload, plan in self.plans.items()}
         failures = (LEFT_OUT,) * len(self.failures)
         return self.model_copy(update={"command": LEFT_OUT, "plans": plans, "failures": failures})

@@ -174,7 +174,7 @@ def _trial_sentences(decided: WorkloadDecision, decision: Decision) -> Iterator[
 def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
     """Return one sentence that summarizes all findings."""
     if not run_set.workloads:
-        return "Nothing was measured: every process failed." if run_set.failures else "Nothing was measured."
+        return "Nothing was measured, because every process failed." if run_set.failures else "Nothing was measured."
     if len(findings) <= _MOST_NAMED:
         return f"{'; '.join(f'{each.workload}: {each.badge}' for each in findings)}."
     counts = Counter(each.badge for each in findings)
@@ -187,7 +187,7 @@ def build_content(
     """Return the content of the report on a run, including notes about missing measurements."""
     compared = {phase: verdicts(run_set, phase) for phase in Phase}
     findings = find(run_set, compared, decision)
-    doubts = (sentence(f"This affects all results: {doubt}") for doubt in doubts_of_all(compared))
+    doubts = (sentence(f"All results are affected: {doubt}") for doubt in doubts_of_all(compared))
     other_run = _other_run(run_set, decision) if decision else ()
     commands = (run_set.command, *([packing.command] if packing and packing.command else []))
     again = "Run these commands in the same working directory, with the versions above:"
@@ -213,7 +213,9 @@ def _missing(run_set: RunSet) -> Iterator[str]:
     for each in run_set.devices:
         if each.slot is None:
             why = each.why_missing or "not found"
-            yield sentence(f"the cluster has no {in_words(each.device)}, so the report does not cover it: {why}")
+            yield sentence(
+                f"the cluster has no {in_words(each.device)}, so the report does not cover this device: {why}"
+            )
     if not run_set.is_complete:
         yield "The run was stopped before it was complete."
     if (num_workloads := len(run_set.workloads)) * len(_PHASES) > _MOST_FIGURES:

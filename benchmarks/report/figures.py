@@ -262,9 +262,8 @@ def _panels(count: int) -> tuple[Figure, list[Any]]:
     """Return a figure with ``count`` panels in rows of three, and the panels."""
     columns = min(count, 3)
     rows = -(-count // columns)
-    pads = ConstrainedLayoutEngine(
-        w_pad=0.1, h_pad=0.1
-    )  # in inches; with the default, a title touches the label above it
+    # The unit is inches. With the default padding, a title would touch the label above it.
+    pads = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)
     figure = Figure(figsize=(WIDTH * columns, 4.2 * rows), layout=pads)
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for spare in panels[count:]:

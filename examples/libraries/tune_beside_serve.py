@@ -1,4 +1,4 @@
-"""Serve an image model on a GPU fraction, tune it on the rest of that GPU, and then serve the best trial.
+"""Serve an image model on a GPU fraction, tune it on the rest of that GPU, and then serve the best model.
 
 Without a GPU, the replica and the trials run on CPUs. The example requires ``ray[serve]`` and ``torch``.
 """

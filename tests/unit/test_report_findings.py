@@ -143,7 +143,7 @@ def test_a_workload_whose_processes_all_failed_is_reported_with_its_error():
 
     (found,) = find(run_set, {})
     assert (found.badge, found.sentences) == ("not measured", ("On GPU: ValueError: <no> data.",))
-    assert summarise(run_set, [found]) == "Nothing was measured: every process failed."
+    assert summarise(run_set, [found]) == "Nothing was measured, because every process failed."
 
 
 def test_an_empty_run_is_reported_as_empty():
