@@ -1,4 +1,4 @@
-"""Train a Hugging Face transformer on two GPUs if available, else on one, else on two CPUs."""
+"""Train a Hugging Face transformer on two GPUs if available, else on one GPU, else on two CPUs."""
 
 import ray.train
 import torch
@@ -24,7 +24,7 @@ def train_on_worker():
         save_strategy="epoch",
         logging_strategy="epoch",
         report_to="none",
-        use_cpu=not torch.cuda.is_available(),  # without this, each worker on a CPU would train a separate model
+        use_cpu=not torch.cuda.is_available(),  # otherwise, each worker on a CPU would train a separate model
     )
     trainer = Trainer(model=model, args=args, train_dataset=data, callbacks=[RayTrainReportCallback()])
     prepare_trainer(trainer).train()

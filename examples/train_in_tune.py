@@ -1,4 +1,4 @@
-"""Tune a PyTorch Train run: each trial trains on two workers, which may share a GPU. The plan counts all workers."""
+"""Tune a PyTorch Train run with two workers per trial, which may share a GPU. The plan includes the workers."""
 
 import tempfile
 

@@ -1,4 +1,4 @@
-"""Train with JAX on two GPUs if available, else on one, else on two CPUs; the workers form one JAX process group."""
+"""Train with JAX on two GPUs if available, else on one GPU, else on two CPUs, in one JAX process group."""
 
 import tempfile
 

@@ -1,6 +1,7 @@
-"""Train LightGBM on two GPUs if available, else on one, else on two CPUs, with as many threads as CPUs.
+"""Train LightGBM on two GPUs if available, else on one GPU, else on two CPUs, with one thread per CPU.
 
-LightGBM's wheels use a GPU through OpenCL. If `clinfo` shows no GPU, the driver does not support OpenCL: use only CPUs.
+LightGBM's wheels use a GPU through OpenCL. If `clinfo` shows no GPU, use only CPUs, because the driver does not support
+OpenCL.
 """
 
 import lightgbm

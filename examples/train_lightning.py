@@ -1,4 +1,4 @@
-"""Train a Lightning module on two GPUs if available, else on one, else on two CPUs."""
+"""Train a Lightning module on two GPUs if available, else on one GPU, else on two CPUs."""
 
 import lightning
 import ray.train

@@ -1,6 +1,6 @@
-"""Train a Keras model on two GPUs if available, else on one, else on two CPUs.
+"""Train a Keras model on two GPUs if available, else on one GPU, else on two CPUs.
 
-With two workers, `model.fit` needs tf_keras.
+With two workers, `model.fit` requires the package tf_keras.
 """
 
 import ray.train
@@ -13,7 +13,7 @@ POLICY = GpuPolicy(num_workers=2) | GpuPolicy(num_workers=1) | CpuPolicy(num_wor
 
 
 def train_on_worker(config):
-    import tensorflow as tf  # imported here, because the worker first selects Keras 2, which is `tf.keras`
+    import tensorflow as tf  # imported here, after the worker has selected Keras 2 as `tf.keras`
     from ray.train.tensorflow.keras import ReportCheckpointCallback
 
     images, labels = load_digits(return_X_y=True)

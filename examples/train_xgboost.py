@@ -1,4 +1,4 @@
-"""Train XGBoost on two GPUs if available, else on one, else on two CPUs, with as many threads as CPUs."""
+"""Train XGBoost on two GPUs if available, else on one GPU, else on two CPUs, with one thread per CPU."""
 
 import ray
 import ray.train

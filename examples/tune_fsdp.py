@@ -1,6 +1,6 @@
 """Shard a model with FSDP over the workers of each trial, on two GPUs if available, else on one GPU, else on CPUs.
 
-The example needs PyTorch 2.6 or newer.
+The example requires PyTorch 2.6 or later.
 """
 
 import ray.train

@@ -1,4 +1,4 @@
-"""Combine policies in one run: trials on GPU fractions, and more trials on the remaining CPUs.
+"""Combine policies in one run: trials on GPU fractions, and additional trials on the remaining CPUs.
 
 Without a GPU, all trials use CPUs.
 """
@@ -11,7 +11,7 @@ from tune_policies import CpuPolicy, GpuMemoryPolicy, MixedPolicy, run
 POLICY = MixedPolicy(
     GpuMemoryPolicy(gpu_memory="4GiB", cpus=1, max_trials_per_gpu=2),
     CpuPolicy(cpus=1),
-    speeds=(5, 1),  # GPU trials are five times as fast, so the last trials may wait for a GPU
+    speeds=(5, 1),  # GPU trials are five times as fast as CPU trials, so the last trials may wait for a GPU
 )
 
 

@@ -1,4 +1,4 @@
-"""Split a model over two GPUs: each trial gets two GPUs of one node, with half of the layers on each, or uses CPUs."""
+"""Split the model of each trial over two GPUs of one node, or run it on CPUs if no node has two GPUs."""
 
 import torch
 from ray import tune

@@ -1,6 +1,6 @@
-"""A trial that runs out of GPU memory is retried with a larger GPU fraction, from its last checkpoint.
+"""Retry a trial after a GPU out-of-memory error, from its last checkpoint and with a larger GPU fraction.
 
-The large batch needs more memory than the policy's GPU fraction has. On CPUs, no trial runs out of memory.
+The large batch needs more memory than the GPU fraction of the policy provides. On CPUs, no trial runs out of memory.
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""Population-based training with checkpoints, in which the trials share the cluster equally.
+"""Run population-based training with checkpoints, with an equal part of the cluster for each trial.
 
 Each of the four trials has one of four GPUs, a quarter of one GPU, or a quarter of the CPUs.
 """

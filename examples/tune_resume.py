@@ -1,4 +1,4 @@
-"""Resume a run under another policy: only failed trials run again, with more resources."""
+"""Resume a run under another policy. Only failed trials run again, with more resources."""
 
 import os
 

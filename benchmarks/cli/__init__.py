@@ -1,7 +1,7 @@
 """The commands ``tune-policies bench`` and ``python -m tune_policies.benchmarks``.
 
 They print results to stdout, and all other messages to stderr. The exit status is 0 on success, 1 if the request is
-infeasible or nothing can be compared or decided, 2 for invalid usage, and 130 after Ctrl-C.
+infeasible or nothing can be measured, compared or decided, 2 for invalid usage, and 130 after Ctrl-C.
 """
 
 from typing import Any, Final
@@ -28,8 +28,8 @@ class Commands(GuardedCommands):
             package = (error.name or "").partition(".")[0]
             if package not in _EXTRAS:
                 raise
-            needs = f"{ctx.invoked_subcommand} needs {package}"
-            raise InvalidResourcesError(f"{needs}: pip install 'tune-policies[{_EXTRAS[package]}]'") from None
+            needs = f"{ctx.invoked_subcommand} requires {package}"
+            raise InvalidResourcesError(f"{needs}. Run pip install 'tune-policies[{_EXTRAS[package]}]'") from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
@@ -43,4 +43,4 @@ for part in (run, record, decide):
 
 @app.callback()
 def benchmarks() -> None:
-    """Compare GPUs with CPUs, and record the machine and the versions with every result."""
+    """Compare GPUs with CPUs, and record the machine and the package versions with every result."""

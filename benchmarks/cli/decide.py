@@ -1,4 +1,4 @@
-"""The command ``decide``, which uses the measurements of a run."""
+"""The command ``decide``: it compares whole trials on CPUs and GPUs, based on the measurements of a run."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _MOST_NOTES: Final = 20
-"""The maximum number of notes to print. With more, the table would scroll out of view."""
+"""The maximum number of notes to print. Further notes are only counted."""
 
 
 @app.command()
@@ -27,32 +27,32 @@ def decide(
     run: Annotated[Path, typer.Argument(help="The file that `run` wrote.", metavar="RUN.json")],
     *,
     steps_per_trial: Annotated[int, typer.Option(min=1, help="Number of steps per trial.")],
-    prices: Annotated[Path | None, typer.Option(help="Prices: YAML or JSON, or SkyPilot's vms.csv.")] = None,
-    region: Annotated[str | None, typer.Option(help="Region of the prices; by default the cheapest.")] = None,
+    prices: Annotated[Path | None, typer.Option(help="Price file: YAML, JSON, or SkyPilot's vms.csv.")] = None,
+    region: Annotated[str | None, typer.Option(help="Region of the prices; by default, all regions.")] = None,
     spot: Annotated[bool, typer.Option("--spot", help="Use the spot prices of vms.csv.")] = False,
     gpu: Annotated[
         str | None,
-        typer.Option(help="The measured GPU: gpu, or a fraction such as gpu@0.25; by default the first measured GPU."),
+        typer.Option(help="The measured GPU: gpu, or a fraction such as gpu@0.25; by default, the first measured GPU."),
     ] = None,
-    gpu_type: Annotated[str | None, typer.Option(help="The GPU's name in the prices; by default Ray's name.")] = None,
+    gpu_type: Annotated[
+        str | None, typer.Option(help="Name of the GPU type in the price file; by default, Ray's name.")
+    ] = None,
     cluster: Cluster = None,
     address: Address = None,
     timeout_s: TimeoutS = 30.0,
     packing: Annotated[
-        Path | None, typer.Option(help="The file of `packing --output`: the throughput with shared GPUs.")
+        Path | None, typer.Option(help="The file that `packing --output` wrote, with the throughput of shared GPUs.")
     ] = None,
     same_within: Annotated[
-        float, typer.Option(help="Relative difference below which trials count as the same.")
+        float, typer.Option(help="Relative difference up to which times or costs count as the same.")
     ] = 0.05,
     num_trials: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Number of trials in the run: also compute how many CPU nodes are as fast as one GPU."
-        ),
+        typer.Option(min=1, help="Number of trials in the run, to compute how many CPU nodes are as fast as one GPU."),
     ] = None,
     node_cpus: Annotated[
         int | None,
-        typer.Option(min=1, help="CPUs per CPU node; by default as on the cluster's largest node without GPUs."),
+        typer.Option(min=1, help="CPUs per CPU node; by default, those of the cluster's largest node without GPUs."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the decision to this file, for BenchmarkedPolicy.")
@@ -60,7 +60,7 @@ def decide(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Decide above which size a GPU is worth it. Show times and costs of trials, and the trials per hour."""
+    """Decide for which sizes a GPU is better, and show the times and costs of trials and the trials per hour."""
     from tune_policies.kuberay.reading.load_cluster import load_capacity
 
     from ..decide.cpu_nodes import NodesQuestion
@@ -81,7 +81,7 @@ def decide(
         gpu = str(device)
     if num_trials is None and node_cpus is not None:
         raise InvalidResourcesError(
-            "--node-cpus needs --num-trials: the number of trials for which one GPU is compared with CPU nodes"
+            "--node-cpus requires --num-trials, the number of trials for which one GPU is compared with CPU nodes"
         )
     nodes = None if num_trials is None else NodesQuestion(num_trials=num_trials, node_cpus=node_cpus)
     terms = Terms(steps_per_trial=steps_per_trial, gpu=gpu, gpu_type=gpu_type, same_within=same_within, nodes=nodes)
@@ -94,9 +94,9 @@ def decide(
     if output is not None:
         write_new(output, f"{decided.decision.to_json()}\n", force=force)
     if not decided.is_decided:
-        until_then = "" if output is None else f". With {output}, all trials run on CPUs"
+        until_then = "" if output is None else f". With the decision in {output}, all trials run on CPUs"
         print_to_stderr(
-            f"nothing is decided: every answer is ambiguous. Run more rounds, on an idle machine{until_then}"
+            f"nothing is decided, because every answer is ambiguous. Run more rounds on an idle machine{until_then}"
         )
         raise typer.Exit(1)
 
@@ -108,7 +108,7 @@ def _show(decided: "Decided", *, as_json: bool) -> None:
     for note in decided.notes[:_MOST_NOTES]:
         print_to_stderr(f"note: {note}")
     if (left_out := len(decided.notes) - _MOST_NOTES) > 0:
-        print(f"note: and {left_out} more", file=sys.stderr)
+        print(f"note: number of notes that are not shown: {left_out}", file=sys.stderr)
     if as_json:
         print(decided.decision.to_json())
     else:

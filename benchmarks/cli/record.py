@@ -41,7 +41,7 @@ def print_measured(run_set: RunSet, *, as_json: bool) -> None:
 
 @app.command()
 def show(file: File, *, json: Json = False) -> None:
-    """Show the results of a run, with a row for each configuration, and its failures and disturbances."""
+    """Show the results of a run in a table, and the failures and disturbances of the run."""
     print_measured(read_run_set(file), as_json=json)
 
 
@@ -61,7 +61,7 @@ def export(
     redact: Redact = False,
     force: Force = False,
 ) -> None:
-    """Write the measured times as CSV for other programs, or the whole run as JSON, for example without host names."""
+    """Write the measured times as CSV, or the whole run as JSON."""
     if output is not None:
         check_new(output, force=force, inputs=(file,))
     run_set = read_run_set(file)
@@ -91,7 +91,7 @@ def plot(
     figure = crossover_figure(run_set, sorted(run_set.workloads), phase)
     if figure is None:
         raise InvalidResourcesError(
-            f"no time of {phase} was measured, so there is nothing to draw: choose another --phase"
+            f"no times of the phase {phase} were measured, so there is nothing to draw. Choose another --phase"
         )
     save_figure(figure, output, force=force)
 
@@ -104,7 +104,7 @@ def compare(
     same_within: Annotated[float, typer.Option(help="Relative difference below which times count as the same.")] = 0.05,
     as_json: Json = False,
 ) -> None:
-    """Compare the devices of a run: show which device is faster in a step, with confidence intervals."""
+    """Compare the devices of a run: show which device is faster in each phase, with confidence intervals."""
     from ..compare.verdicts import verdicts
     from ..decide.decide import UndecidedError
     from ..report.tables import print_verdicts
@@ -130,7 +130,7 @@ def compare(
 def report(
     file: File,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file of the page.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File of the HTML page.")],
     decision: Annotated[Path | None, typer.Option(help="The file that `decide` wrote.")] = None,
     packing: Annotated[Path | None, typer.Option(help="The file that `packing` wrote.")] = None,
     redact: Redact = False,
@@ -142,7 +142,7 @@ def report(
     from ..report.page import html_page
 
     check_new(output, force=force, inputs=(file, decision, packing))
-    hint = "`tune-policies bench decide` writes one"
+    hint = "create a decision with `tune-policies bench decide`"
     run, throughput = read_run_set(file), read_throughput(packing) if packing else None
     decided = read_value(decision, Decision, "decision", hint=hint) if decision else None
     if redact:

@@ -30,15 +30,15 @@ def run(
     ] = None,
     size: Annotated[list[int] | None, typer.Option(min=1, help="Size of the workloads; can be repeated.")] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Processes per configuration.  [default: 5; quick: 3]")
+        int | None, typer.Option(min=1, help="Number of fresh processes per configuration.  [default: 5; quick: 3]")
     ] = None,
     cpus: Annotated[float, typer.Option(help="CPUs per trial, on every device.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random order.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random order of measurements.")] = 0,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File of the record.  [default: run-DATE-TIME.json]")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Measure one size in few rounds, which takes about a minute.")
+        bool, typer.Option("--quick", help="Measure one size per workload in 3 rounds, in about a minute.")
     ] = False,
     resume: Annotated[
         Path | None, typer.Option(help="Resume the run recorded in this file, with the same settings.")
@@ -54,7 +54,7 @@ def run(
     timeout_s: TimeoutS = 30.0,
     json: Json = False,
 ) -> None:
-    """Measure the times of steps, transfers and starts of workloads on devices, in new processes and random order."""
+    """Measure how long workloads take to start and to run a step on each device, in fresh processes."""
     from ..measuring.colocation import parse_devices
     from ..measuring.runner import Session, measure_to_file
     from ..record.machine import own_command
@@ -100,7 +100,7 @@ def _check_resume(context: typer.Context) -> None:
         is_given = source is not None and source.name == "COMMANDLINE"
         if is_given and name not in ("resume", "address", "timeout_s", "json"):
             given = "WORKLOAD" if name == "workload" else f"--{name.replace('_', '-')}"
-            raise InvalidResourcesError(f"--resume uses the settings of the file: omit {given}")
+            raise InvalidResourcesError(f"--resume uses the settings in the file. Omit {given}")
 
 
 def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, tuple[int, ...]]:
@@ -108,13 +108,14 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
     from ..workloads.registry import BUILT_IN, check_workload
 
     if not workloads:
-        raise InvalidResourcesError(f"choose a workload: {', '.join(BUILT_IN)}, or your own as module:function")
+        names = ", ".join(BUILT_IN)
+        raise InvalidResourcesError(f"no workload is given. Choose one of {names}, or pass your own as module:function")
     found = {}
     for name in workloads:
         built_in = check_workload(name)
         own = () if built_in is None else built_in.sizes
         if built_in is None and not sizes:
-            raise InvalidResourcesError(f"{name} has no default sizes: pass them, such as --size 64 --size 256")
+            raise InvalidResourcesError(f"{name} has no default sizes. Pass sizes, such as --size 64 --size 256")
         # A quick run measures only one size, because a sweep would take too long.
         found[name] = tuple(dict.fromkeys(sizes)) or (own[len(own) // 2 :][:1] if quick else own)
     return found
@@ -126,7 +127,8 @@ def _show(run_set: "RunSet", output: Path, *, as_json: bool) -> None:
 
     print_measured(run_set, as_json=as_json)
     print(
-        f"wrote {output}. It contains host names and the command; `bench export --redact` omits them", file=sys.stderr
+        f"wrote {output}. The file contains host names and the command. `bench export --redact` omits both",
+        file=sys.stderr,
     )
 
 
@@ -136,17 +138,19 @@ def packing(
     workload: Annotated[
         list[str] | None, typer.Option(help="Name of a workload, or module:function; may be repeated.")
     ] = None,
-    size: Annotated[int | None, typer.Option(min=1, help="Size of the workloads, if not the default one.")] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Size of the workloads, instead of their defaults.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps per trial.")] = None,
-    trials_per_gpu: Annotated[list[int] | None, typer.Option(min=2, help="Trials at once; may be repeated.")] = None,
-    repetitions: Annotated[int, typer.Option(min=1, help="Runs for each number of trials at once.")] = 3,
+    trials_per_gpu: Annotated[
+        list[int] | None, typer.Option(min=2, help="Number of concurrent trials on the GPU; may be repeated.")
+    ] = None,
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs for each number of concurrent trials.")] = 3,
     cpus_per_trial: Annotated[float, typer.Option(min=0, help="CPUs per trial under the measured plan.")] = 1,
-    mps: Annotated[bool, typer.Option("--mps", help="Also run the trials that share the GPU under MPS.")] = False,
+    mps: Annotated[bool, typer.Option("--mps", help="Also measure concurrent trials under MPS.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the record to this file.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Measure the trials per hour on one GPU: one at a time, several at once, and under a measured plan."""
+    """Measure the trials per hour on one GPU, with one trial at a time and with concurrent trials."""
     from ..measuring.packing import Sweep, default_trainings, find_training, measure_throughput
 
     trainings = [find_training(name, size, steps) for name in workload or ()] or default_trainings()

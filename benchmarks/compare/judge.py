@@ -1,19 +1,19 @@
-"""Compares two configurations: computes the ratio of their times with a 95 % confidence interval, and the outcome.
+"""Decides which of two configurations is faster, from the 95 % confidence interval of the ratio of their times.
 
-Fresh processes differ in memory layout and caches. More steps in one process would not show this, so each process
-contributes one value, the median of its blocks. The processes of all configurations take turns within a round,
-so the state of the machine affects them equally, and only the ratio within a round is used. The interval is Student's
-t interval of the mean logarithm of these ratios, so swapping the configurations inverts the ratio.
+Fresh processes differ in memory layout and caches. More steps in one process would not reveal these differences, so
+each process contributes one value, the median of its blocks. The processes of all configurations take turns within a
+round, so the state of the machine affects them equally. Therefore, only ratios within a round are used. The interval is
+Student's t interval of the mean logarithm of these ratios, so swapping the configurations inverts the ratio.
 
 A configuration is faster if the 95 % interval lies outside the band that counts as the same, and the 99.5 % interval
 excludes equality. With these rules, at most about one in 100 comparisons of equal configurations reports a
 difference. Because a few rounds may agree by chance, the ratio must also differ from 1 by more than the scatter of the
-blocks within processes explains at 99.5 % confidence. Configurations are the same if the interval lies within the
+blocks within processes can explain at 99.5 % confidence. Configurations are the same if the interval lies within the
 band. Otherwise, the outcome is ambiguous.
 
-Doubts about the times, such as the load of other processes, do not widen the interval. If there is a doubt, the
-outcome is never "same", and a configuration is faster only if it is still faster after the ratio is changed by
-``FACTOR_IN_DOUBT``.
+Doubts about the times, for example because of load from other processes, do not widen the interval. If there is a
+doubt, the outcome is never "same", and a configuration counts as faster only if the interval lies outside the band
+after the band is widened by ``FACTOR_IN_DOUBT``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,13 +37,13 @@ CONFIDENCE: Final = 0.95
 SURE: Final = 0.99
 """The confidence level at which a drift, or a difference between equal configurations, is significant."""
 SURER: Final = 0.995
-"""The confidence level at which one configuration is faster than another."""
+"""The confidence level that is required to call one configuration faster than another."""
 FEWEST_ROUNDS: Final = 3
 """The minimum number of rounds for an estimate of the variation between processes."""
 FACTOR_OF_PROCESSES: Final = 1.25
-"""The assumed error, as a factor, of a ratio from fewer rounds. On an idle machine, fresh processes differ by less."""
+"""The assumed error, as a factor, of a ratio from one or two rounds. Processes on an idle machine differ by less."""
 FACTOR_IN_DOUBT: Final = 2.0
-"""The assumed error, as a factor, of a ratio of doubtful times: a process that shares its CPU takes twice as long."""
+"""The assumed error of a ratio of doubtful times, as a factor. A process that shares its CPU takes twice as long."""
 
 _NORMAL_SCALE: Final = 1.4826
 """The standard deviation of a normal distribution divided by its median absolute deviation."""
@@ -62,7 +62,7 @@ class Interval(NamedTuple):
     num_rounds: int
 
     def at_confidence(self, wanted: float) -> "Interval":
-        """Return the interval at another confidence. With fewer than ``FEWEST_ROUNDS`` rounds, it does not change."""
+        """Return the interval at another confidence level, or unchanged with fewer than ``FEWEST_ROUNDS`` rounds."""
         if self.num_rounds < FEWEST_ROUNDS:
             return self
         freedom = self.num_rounds - 1
@@ -115,8 +115,8 @@ def student_quantile(confidence: float, freedom: float = inf) -> float:
 def error_of_blocks(first: Times, second: Times) -> float:
     """Return the part of the standard error of the ratio's logarithm that is caused by scatter within processes.
 
-    The true error is at least as large, because processes differ as well. The scatter is computed from the median
-    absolute deviation, so a few disturbed blocks have little effect.
+    The true error is at least as large, because processes also differ from each other. The scatter is computed from the
+    median absolute deviation, so a few disturbed blocks have little effect.
     """
     variance = 0.0
     for times in (first, second):
@@ -132,9 +132,11 @@ def _log_ratios(first: Times, second: Times) -> dict[int, float]:
     """Return the logarithm of the ratio of the processes' median times, by round."""
     medians = {number: (median(first[number]), median(second[number])) for number in common_rounds(first, second)}
     if not medians:
-        raise InvalidResourcesError("no round has times of both, so there is nothing to compare. Run both first")
+        raise InvalidResourcesError("no round has times of both configurations. Measure both configurations")
     if wrong := [each for pair in medians.values() for each in pair if not each > 0]:
-        raise InvalidResourcesError(f"a step must take more than 0 s, got {wrong[0]} s: was the file edited by hand?")
+        raise InvalidResourcesError(
+            f"a step must take more than 0 s, got {wrong[0]} s. If the file was edited, measure again"
+        )
     return {number: log(one) - log(other) for number, (one, other) in medians.items()}
 
 
@@ -152,10 +154,11 @@ class Comparison(Value):
 
     Attributes:
         ratio: The first configuration's time divided by the second's. If it is above 1, the second is faster.
-        low: The lower end of the interval that contains the ratio with ``confidence``; ``high`` is the upper end.
+        low: The lower end of the confidence interval of the ratio.
+        high: The upper end of this interval.
         same_within: The relative difference up to which the configurations count as the same.
         num_rounds: The number of pairs of processes that were compared.
-        reasons: Why the outcome is ambiguous or doubtful, as sentences.
+        reasons: The reasons why the outcome is ambiguous or doubtful, as sentences.
     """
 
     ratio: float = Field(gt=0)
@@ -184,14 +187,14 @@ def compare_times(first: Times, second: Times, *, same_within: float = 0.05, dou
     if outcome in (Outcome.FIRST, Outcome.SECOND) and abs(log(interval.ratio)) <= by_chance:
         outcome = Outcome.AMBIGUOUS
         reasons.append(
-            f"the times within processes scatter so much that the ratio may be off by {exp(by_chance) - 1:.1%}: run"
+            f"the times within processes scatter so much that the ratio may be off by {exp(by_chance) - 1:.1%}. Run"
             " more rounds, or measure on an idle machine"
         )
     if interval.num_rounds < FEWEST_ROUNDS:
         count = "one round" if interval.num_rounds == 1 else "two rounds"
         reasons.append(
             f"{count} cannot show how much processes differ, so the interval allows for a factor of"
-            f" {FACTOR_OF_PROCESSES:g}: run {FEWEST_ROUNDS} or more"
+            f" {FACTOR_OF_PROCESSES:g}. Run {FEWEST_ROUNDS} or more rounds"
         )
     if outcome is Outcome.AMBIGUOUS and not reasons:
         reasons.append(_why_ambiguous(interval, same_within))
@@ -224,7 +227,7 @@ def drift_of_ratio(first: Times, second: Times, same_within: float) -> str | Non
     change = abs(line.slope) * (max(ratios) - min(ratios))
     if line.pvalue >= 1 - SURE or change <= log(1 + same_within):
         return None
-    return f"the ratio drifted by {exp(change) - 1:.1%} from the first round to the last: run it again, for longer"
+    return f"the ratio drifted by {exp(change) - 1:.1%} from the first to the last round. Measure more rounds"
 
 
 def _why_ambiguous(interval: Interval, same_within: float) -> str:
@@ -235,5 +238,6 @@ def _why_ambiguous(interval: Interval, same_within: float) -> str:
         )
     band = f"{1 / (1 + same_within):.3f} to {1 + same_within:.3f}"
     return (
-        f"{bounds} is only partly inside {band}, the range that counts as equal. Run more rounds to narrow the interval"
+        f"{bounds} is not inside {band}, the range that counts as equal, but overlaps it. Run more rounds to narrow the"
+        " interval"
     )

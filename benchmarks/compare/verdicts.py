@@ -1,7 +1,7 @@
-"""Compares the devices of a run for each workload, size and phase that was measured on both devices.
+"""Compares pairs of devices for each workload, size and phase that was measured on both devices.
 
-A disturbance above the limits in this module, such as load of other processes, causes a doubt. Doubts make a verdict
-ambiguous rather than wrong.
+A disturbance, such as load from other processes, causes a doubt if it exceeds a limit in this module. Doubts make a
+verdict ambiguous rather than wrong.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,13 +17,14 @@ from ..record.summary import in_words
 from .judge import SURE, Comparison, Outcome, common_rounds, compare_times, ratio_interval
 
 MOST_LOAD: Final = 0.2
-"""The maximum number of CPUs that other processes may use, as a mean over the rounds. An idle machine is below 0.1."""
+"""The maximum number of CPUs that other processes may use, as a mean over the rounds. On an idle machine, the mean is
+below 0.1."""
 MOST_PART_OF_CPUS: Final = 0.05
-"""``MOST_LOAD`` as a fraction of all CPUs. The larger of the two limits applies, because on a large machine, other
-processes usually run on other CPUs."""
+"""The maximum fraction of all CPUs that other processes may use. The larger of this limit and ``MOST_LOAD`` applies,
+because other processes usually run on other CPUs if the machine is large."""
 MOST_THROTTLED_S: Final = 0.1
 """How long the cgroup may be throttled over all rounds, in seconds: one period of its quota."""
-OF_THE_WORK: Final = {"dtype": "dtype", "samples_per_step": "samples a step", "num_threads": "CPU threads"}
+OF_THE_WORK: Final = {"dtype": "dtype", "samples_per_step": "samples per step", "num_threads": "CPU threads"}
 """Fields that must agree between configurations, with their names in messages."""
 
 
@@ -31,11 +32,11 @@ def problems_of_readings(noise: Sequence[NoiseReading], num_cpus: int) -> Iterat
     """Yield a sentence for each disturbance of the rounds on a machine with ``num_cpus`` CPUs."""
     most_load = max(MOST_LOAD, MOST_PART_OF_CPUS * num_cpus)
     if noise and (load := fmean(each.load for each in noise)) > most_load:
-        yield f"other processes used {load:.2f} CPUs (limit: {most_load:g}): stop them, or measure on an idle machine"
+        yield f"other processes used {load:.2f} CPUs (limit: {most_load:g}). Stop them, or measure on an idle machine"
     if (throttled_s := sum(each.throttled_s or 0 for each in noise)) > MOST_THROTTLED_S:
-        yield f"the cgroup's quota stopped the processes for {throttled_s:.1f} s: use fewer CPUs, or raise the quota"
+        yield f"the cgroup's quota stopped the processes for {throttled_s:.1f} s. Use fewer CPUs, or raise the quota"
     if causes := sorted({cause for each in noise for cause in each.gpu_throttled}):
-        yield f"a GPU's clock was throttled ({', '.join(causes)}): cool the GPU, or fix its clocks"
+        yield f"a GPU's clock was throttled ({', '.join(causes)}). Cool the GPU, or lock its clocks"
 
 
 def control_problem(run_set: RunSet, configuration: Configuration, phase: Phase, same_within: float) -> str | None:
@@ -56,7 +57,7 @@ def control_problem(run_set: RunSet, configuration: Configuration, phase: Phase,
         return None
     return (
         f"two equal configurations on {configuration.device} seem to differ by {exp(apart) - 1:.1%}"
-        f" ({found.low:.3f} to {found.high:.3f}): run more rounds, or measure on an idle machine"
+        f" (ratio {found.low:.3f} to {found.high:.3f}). Run more rounds, or measure on an idle machine"
     )
 
 
@@ -112,7 +113,7 @@ class Verdict(Value):
 
 
 def verdicts(run_set: RunSet, phase: Phase, same_within: float = 0.05) -> tuple[Verdict, ...]:
-    """Return which device is faster for each workload and size that was measured on both devices in a common round.
+    """Return a verdict for each workload, size and pair of devices with times in a common round.
 
     The CPU is compared with every other device. If the CPU was not measured, the first measured device is used instead.
 

@@ -1,7 +1,8 @@
 """Computes how many nodes without GPUs finish the trials as early as one GPU, and how many cost no more than the GPU.
 
-The GPU runs the trials one after the other. A node runs as many trials at once as its CPUs allow. The cost includes all
-nodes until the last trial ends. The comparison assumes that a trial on a full node is as fast as the measured trial.
+The GPU runs the trials one after the other. A node runs as many concurrent trials as its CPUs allow. The cost includes
+all nodes until the last trial ends. The comparison assumes that a trial is as fast on a full node as in the
+measurement.
 """
 
 import math
@@ -15,10 +16,10 @@ from tune_policies.values.resources import PositiveCount
 from tune_policies.values.value import Value
 
 MOST_TRIALS: Final = 100_000
-"""The maximum number of trials, which limits how many numbers of nodes the search evaluates."""
+"""The maximum number of trials. It bounds the duration of the search for a number of nodes."""
 
 _ROUNDING: Final = 1e-9
-"""Times or costs count as equal if their relative difference is at most this."""
+"""Times or costs count as equal if their relative difference is at most this value."""
 
 
 class NodesQuestion(Value):
@@ -50,18 +51,18 @@ class Nodes(NamedTuple):
 
     @property
     def trials_per_node(self) -> int:
-        """The number of trials that a node runs at once."""
+        """The number of concurrent trials on a node."""
         return self.node_cpus // self.trial_cpus
 
     def against_gpu(
         self, *, cpu_trial_s: float, gpu_trial_s: float, speedups: tuple[float, float], gpu_price: float | None = None
     ) -> GpuOrNodes:
-        """Compare one GPU with these nodes.
+        """Return the time and cost of the trials on one GPU and on these nodes, and the number of nodes.
 
         Args:
             cpu_trial_s: The time of a trial on the CPU, in seconds.
             gpu_trial_s: The mean time per trial on the GPU, in seconds. If trials share the GPU, this time is shorter
-                than a trial.
+                than the duration of a trial.
             speedups: The lower and upper end of the confidence interval of ``cpu_trial_s / gpu_trial_s``.
             gpu_price: The price per hour of the GPU and the CPUs of its trials, or ``None`` if unknown.
 
@@ -70,8 +71,8 @@ class Nodes(NamedTuple):
         """
         if not self.trials_per_node:
             raise InvalidResourcesError(
-                f"a node of {self.node_cpus} CPUs has no room for a trial, which was measured with {self.trial_cpus}: "
-                f"pass --node-cpus {self.trial_cpus} or more"
+                f"a node with {self.node_cpus} CPUs is too small for a trial, because trials were measured with "
+                f"{self.trial_cpus} CPUs. Pass --node-cpus {self.trial_cpus} or more"
             )
         gpu_s = self.num_trials * gpu_trial_s
         number = self._fewest(cpu_trial_s, gpu_s)

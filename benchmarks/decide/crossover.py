@@ -23,7 +23,7 @@ class Crossover(NamedTuple):
 
 
 def crossover(answers: Mapping[int, Answer]) -> Crossover:
-    """Return the size at and above which the GPU is the answer, given the answers by size."""
+    """Return the crossover, given the answers by size."""
     above = max((size for size, answer in answers.items() if answer != "GPU"), default=None)
     return Crossover(above, min((size for size in answers if above is None or size > above), default=None))
 

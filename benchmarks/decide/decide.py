@@ -35,7 +35,7 @@ PHASE = Phase.TRANSFERS
 def starts_s(run_set: RunSet, configuration: Configuration) -> dict[int, float]:
     """Return the startup time of the process in seconds, by round.
 
-    This is the time until the end of the first epoch, minus the median time of a step times the steps of an epoch.
+    This is the time until the end of the first epoch, minus the number of its steps times the median time of a step.
     """
     starts = {}
     for run in run_set.of(configuration):
@@ -136,8 +136,8 @@ def decide(
 
     Raises:
         UndecidedError: No size was measured on both the CPU and the GPU.
-        InvalidResourcesError: The run lacks the GPU, a trial's resources have no price, ``packing`` was measured on
-            another GPU, or the nodes of ``terms.nodes`` are unknown or too small.
+        InvalidResourcesError: ``terms.gpu`` was not measured, a trial's resources have no price, ``packing`` was
+            measured on another GPU, or the nodes of ``terms.nodes`` are unknown or too small.
     """
     case = _Case(run_set, terms, _gpu_of(run_set, terms.gpu), capacity, prices, packing)
     case.check_packing()
@@ -152,7 +152,8 @@ def decide(
             )
             on_cpu, on_gpu = (starts_s(run_set, configuration) for configuration in configurations)
             if not on_cpu.keys() & on_gpu.keys():
-                doubts.setdefault((workload, "no times of both, so nothing is decided"), []).append(str(size))
+                reason = "no round has times of both devices, so nothing is decided"
+                doubts.setdefault((workload, reason), []).append(str(size))
                 continue
             decided, reasons = case.decide(configurations)
             sizes.append(decided)
@@ -171,7 +172,8 @@ def decide(
     notes += [f"{workload} at {shorten_names(sizes)}: {reason}" for (workload, reason), sizes in doubts.items()]
     if not workloads:
         raise UndecidedError(
-            f"no size has times of both cpu and {case.gpu}: {notes[0]}. Run it again, for longer or with smaller sizes"
+            f"no size has times of both cpu and {case.gpu}: {notes[0]}. Measure again, with smaller sizes or a longer "
+            "timeout"
         )
     return Decided(case.decision(workloads), tuple(notes))
 
@@ -181,7 +183,7 @@ def _gpu_of(run_set: RunSet, wanted: str | None) -> str:
     gpus = [device for device in measured if device == "gpu" or device.startswith("gpu@")]
     if wanted is not None and wanted not in gpus:
         raise InvalidResourcesError(
-            f"nothing was measured on {wanted!r}{suggest(wanted, gpus)} (GPUs measured: {', '.join(gpus) or 'none'})"
+            f"nothing was measured on {wanted!r}{suggest(wanted, gpus)} (measured GPUs: {', '.join(gpus) or 'none'})"
         )
     if not gpus or "cpu" not in measured:
         missing = [
@@ -189,7 +191,7 @@ def _gpu_of(run_set: RunSet, wanted: str | None) -> str:
         ]
         raise UndecidedError(
             f"a decision needs times of cpu and gpu, but the run measured {', '.join(measured) or 'nothing'}"
-            f"{''.join(missing)}. Run it with --device cpu --device gpu, on a cluster that has both"
+            f"{''.join(missing)}. Measure with --device cpu --device gpu on a cluster that has both"
         )
     return wanted or gpus[0]
 
@@ -209,8 +211,8 @@ class _Case(NamedTuple):
         measured_on = self._accelerator_type
         if self.packing is not None and measured_on is not None and not self.packing.may_be_of(measured_on):
             raise InvalidResourcesError(
-                f"the record of packing is of {shorten(self.packing.gpu)}, but the run was on {measured_on}: "
-                f"run `tune-policies bench packing` on {measured_on}, or omit the record"
+                f"the packing record was measured on {shorten(self.packing.gpu)}, but the run on {measured_on}. "
+                f"Run `tune-policies bench packing` on {measured_on}, or omit the record"
             )
 
     def decision(self, workloads: list[WorkloadDecision]) -> Decision:
@@ -259,7 +261,7 @@ class _Case(NamedTuple):
         )
         if not node_cpus:
             raise InvalidResourcesError(
-                "the cluster has no node without GPUs, so the CPUs of such a node are unknown: pass --node-cpus"
+                "the cluster has no node without GPUs, so the CPUs of such a node are unknown. Pass --node-cpus"
             )
         price = None if self.prices is None else self.prices.per_hour(cpus=node_cpus).per_hour
         gpu_cost = size.gpu.cost_per_trial
@@ -271,7 +273,7 @@ class _Case(NamedTuple):
         )
 
     def _times(self, configuration: Configuration) -> tuple[DeviceTimes, float]:
-        """Return the times and costs on a device, and the factor by which sharing increases its throughput."""
+        """Return the times and costs of trials on a device, and the throughput gain from sharing it, as a factor."""
         runs = self.run_set.of(configuration)
         cpus = max(run.num_threads for run in runs)
         peak = max((run.peak_gpu_bytes for run in runs if run.peak_gpu_bytes), default=None)

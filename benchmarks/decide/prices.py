@@ -1,7 +1,8 @@
 """Prices per hour of CPUs, GPUs and machines, and of the resources that a trial reserves.
 
-A trial on a rented machine costs a fraction of the machine's price: one GPU and 2 CPUs of a machine with 4 GPUs and
-16 CPUs cost a quarter of that price. If CPUs and GPUs have separate prices, a trial costs their sum.
+A trial on a rented machine costs a fraction of the machine's price. For example, one GPU and 2 CPUs of a machine with
+4 GPUs and 16 CPUs cost a quarter of its price. If CPUs and GPUs have separate prices, a trial costs the sum of the
+prices of its CPUs and GPUs.
 """
 
 import csv
@@ -38,13 +39,13 @@ class Instance(Value):
     def _gpus_must_have_a_type(self) -> Self:
         if (self.gpus > 0) != (self.accelerator_type is not None):
             raise InvalidResourcesError(
-                f"the instance {self.name!r} has gpus={self.gpus:g} and accelerator_type={self.accelerator_type!r}: "
-                "set both or neither"
+                f"the instance {self.name!r} has gpus={self.gpus:g} and accelerator_type={self.accelerator_type!r}. "
+                "Set both fields or neither"
             )
         return self
 
     def part(self, cpus: float, gpus: float) -> float:
-        """Return the fraction of the machine that these resources use: of its CPUs or its GPUs, whichever is larger."""
+        """Return the larger of the fractions of the machine's CPUs and GPUs that these resources use."""
         return max(cpus / self.cpus, gpus / self.gpus if gpus else 0.0)
 
 
@@ -73,7 +74,7 @@ class Prices(Value):
     @model_validator(mode="after")
     def _something_must_have_a_price(self) -> Self:
         if not self.instances and self.cpu is None and not self.gpus:
-            raise InvalidResourcesError("the file contains no price: set instances, or cpu and gpus")
+            raise InvalidResourcesError("the file contains no price. Set instances, or cpu and gpus")
         return self
 
     @property
@@ -101,13 +102,13 @@ class Prices(Value):
         known = {_plain(each): each for each in types}
         if accelerator_type is None:
             raise InvalidResourcesError(
-                "the type of the GPUs is unknown, so their price is unknown too: pass their name in the price file "
+                "the type of the GPUs is unknown, so their price is unknown too. Pass their name in the price file "
                 f"with --gpu-type (known: {shorten_names(types) or 'none'})"
             )
         if _plain(accelerator_type) not in known:
             raise InvalidResourcesError(
                 f"there is no price for {accelerator_type!r}{suggest(accelerator_type, types)} "
-                f"(known: {shorten_names(types) or 'no GPU'}): add it, or choose another name with --gpu-type"
+                f"(known: {shorten_names(types) or 'no GPU'}). Add its price, or choose another name with --gpu-type"
             )
         return known[_plain(accelerator_type)]
 
@@ -130,7 +131,7 @@ class Prices(Value):
 
     def _none(self, cpus: float, gpus: float, name: str | None) -> str:
         what = amount_of(cpus, "CPU") + (f" with {gpus:g} {name}" if name is not None else " without a GPU")
-        return f"there is no price for {what}: add an instance that is large enough, or the price of one CPU as `cpu`"
+        return f"there is no price for {what}. Add an instance that is large enough, or the price of one CPU as `cpu`"
 
 
 def _plain(name: str) -> str:
@@ -145,9 +146,9 @@ _MAX_CSV_BYTES: Final = 64 * MIB
 
 
 def load_prices(path: str | Path, *, region: str | None = None, use_spot: bool = False) -> Prices:
-    """Read a price file: SkyPilot's ``vms.csv`` if its name ends in ``.csv``, else this project's YAML or JSON format.
+    """Read prices from SkyPilot's ``vms.csv`` or from this project's YAML or JSON format.
 
-    The date of the prices in a CSV file is the file's modification date.
+    Files with the suffix ``.csv`` have SkyPilot's format. The date of their prices is the file's modification date.
 
     Args:
         path: The file.
@@ -165,7 +166,7 @@ def load_prices(path: str | Path, *, region: str | None = None, use_spot: bool =
             day = f"{datetime.fromtimestamp(path.stat().st_mtime, tz=UTC):%Y-%m-%d}"
             return _of_skypilot(text, f"{path.name}{', spot' if use_spot else ''}", day, region, use_spot=use_spot)
         if use_spot:
-            raise InvalidResourcesError("this file has one price for each instance: --spot needs SkyPilot's vms.csv")
+            raise InvalidResourcesError("--spot requires SkyPilot's vms.csv, because this file contains no spot prices")
         return _own(read_data(path, what="price file"), path.name, region)
     except (UnreadableFileError, DocumentError):  # their messages contain the path
         raise
@@ -201,7 +202,7 @@ class _Row(NamedTuple):
         except ValueError:
             number = -1
         if not 0 <= number < float("inf"):
-            raise InvalidResourcesError(f"line {self.line}, column {column}: {text!r} is not a number of 0 or above")
+            raise InvalidResourcesError(f"line {self.line}, column {column}: {text!r} is not a non-negative number")
         return number
 
 
@@ -242,7 +243,7 @@ def _rows(text: str) -> Iterator[_Row]:
         for cells in reader:
             if None in cells or None in cells.values():
                 raise InvalidResourcesError(
-                    f"line {reader.line_num}: it has {'more' if None in cells else 'fewer'} cells than the "
+                    f"line {reader.line_num} has {'more' if None in cells else 'fewer'} cells than the "
                     f"{len(found)} columns of line 1"
                 )
             yield _Row(reader.line_num, cells)
@@ -253,4 +254,4 @@ def _rows(text: str) -> Iterator[_Row]:
 def _no_such_region(region: str, regions: set[str]) -> InvalidResourcesError:
     known = shorten_names(sorted(regions)) or "none"
     near = suggest(region, sorted(regions))
-    return InvalidResourcesError(f"there are no prices of the region {region!r}{near} (known: {known})")
+    return InvalidResourcesError(f"there are no prices for the region {region!r}{near} (known: {known})")

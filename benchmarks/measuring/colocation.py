@@ -44,7 +44,7 @@ class Device(NamedTuple):
 
 
 class PlannedDevice(NamedTuple):
-    """A requested device.
+    """A requested device and the plan of a trial on it.
 
     Attributes:
         plan: The plan of a trial on this device, or ``None`` if the cluster has no such device.
@@ -71,14 +71,16 @@ def parse_device(text: str) -> Device:
     if not at:
         return Device(resource)
     if resource == "CPU":
-        raise InvalidResourcesError(f"device {text!r}: write cpu, and set the CPUs of a trial with --cpus")
+        raise InvalidResourcesError(
+            f"device {text!r} must not have an amount. Write cpu, and set the CPUs of a trial with --cpus"
+        )
     try:
         number = float(amount)
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
         raise InvalidResourcesError(
-            f"device {text!r}: after the @, write the amount for a trial: a number above 0, such as 0.25"
+            f"device {text!r} is not valid. After the @, write the amount per trial, a number above 0, such as 0.25"
         )
     return Device(resource, check_device_amount(number, resource))
 
@@ -87,7 +89,7 @@ def parse_devices(texts: Iterable[str]) -> tuple[Device, ...]:
     """Parse the devices and remove duplicates. Raise ``InvalidResourcesError`` if the list is empty or not valid."""
     devices = tuple(dict.fromkeys(map(parse_device, texts)))
     if not devices:
-        raise InvalidResourcesError("no device is given: --device cpu --device gpu compares the two")
+        raise InvalidResourcesError("no device is given. Write --device cpu --device gpu to compare a CPU and a GPU")
     return devices
 
 
@@ -97,7 +99,7 @@ def plan_device(device: Device, capacity: ClusterCapacity, cpus: float) -> Plann
         plan = device.policy(cpus).plan(capacity)
     except InfeasibleRequestError as error:
         # Omit the suggestion in the error, because it is about plans, not about measurements.
-        why = f"one trial needs {error.asked}, but {error.offered}: short of {error.short_of}"
+        why = f"one trial needs {error.asked}, but {error.offered}, so the cluster is short of {error.short_of}"
         return PlannedDevice(device, None, DeviceFound(device=str(device), why_missing=why))
     found = DeviceFound(
         device=str(device),
@@ -109,7 +111,7 @@ def plan_device(device: Device, capacity: ClusterCapacity, cpus: float) -> Plann
 
 
 def _only_type(device: Device, capacity: ClusterCapacity) -> str | None:
-    """Return the accelerator type of the cluster's devices, or ``None`` for CPUs or if types differ or are unknown."""
+    """Return the accelerator type of the cluster's devices, or ``None`` for CPUs, different types or unknown types."""
     if device.resource == "CPU":
         return None
     types = {node.accelerator_type for node, _ in capacity.groups if device.resource in node.resources.ticks}

@@ -13,12 +13,12 @@ from tune_policies.values.errors import InvalidResourcesError
 from ..record.run_set import Configuration, Phase, RunSet, Settings
 
 GIVEN_UP: Final = frozenset({"raised", "timed_out"})
-"""Kinds of failures that would recur, so later rounds skip the configuration. If a process died, later
+"""Kinds of failures that would recur. Later rounds skip a configuration with such a failure. If a process died, later
 rounds measure its configuration again, because the process may have died by chance."""
 
 
 class Group(NamedTuple):
-    """Configurations of one workload and size that take turns: one for each available device, possibly a control."""
+    """Configurations of one workload and size that take turns: one per available device, and a control if requested."""
 
     workload: str
     size: int
@@ -90,7 +90,7 @@ def settings_of(run_set: RunSet) -> Settings:
     """Return the settings of a record, or raise ``InvalidResourcesError`` if the record has no settings."""
     if run_set.settings is None:
         raise InvalidResourcesError(
-            "the record does not contain the requested settings, so it cannot continue: start a new one"
+            "the record does not contain the requested settings, so the run cannot continue. Start a new run"
         )
     return run_set.settings
 
@@ -99,14 +99,14 @@ def check_same(before: RunSet, now: RunSet) -> None:
     """Raise ``InvalidResourcesError`` if the machine or the versions of a resumed run have changed."""
     then, today = _comparable(before), _comparable(now)
     differ = [
-        f"{name} was {then.get(name)}, and is {today.get(name)}"
+        f"{name} was {then.get(name)}, but is now {today.get(name)}"
         for name in dict.fromkeys((*then, *today))
         if then.get(name) != today.get(name)
     ]
     if differ:
         raise InvalidResourcesError(
             f"the run cannot continue, because old and new times would not be comparable: {'; '.join(differ)}. "
-            "Continue it on the same machine, or start a new file"
+            "Continue it on the same machine, or start a new run"
         )
 
 
@@ -115,7 +115,7 @@ def _comparable(run_set: RunSet) -> dict[str, object]:
     machine = run_set.environment
     return {
         **machine.model_dump(include={"cpu_model", "num_cpus", "usable_cpus", "python"}),
-        "GPUs": ", ".join(sorted(map(str, machine.gpus))) or "none",  # sorted, because NVML may renumber them
+        "list of GPUs": ", ".join(sorted(map(str, machine.gpus))) or "none",  # sorted, because NVML may renumber them
         **{f"version of {name}": version for name, version in sorted(machine.versions.items())},
         **{f"device {each.device}": each.slot for each in run_set.devices},
         **{f"type of {each.device}": each.accelerator_type for each in run_set.devices},

@@ -1,4 +1,4 @@
-"""Measures the load of the machine: computes the CPU use of other processes from counters before and after a group.
+"""Computes the CPU use of other processes from counters that are read before and after each group of measurements.
 
 Each measured process reads the counters of its own host.
 """
@@ -88,7 +88,7 @@ def _load(before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> fl
 
 def _throttled_s() -> float | None:
     """Return how long the cgroup of this container was throttled, in seconds, or ``None`` if unknown."""
-    # In a container, the root is the container's own cgroup. Version 1 of cgroups has a folder for each controller.
+    # In a container, both files belong to the container's cgroup. Cgroups of version 1 have a folder per controller.
     for file in ("/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpu/cpu.stat"):
         with suppress(OSError, ValueError):
             counts = dict(line.split(maxsplit=1) for line in Path(file).read_text().splitlines())

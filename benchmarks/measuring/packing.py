@@ -1,4 +1,4 @@
-"""Measures trials per hour on one GPU: with one trial at a time, several at once, and as many as a plan allows.
+"""Measures trials per hour on one GPU: with one trial, several trials, and as many trials at once as a plan allows.
 
 The plan is computed from a measured memory profile. All runs perform the same trainings with Ray Tune, in random order,
 and their times include the start of processes. Each step copies its data from host memory, as with a data loader.
@@ -53,7 +53,7 @@ _DEFAULTS: Final = {
 
 
 def find_training(workload: str, size: int | None, num_steps: int | None) -> Training:
-    """Return a training. If ``size`` is ``None``, the workload must have defaults; ``num_steps`` can then be ``None``.
+    """Return a training. ``size`` may be ``None`` if the workload has defaults, and ``num_steps`` only if ``size`` is.
 
     Raises:
         InvalidResourcesError: The workload does not exist, or its size or number of steps is missing.
@@ -65,7 +65,7 @@ def find_training(workload: str, size: int | None, num_steps: int | None) -> Tra
     if size is None or num_steps is None:
         missing = " and ".join(name for name, given in (("--size", size), ("--steps", num_steps)) if given is None)
         raise InvalidResourcesError(
-            f"{workload}: pass {missing}, so that a trial takes some seconds: a shorter one mostly measures its start"
+            f"{workload}: pass {missing}. A trial must take several seconds, because startup dominates shorter trials"
         )
     return Training(f"{workload}[{size}]", workload, size, num_steps)
 
@@ -89,7 +89,7 @@ def config_of(training: Training, seed: Any) -> dict[str, Any]:
 def train_workload(config: dict[str, Any]) -> None:
     """Run the steps of a config from :func:`config_of`, on the GPU if the trial reserves one, and report losses.
 
-    All trials do the same work, because a workload uses a fixed seed of its own.
+    All trials do the same work, because each workload uses a fixed seed.
     """
     if config["folder"] not in sys.path:
         sys.path.insert(0, config["folder"])
@@ -115,10 +115,10 @@ class Sweep(NamedTuple):
     """The runs to perform.
 
     Attributes:
-        trials_per_gpu: Numbers of trials that share the GPU. The sweep adds 1, and the number that the plan allows.
+        trials_per_gpu: Numbers of concurrent trials on the GPU, in addition to one trial and the number in the plan.
         repetitions: The number of runs for each way to share the GPU.
         cpus_per_trial: The number of CPUs of a trial under the measured plan.
-        use_mps: Whether to repeat the runs with several trials under MPS.
+        use_mps: Whether to repeat the runs with concurrent trials under MPS.
     """
 
     trainings: Sequence[Training]
@@ -129,7 +129,7 @@ class Sweep(NamedTuple):
 
 
 class FailedRunError(Exception):
-    """A trial of a run failed or got the wrong resources, so the run is omitted from the record."""
+    """A trial of a run failed or had the wrong resources, so the run is omitted from the record."""
 
 
 class Sharing(NamedTuple):
@@ -172,7 +172,7 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
     num_gpus = sum(node.resources.gpus for node in capacity.nodes)
     if num_gpus > 1:
         raise InvalidResourcesError(
-            f"packing counts trials on one GPU, but the cluster has {num_gpus:g}: choose one with CUDA_VISIBLE_DEVICES"
+            f"packing requires one GPU, but the cluster has {num_gpus:g}. Set CUDA_VISIBLE_DEVICES to one of them"
         )
     sharings = [sharing for training in sweep.trainings for sharing in _sharings(capacity, training, sweep)]
     runs = [sharing for sharing in sharings for _ in range(sweep.repetitions)]
@@ -192,7 +192,7 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
         try:
             record = record.with_sample(run_trials(sharing))
         except FailedRunError as error:
-            print_to_stderr(f"omitted: {error}")
+            print_to_stderr(f"the run is omitted: {error}")
             record = record.with_failure(f"{name}: {error}")
         yield record
 
@@ -256,10 +256,14 @@ def _check(sharing: Sharing, trials: Sequence[Any]) -> None:
     for trial in trials:
         if trial.status != "TERMINATED":
             file = trial.error_file
-            reason = read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").strip() if file else "no error"
+            reason = (
+                read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").strip()
+                if file
+                else "no error was recorded"
+            )
             raise FailedRunError(f"a trial failed: {reason.splitlines()[-1]}")
         if trial.placement_group_factory.required_resources.get("GPU", 0) * sharing.trials_per_gpu > 1:
-            raise FailedRunError(f"a trial had more than 1/{sharing.trials_per_gpu} of the GPU")
+            raise FailedRunError(f"a trial reserved more than 1/{sharing.trials_per_gpu} of the GPU")
         used = trial.last_result.get(GPU_MEMORY_KEY, {})
         if sharing.isolation and used.get("isolation") != sharing.isolation:
             why = "; ".join(used.get("warnings", "").splitlines())

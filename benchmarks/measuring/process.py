@@ -36,7 +36,7 @@ from .noise import NoiseCounters, read_noise
 
 BLOCK_S: Final = 0.03
 """The target duration of a block in seconds. It is long enough to make the cost of the clock and of synchronization
-negligible, and short enough for many turns."""
+negligible, and short enough for many turns in a round."""
 
 _CALLED_BEFORE: Final = 2
 """The minimum number of warm-up steps before a block. They refill the caches that other processes have used. As in
@@ -76,7 +76,7 @@ def steps_of_block(seconds: Callable[[int], float], *, step_s: float | None = No
     """Return the number of steps that take about ``BLOCK_S`` seconds.
 
     ``seconds`` runs a number of steps and returns their duration in seconds. ``step_s`` is a lower bound of the
-    duration of a step, if known.
+    duration of a step in seconds, if known.
     """
     if step_s is not None and step_s >= BLOCK_S:
         return 1
@@ -125,7 +125,7 @@ _UNCOUNTED: Final = ("numba.cuda", "xgboost", "lightgbm")
 """Frameworks that may use a GPU without reporting it."""
 
 GPU_USE_UNKNOWN: Final = (
-    "its libraries do not report whether they used the GPU, so its times may be those of the CPU: watch "
+    "its libraries do not report whether they used the GPU, so its times may be CPU times. Watch "
     "nvidia-smi during the run"
 )
 """The warning for a user's own workload on a GPU if it is unknown whether the workload used the GPU."""
@@ -144,8 +144,8 @@ def has_used_gpu(counters: Mapping[str, Any], imported: Container[str]) -> bool:
     if not any(name in imported for name in _COUNTED) or any(name in imported for name in _UNCOUNTED):
         return False
     raise ProbeError(
-        "the workload was called for a GPU, but used none: get its device from torch_device(device) or a similar "
-        "function in tune_policies.benchmarks.workloads.steps, which raise an error without a GPU, or omit the device"
+        "the workload was called for a GPU, but used none. Get the device from torch_device(device) or a similar "
+        "function in tune_policies.benchmarks.workloads.steps, or omit the GPU from the run"
     )
 
 
@@ -259,7 +259,7 @@ class WorkloadProcess:
         """Set up the process, prepare the workload, and run its first epoch."""
         self._task = task
         task.setup.apply()
-        # A process that shares CPUs might reserve none in Ray, so Ray does not set the right number of threads.
+        # A process that shares CPUs might reserve no CPUs in Ray, so Ray does not set the right number of threads.
         CURRENT.set_num_threads(max(1, int(task.setup.resources.cpus)))
         if task.folder not in sys.path:
             sys.path.insert(0, task.folder)
@@ -273,7 +273,7 @@ class WorkloadProcess:
             # PyTorch has no counters for Apple GPUs, and devices other than GPUs are not checked.
             is_sure = task.device != "gpu" or (torch is not None and torch.backends.mps.is_available())
             is_sure = is_sure or has_used_gpu(read_counters(), sys.modules)
-            # The built-in workloads check by themselves that their libraries use the GPU.
+            # The built-in workloads check whether their libraries use the GPU.
             self._gpu_use_is_unknown = ":" in task.workload and not is_sure
         num_threads = int(os.environ["OMP_NUM_THREADS"])  # set by set_num_threads
         phases = {Phase.TRANSFERS: steps.with_transfers, Phase.COMPUTE: steps.compute}
@@ -284,7 +284,7 @@ class WorkloadProcess:
             epoch_s=ended - prepared if len(times) == steps.steps_per_epoch else None,
             num_steps=len(times),
             phases=tuple(self._timers),
-            # Skip the first step, because it may compile. Without losses, no step waited for the device.
+            # Skip the first step, because it may compile. Without losses, steps do not wait for the device.
             step_s=min(times[1:], default=None) if losses else None,
             facts={
                 "losses": tuple(losses[:_MOST_LOSSES]),

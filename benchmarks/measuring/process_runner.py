@@ -50,7 +50,9 @@ _LONG_STEP_S: Final = 0.5
 _NUM_WARMUPS: Final = 2
 """The number of warm-up blocks of each phase, which are excluded from the results."""
 
-_DIED: Final = "its process died: {} Its log is in Ray's session folder; host memory may have run out"
+_DIED: Final = (
+    "its process died, possibly because host memory ran out: {} (the log of the process is in Ray's session folder)"
+)
 
 
 class MeasuredProcess:
@@ -69,7 +71,7 @@ class MeasuredProcess:
         self._spent_s = 0.0
         self._last_s: dict[Phase, float] = {}
         self._step_s: float | None = None
-        # The fields of `ProcessRun` so far.
+        # The known fields of `ProcessRun`.
         self._record: dict[str, Any] = {
             "configuration": configuration,
             "round": current.number,
@@ -112,7 +114,7 @@ class MeasuredProcess:
         epoch: FirstEpoch = self._call(self._actor.first_epoch, task)
         self._record |= epoch.facts
         if epoch.epoch_s is None:
-            self.warnings.append("its first epoch was cut short: raise --process-timeout-s, or make epochs shorter")
+            self.warnings.append("its first epoch was stopped early. Raise --process-timeout-s, or make epochs shorter")
         else:
             self._record["first_epoch_s"] = time.monotonic() - asked
         self._size_blocks(epoch)
@@ -131,7 +133,9 @@ class MeasuredProcess:
         if seconds <= (self._settings.process_timeout_s - self._spent_s) * 0.8:
             return False
         self.num_steps.clear()
-        self.warnings.append(f"it stopped after --process-timeout-s={self._settings.process_timeout_s:g}")
+        self.warnings.append(
+            f"its timing stopped early because of --process-timeout-s={self._settings.process_timeout_s:g}"
+        )
         return True
 
     def read_noise(self) -> NoiseCounters:
@@ -205,12 +209,12 @@ class MeasuredProcess:
         try:
             answer = ray.get(method.remote(*args), timeout=max(0.0, left_s))
         except GetTimeoutError:
-            what = late or "it was still running: raise --process-timeout-s, or find out why the workload blocks"
-            raise NoTimesError("timed_out", f"after {self._settings.process_timeout_s:g} s {what}") from None
+            what = late or "it was still running. Raise --process-timeout-s, or find out why the workload blocks"
+            raise NoTimesError("timed_out", f"after {self._settings.process_timeout_s:g} s, {what}") from None
         except RayActorError as error:
             raise NoTimesError("died", _DIED.format(_reason(error))) from error
         except RayError as error:
-            raise NoTimesError("died", f"Ray lost it: {_reason(error)}") from error
+            raise NoTimesError("died", f"Ray reported an error: {_reason(error)}") from error
         finally:
             self._spent_s += time.monotonic() - start
         if isinstance(answer, Raised):
@@ -219,7 +223,7 @@ class MeasuredProcess:
 
 
 def _unique_runtime_env() -> dict[str, Any]:
-    """Return a unique runtime environment, which makes Ray start a fresh process.
+    """Return a unique runtime environment, so that Ray starts a fresh process.
 
     Otherwise, Ray could reuse a prestarted process, or a process that has run tasks.
     """

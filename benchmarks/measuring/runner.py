@@ -55,9 +55,9 @@ def disagreements(runs: Iterable[ProcessRun]) -> Iterator[Failure]:
                     configuration=run.configuration,
                     round=run.round,
                     kind="disagreed",
-                    message=f"step {number} of the first epoch gave {found:.6g} here and {expected:.6g} on "
-                    f"{first.configuration.device}, a relative difference above {tolerance:g}: the devices did not do "
-                    "the same work, so do not compare their times. Seed what is random, or set Steps.tolerance",
+                    message=f"the loss of step {number} in the first epoch is {found:.6g}, but {expected:.6g} on "
+                    f"{first.configuration.device}, a relative difference above {tolerance:g}. The devices did not do "
+                    "the same work, so do not compare their times. Seed all random numbers, or set Steps.tolerance",
                 )
                 break
 
@@ -230,8 +230,8 @@ def measure_to_file(session: Session) -> RunSet:
     """Measure, write the record to the file of the session after each group, and return the final record.
 
     Raises:
-        InvalidResourcesError: The file exists already, cannot be resumed, or is being written by another process; or
-            a device or a size is not valid.
+        InvalidResourcesError: The file already exists, cannot be resumed or is being written by another process, or a
+            device or size is not valid.
         ProbeError: Ray does not respond.
     """
     output, settings, before = session.output, session.settings, None
@@ -243,7 +243,7 @@ def measure_to_file(session: Session) -> RunSet:
             settings = settings_of(before)
         elif output.exists():
             raise InvalidResourcesError(
-                f"{output} already exists: choose another file, or continue the run with --resume {output}"
+                f"{output} already exists. Choose another file, or continue the run with --resume {output}"
             )
         with ray_of_a_run(session.address, session.timeout_s):
             capacity = probe_cluster(timeout_s=session.timeout_s)

@@ -23,7 +23,7 @@ FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "numba", "numpy", "xgboost", 
 """Packages whose version affects the speed of workloads."""
 
 _OTHER_BUILDS: Final = {"tensorflow": "tensorflow-cpu", "xgboost": "xgboost-cpu"}
-"""Other distributions that contain the same package, by package."""
+"""Another distribution that contains the same package, by package name."""
 
 
 def read_environment(packages: Iterable[str] = ("tune-policies", "ray", *FRAMEWORKS)) -> Environment:
@@ -64,7 +64,7 @@ def _gpus() -> tuple[GpuFacts, ...]:
 
 
 def describe_machine(*packages: str) -> str:
-    """Return the CPU, its number of cores, and the versions of Python, main packages and ``packages`` as one line."""
+    """Return one line with the CPU, its number of cores, and the versions of Python, Ray and other packages."""
     named = ("tune-policies", "pydantic", "ray", *packages)
     machine = read_environment(named)
     versions = ", ".join(f"{name} {machine.versions.get(name, 'not installed')}" for name in named)

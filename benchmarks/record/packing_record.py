@@ -94,7 +94,7 @@ class ThroughputRecord(Value):
         return self.model_copy(update={"failures": (*self.failures, redacted(failure))})
 
     def redacted(self) -> "ThroughputRecord":
-        """Return a copy for publication, without the command, resource names of the cluster, and error messages."""
+        """Return a copy for publication, without the command, the resource names of the cluster and error messages."""
         plans = {workload: public_text(plan) for workload, plan in self.plans.items()}
         failures = (LEFT_OUT,) * len(self.failures)
         return self.model_copy(update={"command": LEFT_OUT, "plans": plans, "failures": failures})
@@ -129,7 +129,7 @@ class ThroughputRecord(Value):
         return rates[mode, trials_per_gpu].median / alone.median if alone else None
 
     def stops_paying_at(self, workload: str) -> int | None:
-        """Return the trials per GPU above which more trials do not pay off without MPS; see :func:`stops_paying_at`."""
+        """Return the number of trials per GPU above which more trials do not pay off without MPS."""
         return stops_paying_at(
             {number: rate.median for (mode, number), rate in self.rates(workload).items() if not mode.uses_mps}
         )
@@ -148,15 +148,15 @@ class ThroughputRecord(Value):
 
 def read_throughput(path: Path) -> ThroughputRecord:
     """Read the file that ``tune-policies bench packing --output`` wrote; see ``read_value`` for the errors."""
-    hint = "`tune-policies bench packing --output FILE` writes one"
+    hint = "create a record with `tune-policies bench packing --output FILE`"
     return read_value(path, ThroughputRecord, "record of throughput", hint=hint)
 
 
 def stops_paying_at(rates: dict[int, float]) -> int | None:
-    """Return the trials per GPU above which more trials do not pay off.
+    """Return the number of trials per GPU above which more trials do not pay off.
 
-    More trials pay off if each doubling increases the throughput by at least a tenth. Return ``None`` if this is the
-    case up to the largest number. ``rates`` are trials per hour by trials per GPU.
+    More trials pay off if each doubling increases the throughput by at least a tenth. Return ``None`` if they pay off
+    up to the largest number. ``rates`` contains the trials per hour by the number of trials per GPU.
     """
     numbers = sorted(rates)
     for index, number in enumerate(numbers[:-1]):

@@ -84,7 +84,7 @@ class Environment(Value):
 
 
 class Settings(Value):
-    """The requested measurements, and the limits of a process.
+    """The requested measurements, and the time limit of a process.
 
     Attributes:
         sizes: The sizes of each workload, by its name or ``module:function``.
@@ -123,7 +123,7 @@ Seconds = Annotated[float, Field(ge=1e-12, le=1e12)]
 
 
 class Phase(StrEnum):
-    """The timed work.
+    """The kind of work that was timed.
 
     ``COMPUTE`` is a step whose data are on the device, and ``TRANSFERS`` a step whose data are in host memory. The time
     of ``FIRST_EPOCH`` includes the start of the process, imports, the preparation of data and compilation.
@@ -190,7 +190,7 @@ class ProcessRun(Value):
         order: The position of the process among the processes of its round.
         node: The name of the host on which the process ran.
         started_at: The time at which the process was requested.
-        first_epoch_s: Seconds from the request to the end of the first epoch, or ``None`` if the epoch was stopped.
+        first_epoch_s: Seconds from the request to the end of the first epoch, or ``None`` if it was stopped early.
         losses: The losses of the steps of the first epoch, if the workload returns losses.
         peak_host_bytes: The peak host memory of the process, in bytes.
         peak_gpu_bytes: The peak GPU memory that the frameworks in the process used, in bytes.
@@ -230,7 +230,7 @@ class DeviceFound(Value):
     Attributes:
         slot: The resources that a trial reserves, as text, or ``None`` if the cluster does not have the device.
         why_missing: Why the cluster does not have the device, or ``None`` if it does.
-        at_once: The number of these trials that the cluster can run at once.
+        at_once: The number of trials on this device that the cluster can run at once.
         accelerator_type: Ray's name of the device type; ``None`` if unknown, or for a CPU.
     """
 
@@ -365,13 +365,13 @@ class RunSet(Value):
         return tuple(dict.fromkeys(configuration.workload for configuration in self.configurations))
 
     def problems(self) -> Iterator[str]:
-        """Yield a sentence about each missing device and each failure, and one if the run is incomplete."""
+        """Yield a sentence about each missing device and each failure, and one about the run if it is incomplete."""
         for device in self.devices:
             if device.why_missing is not None:
                 yield f"the cluster has no {device.device}: {device.why_missing}"
         yield from map(str, self.failed())
         if not self.is_complete:
-            yield "the run was stopped before it was complete: continue it with --resume"
+            yield "the run was stopped before it was complete. Continue the run with --resume"
 
     def failed(self) -> tuple[Incident, ...]:
         """Return the failures. Equal failures in several rounds are merged."""

@@ -23,7 +23,7 @@ KEY: Final = "tune_policies"
 _BEGINS: Final = f'{{"{KEY}":'.encode()
 _VERSION: Final = RunSet.model_fields["schema_version"].default
 _MOST_MISTAKES: Final = 3
-_MEASURE: Final = "`tune-policies bench run … --output FILE` writes one"
+_MEASURE: Final = "Write a run set with `tune-policies bench run … --output FILE`"
 
 
 def write_run_set(run_set: RunSet, path: Path) -> None:
@@ -42,7 +42,7 @@ def write_run_set(run_set: RunSet, path: Path) -> None:
         pass
     except InvalidResourcesError as error:
         raise InvalidResourcesError(
-            f"{path} exists and is not a run set of these benchmarks: choose another file, or delete this one"
+            f"{path} exists and is not a run set of these benchmarks. Choose another file, or delete {path}"
         ) from error
     replace_file(path, file_text(run_set))
 
@@ -56,27 +56,27 @@ def read_run_set(path: Path) -> RunSet:
     """Read the file that :func:`write_run_set` wrote.
 
     Raises:
-        InvalidResourcesError: The file is missing, too large, truncated or not JSON, contains no run set, is of a newer
-            version, or has an invalid field.
+        InvalidResourcesError: The file is missing, too large, truncated or not JSON, contains no run set, has a newer
+            version, or contains an invalid field.
     """
     try:
         content = read_bytes(path, what="run set", max_bytes=MAX_RECORD_BYTES)
     except UnreadableFileError as error:
-        raise InvalidResourcesError(f"{error}; {_MEASURE}") from error
+        raise InvalidResourcesError(f"{error}. {_MEASURE}") from error
     try:
         data = parse_json(content)
     except ValueError as error:
         raise InvalidResourcesError(
-            f"{path} is not a run set: it is not valid JSON, or truncated ({error}); {_MEASURE}"
+            f"{path} is not a run set, because it is not valid JSON, or is truncated ({error}). {_MEASURE}"
         ) from error
     if not isinstance(data, dict) or KEY not in data:
-        raise InvalidResourcesError(f"{path} is JSON, but not a run set: it has no top-level key {KEY!r}; {_MEASURE}")
+        raise InvalidResourcesError(f"{path} is JSON, but not a run set. It has no top-level key {KEY!r}. {_MEASURE}")
     own = data[KEY]
     version = own.get("schema_version") if isinstance(own, dict) else None
     if isinstance(version, int) and version > _VERSION:
         raise InvalidResourcesError(
-            f"{path} is a run set of version {version}, but this tune-policies reads version {_VERSION}: "
-            "upgrade tune-policies"
+            f"{path} is a run set of version {version}, but the installed tune-policies reads version {_VERSION}. "
+            "Upgrade tune-policies"
         )
     try:
         return RunSet.from_dict(own)
@@ -85,7 +85,7 @@ def read_run_set(path: Path) -> RunSet:
         more = "\n  and more" if len(mistakes) > _MOST_MISTAKES else ""
         shown = "".join(f"\n  {mistake}" for mistake in mistakes[:_MOST_MISTAKES])
         raise InvalidResourcesError(
-            f"{path} has been changed, or is not a run set ({_MEASURE}):{shown}{more}"
+            f"{path} is not a valid run set. {_MEASURE}. The invalid fields are:{shown}{more}"
         ) from error
 
 

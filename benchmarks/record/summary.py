@@ -120,7 +120,7 @@ def _ratio_digits(ratio: float) -> str:
 
 
 def digits(number: float, count: int = 3) -> str:
-    """Return the number as text with ``count`` significant digits, or more if the whole part has more digits."""
+    """Return the number as text with ``count`` significant digits, or more if the integer part has more."""
     if abs(number) >= 10 ** (count - 1):
         return f"{number:,.0f}"
     return f"{Decimal(f'{number:.{count}g}'):f}"

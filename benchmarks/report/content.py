@@ -34,7 +34,7 @@ _MOST_NAMED: Final = 4
 """The maximum number of findings that the summary lists. If there are more, the summary counts equal answers."""
 
 _MOST_FIGURES: Final = 18
-"""The maximum number of figures in a section, because drawing each takes a tenth of a second."""
+"""The maximum number of figures in a section, because each figure takes a tenth of a second to draw."""
 
 _RANKS: Final = {Outcome.FIRST: 0, Outcome.SAME: 1, Outcome.SECOND: 2}
 """The order of outcomes, from the first device to the second. ``AMBIGUOUS`` has no rank."""
@@ -43,7 +43,7 @@ Verdicts = Mapping[Phase, Sequence[Verdict]]
 
 
 class _Stretch(NamedTuple):
-    """Neighbouring sizes with the same outcome, and their comparisons by size."""
+    """Neighboring sizes with the same outcome, and their comparisons by size."""
 
     outcome: Outcome
     compared: dict[int, Comparison]
@@ -72,7 +72,7 @@ def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) 
 
 
 def doubts_of_all(verdicts: Verdicts) -> tuple[str, ...]:
-    """Return the reasons that all comparisons share, which therefore affect the whole run."""
+    """Return the reasons that all comparisons share. These reasons affect the whole run."""
     named = [each.comparison.reasons for found in verdicts.values() for each in found]
     if len(named) < 2:
         return ()
@@ -127,7 +127,7 @@ def _badge(
 ) -> tuple[Literal["gain", "stay", "same", "ambiguous", "depends"], str]:
     ranks = [_RANKS[each.outcome] for each in stretches if each.outcome in _RANKS]
     if ranks not in (sorted(ranks), sorted(ranks, reverse=True)):
-        return "depends", f"{first} or {second}: by size"
+        return "depends", f"{first} or {second}, depending on the size"
     where = "" if len(stretches) == 1 else f" from {min(stretches[-1].compared)}"
     match stretches[-1].outcome:
         case Outcome.SECOND:
@@ -174,7 +174,7 @@ def _trial_sentences(decided: WorkloadDecision, decision: Decision) -> Iterator[
 def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
     """Return one sentence that summarizes all findings."""
     if not run_set.workloads:
-        return "Nothing was measured: every process failed." if run_set.failures else "Nothing was measured."
+        return "Nothing was measured, because every process failed." if run_set.failures else "Nothing was measured."
     if len(findings) <= _MOST_NAMED:
         return f"{'; '.join(f'{each.workload}: {each.badge}' for each in findings)}."
     counts = Counter(each.badge for each in findings)
@@ -187,10 +187,10 @@ def build_content(
     """Return the content of the report on a run, including notes about missing measurements."""
     compared = {phase: verdicts(run_set, phase) for phase in Phase}
     findings = find(run_set, compared, decision)
-    doubts = (sentence(f"This affects all results: {doubt}") for doubt in doubts_of_all(compared))
+    doubts = (sentence(f"All results are affected: {doubt}") for doubt in doubts_of_all(compared))
     other_run = _other_run(run_set, decision) if decision else ()
     commands = (run_set.command, *([packing.command] if packing and packing.command else []))
-    again = "In the same working directory, with the versions above:"
+    again = "Run these commands in the same working directory, with the versions above:"
     sections = (
         Section("Verdict", (*_missing(run_set), *other_run, *doubts), findings=findings),
         *([_cost(decision)] if decision else []),
@@ -213,11 +213,13 @@ def _missing(run_set: RunSet) -> Iterator[str]:
     for each in run_set.devices:
         if each.slot is None:
             why = each.why_missing or "not found"
-            yield sentence(f"the cluster has no {in_words(each.device)}, so the report does not cover it: {why}")
+            yield sentence(
+                f"the cluster has no {in_words(each.device)}, so the report does not cover this device: {why}"
+            )
     if not run_set.is_complete:
         yield "The run was stopped before it was complete."
     if (num_workloads := len(run_set.workloads)) * len(_PHASES) > _MOST_FIGURES:
-        yield f"Each section shows its first {_MOST_FIGURES} figures. The tables have all {num_workloads} workloads."
+        yield f"Each section shows its first {_MOST_FIGURES} figures. The tables contain all {num_workloads} workloads."
 
 
 def _other_run(run_set: RunSet, decision: Decision) -> Iterator[str]:
@@ -225,7 +227,7 @@ def _other_run(run_set: RunSet, decision: Decision) -> Iterator[str]:
         gpu = decision.accelerator_type or "a GPU of unknown type"
         yield (
             f"The decision is from another run, of {decision.measured_at:%Y-%m-%d %H:%M %Z} on {decision.cpu_model} "
-            f"and {gpu}: the times and costs of whole trials are from that run."
+            f"and {gpu}. The times and costs of whole trials are also from that run."
         )
 
 
@@ -245,9 +247,9 @@ def _times(run_set: RunSet) -> Section:
         for phase in _PHASES
     )
     text = (
-        "Where the lines cross, the other device becomes the faster one. With transfers: from data in host memory. "
-        "Compute only: from data on the device. First epoch: including the start of the process and compilation. "
-        "A point is the median over processes, and its bar the interquartile range."
+        "Where two lines cross, the faster device changes. With transfers, the data of a step are in host memory. With "
+        "compute only, they are on the device. The first epoch includes the start of the process and compilation. "
+        "A point is the median over processes, and its bar is the interquartile range."
     )
     return Section("Time by size", (text if pictures else "No time was measured.",), pictures=pictures)
 
@@ -257,14 +259,14 @@ def _speedups(compared: list[Verdict]) -> Section:
     for each in compared:
         by_pair.setdefault((each.workload, each.second), []).append(each)
     pictures = _pictures(
-        (f"speedup-{at}", f"{workload}: how many times as fast as {found[0].first} {other} is", speedup_figure(found))
+        (f"speedup-{at}", f"{workload}: speed of {other} relative to {found[0].first}, by size", speedup_figure(found))
         for at, ((workload, other), found) in enumerate(sorted(by_pair.items()), 1)
     )
     text = (
-        "Above the gray band, the device is faster; below it, slower. A bar is the 95 % interval over processes. "
-        "If it reaches into the band, the verdict is ambiguous."
+        "A device is faster if its points are above the gray band, and slower if they are below it. A bar is the 95 % "
+        "interval over processes. If a bar is only partly inside the band, the verdict is ambiguous."
     )
-    return Section("Speed-up", (text if pictures else "There are no two devices to compare.",), pictures=pictures)
+    return Section("Speed-up", (text if pictures else "The run has no two devices to compare.",), pictures=pictures)
 
 
 def _cost(decision: Decision) -> Section:
@@ -276,9 +278,9 @@ def _cost(decision: Decision) -> Section:
         )
         for at, each in enumerate(decision.workloads, 1)
     )
-    texts = ["A trial includes its start and all its steps. Trials per hour are those of the whole cluster."]
+    texts = ["The time of a trial includes its start and all its steps. Trials per hour are for the whole cluster."]
     if decision.price_date or decision.price_source:
-        texts.append(f"Prices of {decision.price_date or 'no date'}, from {decision.price_source or 'no source'}.")
+        texts.append(f"Prices: {decision.price_date or 'unknown date'}, {decision.price_source or 'unknown source'}.")
     if not pictures:
         texts.append("No prices were given, so the report does not cover the cost.")
     return Section("Time and cost of a trial", tuple(texts), pictures=pictures, tables=decision_tables(decision))
@@ -299,7 +301,10 @@ def _conditions(run_set: RunSet) -> Section:
     texts = (
         turns(run_set),
         *machine_lines(run_set),
-        *(f"on {in_words(each.device)}, a trial reserves {each.slot}; {each.at_once} at once" for each in found),
+        *(
+            f"a trial on {in_words(each.device)} reserves {each.slot}, and {counted(each.at_once, 'trial')} fit at once"
+            for each in found
+        ),
         *map(str, (*run_set.failed(), *run_set.warnings())),
     )
     return Section("Machine, devices and problems", tuple(map(sentence, texts)))

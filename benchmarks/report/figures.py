@@ -1,8 +1,8 @@
 """Draws figures of measurements with matplotlib, without pyplot's global state.
 
 All figures have the same width, so that their text is readable. The colors are based on the palette of Okabe and Ito
-for color-blind readers. They are darker on white pages and lighter on dark pages, for a contrast of 3 (WCAG 2,
-1.4.11). Each line also has its own marker and dash pattern.
+for color-blind readers. They are darker on white pages and lighter on dark pages, so that the contrast exceeds 3
+(WCAG 2, 1.4.11). Each line also has its own marker and dash pattern.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -40,7 +40,7 @@ INK: Final = "#24292f"
 """The color of text, axes and grids. In an HTML page, it is replaced by the color of the surrounding text."""
 
 SMALL: Final = 11.5
-"""The size of small text in points. On a screen of 400 px, a figure has 340 px, and this text has more than 9 px."""
+"""The size of small text in points. On a screen 400 px wide, a figure is 340 px wide, and this text is 9 px high."""
 
 LOOK: Final[Any] = {
     "svg.fonttype": "none",
@@ -183,7 +183,8 @@ def crossover_figure(run_set: RunSet, workloads: Iterable[str], phase: Phase) ->
 def speedup_figure(verdicts: Sequence[Verdict]) -> Figure:
     """Draw the speedup of one device over another by size, with intervals and the band that counts as the same.
 
-    The verdicts must not be empty. All must be for one workload and the same devices. They may be for several phases.
+    At least one verdict is required. All verdicts must be for one workload and the same devices, but may be for several
+    phases.
     """
     figure, (axes,) = _panels(1)
     within = max(each.comparison.same_within for each in verdicts)
@@ -261,9 +262,8 @@ def _panels(count: int) -> tuple[Figure, list[Any]]:
     """Return a figure with ``count`` panels in rows of three, and the panels."""
     columns = min(count, 3)
     rows = -(-count // columns)
-    pads = ConstrainedLayoutEngine(
-        w_pad=0.1, h_pad=0.1
-    )  # in inches; with the default, a title touches the label above it
+    # The unit is inches. With the default padding, a title would touch the label above it.
+    pads = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)
     figure = Figure(figsize=(WIDTH * columns, 4.2 * rows), layout=pads)
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for spare in panels[count:]:

@@ -88,7 +88,7 @@ def save_figure(figure: Figure, path: Path, *, force: bool = False) -> None:
     kind = check_ending(path)
     try:
         picture = _drawn(figure, kind, salt="figure", dpi=_DOTS_PER_INCH.get(kind, "figure"))
-    except (OSError, RuntimeError, ValueError) as error:  # such as for .pgf if LaTeX is not installed
+    except (OSError, RuntimeError, ValueError) as error:  # for example, .pgf requires LaTeX
         raise InvalidResourcesError(f"matplotlib cannot draw {path}: {error}. Try .svg or .png") from error
     write_new(path, picture, force=force)
 

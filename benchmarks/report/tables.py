@@ -97,11 +97,11 @@ def _nodes_tables(decision: Decision) -> Iterator[Table]:
         num_gpus = max(1, int(parse_device(size.gpu.device).amount))
         money = decision.currency or "cost"
         yield Table(
-            f"{counted(first.num_trials, 'trial')} on {counted(num_gpus, 'GPU')}, or on the fewest nodes of "
-            f"{counted(first.node_cpus, 'CPU')} that end no later",
+            f"{counted(first.num_trials, 'trial')} on {counted(num_gpus, 'GPU')}, or on the minimum number of "
+            f"{first.node_cpus}-CPU nodes that finish at least as early",
             (
-                *("Workload", "Size", "GPU takes", "CPU nodes", "They take"),
-                *(f"GPU, {money}", f"Nodes, {money}", "Most nodes for the cost of the GPU"),
+                *("Workload", "Size", "Time on GPU", "CPU nodes", "Time on nodes"),
+                *(f"GPU, {money}", f"Nodes, {money}", "Maximum nodes at the cost of the GPU"),
             ),
             tuple(
                 (
@@ -134,7 +134,7 @@ def packing_table(record: ThroughputRecord) -> Table:
             speedup = record.speedup(workload, mode, number)
             ratio = "" if speedup is None else ratio_text(speedup)
             rows.append((workload, mode, str(number), f"{digits(rate.median)} ±{digits(rate.iqr / 2)}", ratio))
-    columns = ("Workload", "Mode", "Trials per GPU", "Trials per hour", "Against one at a time")
+    columns = ("Workload", "Mode", "Trials per GPU", "Trials per hour", "Speedup over one trial")
     caption = "Trials per hour on one GPU: median ± half the interquartile range"
     return Table(caption, columns, tuple(rows), num_texts=2)
 
@@ -218,7 +218,7 @@ def print_verdicts(found: Sequence[Verdict]) -> None:
     for reason, configurations in reasons.items():
         where = ", ".join(dict.fromkeys(configurations)) if len(configurations) < len(found) else "all"
         notes.append(f"* {where}: {reason}")
-    caption = "How many times as fast the second is, with its 95 % interval"
+    caption = "Speed of the second device relative to the first, with its 95 % interval"
     _show([Table(caption, (*texts, *numbers), tuple(rows), num_texts=len(texts))], notes)
 
 
@@ -234,8 +234,8 @@ def _below(decided: WorkloadDecision) -> Iterator[str]:
     on_cpu, on_gpu = [size.cpu for size in decided.sizes], [size.gpu for size in decided.sizes]
     if by_cost := {size.size: size.cheapest for size in decided.sizes if size.cheapest is not None}:
         yield f"{decided.workload}, by cost: {describe(by_cost, 'cheaper')}"
-        yield f"a trial pays for {_priced_resources(on_cpu)} or, on a GPU, for {_priced_resources(on_gpu)}"
-    yield f"trials at once: {_at_once(on_cpu)} on CPUs, {_at_once(on_gpu)} on GPUs"
+        yield f"a trial is charged for {_priced_resources(on_cpu)} on CPUs, or {_priced_resources(on_gpu)} on a GPU"
+    yield f"concurrent trials: {_at_once(on_cpu)} on CPUs, {_at_once(on_gpu)} on GPUs"
 
 
 def _at_once(times: Sequence[DeviceTimes]) -> str:
@@ -248,11 +248,11 @@ def _priced_resources(times: Sequence[DeviceTimes]) -> str:
 
 def _source_lines(decision: Decision) -> Iterator[str]:
     gpu = decision.accelerator_type or "a GPU of unknown type"
-    yield f"measured on {decision.measured_at:%Y-%m-%d} on {decision.cpu_model} and {gpu}"
+    yield f"measured on {decision.measured_at:%Y-%m-%d} with {decision.cpu_model} and {gpu}"
     if decision.price_date is not None:
         yield (
-            f"prices of {decision.price_date}, from {decision.price_source}; a trial costs the same on both devices if "
-            "the GPU's price divided by the CPU's equals the price ratio"
+            f"prices of {decision.price_date}, from {decision.price_source}. A trial costs the same on both devices if "
+            "the GPU price divided by the CPU price equals the price ratio in the table"
         )
 
 
@@ -276,6 +276,6 @@ def throughput_lines(record: ThroughputRecord) -> Iterator[str]:
             else f"more than {end} trials per GPU do not pay off"
         )
         apart = record.largest_difference_of_losses(workload)
-        yield f"{workload}: {where}; losses of trials differ by at most {apart:.2%}"
+        yield f"{workload}: {where}, and losses of trials with the same seed differ by at most {apart:.2%}"
     for failure in record.failures:
-        yield f"omitted: {failure}"
+        yield f"omitted run: {failure}"

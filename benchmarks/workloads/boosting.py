@@ -40,7 +40,7 @@ def boosting(size: int, device: str) -> Steps:
 
 
 def _make_table(num_rows: int) -> tuple[Any, Any]:
-    """Return rows of standard normal numbers, and their classes, which depend on three columns and on noise."""
+    """Return rows of standard normal numbers, and a class for each row that depends on three columns and noise."""
     rng = np.random.default_rng(SEED)
     rows = rng.standard_normal((num_rows, _NUM_FEATURES), dtype=np.float32)
     noise = rng.standard_normal(num_rows, dtype=np.float32)

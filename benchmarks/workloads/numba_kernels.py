@@ -78,7 +78,7 @@ def _on_gpu(values: Any, kernel_of: Any, arguments: tuple[int, ...]) -> Steps:
 
 
 class _LastElement:
-    """The last element of an array on the device. The array is copied to the host only by ``float()``."""
+    """The last element of an array on the device. Only ``float()`` copies the array to the host."""
 
     def __init__(self, array: Any) -> None:
         self._array = array

@@ -90,13 +90,13 @@ def check_needs(workload: BuiltIn) -> None:
     for package in workload.needs:
         if importlib.util.find_spec(package) is None:
             raise InvalidResourcesError(
-                f"workload {workload.name!r} needs {package}, which is not installed: "
-                f"pip install 'tune-policies[{package}]', or omit the workload"
+                f"workload {workload.name!r} requires {package}, which is not installed. "
+                f"Run pip install 'tune-policies[{package}]', or omit the workload"
             )
 
 
 def check_workload(name: str) -> BuiltIn | None:
-    """Check that a workload exists, and return it, or ``None`` if it is the user's own.
+    """Check that a workload exists, and return it, or ``None`` if it is a workload of the user.
 
     The user's module is parsed but not imported, because an import could take seconds or use GPU memory that the
     measured processes need.
@@ -138,7 +138,9 @@ def _check_defines(function: str, path: Path, name: str) -> None:
     if not names & {function, "*", "__getattr__"} and not any(
         isinstance(node, ast.Name) and node.id in ("globals", "setattr", "exec") for node in nodes
     ):
-        raise InvalidResourcesError(f"workload {name!r}: {path} has no {function!r}{suggest(function, sorted(names))}")
+        raise InvalidResourcesError(
+            f"workload {name!r}: {path} does not define {function!r}{suggest(function, sorted(names))}"
+        )
 
 
 def _parts_of(name: str) -> tuple[str, str]:
@@ -146,7 +148,7 @@ def _parts_of(name: str) -> tuple[str, str]:
     if not module or not function:
         raise InvalidResourcesError(f"workload {name!r} must be module:function, such as my_benchmarks:train")
     folder = str(Path.cwd())
-    if folder not in sys.path:  # Python does not add it for an installed command
+    if folder not in sys.path:  # Python does not add the working directory for an installed command
         sys.path.append(folder)
     return module, function
 
@@ -171,10 +173,10 @@ def load_workload(name: str) -> Workload:
         ) from error
     found = getattr(imported, function, None)
     if found is None:
-        raise InvalidResourcesError(f"workload {name!r}: {module} has no {function!r}")
+        raise InvalidResourcesError(f"workload {name!r}: {module} does not define {function!r}")
     if not callable(found):
         raise InvalidResourcesError(
-            f"workload {name!r} must be a function of a size and a device, and is of type {type(found).__name__}"
+            f"workload {name!r} must be a function of a size and a device, but is of type {type(found).__name__}"
         )
     return cast(Workload, found)
 
@@ -183,7 +185,7 @@ CPU_COST: Final = (0.05e-3, 1e-6)
 """The fixed time of a step on the CPU, and the additional time for each unit of size, in seconds."""
 
 OTHER_COST: Final = (1e-3, 0.05e-6)
-"""The same times on any other device. At size 1,000, a step takes equally long on all devices."""
+"""The corresponding times on other devices. At size 1,000, a step takes equally long on all devices."""
 
 
 def affine(size: int, device: str) -> Steps:

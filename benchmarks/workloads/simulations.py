@@ -85,7 +85,7 @@ def _distances(origins: Tensor, directions: Tensor, spheres: Tensor) -> Tensor:
 
 
 def _heat(num_dimensions: int, size: int, device: str) -> Steps:
-    """Return steps of ``NUM_UPDATES`` updates of the heat equation on a periodic grid of ``size`` points per side."""
+    """Return steps of ``NUM_UPDATES`` updates of the heat equation on a periodic grid with ``size`` points per side."""
     torch.manual_seed(SEED)
     return _from_one_state(_diffused, torch.rand((size,) * num_dimensions), device)
 
@@ -110,7 +110,7 @@ def n_body(size: int, device: str) -> Steps:
 
 
 def _speeds(positions: Tensor) -> Tensor:
-    """Return the velocities after one leapfrog step from rest. Each mass is 1 / number of bodies."""
+    """Return the velocities after one leapfrog step from rest. The mass of a body is 1 / number of bodies."""
     half = 0.5 * _TIME_STEP
     velocities = half * _accelerations(positions)
     return velocities + half * _accelerations(positions + _TIME_STEP * velocities)

@@ -10,18 +10,19 @@ from tune_policies.values.value import shorten
 
 
 class Steps(NamedTuple):
-    """A prepared workload, whose steps can be timed.
+    """A prepared workload with steps that can be timed.
 
     A workload is a function ``(size, device) -> Steps``. It is called in a fresh process that can use only the devices
     of the family ``device``: ``"cpu"``, ``"gpu"`` or a Ray resource name, such as ``"TPU"``. The workload must seed all
     random numbers, so that each device does the same work.
 
     Attributes:
-        with_transfers: Does one step with data in host memory. It returns ``None``, or the loss or another number that
-            is compared between devices.
-        compute: Does one step with data on the device, or ``None`` if a step cannot be separated from the transfers.
+        with_transfers: A function that does one step with data in host memory. It returns ``None``, the
+            loss, or another number to compare between devices.
+        compute: A function that does one step with data on the device, or ``None`` if the workload has no such step.
         steps_per_epoch: The number of steps of an epoch. The time of the first epoch includes all preparation.
-        synchronize: Waits until the device has finished its work. By default, the framework's own function is used.
+        synchronize: A function that waits until the device has finished its work. By default, the framework's
+            function is used.
         dtype: The type of the numbers, such as ``"float32"``.
         samples_per_step: The number of samples of a step, from which the throughput is computed.
         tolerance: The allowed relative difference between the losses on two devices.
@@ -47,13 +48,13 @@ def checked_steps(steps: Any, workload: str) -> Steps:
     """
     if not isinstance(steps, Steps) or not callable(steps.with_transfers):
         raise InvalidResourcesError(
-            f"{workload} returned {shorten(steps)}: a workload must return Steps(with_transfers=…). Import "
+            f"{workload} returned {shorten(steps)}, but must return Steps(with_transfers=…). Import "
             "Steps from tune_policies.benchmarks.workloads.steps"
         )
     tolerance = steps.tolerance
     if not (isinstance(tolerance, Real) and 0 <= float(tolerance) < math.inf):
         raise InvalidResourcesError(
-            f"{workload}: tolerance must be a finite part of the loss, such as 0.02, got {shorten(tolerance)}"
+            f"{workload}: tolerance must be a finite fraction of the loss, such as 0.02, got {shorten(tolerance)}"
         )
     samples = steps.samples_per_step
     return steps._replace(
@@ -70,12 +71,12 @@ def checked_loss(result: Any, workload: str, step: int) -> float:
         number = float(result)
     except (TypeError, ValueError) as error:
         raise InvalidResourcesError(
-            f"a step of {workload} returned {type(result).__name__}: it must return its loss, as a number, or None"
+            f"a step of {workload} returned {type(result).__name__}, but must return its loss as a number, or None"
         ) from error
     if not math.isfinite(number):
         raise InvalidResourcesError(
-            f"step {step} of {workload} returned {number}: the time of this step does not show the device's "
-            "speed; lower the learning rate, or check the data"
+            f"step {step} of {workload} returned {number}, so its time does not show the speed of the device. "
+            "Lower the learning rate, or check the data"
         )
     return number
 
@@ -93,14 +94,14 @@ def torch_device(device: str) -> Any:
     if device == "cpu":
         return torch.device("cpu")
     if device == "gpu":
-        for name in ("cuda", "xpu", "mps"):  # PyTorch calls ROCm "cuda", too
+        for name in ("cuda", "xpu", "mps"):  # PyTorch also calls ROCm "cuda"
             api = getattr(torch, name, None)
             if api is not None and api.is_available():
                 return torch.device(name)
         raise unseen("PyTorch", device, f"PyTorch {torch.__version__} is built for {_built_for(torch)}")
     names = {"NPU": ("torch_npu", "npu"), "HPU": ("habana_frameworks.torch", "hpu"), "TPU": ("torch_xla", "xla")}
     if device not in names:
-        raise unseen("PyTorch", device, f"its devices here are cpu, gpu, {', '.join(names)}")
+        raise unseen("PyTorch", device, f"the supported devices are cpu, gpu, {', '.join(names)}")
     package, name = names[device]
     try:
         __import__(package)  # registers the device with PyTorch
@@ -139,6 +140,6 @@ def _built_for(torch: Any) -> str:
 def unseen(library: str, device: str, why: str = "") -> ProbeError:
     """Return the error for a library that does not detect a device and would use the CPU instead."""
     return ProbeError(
-        f"{library} sees no {device} in this process, and the CPU is not measured instead{f' ({why})' if why else ''}: "
-        f"install a build of {library} for the device, check its driver, or omit the device"
+        f"{library} sees no {device} in this process, and the CPU is not measured instead{f' ({why})' if why else ''}. "
+        f"Install a build of {library} for the device, check its driver, or omit the device"
     )

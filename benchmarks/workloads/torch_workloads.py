@@ -237,7 +237,7 @@ def iterative_tasks(size: int, device: str) -> Steps:
     """Return steps that update ``size`` numbers and copy them through Ray's object store."""
     if not ray.is_initialized():  # otherwise ray.put would start Ray
         raise ProbeError(
-            "iterative-tasks copies through Ray's object store, but Ray is not running: call ray.init() first"
+            "iterative-tasks copies through Ray's object store, but Ray is not running. Call ray.init() first"
         )
     where = torch_device(device)
     # PyTorch warns that arrays from the object store are read-only. The iteration does not write to them.

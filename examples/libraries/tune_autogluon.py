@@ -1,4 +1,4 @@
-"""Search with AutoGluon's tabular predictor, on fractions of a GPU if there is one, else on CPUs."""
+"""Tune AutoGluon's tabular predictor, on fractions of a GPU if there is one, else on CPUs."""
 
 from autogluon.common import space
 from autogluon.tabular import TabularPredictor

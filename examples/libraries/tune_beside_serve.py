@@ -1,6 +1,6 @@
-"""Serve an image model on a GPU fraction, tune it on the rest of that GPU, and then serve the best trial.
+"""Serve an image model on a GPU fraction, tune it on the rest of that GPU, and then serve the best model.
 
-Without a GPU, the replica and the trials run on CPUs. The example needs ``ray[serve]`` and ``torch``.
+Without a GPU, the replica and the trials run on CPUs. The example requires ``ray[serve]`` and ``torch``.
 """
 
 import tempfile
@@ -26,7 +26,7 @@ def build_model():
 
 
 def draw_images(count, seed):
-    """Return noisy images of 16 x 16 pixels with a square, and the half with the square: 0 is left, 1 is right."""
+    """Return noisy images of 16 x 16 pixels, and the half of each image that contains a square (0: left, 1: right)."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(count, 1, 16, 16, generator=generator)
     halves = torch.randint(2, (count,), generator=generator)
@@ -74,7 +74,7 @@ def accuracy(handle, images, halves):
 
 def main(storage_path=None):
     plan = POLICY.plan(probe_cluster())
-    options = {"num_cpus": plan.trial.cpus, "num_gpus": plan.trial.gpus}  # the replica has one slot of the plan
+    options = {"num_cpus": plan.trial.cpus, "num_gpus": plan.trial.gpus}  # the replica uses one slot of the plan
     handle = serve.run(Classifier.options(ray_actor_options=options).bind(build_model().state_dict()))
     images, halves = draw_images(100, seed=1)
     before, has_ended, answers = accuracy(handle, images, halves), threading.Event(), []

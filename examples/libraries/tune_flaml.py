@@ -1,4 +1,4 @@
-"""Search with FLAML, for a function and for a classifier: each trial has one CPU."""
+"""Tune a function and a classifier with FLAML, with one CPU for each trial."""
 
 import flaml
 from ray import tune

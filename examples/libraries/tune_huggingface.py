@@ -1,4 +1,4 @@
-"""Search hyperparameters with a Hugging Face `Trainer`, on fractions of a GPU if there is one, else on CPUs."""
+"""Tune hyperparameters with a Hugging Face `Trainer`, on fractions of a GPU if there is one, else on CPUs."""
 
 import torch
 from ray import tune

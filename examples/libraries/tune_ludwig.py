@@ -1,4 +1,4 @@
-"""Search the learning rate of a Ludwig model, with each trial in a slot of a policy."""
+"""Tune the learning rate of a Ludwig model, on fractions of a GPU if there is one, else on CPUs."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Search with an `Auto…` model of NeuralForecast, on fractions of a GPU if there is one, else on CPUs."""
+"""Tune an `Auto…` model of NeuralForecast, on fractions of a GPU if there is one, else on CPUs."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Tune a YOLO model with Ultralytics: trials on GPU fractions, and more trials on the remaining CPUs."""
+"""Tune a YOLO model with Ultralytics: trials on GPU fractions, and additional trials on the remaining CPUs."""
 
 from pathlib import Path
 

@@ -148,8 +148,8 @@ def test_processes_share_cpus_and_are_interleaved_if_there_are_too_few_cpus(capa
 FAILURES = {
     "raises": ("raised", "LookupError: no batch of 300"),
     "exits": ("raised", "SystemExit: enough"),
-    "never_ends": ("timed_out", "after 6 s it was still running"),
-    "returns_nothing": ("raised", "a workload must return Steps"),
+    "never_ends": ("timed_out", "after 6 s, it was still running"),
+    "returns_nothing": ("raised", "but must return Steps"),
 }
 
 
@@ -177,7 +177,7 @@ def test_a_long_epoch_is_cut_short_and_its_steps_are_timed(capacity):
 
     (run,) = run_set.runs
     assert run.first_epoch_s is None
-    assert "first epoch was cut short" in run.warnings[0]
+    assert "first epoch was stopped early" in run.warnings[0]
     assert len(run.times_s(Phase.TRANSFERS)) == 1
 
 
@@ -188,7 +188,7 @@ def test_the_time_of_the_first_epoch_is_kept_if_no_further_step_fits(capacity):
     (run,) = run_set.runs
     assert run.first_epoch_s > 4
     assert not run.blocks
-    assert "it stopped after --process-timeout-s=8" in run.warnings
+    assert "its timing stopped early because of --process-timeout-s=8" in run.warnings
 
 
 @pytest.mark.rest

@@ -57,7 +57,7 @@ def ended_by(error):
         (
             ModuleNotFoundError(name="matplotlib.figure"),
             2,
-            "error: fail needs matplotlib: pip install 'tune-policies[bench]'\n",
+            "error: fail requires matplotlib. Run pip install 'tune-policies[bench]'\n",
         ),
         (KeyboardInterrupt(), 130, ""),
     ],
@@ -94,7 +94,7 @@ def test_the_commands_are_the_same_from_every_entry_point(program):
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: cannot read the run set missing.json: No such file or directory;")
+    assert done.stderr.startswith("error: cannot read the run set missing.json: No such file or directory. ")
 
 
 def test_show_prints_the_table_on_stdout_and_json_for_programs(bench):

@@ -57,7 +57,7 @@ def test_the_command_prints_how_many_cpu_nodes_are_as_fast_as_one_gpu(decide):
     table, data = decide(*options), decide(*options, "--json")
 
     assert (table.exit_code, data.exit_code) == (0, 0)
-    assert "100 trials on 1 GPU, or on the fewest nodes of 16 CPUs that end no later" in table.stdout
+    assert "100 trials on 1 GPU, or on the minimum number of 16-CPU nodes that finish at least as early" in table.stdout
     sizes = json.loads(data.stdout)["workloads"][0]["sizes"]
     assert [size["gpu_or_nodes"]["num_nodes"] for size in sizes] == [1, 1, 2]
 
@@ -84,4 +84,4 @@ def test_ambiguous_answers_decide_nothing(decide, tmp_path):
     done = decide("few.json", steps=1333)
 
     assert done.exit_code == 1
-    assert "nothing is decided: every answer is ambiguous" in done.stderr
+    assert "nothing is decided, because every answer is ambiguous" in done.stderr

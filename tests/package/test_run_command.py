@@ -19,12 +19,14 @@ def run(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param((), "choose a workload: matmul", id="no workload"),
+        pytest.param((), "no workload is given. Choose one of matmul", id="no workload"),
         pytest.param(("matmull",), "did you mean 'matmul'?", id="an unknown workload"),
-        pytest.param(("mywork:net",), "pass them, such as --size 64", id="a size is missing"),
+        pytest.param(("mywork:net",), "Pass sizes, such as --size 64", id="a size is missing"),
         pytest.param(("mywrok:net", "--size", 64), "no module 'mywrok'", id="an unknown module"),
         pytest.param(
-            ("mywork:nat", "--size", 64), "mywork.py has no 'nat'; did you mean 'net'?", id="an unknown function"
+            ("mywork:nat", "--size", 64),
+            "mywork.py does not define 'nat'; did you mean 'net'?",
+            id="an unknown function",
         ),
         pytest.param(("affine", "--device", "gpus"), "did you mean 'gpu'?", id="an unknown device"),
         pytest.param(("affine", "--device", "gpu@7/8"), "a number above 0", id="an invalid amount"),
@@ -66,7 +68,7 @@ def test_a_resumed_run_rejects_options_because_its_file_contains_the_settings(op
 
     assert done.exit_code == 2
     given = "WORKLOAD" if option == ("affine",) else option[0].replace("no-", "")
-    assert f"omit {given}" in done.stderr
+    assert f"Omit {given}" in done.stderr
 
 
 def test_only_a_run_set_can_be_resumed(tmp_path):
@@ -96,4 +98,4 @@ def test_without_the_packages_for_benchmarks_the_error_contains_the_pip_command(
     done = run("affine")
 
     assert done.exit_code == 2
-    assert "error: run needs psutil: pip install 'tune-policies[bench]'" in done.stderr
+    assert "error: run requires psutil. Run pip install 'tune-policies[bench]'" in done.stderr

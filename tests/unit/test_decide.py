@@ -89,7 +89,7 @@ def test_a_packing_record_of_one_size_applies_to_that_size():
 
 
 def test_a_packing_record_of_another_gpu_is_refused():
-    with pytest.raises(InvalidResourcesError, match="is of 'NVIDIA H200', but the run was on A10G: run `tune-policies"):
+    with pytest.raises(InvalidResourcesError, match=r"measured on 'NVIDIA H200', but the run on A10G\. Run `tune"):
         decide(a_run(), TERMS, CLUSTER, PRICES, packed_on("NVIDIA H200"))
 
 
@@ -172,13 +172,13 @@ def test_a_size_measured_on_only_one_device_is_omitted_and_reported():
     found = decide(run_set, TERMS, CLUSTER)
 
     assert list(sizes_of(found)) == [1, 16, 256]
-    assert "mlp at 4096: no times of both, so nothing is decided" in found.notes
+    assert "mlp at 4096: no round has times of both devices, so nothing is decided" in found.notes
 
 
 @pytest.mark.parametrize(
     ("run_set", "message"),
     [
-        (a_run(("cpu",)), "a decision needs times of cpu and gpu, but the run measured cpu. Run it with"),
+        (a_run(("cpu",)), "a decision needs times of cpu and gpu, but the run measured cpu. Measure with"),
         (
             a_run(("cpu",), devices=(DeviceFound(device="gpu", why_missing="no node has a GPU"),)),
             "but the run measured cpu; the cluster has no gpu: no node has a GPU",
@@ -207,7 +207,7 @@ def test_a_run_that_decides_nothing_is_explained(run_set, message):
 
 
 def test_a_gpu_that_was_not_measured_is_refused():
-    with pytest.raises(InvalidResourcesError, match=r"nothing was measured on 'gpu@0.5'.* \(GPUs measured: gpu\)"):
+    with pytest.raises(InvalidResourcesError, match=r"nothing was measured on 'gpu@0.5'.* \(measured GPUs: gpu\)"):
         decide(a_run(), Terms(steps_per_trial=1, gpu="gpu@0.5"), CLUSTER)
 
 
@@ -222,10 +222,10 @@ def test_the_table_has_the_verdict_the_times_the_costs_and_their_conditions():
         "measured from 1 to 256" in text
     )
     assert "mlp, by cost: no crossover: the GPU is not clearly cheaper at any size; measured from 1 to 256" in text
-    assert "measured on 2026-06-01 on a CPU and A10G" in text
+    assert "measured on 2026-06-01 with a CPU and A10G" in text
     assert "prices of 2026-05-01, from by hand" in text
-    assert "trials at once: 4 on CPUs, 4 on GPUs" in text
-    assert "a trial pays for 0.25 of c or, on a GPU, for 1 of g" in text
+    assert "concurrent trials: 4 on CPUs, 4 on GPUs" in text
+    assert "a trial is charged for 0.25 of c on CPUs, or 1 of g on a GPU" in text
 
 
 @pytest.mark.parametrize(
@@ -287,13 +287,13 @@ def test_cpu_nodes_have_the_size_of_the_clusters_largest_node_without_gpus():
     cluster = ClusterCapacity.of(NODE, gpu_node("b", gpus=0, cpus=8), gpu_node("c", gpus=0, cpus=4))
 
     assert decided_with_nodes(cluster, node_cpus=None).gpu_or_nodes.node_cpus == 8
-    with pytest.raises(InvalidResourcesError, match=r"no node without GPUs, .* pass --node-cpus"):
+    with pytest.raises(InvalidResourcesError, match=r"no node without GPUs, .* Pass --node-cpus"):
         decided_with_nodes(node_cpus=None)
 
 
 def test_a_node_must_have_room_for_a_trial():
     with pytest.raises(
-        InvalidResourcesError, match=r"a node of 2 CPUs has no room .* measured with 4: pass --node-cpus 4"
+        InvalidResourcesError, match=r"a node with 2 CPUs is too small .* with 4 CPUs\. Pass --node-cpus 4"
     ):
         decided_with_nodes(node_cpus=2)
 
@@ -350,5 +350,5 @@ def test_the_table_of_nodes_has_the_crossover_and_the_cost_of_both():
         )
     text = captured.get()
 
-    assert "100 trials on 1 GPU, or on the fewest nodes of 16 CPUs that end no later" in text
-    assert "Most nodes for the cost of the GPU" in text
+    assert "100 trials on 1 GPU, or on the minimum number of 16-CPU nodes that finish at least as early" in text
+    assert "Maximum nodes at the cost of the GPU" in text

@@ -109,11 +109,11 @@ def test_all_groups_except_the_completed_groups_are_missing():
 @pytest.mark.parametrize(
     ("now", "message"),
     [
-        (a_run(versions=(("torch", "2.14"),)), "version of torch was 2.13, and is 2.14"),
-        (a_run().model_copy(update={"devices": ()}), "device cpu was 1 CPU, and is None"),
-        (a_run(accelerator_type="L4"), "type of gpu was None, and is L4"),
-        (a_run(gpus=(GpuFacts(name="L4"),)), "GPUs was none, and is L4"),
-        (a_run(usable_cpus=1), "usable_cpus was None, and is 1"),
+        (a_run(versions=(("torch", "2.14"),)), "version of torch was 2.13, but is now 2.14"),
+        (a_run().model_copy(update={"devices": ()}), "device cpu was 1 CPU, but is now None"),
+        (a_run(accelerator_type="L4"), "type of gpu was None, but is now L4"),
+        (a_run(gpus=(GpuFacts(name="L4"),)), "list of GPUs was none, but is now L4"),
+        (a_run(usable_cpus=1), "usable_cpus was None, but is now 1"),
     ],
     ids=["a version", "the devices", "a device's type", "the GPUs", "the quota of CPUs"],
 )

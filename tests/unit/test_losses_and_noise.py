@@ -31,7 +31,7 @@ def on(device, losses, **fields):
         pytest.param((2.0,), {}, None, id="of fewer steps"),
         pytest.param((), {}, None, id="none"),
         pytest.param((2.0, 1.4), {"tolerance": 0.5}, None, id="within a tolerance of its own"),
-        pytest.param((2.0, 1.5), {}, "step 2 of the first epoch gave 1.5 here and 1 on cpu", id="another loss"),
+        pytest.param((2.0, 1.5), {}, "the loss of step 2 in the first epoch is 1.5, but 1 on cpu", id="another loss"),
     ],
 )
 def test_a_device_with_a_different_loss_is_reported(losses, fields, message):

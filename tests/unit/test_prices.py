@@ -86,13 +86,13 @@ def test_the_date_of_a_catalog_is_that_of_its_file(written):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEAD + "c,,,4,16,cheap,r,,,a\n", "line 2, column Price: 'cheap' is not a number of 0 or above"),
-        (HEAD + "c,,,4,16,-1,r,,,a\n", "line 2, column Price: '-1' is not a number of 0 or above"),
+        (HEAD + "c,,,4,16,cheap,r,,,a\n", "line 2, column Price: 'cheap' is not a non-negative number"),
+        (HEAD + "c,,,4,16,-1,r,,,a\n", "line 2, column Price: '-1' is not a non-negative number"),
         (HEAD + "c,,,,16,1,r,,,a\n", "no line has a price"),
         (HEAD + "c,,,4,16,0,r,,,a\n", "no line has a price"),
         (HEAD + "g,A100,,4,16,1,r,,,a\n", "no line has a price"),
-        (HEAD + "c,,,4,16,1\n", "line 2: it has fewer cells than the 10 columns of line 1"),
-        (HEAD + "c,,,4,16,1,r,,,a,b\n", "line 2: it has more cells than the 10 columns of line 1"),
+        (HEAD + "c,,,4,16,1\n", "line 2 has fewer cells than the 10 columns of line 1"),
+        (HEAD + "c,,,4,16,1,r,,,a,b\n", "line 2 has more cells than the 10 columns of line 1"),
         (HEAD, "no line has a price"),
         (HEAD.replace("vCPUs", "VCPU"), r"line 1: the column vCPUs is missing; did you mean 'VCPU'\?"),
         ("", "line 1: the column InstanceType is missing"),
@@ -107,7 +107,7 @@ def test_an_invalid_catalog_is_refused_with_line_and_column(written, text, messa
     ("text", "message"),
     [
         ("currency: EUR\ncpu: 1\n", "required field 'date' of Prices is missing"),
-        ("date: 2026-11-01\ncurrency: EUR\n", "the file contains no price: set instances, or cpu and gpus"),
+        ("date: 2026-11-01\ncurrency: EUR\n", "the file contains no price. Set instances, or cpu and gpus"),
         ("date: yesterday\ncurrency: EUR\ncpu: 1\n", "date: .* got 'yesterday'"),
         ("date: 2026-11-01\ncurrency: EUR\ncpu: 0\n", "cpu: .* greater than 0, got 0"),
         (OWN.replace("price: 0.8, ", ""), r"instances\.0: the required field 'price' of Instance is missing"),
@@ -124,8 +124,8 @@ def test_an_invalid_price_file_is_refused_with_the_field(written, text, message)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"region": "us-east-2"}, r"no prices of the region 'us-east-2'; did you mean 'us-east-1'\?"),
-        ({"name": "prices.yaml", "use_spot": True}, "--spot needs SkyPilot's vms.csv"),
+        ({"region": "us-east-2"}, r"no prices for the region 'us-east-2'; did you mean 'us-east-1'\?"),
+        ({"name": "prices.yaml", "use_spot": True}, "--spot requires SkyPilot's vms.csv"),
     ],
 )
 def test_an_invalid_option_is_explained(written, options, message):
@@ -155,8 +155,8 @@ GPUS = Prices(
             r"no price for 'A10'; did you mean 'A10G'\? \(known: A10G\)",
         ),
         ({"cpus": 1, "gpus": 1}, r"the type of the GPUs is unknown.* with --gpu-type \(known: A10G\)"),
-        ({"cpus": 16, "gpus": 1, "accelerator_type": "A10G"}, "no price for 16 CPUs with 1 A10G: add an instance"),
-        ({"cpus": 1}, "no price for 1 CPU without a GPU: add an instance that is large enough, or the price"),
+        ({"cpus": 16, "gpus": 1, "accelerator_type": "A10G"}, "no price for 16 CPUs with 1 A10G. Add an instance"),
+        ({"cpus": 1}, "no price for 1 CPU without a GPU. Add an instance that is large enough, or the price"),
     ],
 )
 def test_resources_without_a_price_are_reported(requested, message):

@@ -38,10 +38,10 @@ def finding(*answers, decision=None, **fields):
         (["same"] * 4, "same", "the same"),
         (["cpu", "same", "same", "same"], "same", "the same from 64"),
         (["unsure"] * 4, "ambiguous", "ambiguous"),
-        (["cpu", "gpu", "cpu", "gpu"], "depends", "CPU or GPU: by size"),
+        (["cpu", "gpu", "cpu", "gpu"], "depends", "CPU or GPU, depending on the size"),
         (["gpu", "unsure", "gpu", "gpu"], "gain", "GPU from 256"),
         (["unsure", "cpu", "unsure", "gpu"], "gain", "GPU from 1024"),
-        (["same", "gpu", "same", "same"], "depends", "CPU or GPU: by size"),
+        (["same", "gpu", "same", "same"], "depends", "CPU or GPU, depending on the size"),
         (["gpu"], "gain", "GPU"),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_workload_whose_processes_all_failed_is_reported_with_its_error():
 
     (found,) = find(run_set, {})
     assert (found.badge, found.sentences) == ("not measured", ("On GPU: ValueError: <no> data.",))
-    assert summarise(run_set, [found]) == "Nothing was measured: every process failed."
+    assert summarise(run_set, [found]) == "Nothing was measured, because every process failed."
 
 
 def test_an_empty_run_is_reported_as_empty():

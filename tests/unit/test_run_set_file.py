@@ -84,7 +84,7 @@ def test_writing_replaces_a_run_set_or_an_empty_file(existing, path, run_set):
 def test_a_file_of_another_kind_is_not_overwritten(content, path, run_set):
     path.write_text(content)
 
-    with pytest.raises(InvalidResourcesError, match=r"run\.json exists and is not a run set.*: choose another file"):
+    with pytest.raises(InvalidResourcesError, match=r"run\.json exists and is not a run set.*\. Choose another file"):
         write_run_set(run_set, path)
 
     assert path.read_text() == content
@@ -93,15 +93,15 @@ def test_a_file_of_another_kind_is_not_overwritten(content, path, run_set):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", r"run\.json is not a run set: it is not valid JSON, or truncated \(EOF .*line 1"),
+        (b"", r"run\.json is not a run set, because it is not valid JSON, or is truncated \(EOF .*line 1"),
         (b"\x89PNG\r\n", "is not valid JSON"),
         (b"\x1f\x8b\x08", "is not valid JSON"),
         (b"[" * 100_000, "is not valid JSON.*recursion limit exceeded"),
         (b"[NaN]", "is not valid JSON"),
-        (b"[1, 2]", "is JSON, but not a run set: it has no top-level key 'tune_policies'"),
+        (b"[1, 2]", "is JSON, but not a run set. It has no top-level key 'tune_policies'"),
         (b'{"version": "1.0", "benchmarks": []}', "is JSON, but not a run set"),
         (b'{"tune_policies": 3}', "RunSet must be a mapping of field names to values, got a value of type int"),
-        (b'{"tune_policies": {"schema_version": 2}}', "of version 2, but this tune-policies reads version 1"),
+        (b'{"tune_policies": {"schema_version": 2}}', "of version 2, but the installed tune-policies reads version 1"),
         (b'{"tune_policies": {}}', "the required field 'command' of RunSet is missing"),
     ],
 )

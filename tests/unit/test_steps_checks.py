@@ -20,13 +20,13 @@ def test_the_fields_of_steps_are_converted_to_plain_values():
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        (None, "mine:train returned None: a workload must return Steps"),
-        (Steps(3.0), "a workload must return Steps"),
+        (None, "mine:train returned None, but must return Steps"),
+        (Steps(3.0), "but must return Steps"),
         (Steps(step, steps_per_epoch=0), "steps_per_epoch must be a whole number, 1 or above, got 0"),
         (Steps(step, steps_per_epoch=None), "steps_per_epoch must be a whole number, 1 or above, got None"),
         (Steps(step, samples_per_step=0.5), "samples_per_step must be a whole number, 1 or above, got 0.5"),
-        (Steps(step, tolerance=float("nan")), "tolerance must be a finite part of the loss, such as 0.02, got nan"),
-        (Steps(step, tolerance=None), "tolerance must be a finite part of the loss, such as 0.02, got None"),
+        (Steps(step, tolerance=float("nan")), "tolerance must be a finite fraction of the loss, such as 0.02, got nan"),
+        (Steps(step, tolerance=None), "tolerance must be a finite fraction of the loss, such as 0.02, got None"),
     ],
 )
 def test_invalid_steps_are_refused(steps, message):
@@ -41,7 +41,7 @@ def test_a_loss_may_be_an_array_of_one_number():
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        ("much", "a step of mine:train returned str: it must return its loss"),
+        ("much", "a step of mine:train returned str, but must return its loss"),
         (np.ones(2), "a step of mine:train returned ndarray"),
         (float("nan"), "step 7 of mine:train returned nan"),
     ],

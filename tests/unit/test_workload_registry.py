@@ -43,7 +43,7 @@ def test_the_error_for_an_unknown_name_suggests_the_nearest_and_lists_all():
 def test_the_error_for_a_missing_package_contains_the_pip_command():
     lacking = find_workload("doubling")._replace(needs=("numba_of_nobody",))
 
-    with pytest.raises(InvalidResourcesError, match=r"'doubling' needs numba_of_nobody.*pip install 'tune-policies\["):
+    with pytest.raises(InvalidResourcesError, match=r"requires numba_of_nobody.*pip install 'tune-policies\["):
         check_needs(lacking)
 
 
@@ -58,8 +58,8 @@ def test_a_users_workload_comes_from_the_working_directory(folder):
     [
         ("mine_b:", "", "'mine_b:' must be module:function, such as"),
         (":train", "", "':train' must be module:function, such as"),
-        ("mine_b:train", "def test(): pass", "mine_b has no 'train'"),
-        ("mine_b:train", "train = 3", "must be a function of a size and a device, and is of type int"),
+        ("mine_b:train", "def test(): pass", "mine_b does not define 'train'"),
+        ("mine_b:train", "train = 3", "must be a function of a size and a device, but is of type int"),
         ("mine_b:train", "import nobody_has_it", "the import of mine_b raised ModuleNotFoundError: No module named"),
         ("mine_b:train", "1 / 0", "the import of mine_b raised ZeroDivisionError: division by zero"),
         ("mine_b:train", "def train(", r"the import of mine_b raised SyntaxError: '\(' was never closed"),
@@ -79,7 +79,7 @@ def test_an_invalid_user_workload_is_refused_with_the_reason(folder, name, sourc
         ("mine_cc:train", "", r"there is no module 'mine_cc' in /.*; did you mean 'mine_c'\?"),
         ("mine_c.part:train", "", r"there is no module 'mine_c.part' in /"),
         ("mine_c:train", "def train(", r"mine_c\.py is not valid Python: '\(' was never closed"),
-        ("mine_c:train", "def trains(): pass", r"mine_c\.py has no 'train'; did you mean 'trains'\?"),
+        ("mine_c:train", "def trains(): pass", r"mine_c\.py does not define 'train'; did you mean 'trains'\?"),
     ],
 )
 def test_a_workload_that_does_not_exist_is_refused_before_anything_starts(folder, name, source, message):
