@@ -98,7 +98,7 @@ OTHERS = {
 
 
 def _inventories():
-    """Yield the name, address and downloaded inventory of each project. Sphinx itself would fail without a network."""
+    """Yield the name, address and downloaded inventory of each project. Sphinx itself fails without a network."""
     INVENTORIES.mkdir(parents=True, exist_ok=True)
     for name, url in OTHERS.items():
         kept = INVENTORIES / f"{name}.inv"
