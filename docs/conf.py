@@ -1,7 +1,7 @@
-"""How Sphinx builds the site from these pages: ``make docs``.
+"""Configures Sphinx, which builds the site from these pages (``make docs``).
 
-The pages are Markdown that also renders on GitHub. This module generates the other pages from the code before a build:
-one page for each public name, and the page of commands.
+The pages are Markdown that also renders on GitHub. Before a build, this module generates the other pages from the code:
+one page for each public name, and the list of commands.
 """
 
 import inspect
@@ -39,11 +39,11 @@ extensions = [
 ]
 templates_path = ["templates"]
 nitpicky = True
-# References to this project must resolve. Others resolve if their inventories could be fetched.
+# References to names of this project must resolve. References to other projects resolve if the inventory was fetched.
 nitpick_ignore_regex = [
     ("py:.*", r"(?!tune_policies\.).*"),
     ("py:class", r"tune_policies\..*T"),  # type variables
-    # Parameters that only tests and other modules of this project pass
+    # Types of parameters that only tests and other modules of this project pass
     ("py:class", r"tune_policies\..*\.(Autoscaler|CrdSet|RunMonitor|_Trainer)"),
 ]
 
@@ -61,7 +61,7 @@ html_theme_options = {
     "navigation_with_keys": False,
     "show_nav_level": 1,
     "show_toc_level": 2,
-    # Wide tables need the room of the table of contents.
+    # These pages have no table of contents, because their wide tables need its space.
     "secondary_sidebar_items": {
         "**": ["page-toc"],
         "how-to/accelerators": [],
@@ -80,7 +80,7 @@ html_sidebars = {
 }
 html_show_sourcelink = False
 
-autodoc_mock_imports = ["tensorflow"]  # the import takes seconds and prints warnings
+autodoc_mock_imports = ["tensorflow"]  # importing TensorFlow takes seconds and prints warnings
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
 toc_object_entries_show_parents = "hide"
@@ -98,7 +98,7 @@ OTHERS = {
 
 
 def _inventories():
-    """Yield the inventories, fetched once. Sphinx itself would fail without a network."""
+    """Yield the name, address and downloaded inventory of each project. Sphinx itself fails without a network."""
     INVENTORIES.mkdir(parents=True, exist_ok=True)
     for name, url in OTHERS.items():
         kept = INVENTORIES / f"{name}.inv"
@@ -118,7 +118,7 @@ intersphinx_mapping = dict(_inventories())
 PUBLIC = {
     name: f"{package.__name__}.{name}" for package in (testing, trainers, tune_policies) for name in package.__all__
 }
-"""The documented path of each public name. ``run`` is in both packages and documented in ``tune_policies``."""
+"""The documented path of each public name. Names that several packages export are documented in ``tune_policies``."""
 
 
 def _is_value(found):
@@ -126,7 +126,7 @@ def _is_value(found):
 
 
 def _signature_of_value(app, what, name, found, options, signature, returns):
-    """Return the fields of a value with their defaults. Pydantic's own signature shows its validators."""
+    """Return a value's signature: its fields with their defaults. Pydantic's own signature also shows validators."""
     if not _is_value(found):
         return None
     parameters = [
@@ -137,7 +137,7 @@ def _signature_of_value(app, what, name, found, options, signature, returns):
 
 
 def _types_of_fields(app, what, name, found, options, lines):
-    """Document the fields of a value as its arguments, with their types: ``cpus (float | None): …``."""
+    """Document the fields of a value class as arguments with their types, such as ``cpus (float | None): …``."""
     if what == "property":
         lines.insert(0, "")  # otherwise napoleon parses the text before a colon as the type
     if not _is_value(found):
@@ -154,12 +154,12 @@ def _types_of_fields(app, what, name, found, options, lines):
 
 
 def _skip(app, what, name, found, skip, options):
-    """Omit pydantic's settings, and the fields of a named tuple, which its docstring describes."""
+    """Skip pydantic's settings, and the fields of named tuples, because the tuple's docstring describes them."""
     return True if name == "model_config" or type(found).__name__ == "_tuplegetter" else None
 
 
 def _link_to_public_name(app, env, node, target):
-    """Link a type, wherever it is defined, to the page of its public name."""
+    """Link a type to the page of its public name, even if it is defined in another module."""
     name = node.get("reftarget", "").rpartition(".")[2]
     if node.get("refdomain") != "py" or name not in PUBLIC:
         return None
@@ -178,7 +178,7 @@ def _write_commands(app):
 
 
 def _command(command, name, level):
-    """Yield the lines of a command and its subcommands."""
+    """Yield the Markdown lines that document a command and its subcommands."""
     context = typer.Context(command, info_name=name)
     names = command.list_commands(context) if hasattr(command, "list_commands") else []
     yield f"{'#' * level} {name}\n"
@@ -199,8 +199,8 @@ def _cell(text):
 
 
 def setup(app):
-    """Called by Sphinx."""
-    app.add_lexer("json", YamlLexer)  # JSON blocks begin with the file name in a comment
+    """Connect the functions of this module to Sphinx's events."""
+    app.add_lexer("json", YamlLexer)  # the JSON lexer rejects the comment with the file name
     app.connect("builder-inited", _write_commands)
     app.connect("autodoc-process-signature", _signature_of_value)
     app.connect("autodoc-process-docstring", _types_of_fields, priority=400)  # before napoleon

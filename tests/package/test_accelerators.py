@@ -129,4 +129,4 @@ def test_version_1_of_ray_train_is_rejected_for_tpus_with_a_fix():
         [sys.executable, "-c", PLAN_FOR_TPUS], capture_output=True, text=True, env=environment, check=False
     )
 
-    assert "lacks: set RAY_TRAIN_V2_ENABLED=1 in the environment" in done.stderr
+    assert "Set RAY_TRAIN_V2_ENABLED=1 in the environment" in done.stderr
