@@ -261,3 +261,14 @@ def test_all_public_names_can_be_imported_and_are_sorted(package):
     assert all(getattr(package, name) for name in package.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         package.nonsense  # noqa: B018
+
+
+def test_the_architecture_page_describes_every_module():
+    page = (ROOT / "docs/architecture.md").read_text()
+    rows = {row.split("` | ")[0].removeprefix("| `"): row for row in page.splitlines() if row.startswith("| `")}
+
+    for package in ("tune_policies", "trainers", "benchmarks"):
+        for path in modules(package):
+            folder = f"{path.parent.relative_to(ROOT)}/".removeprefix("tune_policies/") or "tune_policies/"
+            if path.stem not in {"__init__", "__main__"}:
+                assert f"`{path.stem}`" in rows[folder], path
