@@ -139,7 +139,7 @@ def test_without_a_ray_cluster_only_this_machine_is_checked_and_ray_is_not_start
 
     done = doctor({**isolated_environment, "RAY_TMPDIR": str(ray_folder), "PYTHONPATH": paths})
 
-    assert "Ray does not run here, so only this machine was checked.\n" in done.stdout
+    assert "Ray is not running on this machine, so only the machine itself was checked.\n" in done.stdout
     assert done.stderr == ""
     assert not list(ray_folder.iterdir())
 

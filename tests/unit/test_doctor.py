@@ -217,7 +217,7 @@ def of_another_vendor(ray="2.60.0", **variables):
         (
             of_another_vendor(ONEAPI_DEVICE_SELECTOR="level_zero:1,3"),
             "problem: ONEAPI_DEVICE_SELECTOR='level_zero:1,3' is set, and ZE_AFFINITY_MASK is not: since Ray 2.58, "
-            "both apply in a trial, which may then see no GPU",
+            "both variables apply, so a trial may see no GPU",
         ),
     ],
     ids=["only AMD's former variable", "both AMD variables with the same numbers", "Intel's former variable"],

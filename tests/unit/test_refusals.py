@@ -233,7 +233,7 @@ def accelerator(**fields):
         (accelerator(resource="TPUS"), "unknown accelerator resource 'TPUS'; did you mean 'TPU'"),
         (accelerator(resource="HPU", amount=0.5), "amount=0.5 of HPU is not possible"),
         (accelerator(resource="TPU", amount=3), "Request 2 or 4"),
-        (accelerator(resource="TPU", accelerator_type="A100"), "'A100' is not of resource 'TPU'"),
+        (accelerator(resource="TPU", accelerator_type="A100"), "'A100' is not a type of resource 'TPU'"),
         (accelerator(resource="TPU", num_workers=2), "on whole slices only, so set topology and accelerator_type"),
         (accelerator(resource="HPU", topology="2x2"), "topology='2x2' selects TPU slices"),
         (accelerator(resource="TPU", topology="2x2"), "set resource='TPU' and an accelerator_type"),
