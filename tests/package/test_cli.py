@@ -157,9 +157,9 @@ def test_an_infeasible_request_exits_with_1_and_nothing_on_stdout(capacity, poli
     [
         (["plan"], "Missing argument"),
         (["plan", "POLICY", "--cluster", "/nowhere.json"], "cannot read the file /nowhere.json"),
-        (["plan", "POLICY", "--cluster", "POLICY"], "is a policy, not a cluster's file: pass it as the argument"),
-        (["plan", "CAPACITY", "--cluster", "CAPACITY"], "is a cluster saved by `probe --json`, not a policy: pass it"),
-        (["kuberay", "design", "POLICY", "--num-trials", "9", "--nodes", "CAPACITY"], "pass it as --cluster to `plan`"),
+        (["plan", "POLICY", "--cluster", "POLICY"], "is a policy, not a cluster's file. Pass it as the argument"),
+        (["plan", "CAPACITY", "--cluster", "CAPACITY"], "is a cluster saved by `probe --json`, not a policy. Pass it"),
+        (["kuberay", "design", "POLICY", "--num-trials", "9", "--nodes", "CAPACITY"], "Pass it as --cluster to `plan`"),
         (["plan", "POLICY", "POLICY", "--cluster", "CAPACITY", "--plot", "a.svg"], "--plot draws only one plan"),
         (["plan", "POLICY", "--cluster", "CAPACITY", "--nodes", "CAPACITY"], "not a list of nodes"),
         (["plan", "/nowhere.yaml", "--cluster", "CAPACITY"], "cannot read the policy file /nowhere.yaml"),

@@ -138,7 +138,7 @@ def test_cpu_models_are_neither_compared_nor_applied_to_other_nodes():
 @pytest.mark.parametrize(
     ("node", "expected"),
     [
-        pytest.param({"gpus": 0}, "CPU limits of unread nodes are not known: node a: no NVML", id="CPUs"),
+        pytest.param({"gpus": 0}, "CPU limits of unread nodes are unknown: node a: no NVML", id="CPUs"),
         pytest.param({}, "GPU memory was not read: node a: no NVML", id="no type"),
         pytest.param(
             {"accelerator_type": "A100"},

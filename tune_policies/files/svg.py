@@ -64,7 +64,9 @@ class Picture:
 
         file = Path(path)
         if file.suffix.lower() != ".svg":
-            raise InvalidResourcesError(f"pictures are SVG: choose a file name that ends in .svg, not {file.name!r}")
+            raise InvalidResourcesError(
+                f"{file.name!r} does not end in .svg, but pictures are SVG files. Choose a name that ends in .svg"
+            )
         write_new(file, self.svg, force=force)
 
 

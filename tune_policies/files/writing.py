@@ -29,7 +29,7 @@ _POLL_S: Final = 0.05
 
 
 def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
-    """Write a user's output file. With ``force``, replace an existing file of the same kind, and keep its mode.
+    """Write the output file of a command. With ``force``, replace an existing file of the same kind, and keep its mode.
 
     Raises:
         InvalidResourcesError: The file exists and may not be replaced, or it cannot be written.
@@ -44,7 +44,7 @@ def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
             path.hardlink_to(half)  # fails if another process has created the file
         except FileExistsError:
             raise _file_exists_error(path) from None
-        except OSError:  # a file system without links
+        except OSError:  # the file system does not support links
             if os.path.lexists(path):
                 raise _file_exists_error(path) from None
             half.replace(path)
@@ -72,7 +72,7 @@ def check_new(
     if not force and os.path.lexists(path):
         raise _file_exists_error(path)
     if not is_in_folder:
-        raise _unwritable(path, "there is no such folder")
+        raise _unwritable(path, "its folder does not exist")
     if force and example is not None:
         _check_kind(path, example.encode() if isinstance(example, str) else example)
 
@@ -80,7 +80,7 @@ def check_new(
 def _is_same_file(path: Path, other: Path) -> bool:
     try:
         return path.samefile(other)
-    except (OSError, ValueError, RuntimeError):  # a file that does not exist
+    except (OSError, ValueError, RuntimeError):  # a file does not exist
         return False
 
 
@@ -93,8 +93,8 @@ def _check_kind(path: Path, content: bytes) -> None:
         raise _unwritable(path, error.reason) from error
     if before and _kind(before) != _kind(content):
         raise InvalidResourcesError(
-            f"{path} is another kind of file, and --force only replaces a file of the same kind: choose another file, "
-            "or delete this one"
+            f"{path} is another kind of file, but --force only replaces a file of the same kind. Choose another file, "
+            f"or delete {path}"
         )
 
 
@@ -154,7 +154,7 @@ def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = N
 def _written_beside(
     path: Path, target: Path, content: str | bytes, before: os.stat_result | None = None, *, is_private: bool = False
 ) -> Iterator[Path]:
-    """Write a temporary file next to ``target``. If the caller does not rename it, it is deleted."""
+    """Write a temporary file next to ``target``, and yield its path. Delete it unless the caller renames it."""
     half = target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}")
     try:
         # Private content must not be readable while it is being written.
@@ -216,7 +216,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _file_exists_error(path: Path) -> InvalidResourcesError:
-    return InvalidResourcesError(f"{path} already exists: choose another file, or pass --force to replace it")
+    return InvalidResourcesError(f"{path} already exists. Choose another file, or pass --force to replace it")
 
 
 def _unwritable(path: Path, reason: object) -> InvalidResourcesError:
@@ -250,7 +250,7 @@ def locked(path: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
     deadline = time.monotonic() + timeout_s
     while (descriptor := _lock(path, lock)) is None:
         if time.monotonic() >= deadline:
-            raise BusyFileError(f"another process is writing {path}: wait until it ends, or choose another file")
+            raise BusyFileError(f"another process is writing {path}. Wait until it ends, or choose another file")
         time.sleep(_POLL_S)
     try:
         yield
@@ -258,7 +258,7 @@ def locked(path: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
         with suppress(OSError):
             lock.unlink()
         with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for processes that inherited the descriptor
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # other processes may have inherited the descriptor
         os.close(descriptor)
 
 
@@ -278,7 +278,7 @@ def _lock(path: Path, lock: Path) -> int | None:
         is_ours = os.path.samestat(lock.lstat(), os.fstat(descriptor))
     except (BlockingIOError, FileNotFoundError):
         is_ours = False
-    except OSError:  # a file system without locks
+    except OSError:  # the file system does not support locks
         is_ours = True
     if is_ours:
         return descriptor

@@ -66,7 +66,7 @@ class NodeFacts(Value):
     Attributes:
         name: The IP address, followed by the beginning of Ray's node ID if several nodes have the same address. Without
             Ray, ``"this machine"``.
-        ray: Ray's resources, or ``None`` if Ray does not run.
+        ray: The resources that Ray counts on the node, or ``None`` if Ray is not running.
         failure: Why the node was not read, or ``None`` if it was read. If it is set, all following facts are unknown.
         versions: The versions of Python and packages that must be the same on all nodes, by name.
         driver_version: The version of the NVIDIA driver.
@@ -128,7 +128,7 @@ class Diagnosis(Value):
     """The nodes that the doctor examined, and its findings.
 
     Attributes:
-        address: The address of Ray, or ``None`` if only this machine was examined because Ray does not run.
+        address: The address of Ray, or ``None`` if only this machine was examined.
         nodes: The facts of each node.
         findings: The findings, with problems first.
     """
@@ -143,7 +143,7 @@ class Diagnosis(Value):
         return not any(finding.severity is Severity.PROBLEM for finding in self.findings)
 
     def redacted(self) -> "Diagnosis":
-        """Return a copy for publication, without addresses, values of variables, and error messages."""
+        """Return a copy for publication, without addresses, values of variables or error messages."""
         names = {node.name: f"node-{number}" for number, node in enumerate(self.nodes, 1)}
         private: set[str] = set()
         nodes = []
@@ -192,7 +192,7 @@ _DEVICE: Final = re.compile(r"\d+(\.\d+)?|GPU-\w+")
 _SHM: Final = "/dev/shm"  # noqa: S108
 
 _RAY_NEEDS_SHM_UP_TO: Final = 10**10
-"""A size in bytes above which Ray shrinks the object store (by default 30 % of memory) to the size of ``/dev/shm``."""
+"""Ray limits its default object store (30 % of memory) to the size of ``/dev/shm`` or to this size, the larger one."""
 
 
 def check_answer(node: NodeFacts) -> Iterator[Finding]:
@@ -216,10 +216,10 @@ def check_driver(node: NodeFacts) -> Iterator[Finding]:
     elif node.declared_gpus:
         yield _problem(
             f"{_ray_counts(node)} that do not exist: {why}, and the PCI bus has no NVIDIA GPU",
-            f"start Ray on the node without --num-gpus; if it has GPUs, {install}",
+            f"start Ray on the node without --num-gpus; if the node has GPUs, {install}",
         )
     elif node.num_nvidia_on_pci:
-        yield _note(f"{on_bus}, but {why}", f"to use them, {install}")
+        yield _note(f"{on_bus}, but {why}", f"to use these GPUs, {install}")
 
 
 def check_count(node: NodeFacts) -> Iterator[Finding]:
@@ -227,7 +227,7 @@ def check_count(node: NodeFacts) -> Iterator[Finding]:
     if not node.gpus:
         if node.gpus is not None and node.declared_gpus and not _is_of_another_vendor(node):
             hint = "start Ray on the node without --num-gpus, or start the container with GPUs"
-            yield _problem(f"{_ray_counts(node)} that do not exist: the NVIDIA driver lists none", hint)
+            yield _problem(f"{_ray_counts(node)} that do not exist: the NVIDIA driver lists no GPUs", hint)
         return
     visible = _visible(node)
     if visible is None:  # Ray's count may or may not include MIG devices
@@ -264,12 +264,13 @@ def check_device_variables(node: NodeFacts) -> Iterator[Finding]:
         own = node.device_variables.get(ours)
         if own is None:
             yield finding(
-                f"{former.name}={value!r} is set, and {ours} is not: since Ray {former.until}, {former.consequence}",
+                f"{former.name}={value!r} is set, but {ours} is not set: {former.consequence} "
+                f"(since Ray {former.until})",
                 f"before Ray starts on the node, run `export {ours}=…` with the devices, and `unset {former.name}`",
             )
         elif any(each.isdecimal() and int(each) >= len(devices) for each in own.split(",")):
             yield finding(
-                f"{ours}={own!r} selects hidden GPUs: its numbers count from 0 in the {len(devices)} GPUs of "
+                f"{ours}={own!r} selects hidden GPUs, because its numbers are indices into the {len(devices)} GPUs of "
                 f"{former.name}={value!r}",
                 f"before Ray starts on the node, run `unset {former.name}`",
             )
@@ -343,7 +344,7 @@ def check_type(node: NodeFacts) -> Iterator[Finding]:
         models = ", ".join(sorted({gpu.name for gpu in node.gpus or ()}))
         yield _note(
             "Ray does not recognize the accelerator type of the node's GPUs" + (f" ({models})" if models else ""),
-            "a policy with an accelerator_type does not use the node; to set its type, start Ray on the node with "
+            "a policy with an accelerator_type does not use the node; to set the type, start Ray on the node with "
             """--resources='{"accelerator_type:A100": 1}'""",
         )
 
@@ -466,8 +467,8 @@ def diagnose(nodes: Iterable[NodeFacts]) -> tuple[Finding, ...]:
     ]
     findings += _differing_versions(nodes)
     if nodes and not any(node.has_gpus or node.failure or node.num_nvidia_on_pci for node in nodes):
-        hint = "nothing to do, unless a node should have a GPU"
-        findings.append(_note("no GPU found: trials run on CPUs", hint))
+        hint = "no action is required, unless a node should have a GPU"
+        findings.append(_note("no GPU was found, so trials run on CPUs", hint))
     return tuple(sorted(findings, key=lambda found: found.severity is Severity.NOTE))
 
 
@@ -485,11 +486,13 @@ def _differing_versions(nodes: tuple[NodeFacts, ...]) -> Iterator[Finding]:
         if len(where) < 2:
             continue
         sorted_names = ((version, sorted(names)) for version, names in where.items())
-        versions_with_nodes = sorted(sorted_names, key=lambda each: (-len(each[1]), each[0]))  # the most common first
+        versions_with_nodes = sorted(
+            sorted_names, key=lambda each: (-len(each[1]), each[0])
+        )  # the most common version first
         listed = "; ".join(f"{version} on {shorten_names(names)}" for version, names in versions_with_nodes)
         yield Finding(
             severity=Severity.NOTE if package in _MAY_DIFFER else Severity.PROBLEM,
-            what=f"{package} differs between nodes: {listed}",
+            what=f"{package} versions differ between nodes: {listed}",
             hint="install the same version on all nodes, for example with one image",
             nodes=tuple(sorted(name for _, names in versions_with_nodes[1:] for name in names)),
         )
