@@ -107,7 +107,7 @@ def test_a_machine_without_gpus_gets_a_note():
         ),
         (
             healthy(driver_version="470.82.01", cuda_version="11.4"),
-            "problem: torch 2.13.0 is built for CUDA 12.8, which needs NVIDIA driver 525 or newer, but "
+            "problem: torch 2.13.0 is built for CUDA 12.8, which requires NVIDIA driver 525 or newer, but "
             "470.82.01 is installed",
         ),
         (
@@ -133,11 +133,11 @@ def test_a_machine_without_gpus_gets_a_note():
         ),
         (
             healthy(shm_bytes=64 * 2**20),
-            "problem: /dev/shm has 64 MiB, but Ray's object store takes 1 GiB, so Ray puts it on a disk, which is slow",
+            "problem: /dev/shm has 64 MiB, but Ray's object store uses 1 GiB, so Ray puts it on a disk, which is slow",
         ),
         (
             healthy(ray=None, shm_bytes=64 * 2**20, memory_bytes=10 * GIB),
-            "problem: /dev/shm has 64 MiB, but Ray's object store takes 3 GiB, so Ray puts it on a disk, which is slow",
+            "problem: /dev/shm has 64 MiB, but Ray's object store uses 3 GiB, so Ray puts it on a disk, which is slow",
         ),
         (NodeFacts(name="a", failure="no answer within 30 s"), "problem: the node was not read: no answer within 30 s"),
     ],

@@ -213,7 +213,7 @@ def accelerator(**fields):
         (lambda: EvenSplitPolicy(num_trials=2, min_cpus=0), "min_cpus and min_gpus are both 0"),
         (lambda: CappedPolicy(CpuPolicy(), 0), "max_concurrent_trials must be a whole number, 1 or above, got 0"),
         (lambda: CappedPolicy(CpuPolicy(), 1, 2), "accepts inner, max_concurrent_trials by position, got 3 arguments"),
-        (lambda: CappedPolicy(CpuPolicy(), inner=CpuPolicy()), "inner was passed both by position and by name"),
+        (lambda: CappedPolicy(CpuPolicy(), inner=CpuPolicy()), "inner was passed twice, by position and by name"),
         (lambda: ReservingPolicy(CpuPolicy(), gpus=0.5), "gpus must be a whole number, 0 or above, got 0.5"),
         (lambda: FirstFeasiblePolicy(policies=()), "FirstFeasiblePolicy needs at least one policy"),
         (lambda: FirstFeasiblePolicy(CpuPolicy(), policies=()), "pass the policies as arguments or as policies="),
@@ -231,7 +231,7 @@ def accelerator(**fields):
         ),
         (
             lambda: BenchmarkedPolicy(a_decision(), decision=a_decision()),
-            "decision was passed both by position and by name",
+            "decision was passed twice, by position and by name",
         ),
         (accelerator(resource="TPUS"), "unknown accelerator resource 'TPUS'; did you mean 'TPU'"),
         (accelerator(resource="HPU", amount=0.5), "amount=0.5 of HPU is not possible"),

@@ -103,7 +103,7 @@ def test_kinds_beyond_the_limit_are_unread_with_a_reason():
     first = first_reads(kinds, ())
     reasons = unread(kinds, {node.node_id: facts(80) for node in first}, {})
 
-    assert (len(first), len(reasons), set(reasons.values())) == (100, 300, {"too many kinds of node"})
+    assert (len(first), len(reasons), set(reasons.values())) == (100, 300, {"too many kinds of nodes"})
 
 
 def test_nodes_of_an_unreadable_kind_share_its_reason():

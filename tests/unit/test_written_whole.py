@@ -124,7 +124,7 @@ def test_an_input_is_not_replaced_through_a_link(link, tmp_path):
     (tmp_path / "input").write_text(SVG)
     link(tmp_path / "output", tmp_path / "input")
 
-    with pytest.raises(InvalidResourcesError, match="output is an input of this command: choose another"):
+    with pytest.raises(InvalidResourcesError, match=r"output is an input of this command\. Choose another"):
         check_new(tmp_path / "output", force=True, inputs=(None, tmp_path / "none", tmp_path / "input"))
 
 

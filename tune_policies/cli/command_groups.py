@@ -35,7 +35,7 @@ class GuardedCommands(TyperGroup):
     """A group of commands that print sanitized text, and error messages instead of tracebacks.
 
     The exit status is 1 if the request is infeasible or the reader closed stdout, and 2 if the usage is invalid or the
-    result cannot be written. A write error does not exit with 1, because 1 can also mean that problems were found.
+    result cannot be written. A write error has the status 2, because commands also exit with 1 if they find problems.
     """
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
@@ -75,7 +75,7 @@ class ImportedCommands(GuardedCommands):
     """A group of commands that imports only the module of the command that is run.
 
     Attributes:
-        modules: The name of the module that defines each command, by command name. Its ``app`` contains the command.
+        modules: The module of each command, by command name. The module's ``app`` contains the command.
     """
 
     modules: ClassVar[dict[str, str]] = {}

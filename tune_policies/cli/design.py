@@ -40,7 +40,7 @@ def design(
         Path | None,
         option("A decision from `bench decide`. Each trial then runs on the device where it is cheapest."),
     ] = None,
-    workload: Annotated[str | None, option("A workload in the decision. Required if there are several.")] = None,
+    workload: Annotated[str | None, option("The workload. Required if the decision has several workloads.")] = None,
     size: Annotated[float | None, option("The size of the trials. Defaults to the largest measured size.")] = None,
     format: _Format = "kuberay",  # noqa: A002 - the name of the option
     name: Annotated[str, typer.Option(help="The name of the cluster.")] = "tune",

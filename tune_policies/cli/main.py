@@ -1,7 +1,7 @@
 """The command ``tune-policies``. It prints results to stdout, and all other messages to stderr.
 
-The exit status is 0 for success, 1 if the request is infeasible or problems were found, 2 if the usage is invalid or
-the result cannot be written, and 3 if ``doctor`` cannot reach Ray or read any node.
+The exit status is 0 for success, and 1 if the request is infeasible or problems were found. It is 2 if the usage is
+invalid or the result cannot be written, and 3 if ``doctor`` cannot reach Ray or cannot read any node.
 """
 
 from typing import Annotated, ClassVar

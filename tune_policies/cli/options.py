@@ -65,5 +65,5 @@ def read_cluster(address: str | None, timeout_s: float, cluster_config: Path | N
 
 
 def ray_output_on_stderr() -> redirect_stdout[TextIO]:
-    """Return a context that redirects stdout to stderr, because Ray prints cluster errors to stdout."""
+    """Return a context manager that redirects stdout to stderr, because Ray prints cluster errors to stdout."""
     return redirect_stdout(sys.stderr)

@@ -38,16 +38,16 @@ def plan(
     ],
     *,
     cluster: Cluster = None,
-    name: Annotated[str | None, option("The cluster, job or service, if the file contains several.")] = None,
+    name: Annotated[str | None, option("The cluster, job or service to plan for, if the file has several.")] = None,
     nodes: Annotated[
         Path | None,
-        option("A node catalog with the prices and resources of instance types. Requires a cluster file."),
+        option("A node catalog with prices and resources of instance types, for a manifest or cluster YAML."),
     ] = None,
     num_trials: Annotated[
         int | None,
         option(
-            "The number of trials in the run. If given, also show the number of rounds and, with an autoscaler, the "
-            "nodes that can run all trials concurrently.",
+            "The number of trials in the run. The output then contains the number of rounds and, with an autoscaler, "
+            "the nodes that can run all trials concurrently.",
             min=1,
         ),
     ] = None,

@@ -162,8 +162,8 @@ ACCELERATOR_TYPES: Final = frozenset(name for family in FAMILIES for name in fam
 """The device types of ``ray.util.accelerators``."""
 
 DEVICE_RESOURCES: Final = frozenset(family.resource for family in FAMILIES)
-"""Ray's unit-instance resources: ``GPU``, and ``custom_unit_instance_resources`` of its configuration. Each unit is one
-device, and a fraction must fit on a single device."""
+"""Ray's unit-instance resources: ``GPU``, and the ``custom_unit_instance_resources`` of Ray's configuration. Each unit
+is one device, and a fraction must fit on a single device."""
 
 UNREPORTED_MARGIN: Final = 0.01
 """The fraction of a nominal memory size that is subtracted if no total is published.
@@ -179,7 +179,7 @@ class GpuTotal(NamedTuple):
         mib: The smallest total that a driver has reported, or the vendor's nominal size if ``is_nominal`` is true, in
             MiB.
         source: The tool that reported the total, with its driver version if known, or a public report.
-        variants: The larger memory sizes of the same type, with type names if Ray has separate names.
+        variants: The larger memory sizes of the same model, with their type names if Ray has separate types.
         is_nominal: Whether ``mib`` is the nominal size, from which ``UNREPORTED_MARGIN`` is subtracted.
     """
 

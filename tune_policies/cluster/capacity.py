@@ -45,7 +45,7 @@ class NodeCapacity(Value):
     """A node of a cluster.
 
     Attributes:
-        node_id: Ray's identifier, in hexadecimal.
+        node_id: The ID of the node in Ray, in hexadecimal.
         resources: The total resources of the node, including reserved resources.
         accelerator_type: Ray's name of the device type, such as ``"A100"``, or ``None`` if Ray reports no type.
         labels: Ray's node labels.
@@ -92,7 +92,7 @@ class NodeCapacity(Value):
         return min([device.memory_bytes for device in self.devices], default=None)
 
     def with_less(self, resources: Resources) -> "NodeCapacity":
-        """Return the node with only ``resources``. If its GPU memory was unknown, the memory stays unknown."""
+        """Return the node with its resources reduced to ``resources``. Unknown GPU memory stays unknown."""
         is_hidden = self.devices is not None and len(self.devices) < self.resources.gpus
         devices = () if is_hidden else self.devices
         return self.model_copy(update={"resources": resources, "devices": devices, "usable_cpus": None})
@@ -263,7 +263,7 @@ class ClusterCapacity(ShownValue):
         return tuple(NodeGroup(nodes[0], len(nodes)) for nodes in self.nodes_by_shape.values())
 
     def in_steps_of_memory(self, step_bytes: int, most_steps: int = 2**63) -> "ClusterCapacity":
-        """Return the cluster with one shape for all nodes that differ only in host memory, by less than a step.
+        """Return the cluster with one shape for all nodes that differ only in host memory, and only within a step.
 
         The host memory of equal machines can differ by a few bytes, and such differences affect few requests. All nodes
         with at least ``most_steps`` steps of memory count as equal in memory. The node with the most memory represents
@@ -281,7 +281,7 @@ class ClusterCapacity(ShownValue):
             (memory if memory is None else min(memory // step_bytes, most_steps), others)
             for memory, others in self.nodes_by_shape
         ]
-        if len(set(steps)) == len(steps):  # most clusters return here, without the slower merge
+        if len(set(steps)) == len(steps):  # usually true, and much faster than the merge
             return None
         alike: dict[Shape, list[tuple[Shape, Sequence[NodeCapacity]]]] = defaultdict(list)
         for step, shape_and_nodes in zip(steps, self.nodes_by_shape.items(), strict=True):
@@ -347,7 +347,7 @@ class ClusterCapacity(ShownValue):
         return self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
 
     def _nodes_of_type(self, node_type: NodeTypeCapacity, number: int) -> list[NodeCapacity]:
-        """Return ``number`` new nodes of a type. They are cached because searches for the best number repeat calls."""
+        """Return ``number`` new nodes of a type. They are cached, because searches call this method many times."""
         cached: dict[str, list[NodeCapacity]] = self.__dict__.setdefault("_expected_nodes", {})
         nodes = cached.setdefault(node_type.name, [])
         if len(nodes) < number:

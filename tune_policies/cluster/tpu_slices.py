@@ -27,7 +27,7 @@ _LARGEST_ON_ONE_HOST: Final = ("1x1", "2x2", "2x4")
 
 _UP_TO_8_CHIPS: Final = frozenset({"TPU-V5LITEPOD", "TPU-V6E"})
 _ONE_CORE_PER_CHIP: Final = frozenset({"TPU-V5LITEPOD", "TPU-V6E"})
-"""The device types with one core per chip. Chips of other types have two. The number in a pod type counts cores."""
+"""The types with one core per chip. Other types have two cores per chip. The number in a pod type counts cores."""
 
 
 def _cuboids(x: int, y: int, z: int) -> set[str]:

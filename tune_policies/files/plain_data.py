@@ -1,8 +1,8 @@
 """Parses JSON and YAML as plain data, with limits on time and memory.
 
-JSON is parsed strictly: repeated keys, numbers beyond the range of floats, and too deep nesting are errors. Other texts
-are parsed as YAML by :mod:`tune_policies.files.yaml_documents`. The number of parts (entries of lists and mappings) is
-limited, because the 3 characters ``[],`` use 64 bytes of memory, and an error about a part uses about 3,000 bytes.
+JSON is parsed strictly: repeated keys, numbers beyond the range of floats, and excessive nesting are errors. Other
+texts are parsed as YAML by :mod:`tune_policies.files.yaml_documents`. The number of parts (entries of lists and
+mappings) is limited, because the 3 characters ``[],`` use 64 bytes of memory, and an error about a part 3,000 bytes.
 """
 
 import json
@@ -30,7 +30,7 @@ def parse_json(text: str | bytes, *, max_parts: int = MAX_RECORD_PARTS) -> Any:
         ValueError: The text is not strict JSON, or has more parts.
     """
     _check_parts(text, max_parts)
-    from_json(text, allow_inf_nan=False)  # has better errors and a depth limit, but accepts repeated keys
+    from_json(text, allow_inf_nan=False)  # reports better errors and limits the depth, but accepts repeated keys
     return json.loads(text, object_pairs_hook=_mapping, parse_float=_finite)
 
 
@@ -42,7 +42,7 @@ def parse_data(text: str, source: str, *, max_parts: int = MAX_PARTS) -> Any:
             message contains ``source``.
     """
     try:
-        return parse_json(text, max_parts=max_parts)  # first, because the YAML parser is slower and rejects tabs
+        return parse_json(text, max_parts=max_parts)  # tried first, because the YAML parser is slower and rejects tabs
     except ValueError as error:
         not_json = error
     try:

@@ -68,8 +68,8 @@ def read_bytes(
             _check_regular(found.st_mode)
             is_shared = bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
             if not by_others and hasattr(os, "geteuid") and (is_shared or found.st_uid not in (0, os.geteuid())):
-                raise PermissionError("another user could have written it. Delete it, or run `chmod go-w` on it")
-            # Read one byte more than allowed to detect a larger file, because files grow, and /proc reports size 0.
+                raise PermissionError("another user could have written it. Delete the file, or run `chmod go-w` on it")
+            # Read one byte more than allowed to detect larger files. A file can grow, and files in /proc have size 0.
             left = max_bytes if is_cut else max_bytes + 1
             chunks: list[bytes] = []
             is_larger = not is_cut and found.st_size > max_bytes
@@ -125,7 +125,7 @@ def get_text(filesystem: Any, path: str, *, max_bytes: int = MAX_BYTES) -> str:
 
 
 def read_data(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES, by_others: bool = True) -> Any:
-    """Return the plain data of a file in JSON or YAML; see :func:`read_bytes`.
+    """Return the plain data of a file in JSON or YAML. For the arguments, see :func:`read_bytes`.
 
     Raises:
         UnreadableFileError: The file cannot be read.
@@ -145,7 +145,7 @@ def read_value(
     max_bytes: int = MAX_BYTES,
     by_others: bool = True,
 ) -> ValueT:
-    """Read a JSON or YAML file and return its content as a ``cls``; see :func:`read_bytes`.
+    """Read a JSON or YAML file, and return its content as an instance of ``cls``. See :func:`read_bytes`.
 
     If the file has other content, the error message contains the expected content ``what``, and the ``hint``.
 

@@ -55,8 +55,8 @@ class Picture:
         """Write the picture to a file whose name ends in ``.svg``. With ``force``, replace an existing SVG file.
 
         Raises:
-            InvalidResourcesError: The name has another ending, or the file exists and may not be replaced, or it cannot
-                be written.
+            InvalidResourcesError: The name has another ending, the file exists and may not be replaced, or the file
+                cannot be written.
         """
         # Imported here because notebooks that only show the picture do not need these modules.
         from tune_policies.files.writing import write_new

@@ -1,7 +1,7 @@
 """Prints the output of commands so that it cannot control the terminal.
 
-Inside ``guarded_streams``, the output of ``print`` and Rich is sanitized with ``values.sanitize``, characters that the
-terminal cannot encode are escaped, and a closed stdout raises an error only if a command writes to it.
+Inside ``guarded_streams``, the output of ``print`` and Rich is sanitized with ``values.sanitize``. Characters that the
+terminal cannot encode are escaped. A closed stdout raises an error only if a command writes to it.
 """
 
 import codecs
@@ -37,7 +37,7 @@ codecs.register_error(_ESCAPES, _escape_unencodable)
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """Make all output of the block plain text, without control characters."""
+    """Sanitize all output that is printed inside the block."""
     for number in range(3):
         _open(number)
     stdout, stderr = (cast("TextIO", _PlainStream(stream)) for stream in (sys.stdout, sys.stderr))

@@ -4,8 +4,8 @@ New content is written to a temporary file in the same folder, synced to the dis
 keeps its mode, owner and, if possible, extended attributes. If its mode or owner cannot be kept, or if the file is
 read-only, it is not replaced. ``--force`` only replaces files with the same kind of content, and never an input.
 
-Libraries such as ``filelock`` and ``atomicwrites`` cannot replace this module: they do not check links, keep the owner
-and attributes, or compare the old content.
+Libraries such as ``filelock`` and ``atomicwrites`` cannot replace this module, because they do not check links, keep
+the owner and attributes, or compare the old content.
 """
 
 import os
@@ -62,10 +62,10 @@ def check_new(
         InvalidResourcesError: ``path`` is an input, exists and may not be replaced, or its folder does not exist.
     """
     if any(each is not None and _is_same_file(path, each) for each in inputs):
-        raise InvalidResourcesError(f"{path} is an input of this command: choose another output file")
+        raise InvalidResourcesError(f"{path} is an input of this command. Choose another output file")
     try:
         is_folder, is_in_folder = path.is_dir(), path.parent.is_dir()
-    except OSError as error:  # such as a name that is too long
+    except OSError as error:  # the name may be too long
         raise _unwritable(path, error) from error
     if is_folder:
         raise _unwritable(path, "it is a folder")
@@ -80,7 +80,7 @@ def check_new(
 def _is_same_file(path: Path, other: Path) -> bool:
     try:
         return path.samefile(other)
-    except (OSError, ValueError, RuntimeError):  # a file does not exist
+    except (OSError, ValueError, RuntimeError):  # one of the files does not exist
         return False
 
 
@@ -185,7 +185,7 @@ def _open_half(half: Path, mode: int) -> tuple[int, bool]:
     If the process is killed, the system deletes a file without a name.
     """
     if hasattr(os, "O_TMPFILE") and Path(_OPEN_FILES).is_dir():
-        with suppress(OSError):  # not all file systems support this
+        with suppress(OSError):  # not all file systems support O_TMPFILE
             return os.open(half.parent, os.O_WRONLY | os.O_TMPFILE, mode), True
     return os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode), False
 
@@ -234,8 +234,9 @@ class BusyFileError(InvalidResourcesError):
 def locked(path: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
     """Lock a file for this process, or continue without a lock if the system does not support locks.
 
-    The lock is on another file in the folder, because the file itself is replaced. The system releases the lock when
-    the process ends. The package ``filelock`` would not delete the lock file, and would raise other errors.
+    The locked file is a separate file in the same folder, because ``path`` itself can be replaced. The system releases
+    the lock when the process ends. The package ``filelock`` would not delete the lock file and would raise other
+    errors.
 
     Raises:
         BusyFileError: Another process still has the lock after ``timeout_s`` seconds.
@@ -271,7 +272,7 @@ def _lock(path: Path, lock: Path) -> int | None:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InvalidResourcesError(f"{path} cannot be locked by {lock}: {reason}") from error
+        raise InvalidResourcesError(f"{path} cannot be locked with the lock file {lock}: {reason}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The previous owner of the lock may have deleted the file.

@@ -75,7 +75,7 @@ _MAX_PARTS: Final = 200_000
 _MAX_DOCUMENTS: Final = 10_000
 """The maximum number of documents in a text. It is limited because the findings about each document use memory."""
 
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if PyYAML was built with it
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # uses libyaml if PyYAML was built with it
 
 
 class Document(NamedTuple):
@@ -128,7 +128,7 @@ def read_documents(text: str, source: str, room: int = 1) -> tuple[Document, ...
         return tuple(_documents(text, source, _MAX_PARTS * room))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = 1 if mark is None else min(mark.line, text.count("\n")) + 1  # libyaml may mark the line after the last
+        line = 1 if mark is None else min(mark.line, text.count("\n")) + 1  # libyaml may mark the line after the end
         raise DocumentError(source, line, _explain(error, text, line)) from error
     except yaml.YAMLError as error:
         raise DocumentError(source, 1, f"the text is not YAML: {error}") from error
@@ -230,7 +230,7 @@ class _Builder:
         first = self.lines[path]
         again = self.value(next(self._events), path)
         self.lines[path] = first
-        if json.dumps(again, sort_keys=True) != json.dumps(value, sort_keys=True):  # in Python, True == 1
+        if json.dumps(again, sort_keys=True) != json.dumps(value, sort_keys=True):  # because True == 1 in Python
             raise self._error(
                 line, f"duplicate key {shorten(path[-1])} (first in line {first}). Keep only one of the keys"
             )

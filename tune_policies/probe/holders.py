@@ -50,7 +50,7 @@ def read_holders(own_groups: Collection[str] = ()) -> Holders:
 
 
 def describe_holders(request: Sequence[Mapping[str, float]], holders: Holders) -> str:
-    """Return a description of the reservations that block a request for these bundles, or ``""`` without such ones."""
+    """Return a description of the reservations that block a request for these bundles, or ``""`` if none exist."""
     bundles = [ray_ticks(bundle) for bundle in request]
     names = {name for bundle in bundles for name in bundle}
     short = {

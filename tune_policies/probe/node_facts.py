@@ -39,7 +39,7 @@ def read_node(*, with_gpus: bool, session: str | None) -> dict[str, object]:
 
     Args:
         with_gpus: Whether to read the GPUs.
-        session: The name of the Ray session whose autoscaler may run on this node, or ``None`` if none can.
+        session: The name of the Ray session whose autoscaler may run on this node, or ``None`` for a worker node.
     """
     facts: dict[str, object] = {"gpus": None, "gpu_error": None, "monitor": session and read_monitor(session)}
     facts |= {"usable_cpus": read_usable_cpus(), "cpu_model": read_cpu_model()}
@@ -52,7 +52,7 @@ def read_node(*, with_gpus: bool, session: str | None) -> dict[str, object]:
 
 
 def read_machine() -> dict[str, object]:
-    """Return the facts for the doctor: the fields of its ``NodeFacts`` that do not come from Ray."""
+    """Return the facts that the doctor checks: the fields of ``NodeFacts`` that do not come from Ray."""
     installed = installed_versions()
     return {
         "versions": {
@@ -72,7 +72,7 @@ def read_machine() -> dict[str, object]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the version of each installed distribution, by lower-case name. The first one on the path is used."""
+    """Return the version of each installed distribution (the first one on the path), by lower-case name."""
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"]
@@ -177,7 +177,7 @@ def read_usable_cpus(root: str = "/") -> float | None:
     The number is the minimum of the cgroup quota, the CPU affinity and Slurm's allocation.
 
     Ray registers the minimum of the machine's CPUs, the quota at the root of the visible cgroup tree (in whole CPUs),
-    and the cpuset of cgroup v1 (``ray._private.utils.get_num_cpus``, 2.50 and 2.60). It ignores the quota of a nested
+    and the cpuset of cgroup v1 (``ray._private.utils.get_num_cpus``, 2.50 and 2.60). Ray ignores the quota of a nested
     group, the CPU affinity, Slurm, and the cpuset of cgroup v2, which is part of the affinity.
 
     Args:

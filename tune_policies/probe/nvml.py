@@ -74,7 +74,7 @@ def read_gpus() -> list[dict[str, Any]]:
 
 
 def read_driver() -> dict[str, Any]:
-    """Return the fields ``driver_version``, ``cuda_version`` and ``gpus`` (all physical GPUs, also hidden GPUs).
+    """Return the fields ``driver_version``, ``cuda_version`` and ``gpus`` (all physical GPUs, including hidden GPUs).
 
     Unknown values are ``None``. The memory of a GPU includes the part that the driver reserves.
 
@@ -153,7 +153,7 @@ class GpuCounters:
         return None
 
     def energy_j(self) -> float | None:
-        """Return the energy of all GPUs since the driver was loaded, in joules, or ``None`` if a GPU reports none."""
+        """Return the energy that all GPUs used since the driver was loaded, in joules, or ``None`` if unknown."""
         used_mj = self._query("nvmlDeviceGetTotalEnergyConsumption")
         return None if None in used_mj else sum(used_mj) / 1000
 
@@ -251,7 +251,7 @@ def _usable_bytes(nvml: Any, handle: Any) -> int:
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
         return int(memory.total - memory.reserved)
-    except (nvml.NVMLError, AttributeError, TypeError):  # an older driver or binding
+    except (nvml.NVMLError, AttributeError, TypeError):  # an older driver or binding does not report ``reserved``
         return int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
 
 

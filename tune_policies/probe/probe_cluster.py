@@ -66,8 +66,8 @@ def probe_cluster(
 
     Raises:
         InvalidResourcesError: ``timeout_s`` is not above 0, or ``address`` or ``cluster_config`` is invalid.
-        ProbeError: Ray cannot be reached in time, stops while the cluster is read, or has no alive node, or ``address``
-            is given although the program is already connected.
+        ProbeError: Ray cannot be reached in time, stops while the cluster is read, or has no alive node. The error is
+            also raised if ``address`` is given although the program is already connected.
 
     Warns:
         ProbeWarning: A node or the autoscaler's configuration could not be read in time. The unread fields are ``None``

@@ -30,7 +30,7 @@ def run_on_nodes(
         arguments: The keyword arguments of the function on each node, by node ID.
         timeout_s: The timeout for each node, in seconds from the submission of its task.
         late: The reason to return for a node that times out.
-        at_once: The maximum number of nodes that run the function at the same time, or ``None`` for all.
+        at_once: The maximum number of nodes that run the function at the same time, or ``None`` for no limit.
     """
     found: dict[str, Facts] = {}
     failures: dict[str, str] = {}

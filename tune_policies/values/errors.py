@@ -6,9 +6,9 @@
     ├── InvalidResourcesError (ValueError)   the amounts are invalid: fix the call
     ├── InfeasibleRequestError               the cluster is too small for the request: request less, or add nodes
     ├── ProbeError                           the cluster or a GPU could not be read: start Ray, check the driver
-    │   └── RayVersionError                  a feature does not support this Ray: install a tested version
-    ├── MemoryLimitError                     the GPU memory limit could not be applied: too late, or no device
-    └── MeasurementError                     a model or a trial failed while its memory was measured: fix it
+    │   └── RayVersionError                  a feature does not support this Ray version: install a tested version
+    ├── MemoryLimitError                     the GPU memory limit could not be applied: see the fix in the message
+    └── MeasurementError                     a model or a trial failed while its memory was measured: fix its code
 
 Ray sends errors between processes, so each error stores all its data in ``args`` and can be pickled.
 """
@@ -45,11 +45,11 @@ class InvalidResourcesError(ResourcePolicyError, ValueError):
 
 
 class InfeasibleRequestError(ResourcePolicyError):
-    """The request is valid, but not even one trial fits the cluster.
+    """The request is valid, but not even one trial fits in the cluster.
 
     Attributes:
-        asked: The resources that one trial needs as text, such as ``"2 CPUs, 1 GPU"``.
-        offered: The resources of the best node (or of the cluster) as text.
+        asked: The resources that one trial needs, as text such as ``"2 CPUs, 1 GPU"``.
+        offered: The resources of the best node or of the cluster, as text.
         short_of: Ray's name of the missing resource, or ``"GPU memory"``.
         suggestion: The nearest request that fits, and other fixes.
         tried: The errors of all choices, if the policy has several choices.

@@ -164,7 +164,7 @@ CustomAmounts = Annotated[dict[str, float], Checked(_custom, core_schema.dict_sc
 Speed = Annotated[float, Checked(_speed)]
 """A relative speed above 0."""
 WorkerCount = Annotated[int | tuple[int, int], Checked(_workers)]
-"""The number of Train workers of a trial. If it is a pair (minimum, maximum), Ray Train changes it during the trial."""
+"""The number of Train workers of a trial. With a pair (minimum, maximum), Ray Train adapts it during a trial."""
 
 
 class Resources(Value):

@@ -22,7 +22,7 @@ MOST_BYTES: Final = 2**63 - 1
 _BYTE_SIZE: Final = TypeAdapter(ByteSize, config=ConfigDict(defer_build=True))
 
 _WHOLE_TEXT: Final = re.compile(r"(?:\d++(?:\.\d++)?|\.\d++)\s*+\w*+")
-"""Matches strings that pydantic parses completely. Of other strings, pydantic ignores the end: ``"50%"`` is 50 bytes.
+"""Matches strings that pydantic parses completely. Pydantic would read other strings in part: ``"50%"`` as 50 bytes.
 
 The quantifiers do not backtrack (``++``), because a long string of digits would otherwise take very long.
 """
@@ -84,7 +84,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def format_request(amount: int) -> str:
-    """Return ``amount`` bytes as a string for :func:`parse_bytes`. 1 MiB or more is rounded down to whole MiB."""
+    """Return ``amount`` bytes as a string for :func:`parse_bytes`, rounded down to whole MiB if it is above 1 MiB."""
     if amount < MIB:
         return str(amount)
     return f"{amount // GIB}GiB" if amount % GIB == 0 else f"{amount // MIB}MiB"

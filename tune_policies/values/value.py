@@ -207,7 +207,9 @@ def _by_name(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> 
     by_position = dict(zip(names, args, strict=False))
     if twice := sorted(data.keys() & by_position.keys()):
         verb = "was" if len(twice) == 1 else "were"
-        raise InvalidResourcesError(f"{', '.join(twice)} {verb} passed both by position and by name")
+        raise InvalidResourcesError(
+            f"{', '.join(twice)} {verb} passed twice, by position and by name. Omit one of them"
+        )
     return {**by_position, **data}
 
 

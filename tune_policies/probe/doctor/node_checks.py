@@ -64,11 +64,11 @@ class NodeFacts(Value):
     """The facts of one node.
 
     Attributes:
-        name: The IP address, followed by the beginning of Ray's node ID if several nodes have the same address. Without
-            Ray, ``"this machine"``.
+        name: The IP address, followed by the beginning of Ray's node ID if several nodes have the same address. If Ray
+            is not running, the name is ``"this machine"``.
         ray: The resources that Ray counts on the node, or ``None`` if Ray is not running.
         failure: Why the node was not read, or ``None`` if it was read. If it is set, all following facts are unknown.
-        versions: The versions of Python and packages that must be the same on all nodes, by name.
+        versions: The versions of Python and of the packages that are compared between nodes, by name.
         driver_version: The version of the NVIDIA driver.
         cuda_version: The newest CUDA version that the driver supports.
         nvml_error: Why the NVIDIA driver does not respond, or ``None`` if it responds.
@@ -181,9 +181,9 @@ _NOT_NVIDIA: Final = ("AMD-", "Intel-", "MXC", "Apple-", "M1", "M2", "M3", "M4")
 """The prefixes of Ray's names for GPU types of vendors other than NVIDIA."""
 
 _GPU_BUILD: Final = {
-    "torch": "install a build for the node's GPUs: see https://pytorch.org/get-started/locally",
-    "tensorflow": "pip install 'tensorflow[and-cuda]'",
-    "jax": "pip install 'jax[cuda13]', or the plugin for the node's GPUs",
+    "torch": "install a build for the node's GPUs (see https://pytorch.org/get-started/locally)",
+    "tensorflow": "run pip install 'tensorflow[and-cuda]'",
+    "jax": "run pip install 'jax[cuda13]', or install the JAX plugin for the node's GPUs",
 }
 
 _DEVICE: Final = re.compile(r"\d+(\.\d+)?|GPU-\w+")
@@ -192,7 +192,7 @@ _DEVICE: Final = re.compile(r"\d+(\.\d+)?|GPU-\w+")
 _SHM: Final = "/dev/shm"  # noqa: S108
 
 _RAY_NEEDS_SHM_UP_TO: Final = 10**10
-"""Ray limits its default object store (30 % of memory) to the size of ``/dev/shm`` or to this size, the larger one."""
+"""Ray limits its default object store (30 % of memory) to this many bytes, or to the size of a larger ``/dev/shm``."""
 
 
 def check_answer(node: NodeFacts) -> Iterator[Finding]:
@@ -291,7 +291,7 @@ def check_frameworks(node: NodeFacts) -> Iterator[Finding]:
             )
         elif (needed := _driver_needed(node, framework)) is not None:
             yield _problem(
-                f"{named} is built for CUDA {framework.cuda}, which needs NVIDIA driver {needed} or newer, but "
+                f"{named} is built for CUDA {framework.cuda}, which requires NVIDIA driver {needed} or newer, but "
                 f"{node.driver_version} is installed",
                 f"update the driver, or install a {framework.name} build for CUDA {node.cuda_version} or older",
             )
@@ -302,7 +302,7 @@ def check_mig(node: NodeFacts) -> Iterator[Finding]:
     split = [str(gpu.index) for gpu in node.gpus or () if gpu.is_mig]
     if split and "MIG-" not in (node.visible_devices or ""):
         yield _problem(
-            f"MIG mode is on for GPU{'s' * (len(split) > 1)} {', '.join(split)}: a process gets one MIG device, but "
+            f"MIG mode is on for GPU{'s' * (len(split) > 1)} {', '.join(split)}: a process uses one MIG device, but "
             "plans count the entire memory of a GPU",
             "set CUDA_VISIBLE_DEVICES to the MIG devices before Ray starts (`nvidia-smi -L` lists them), or disable "
             "MIG with `nvidia-smi -mig 0`",
@@ -356,7 +356,7 @@ def check_shm(node: NodeFacts) -> Iterator[Finding]:
     wanted = node.ray.object_store_bytes if node.ray else min((node.memory_bytes or 0) * 3 // 10, _RAY_NEEDS_SHM_UP_TO)
     if wanted is not None and node.shm_bytes < wanted:
         yield _problem(
-            f"{_SHM} has {format_bytes(node.shm_bytes)}, but Ray's object store takes {format_bytes(wanted)}, so Ray "
+            f"{_SHM} has {format_bytes(node.shm_bytes)}, but Ray's object store uses {format_bytes(wanted)}, so Ray "
             "puts it on a disk, which is slow",
             f"enlarge {_SHM} (--shm-size of a container), or start Ray with a smaller --object-store-memory",
         )
