@@ -112,7 +112,7 @@ def test_a_machine_without_gpus_gets_a_note():
         ),
         (
             healthy(gpus=(gpu(0), gpu(1, is_mig=True))),
-            "problem: MIG mode is on for GPU 1: a process gets one MIG device, but plans count the entire memory of a "
+            "problem: MIG mode is on for GPU 1: a process uses one MIG device, but plans count the entire memory of a "
             "GPU",
         ),
         (
