@@ -249,7 +249,7 @@ ACCELERATOR_TYPE_PREFIX: Final = "accelerator_type:"
 """The prefix of resources for device types. An A100 node has 1 ``accelerator_type:A100``."""
 
 ACCELERATOR_TYPE_AMOUNT: Final = 0.001
-"""The amount that Ray's argument ``accelerator_type`` reserves. A node has room for 1000 such bundles."""
+"""The amount that Ray's argument ``accelerator_type`` reserves. A node has room for 1000 requests with it."""
 
 GPU_VISIBILITY_VARIABLES: Final = tuple(
     # The dict removes duplicates, because NVIDIA and MetaX share a variable.

@@ -1,7 +1,7 @@
 """The nodes of a cluster with their devices, and the nodes that can be added.
 
 A ``ClusterCapacity`` can be saved as JSON, so that you can make plans for it on another machine. The functions at the
-end convert Ray's resource amounts.
+end of this module convert Ray's resource amounts.
 """
 
 import math

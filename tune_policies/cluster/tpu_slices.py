@@ -96,7 +96,7 @@ class Slices(NamedTuple):
 
     Attributes:
         intact: Slices that Train can reserve.
-        broken: Why Train cannot reserve the other slices, by slice name.
+        broken: The reason why Train cannot reserve each of the other slices, by slice name.
     """
 
     intact: tuple[TpuSlice, ...]

@@ -124,7 +124,7 @@ def text_width(text: str, size: float) -> float:
 
 
 def fitted(text: str, width: float, size: float = SMALL) -> str:
-    """Return the text as one line, shortened to the width."""
+    """Return the text as one line, shortened to ``width`` pixels."""
     plain, cells = one_line(text), int(width / (_EM * size))
     return plain if cell_len(plain) <= cells else f"{set_cell_size(plain, max(0, cells - 1)).rstrip()}…"
 

@@ -174,7 +174,7 @@ def _read_nodes(state: ClusterState, timeout_s: float) -> _Readings:
 
 
 def _to_devices(node: NodeCapacity, facts: Facts) -> tuple[tuple[GpuDevice, ...] | None, str | None]:
-    """Return the GPUs of a node, or ``None`` if they were not read, and a description of a problem, or ``None``."""
+    """Return the GPUs of a node, or ``None`` if they were not read, and a description of the problem, if any."""
     gpus: Any = facts["gpus"]
     if gpus is None:
         return None, None if facts["gpu_error"] is None else str(facts["gpu_error"])

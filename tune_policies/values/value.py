@@ -30,7 +30,7 @@ class _AtFirstMistake(FailFast):
 
 
 Many = Annotated[tuple[_Part, ...], _AtFirstMistake()]
-"""A tuple of any length. Only its first mistake is reported, because the errors of a million entries take gigabytes."""
+"""A tuple of any length. Only its first mistake is reported, because the errors of a million entries use gigabytes."""
 
 
 def counted(count: int, noun: str) -> str:
@@ -244,7 +244,7 @@ _MOST_MISTAKES: Final = 20
 
 
 def _explain(cls: type[Value], error: ValidationError) -> InvalidResourcesError:
-    """Return an error with a line for each mistake in a value or its parts, and each list of valid fields only once."""
+    """Return an error with a line per mistake, also in nested values. Each list of valid fields appears only once."""
     details = [detail for detail in error.errors() if _Choice.PLAIN not in detail["loc"]]
     mistakes = [mistake for detail in details[:_MOST_MISTAKES] for mistake in _mistakes(cls, detail)]
     lines, listed = [], {""}

@@ -223,7 +223,7 @@ def check_driver(node: NodeFacts) -> Iterator[Finding]:
 
 
 def check_count(node: NodeFacts) -> Iterator[Finding]:
-    """Report GPUs that are hidden, that Ray counts but that are missing, or that Ray does not count."""
+    """Report hidden GPUs, missing GPUs that Ray counts, and GPUs that Ray does not count."""
     if not node.gpus:
         if node.gpus is not None and node.declared_gpus and not _is_of_another_vendor(node):
             hint = "start Ray on the node without --num-gpus, or start the container with GPUs"
@@ -417,7 +417,7 @@ def _visible(node: NodeFacts) -> int | None:
 
 
 def _driver_needed(node: NodeFacts, framework: Framework) -> str | None:
-    """Return the oldest driver version that ``framework`` supports, or ``None`` if the node's driver is not older."""
+    """Return the oldest driver version that ``framework`` supports, or ``None`` if the node's driver is new enough."""
     if framework.cuda is None or node.driver_version is None:
         return None
     # With NVIDIA's forward compatibility package, an older driver supports a newer CUDA version and reports it.
