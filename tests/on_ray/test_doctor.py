@@ -144,7 +144,7 @@ def test_without_a_ray_cluster_only_this_machine_is_checked_and_ray_is_not_start
 
     done = doctor({**isolated_environment, "RAY_TMPDIR": str(ray_folder), "PYTHONPATH": paths})
 
-    assert "Ray does not run here, so only this machine was checked.\n" in done.stdout
+    assert "Ray is not running on this machine, so only the machine itself was checked.\n" in done.stdout
     assert done.stderr == ""
     assert not list(ray_folder.iterdir())
 
@@ -159,7 +159,7 @@ def test_without_a_ray_cluster_the_exit_status_reports_problems(isolated_environ
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has GPUs")
 def test_a_machine_without_gpus_has_a_finding_that_trials_run_on_cpus():
-    assert "no GPU found: trials run on CPUs" in [finding.what for finding in examine("local").findings]
+    assert "no GPU was found, so trials run on CPUs" in [finding.what for finding in examine("local").findings]
 
 
 def test_an_address_without_a_ray_cluster_raises_an_error():

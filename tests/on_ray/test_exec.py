@@ -51,7 +51,7 @@ def test_an_error_in_the_program_prints_its_traceback_and_exits_with_1(folder):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["missing.py"], "no such program 'missing.py'"), (["-m"], "-m requires the name of a module")],
+    [(["missing.py"], "program 'missing.py' does not exist"), (["-m"], "-m requires the name of a module")],
 )
 def test_a_missing_program_is_an_error(folder, arguments, message):
     done = execute(folder, *arguments)

@@ -102,7 +102,7 @@ def test_plan_prints_the_price_of_a_list_of_nodes(listed, policy):
     assert (done.exit_code, done.stderr) == (0, "")
     assert (lines[0], lines[-1]) == (
         "64 trials at once, limited by GPU",
-        "price: 49.00 USD an hour, 0.77 for each trial",
+        "price: 49.00 USD per hour, or 0.77 per concurrent trial",
     )
 
 
@@ -157,14 +157,14 @@ def test_an_infeasible_request_exits_with_1_and_nothing_on_stdout(capacity, poli
     [
         (["plan"], "Missing argument"),
         (["plan", "POLICY", "--cluster", "/nowhere.json"], "cannot read the file /nowhere.json"),
-        (["plan", "POLICY", "--cluster", "POLICY"], "is a policy, not a cluster's file: pass it as the argument"),
-        (["plan", "CAPACITY", "--cluster", "CAPACITY"], "is a cluster saved by `probe --json`, not a policy: pass it"),
-        (["kuberay", "design", "POLICY", "--num-trials", "9", "--nodes", "CAPACITY"], "pass it as --cluster to `plan`"),
-        (["plan", "POLICY", "POLICY", "--cluster", "CAPACITY", "--plot", "a.svg"], "--plot draws one plan"),
+        (["plan", "POLICY", "--cluster", "POLICY"], "is a policy, not a cluster's file. Pass it as the argument"),
+        (["plan", "CAPACITY", "--cluster", "CAPACITY"], "is a cluster saved by `probe --json`, not a policy. Pass it"),
+        (["kuberay", "design", "POLICY", "--num-trials", "9", "--nodes", "CAPACITY"], "Pass it as --cluster to `plan`"),
+        (["plan", "POLICY", "POLICY", "--cluster", "CAPACITY", "--plot", "a.svg"], "--plot draws only one plan"),
         (["plan", "POLICY", "--cluster", "CAPACITY", "--nodes", "CAPACITY"], "not a list of nodes"),
         (["plan", "/nowhere.yaml", "--cluster", "CAPACITY"], "cannot read the policy file /nowhere.yaml"),
         (["plan", "POLICY", "--cluster", "CAPACITY", "--num-trials", "-1"], "greater than or equal to 1"),
-        (["plan", "POLICY", "--cluster", "CAPACITY", "--cluster-config", "c.yaml"], "omit --cluster-config"),
+        (["plan", "POLICY", "--cluster", "CAPACITY", "--cluster-config", "c.yaml"], "Omit --cluster-config"),
         (["kuberay", "design", "POLICY", "--num-trials", "9", "--platform", "x"], "'--platform': 'x' is not one of"),
         (["prob"], "No such command 'prob'"),
     ],

@@ -139,7 +139,7 @@ def test_name_requires_a_file(plan):
     done = plan(MANIFEST, "--name", "train", cluster=None)
 
     assert done.returncode == 2
-    assert "pass the file with --cluster" in done.stderr
+    assert "Pass the file with --cluster" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_cluster_excludes_options_of_a_running_cluster(plan, option):
     done = plan(MANIFEST, option, "other.yaml")
 
     assert done.returncode == 2
-    assert f"omit {option}" in done.stderr
+    assert f"Omit {option}" in done.stderr
 
 
 def test_the_plot_shows_the_cluster_at_its_maximum(plan, tmp_path):

@@ -249,7 +249,7 @@ def test_no_command_replaces_its_input_even_with_force(folder, tmp_path, monkeyp
     done = invoke(tmp_path, monkeypatch, f"{line.replace('OUTPUT', names[number])} --force")
 
     assert (done.exit_code, (tmp_path / names[number]).read_bytes()) == (2, before)
-    assert f"{names[number]} is an input of this command: choose another output file" in done.stderr
+    assert f"{names[number]} is an input of this command. Choose another output file" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def test_without_a_binding_the_error_has_the_package_to_install(monkeypatch):
     for name in ("pynvml", "ray._private.thirdparty", "ray._private.thirdparty.pynvml"):
         monkeypatch.setitem(sys.modules, name, None)
 
-    with pytest.raises(NvmlError, match="the NVML binding is missing: pip install nvidia-ml-py"):
+    with pytest.raises(NvmlError, match=r"the NVML binding is missing\. Run pip install nvidia-ml-py"):
         read_gpus()
 
 

@@ -163,11 +163,11 @@ def test_policies_with_positional_arguments_have_the_defaults_of_their_fields(po
     [
         (
             lambda: CpuPolicy(2),
-            "CpuPolicy accepts its fields only by name, got 1 argument without a name: write CpuPolicy(cpus=2)",
+            "CpuPolicy accepts its fields only by name, got 1 argument without a name. Write CpuPolicy(cpus=2)",
         ),
         (
             lambda: Resources(8),
-            "Resources accepts its fields only by name, got 1 argument without a name: write Resources(cpus=8)",
+            "Resources accepts its fields only by name, got 1 argument without a name. Write Resources(cpus=8)",
         ),
         (lambda: CappedPolicy(), "the required field 'inner' of CappedPolicy is missing"),
         (lambda: CappedPolicy(CpuPolicy(), max_trials=2), "unknown field 'max_trials'"),
@@ -188,5 +188,5 @@ def test_user_defined_policies_also_reject_arguments_without_names():
         def plan(self, capacity):
             raise NotImplementedError
 
-    with pytest.raises(InvalidResourcesError, match=r"write HalfPolicy\(share=0.25\)"):
+    with pytest.raises(InvalidResourcesError, match=r"Write HalfPolicy\(share=0.25\)"):
         HalfPolicy(0.25)

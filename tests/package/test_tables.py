@@ -73,9 +73,7 @@ def test_only_the_first_five_of_many_draining_nodes_are_named():
 
     text = " ".join(shown(ClusterCapacity(nodes=(NODE,), draining=drained))[-2:])
 
-    assert text == (
-        "7 nodes being drained, which plans ignore: 10.0.0.0, 10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4 and 2 more"
-    )
+    assert text == ("plans ignore 7 nodes being drained: 10.0.0.0, 10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4 and 2 more")
 
 
 def test_nodes_that_an_autoscaler_can_add_have_their_own_table():
@@ -99,7 +97,7 @@ def test_nodes_that_an_autoscaler_can_add_have_their_own_table():
 def test_an_autoscaler_with_unknown_types_differs_from_no_autoscaler():
     unknown, none = (ClusterCapacity(nodes=(NODE,), node_types=types) for types in (None, ()))
 
-    assert "An autoscaler runs, but its node types are not known" in " ".join(shown(unknown))
+    assert "An autoscaler is running, but its node types are unknown" in " ".join(shown(unknown))
     assert "autoscaler" not in " ".join(shown(none))
 
 

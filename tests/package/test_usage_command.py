@@ -90,7 +90,10 @@ def test_the_command_writes_a_plot_to_a_file(run_folder, tmp_path):
     ("arguments", "message"),
     [
         (["/nowhere"], "error: /nowhere is not a folder. Pass the results folder of a Tune or Train run"),
-        (["RUN", "--plot", "/nowhere/plot.png"], "error: /nowhere/plot.png cannot be written: there is no such folder"),
+        (
+            ["RUN", "--plot", "/nowhere/plot.png"],
+            "error: /nowhere/plot.png cannot be written: its folder does not exist",
+        ),
         (["RUN", "--plot", "/tmp/plot.nonsense"], "error: cannot write the plot to /tmp/plot.nonsense"),
     ],
 )

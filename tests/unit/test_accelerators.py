@@ -81,15 +81,16 @@ def test_an_amount_that_ray_assigns_is_valid(amount, resource):
 @pytest.mark.parametrize(
     ("amount", "resource", "message"),
     [
-        (0.5, "HPU", "amount=0.5 of HPU is not possible: a worker gets whole numbers. Request 1$"),
+        (0.5, "HPU", "amount=0.5 of HPU is not possible: valid amounts per worker are whole numbers. Request 1$"),
         (2.5, "neuron_cores", "whole numbers. Request 2 or 3$"),
-        (3, "TPU", "amount=3 of TPU is not possible: a worker gets 1, 2, 4 or 8. Request 2 or 4$"),
+        (3, "TPU", "amount=3 of TPU is not possible: valid amounts per worker are 1, 2, 4 or 8. Request 2 or 4$"),
         (0.5, "TPU", "Request 1$"),
         (16, "TPU", "Request 8$"),
         (
             1.5,
             "NPU",
-            "amount=1.5 of NPU is not possible: a worker gets a fraction of one, or whole numbers. Request 1 or 2$",
+            "amount=1.5 of NPU is not possible: valid amounts per worker are a fraction of one, or whole numbers. "
+            "Request 1 or 2$",
         ),
         (0, "GPU", "Request 1$"),
     ],
@@ -109,7 +110,11 @@ def test_an_impossible_amount_raises_an_error_with_the_nearest_amounts(amount, r
             "unknown accelerator resource 'neuron_core'; did you mean 'neuron_cores'",
         ),
         (check_device_resource, "tpu", "did you mean 'TPU'"),
-        (check_device_resource, "abacus", "unknown accelerator resource 'abacus'; known: FURIOSA, GPU, HPU, MBLT, NPU"),
+        (
+            check_device_resource,
+            "abacus",
+            "unknown accelerator resource 'abacus'. Use one of FURIOSA, GPU, HPU, MBLT, NPU",
+        ),
     ],
 )
 def test_an_unknown_name_raises_an_error_with_the_nearest_name(check, name, message):
@@ -121,11 +126,11 @@ def test_an_unknown_name_raises_an_error_with_the_nearest_name(check, name, mess
 
 def test_a_device_type_of_another_resource_raises_an_error_with_the_valid_types():
     with pytest.raises(
-        InvalidResourcesError, match="'A100' is not of resource 'NPU': its types are Ascend910B, Ascend"
+        InvalidResourcesError, match=r"'A100' is not a type of resource 'NPU'\. Use one of Ascend910B, Ascend"
     ):
         check_type_of_resource("A100", "NPU")
     with pytest.raises(
-        InvalidResourcesError, match="'A100' is not of resource 'RBLN': Ray defines no types of this resource"
+        InvalidResourcesError, match=r"'A100' is not a type of resource 'RBLN'\. Ray defines no types of this resource"
     ):
         check_type_of_resource("A100", "RBLN")
 

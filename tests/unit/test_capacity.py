@@ -72,7 +72,7 @@ def test_generated_node_ids_do_not_collide_with_given_ids():
 
 
 def test_two_nodes_with_the_same_id_raise_an_error():
-    with pytest.raises(InvalidResourcesError, match="'a' occurs twice"):
+    with pytest.raises(InvalidResourcesError, match="'a' occurs more than once"):
         ClusterCapacity.of(gpu_node("a"), gpu_node("a"))
 
 

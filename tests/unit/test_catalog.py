@@ -46,7 +46,9 @@ def test_a_catalog_round_trips_through_json(tmp_path):
         pytest.param({"gpu": 1}, "did you mean 'gpus'?", id="a misspelled field"),
         pytest.param({"gpus": 1, "accelerator_type": "L44"}, "did you mean 'L4'?", id="a device type unknown to Ray"),
         pytest.param(
-            {"gpus": 1, "accelerator_type": "TPU-V4"}, "is not of resource 'GPU'", id="a device type of another vendor"
+            {"gpus": 1, "accelerator_type": "TPU-V4"},
+            "is not a type of resource 'GPU'",
+            id="a device type of another vendor",
         ),
         pytest.param({"accelerator_type": "L4"}, "has accelerator_type='L4', but no devices", id="a type without GPUs"),
         pytest.param({"gpu_memory": "39GiB"}, "but no devices", id="GPU memory without GPUs"),

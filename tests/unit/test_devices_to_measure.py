@@ -37,8 +37,8 @@ def test_the_text_of_a_device_can_be_parsed_again(text):
         ("gpu@", "a number above 0, such as 0.25"),
         ("gpu@nan", "a number above 0, such as 0.25"),
         ("gpu@1.5", "Request 1 or 2"),
-        ("TPU@0.5", "a worker gets 1, 2, 4 or 8"),
-        ("HPU@0.5", "a worker gets whole numbers"),
+        ("TPU@0.5", "valid amounts per worker are 1, 2, 4 or 8"),
+        ("HPU@0.5", "valid amounts per worker are whole numbers"),
     ],
 )
 def test_an_invalid_device_is_refused_with_a_suggestion(text, message):

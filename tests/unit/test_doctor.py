@@ -68,7 +68,7 @@ def test_a_healthy_node_has_no_findings():
 def test_a_machine_without_gpus_gets_a_note():
     machine = without_driver(ray=None, num_nvidia_on_pci=0, frameworks=(Framework(name="torch", version="2.13.0+cpu"),))
 
-    assert findings_of(machine) == ["note: no GPU found: trials run on CPUs"]
+    assert findings_of(machine) == ["note: no GPU was found, so trials run on CPUs"]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_machine_without_gpus_gets_a_note():
             without_driver(ray=None),
             "note: the PCI bus has 2 NVIDIA GPUs, but the NVIDIA driver does not respond (Driver Not Loaded)",
         ),
-        (healthy(gpus=()), "problem: Ray counts 2 GPUs that do not exist: the NVIDIA driver lists none"),
+        (healthy(gpus=()), "problem: Ray counts 2 GPUs that do not exist: the NVIDIA driver lists no GPUs"),
         (healthy(ray=counts(gpus=4)), "problem: Ray counts 4 GPUs, but only 2 can be used"),
         (healthy(ray=counts(gpus=1)), "note: Ray counts only 1 of the 2 usable GPUs"),
         (healthy(ray=None, visible_devices="1"), "note: CUDA_VISIBLE_DEVICES='1' hides 1 of 2 GPUs"),
@@ -107,12 +107,12 @@ def test_a_machine_without_gpus_gets_a_note():
         ),
         (
             healthy(driver_version="470.82.01", cuda_version="11.4"),
-            "problem: torch 2.13.0 is built for CUDA 12.8, which needs NVIDIA driver 525 or newer, but "
+            "problem: torch 2.13.0 is built for CUDA 12.8, which requires NVIDIA driver 525 or newer, but "
             "470.82.01 is installed",
         ),
         (
             healthy(gpus=(gpu(0), gpu(1, is_mig=True))),
-            "problem: MIG mode is on for GPU 1: a process gets one MIG device, but plans count the entire memory of a "
+            "problem: MIG mode is on for GPU 1: a process uses one MIG device, but plans count the entire memory of a "
             "GPU",
         ),
         (
@@ -133,11 +133,11 @@ def test_a_machine_without_gpus_gets_a_note():
         ),
         (
             healthy(shm_bytes=64 * 2**20),
-            "problem: /dev/shm has 64 MiB, but Ray's object store takes 1 GiB, so Ray puts it on a disk, which is slow",
+            "problem: /dev/shm has 64 MiB, but Ray's object store uses 1 GiB, so Ray puts it on a disk, which is slow",
         ),
         (
             healthy(ray=None, shm_bytes=64 * 2**20, memory_bytes=10 * GIB),
-            "problem: /dev/shm has 64 MiB, but Ray's object store takes 3 GiB, so Ray puts it on a disk, which is slow",
+            "problem: /dev/shm has 64 MiB, but Ray's object store uses 3 GiB, so Ray puts it on a disk, which is slow",
         ),
         (NodeFacts(name="a", failure="no answer within 30 s"), "problem: the node was not read: no answer within 30 s"),
     ],
@@ -206,18 +206,18 @@ def of_another_vendor(ray="2.60.0", **variables):
     [
         (
             of_another_vendor(ROCR_VISIBLE_DEVICES="1,3"),
-            "problem: ROCR_VISIBLE_DEVICES='1,3' is set, and HIP_VISIBLE_DEVICES is not: since Ray 2.45, Ray raises "
-            "a RuntimeError",
+            "problem: ROCR_VISIBLE_DEVICES='1,3' is set, but HIP_VISIBLE_DEVICES is not set: Ray raises "
+            "a RuntimeError (since Ray 2.45)",
         ),
         (
             of_another_vendor(ROCR_VISIBLE_DEVICES="2,3", HIP_VISIBLE_DEVICES="2,3"),
-            "problem: HIP_VISIBLE_DEVICES='2,3' selects hidden GPUs: its numbers count from 0 in the 2 GPUs of "
-            "ROCR_VISIBLE_DEVICES='2,3'",
+            "problem: HIP_VISIBLE_DEVICES='2,3' selects hidden GPUs, because its numbers are indices into the 2 GPUs "
+            "of ROCR_VISIBLE_DEVICES='2,3'",
         ),
         (
             of_another_vendor(ONEAPI_DEVICE_SELECTOR="level_zero:1,3"),
-            "problem: ONEAPI_DEVICE_SELECTOR='level_zero:1,3' is set, and ZE_AFFINITY_MASK is not: since Ray 2.58, "
-            "both apply in a trial, which may then see no GPU",
+            "problem: ONEAPI_DEVICE_SELECTOR='level_zero:1,3' is set, but ZE_AFFINITY_MASK is not set: both "
+            "variables apply, so a trial may see no GPU (since Ray 2.58)",
         ),
     ],
     ids=["only AMD's former variable", "both AMD variables with the same numbers", "Intel's former variable"],
@@ -295,9 +295,9 @@ def test_different_versions_are_reported_for_the_nodes_in_the_minority():
     torch, driver = diagnose([healthy("a"), healthy("b"), odd])
 
     assert (torch.severity, torch.nodes) == ("problem", ("c",))
-    assert torch.what == "torch differs between nodes: 2.13.0 on a, b; not installed on c"
+    assert torch.what == "torch versions differ between nodes: 2.13.0 on a, b; not installed on c"
     assert driver.severity == "note"
-    assert driver.what == "NVIDIA driver differs between nodes: 570.86.15 on a, b; 580.65.06 on c"
+    assert driver.what == "NVIDIA driver versions differ between nodes: 570.86.15 on a, b; 580.65.06 on c"
 
 
 def test_a_node_that_was_not_read_has_no_differing_versions():

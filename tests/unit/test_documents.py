@@ -52,7 +52,7 @@ def nested_by_aliases():
         pytest.param("? [a]\n: 1", 1, "a key must be a string", id="a list as a key"),
         pytest.param("a: &x [1]\n*x : 2", 2, "a key must be a string", id="an alias of a list as a key"),
         pytest.param("a: {{ .Values.x }}", 1, "`helm template`", id="a template"),
-        pytest.param("<<: 1", 1, "<< needs a mapping", id="a merge of a number"),
+        pytest.param("<<: 1", 1, "the value of << must be a mapping", id="a merge of a number"),
         pytest.param("[" * 100_000, 1, "more than 100 levels deep", id="brackets in brackets"),
         pytest.param(nested_by_aliases(), 2, "more than 100 levels deep", id="aliases in aliases"),
         pytest.param(laughs(), 6, "more than 200,000 parts", id="a billion laughs"),
@@ -139,7 +139,7 @@ def test_a_dash_with_a_closed_stdin_raises_an_error(monkeypatch):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param(b"a: 1\nb: \xff", "line 2: the byte 0xff is not UTF-8 text", id="not text"),
+        pytest.param(b"a: 1\nb: \xff", "line 2: the byte 0xff is not valid in UTF-8 text", id="not text"),
         pytest.param(b"\x1f\x8bnonsense", "cannot be unpacked as gzip", id="not gzip"),
         pytest.param(gzip.compress(b"a: 1\n" * 99)[:-9], "cannot be unpacked as gzip", id="truncated gzip"),
         pytest.param(

@@ -49,7 +49,7 @@ def test_blanks_are_removed_because_ray_would_match_no_node_with_them():
     ("selector", "message"),
     [
         ("zone=eu", "must map label keys to conditions, got 'zone=eu'"),
-        ({"zone": ""}, "'' is not a condition on label 'zone': write 'a', '!a', 'in\\(a,b\\)' or '!in\\(a,b\\)'"),
+        ({"zone": ""}, "'' is not a condition on label 'zone'. Write 'a', '!a', 'in\\(a,b\\)' or '!in\\(a,b\\)'"),
         ({"zone": "in()"}, "'in\\(\\)' is not a condition"),
         ({"zone": "!!eu"}, "'!!eu' is not a condition"),
         ({"zone": 1}, "1 is not a condition"),

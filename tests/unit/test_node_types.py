@@ -61,7 +61,7 @@ def test_the_limit_of_the_cluster_applies_to_all_types_together(num_workers, exp
         ({"max_workers": -1}, "cluster.yaml: max_workers must be a whole number"),
         ({"max_workers": 1}, "cluster.yaml: available_node_types must be a mapping, got None"),
         (config(gpu=3), r"cluster.yaml: available_node_types.gpu must be a mapping, got 3"),
-        (config(gpu={}), r"available_node_types.gpu.resources must map Ray resources to amounts, got None: write"),
+        (config(gpu={}), r"available_node_types.gpu.resources must map Ray resources to amounts, got None. Write"),
         (config(gpu={"resources": {"CPU": "4"}}), r"available_node_types.gpu.resources.CPU must be a number, got '4'"),
         (config(gpu={"resources": {"GPU": 1.5}}), r"available_node_types.gpu: gpus above 1 must be whole"),
         (config(gpu={"resources": {"CPU": 1}, "max_workers": "2"}), r"gpu.max_workers must be a whole number"),
@@ -77,7 +77,7 @@ def test_a_mistake_is_reported_with_its_file_and_key(broken, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: [", "cluster.yaml, line 1: not YAML"),
+        ("a: [", "cluster.yaml, line 1: the text is not YAML"),
         ("[1, 2]", "or in a cluster YAML .* but defines none"),
         ("kind: Job", r"but defines none \(found: Job\)"),
         ("kind: RayJob", "cluster.yaml, line 1: apiVersion is missing"),

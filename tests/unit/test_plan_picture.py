@@ -196,7 +196,7 @@ def test_a_picture_is_saved_as_svg_and_replaces_a_file_only_with_force(tmp_path)
     drawn.save(str(tmp_path / "plan.svg"), force=True)
     with pytest.raises(InvalidResourcesError, match=r"plan\.svg"):
         drawn.save(tmp_path / "plan.svg")
-    with pytest.raises(InvalidResourcesError, match=r"ends in \.svg, not 'plan\.png'"):
+    with pytest.raises(InvalidResourcesError, match=r"'plan\.png' does not end in \.svg"):
         drawn.save(tmp_path / "plan.png")
 
 

@@ -113,7 +113,7 @@ def test_an_invalid_catalog_is_refused_with_line_and_column(written, text, messa
         (OWN.replace("price: 0.8, ", ""), r"instances\.0: the required field 'price' of Instance is missing"),
         (OWN.replace("gpus: 4, ", ""), "the instance 'g' has gpus=0 and accelerator_type='A100'"),
         (OWN.replace("currency", "curency"), r"unknown field 'curency'; did you mean 'currency'\?"),
-        ("{", "line 1: neither JSON .EOF"),
+        ("{", "line 1: the text is neither JSON .EOF"),
     ],
 )
 def test_an_invalid_price_file_is_refused_with_the_field(written, text, message):

@@ -144,5 +144,5 @@ def test_a_huge_file_is_not_read(path, run_set, monkeypatch):
     write_run_set(run_set, path)
     monkeypatch.setattr(file_module, "MAX_RECORD_BYTES", 1024)
 
-    with pytest.raises(InvalidResourcesError, match=r"run\.json: more than 1,024 bytes"):
+    with pytest.raises(InvalidResourcesError, match=r"run\.json: it has more than 1,024 bytes"):
         read_run_set(path)

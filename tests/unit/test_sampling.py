@@ -103,7 +103,7 @@ def test_kinds_beyond_the_limit_are_unread_with_a_reason():
     first = first_reads(kinds, ())
     reasons = unread(kinds, {node.node_id: facts(80) for node in first}, {})
 
-    assert (len(first), len(reasons), set(reasons.values())) == (100, 300, {"too many kinds of node"})
+    assert (len(first), len(reasons), set(reasons.values())) == (100, 300, {"too many kinds of nodes"})
 
 
 def test_nodes_of_an_unreadable_kind_share_its_reason():
@@ -138,7 +138,7 @@ def test_cpu_models_are_neither_compared_nor_applied_to_other_nodes():
 @pytest.mark.parametrize(
     ("node", "expected"),
     [
-        pytest.param({"gpus": 0}, "CPU limits of unread nodes are not known: node a: no NVML", id="CPUs"),
+        pytest.param({"gpus": 0}, "CPU limits of unread nodes are unknown: node a: no NVML", id="CPUs"),
         pytest.param({}, "GPU memory was not read: node a: no NVML", id="no type"),
         pytest.param(
             {"accelerator_type": "A100"},

@@ -91,10 +91,10 @@ def test_the_cpus_of_a_host_are_divided_among_its_chips(cpus, each):
 
 
 BROKEN = {
-    "a host is missing": (B[:1], "4 of its 8 chips are alive"),
+    "a host is missing": (B[:1], "its alive hosts have 4 of its 8 chips"),
     "a host has lost a chip": (
         [B[0], changed(B[1], resources=B[1].resources.replaced(custom={"TPU": 3}))],
-        "7 of its 8 chips are alive",
+        "its alive hosts have 7 of its 8 chips",
     ),
     "no host is the first of the slice": (
         [changed(host, labels=host.labels | {"ray.io/tpu-worker-id": "1"}) for host in B],
@@ -140,7 +140,7 @@ def test_a_single_host_topology_on_two_hosts_is_not_used():
     """Ray Train would place workers for this topology one by one, on hosts of any slice."""
     hosts = slice_hosts("s", topology="2x4", accelerator_type="TPU-V6E", pod_type="v6e-8")
 
-    with pytest.raises(InfeasibleRequestError, match="4 of its 8 chips are alive"):
+    with pytest.raises(InfeasibleRequestError, match="its alive hosts have 4 of its 8 chips"):
         policy(accelerator_type="TPU-V6E", topology="2x4").plan(ClusterCapacity.of(*hosts))
 
 
@@ -160,8 +160,8 @@ def test_another_topology_of_the_same_pod_type_is_not_counted_but_is_reported():
     [
         ({"num_workers": 0}, "num_workers=0 does not fill whole slices: .* so 2 workers .* Set num_workers=2$"),
         ({"num_workers": 3}, "Set num_workers=2 or 4$"),
-        ({"topology": "2x2"}, "TPU-V4 has no slices of topology '2x2'; did you mean '2x2x"),
-        ({"topology": "banana"}, "TPU-V4 has no slices of topology 'banana'; known: 2x2x1, 2x2x2, 2x2x4,"),
+        ({"topology": "2x2"}, "Ray supports no TPU-V4 slices of topology '2x2'; did you mean '2x2x"),
+        ({"topology": "banana"}, "Ray supports no TPU-V4 slices of topology 'banana'. Use one of 2x2x1, 2x2x2, 2x2x4,"),
         (
             {"amount": 8, "topology": "2x2x1"},
             "amount=8 of TPU does not divide the 4 chips of a 2x2x1 slice: set amount=4",

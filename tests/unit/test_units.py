@@ -38,8 +38,8 @@ def test_an_invalid_amount_raises_an_error_with_its_name_the_rule_and_an_example
 @pytest.mark.parametrize(
     ("amount", "message"),
     [
-        (4, "memory=4 would be 4 bytes, but the minimum is 1 MiB: write '4GiB'"),
-        ("16", "memory='16' would be 16 bytes, but the minimum is 1 MiB: write '16GiB'"),
+        (4, "memory=4 would be 4 bytes, but the minimum is 1 MiB. Write '4GiB'"),
+        ("16", "memory='16' would be 16 bytes, but the minimum is 1 MiB. Write '16GiB'"),
         ("4kB", "memory='4kB' would be 4000 bytes, but the minimum is 1 MiB"),
     ],
 )

@@ -114,7 +114,7 @@ def test_force_does_not_replace_a_file_of_another_kind(old, new, tmp_path):
     content = old if isinstance(old, bytes) else old.encode()
     (tmp_path / "output").write_bytes(content)
 
-    with pytest.raises(InvalidResourcesError, match="output is another kind of file, and --force only replaces"):
+    with pytest.raises(InvalidResourcesError, match="output is another kind of file, but --force only replaces"):
         write_new(tmp_path / "output", new, force=True)
     assert (tmp_path / "output").read_bytes() == content
 
@@ -124,13 +124,13 @@ def test_an_input_is_not_replaced_through_a_link(link, tmp_path):
     (tmp_path / "input").write_text(SVG)
     link(tmp_path / "output", tmp_path / "input")
 
-    with pytest.raises(InvalidResourcesError, match="output is an input of this command: choose another"):
+    with pytest.raises(InvalidResourcesError, match=r"output is an input of this command\. Choose another"):
         check_new(tmp_path / "output", force=True, inputs=(None, tmp_path / "none", tmp_path / "input"))
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [(".", "it is a folder"), ("not/there", "there is no"), ("x" * 300, "too long")],
+    [(".", "it is a folder"), ("not/there", "its folder does not exist"), ("x" * 300, "too long")],
     ids=["a folder", "a missing folder", "a long name"],
 )
 def test_a_path_that_cannot_be_written_is_rejected_in_advance(name, message, tmp_path):

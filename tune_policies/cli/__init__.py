@@ -1,1 +1,1 @@
-"""The command-line interface: a module for each group of commands, and their common options and errors."""
+"""The command-line interface: the commands, the options that they share, and their error handling."""

@@ -15,10 +15,10 @@ from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyErr
 from tune_policies.values.sanitize import indented, redacted, shortened
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
-"""Click's settings for a group of commands. The commands inherit them."""
+"""The settings of Click for a group of commands. The commands in the group inherit these settings."""
 
 _UsageError: Final[Any] = typer.BadParameter.mro()[1]
-"""Click's base class of usage errors. Typer may contain a copy of Click, and does not export this class."""
+"""Click's base class of usage errors. Some versions of Typer contain a copy of Click and do not export this class."""
 
 
 @contextmanager
@@ -34,12 +34,12 @@ def _short_usage_errors() -> Iterator[None]:
 class GuardedCommands(TyperGroup):
     """A group of commands that print sanitized text, and error messages instead of tracebacks.
 
-    Exit status: 1 if the request is infeasible, or if the reader closed stdout; 2 for invalid usage, or if the result
-    cannot be written. The latter must differ from 1, because some commands exit with 1 if they find problems.
+    The exit status is 1 if the request is infeasible or the reader closed stdout, and 2 if the usage is invalid or the
+    result cannot be written. A write error has the status 2, because commands also exit with 1 if they find problems.
     """
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        """Parse the options of the group."""
+        """Parse the options of the group, and return its context."""
         with _short_usage_errors():
             return super().make_context(*arguments, **options)
 
@@ -56,7 +56,7 @@ class GuardedCommands(TyperGroup):
                 try:
                     return super().main(*arguments, **options)
                 finally:
-                    stdout.flush()  # fail here, and not when Python exits
+                    stdout.flush()  # raises write errors here, and not when Python exits
             except InvalidResourcesError as error:
                 fail(error, 2)
             except ResourcePolicyError as error:
@@ -75,7 +75,7 @@ class ImportedCommands(GuardedCommands):
     """A group of commands that imports only the module of the command that is run.
 
     Attributes:
-        modules: The module of each command or group of commands. The module's ``app`` contains the command.
+        modules: The module of each command, by command name. The module's ``app`` contains the command.
     """
 
     modules: ClassVar[dict[str, str]] = {}
@@ -86,7 +86,7 @@ class ImportedCommands(GuardedCommands):
         self.commands: Any = dict.fromkeys(self.modules)  # Typer lists and suggests these names
 
     def get_command(self, _: Any, cmd_name: str) -> Any:
-        """Import a command."""
+        """Import a command and return it, or return ``None`` if its name is unknown."""
         if cmd_name not in self.modules:
             return None
         found = typer.main.get_command(import_module(self.modules[cmd_name]).app)
@@ -99,7 +99,7 @@ def _write_failure(error: OSError) -> str:
     try:
         os.getcwd()  # noqa: PTH109 - Path.cwd() is no shorter
     except OSError:
-        return "the working folder was deleted: change to an existing folder"
+        return "the working folder was deleted. Change to an existing folder"
     return f"cannot write the result: {error}"
 
 

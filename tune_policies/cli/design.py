@@ -20,50 +20,50 @@ app = typer.Typer()
 
 _Format = Annotated[
     Literal["kuberay", "cluster-yaml"],
-    typer.Option(help="A KubeRay manifest, or a cluster YAML for `ray up`."),
+    typer.Option(help="The format of the file: a KubeRay manifest, or a cluster YAML for `ray up`."),
 ]
 _Platform = Annotated[
     Literal["gke", "eks", "aks", "karpenter", "gpu-operator", "none"],
-    typer.Option(help="The platform whose labels select nodes by GPU type; none: use only the labels of the catalog."),
+    typer.Option(help="The platform whose labels select nodes by GPU type. With none, only catalog labels are used."),
 ]
 
 
 @app.command()
 def design(
-    policy: Annotated[Path, argument("A policy as YAML or JSON.")],
+    policy: Annotated[Path, argument("A policy file in YAML or JSON.")],
     *,
     num_trials: Annotated[
-        int, option("The number of trials that run at once if the cluster has all its nodes.", min=1)
+        int, option("The number of concurrent trials when all nodes of the cluster are running.", min=1)
     ],
-    nodes: Annotated[Path | None, option("A node catalog; by default, nodes are chosen to suit the policy.")] = None,
+    nodes: Annotated[Path | None, option("A node catalog. By default, node types are chosen for the policy.")] = None,
     decision: Annotated[
         Path | None,
-        option("A decision from `bench decide`: each trial runs on the device where it is cheapest."),
+        option("A decision from `bench decide`. Each trial then runs on the device where it is cheapest."),
     ] = None,
-    workload: Annotated[str | None, option("The workload of the decision, if it has several.")] = None,
-    size: Annotated[float | None, option("The size of the trials; by default the largest measured size.")] = None,
+    workload: Annotated[str | None, option("The workload. Required if the decision has several workloads.")] = None,
+    size: Annotated[float | None, option("The size of the trials. Defaults to the largest measured size.")] = None,
     format: _Format = "kuberay",  # noqa: A002 - the name of the option
     name: Annotated[str, typer.Option(help="The name of the cluster.")] = "tune",
     ray_version: Annotated[
-        str | None, option("The Ray version of the cluster; by default the installed version.")
+        str | None, option("The Ray version of the cluster. Defaults to the installed version.")
     ] = None,
-    image: Annotated[str | None, option("The image of all pods; by default Ray's image of this version.")] = None,
+    image: Annotated[str | None, option("The image of all pods. Defaults to Ray's image of --ray-version.")] = None,
     platform: _Platform = "gke",
     namespace: Annotated[
         str | None,
-        option("The namespace in Kubernetes; by default the current namespace of kubectl."),
+        option("The Kubernetes namespace. Defaults to the current namespace of kubectl."),
     ] = None,
     min_nodes: Annotated[
-        list[str], option("The minimum number of nodes of a node type; can be repeated.", metavar="NAME=NUMBER")
+        list[str], option("The minimum number of nodes of a node type. Can be repeated.", metavar="NAME=NUMBER")
     ] = [],  # noqa: B006 - it is never modified
     num_gpus: Annotated[
         bool,
-        option("Also write the option num-gpus of `ray start`, for nodes where Ray miscounts the GPUs.", "--num-gpus"),
+        option("Also set the option num-gpus of `ray start`, for nodes on which Ray miscounts GPUs.", "--num-gpus"),
     ] = False,
     job: Annotated[str | None, option("Write a RayJob that runs this command, such as `python tune.py`.")] = None,
     runtime_env: Annotated[
         Path | None,
-        option("The runtime environment of the job: a YAML or JSON file with fields such as working_dir and pip."),
+        option("A YAML or JSON file with the job's runtime environment: fields such as working_dir and pip."),
     ] = None,
     output: Output = None,
     force: Force = False,
@@ -71,7 +71,7 @@ def design(
 ) -> None:
     """Design the cheapest cluster for a number of trials, and write its file.
 
-    The reasons for the worker groups and their price are printed to stderr.
+    The price of the cluster and the reasons for its worker groups are printed to stderr.
     """
     if decision is None and (workload is not None or size is not None):
         raise typer.BadParameter(f"{'--workload' if workload is not None else '--size'} requires --decision")

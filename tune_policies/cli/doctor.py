@@ -1,4 +1,4 @@
-"""The commands ``doctor`` and ``cpu-labels``."""
+"""The commands ``doctor``, which checks nodes, and ``cpu-labels``, which prints node labels for CPU features."""
 
 import json as json_text
 import warnings
@@ -22,15 +22,15 @@ _UNREADABLE_STATUS: Final = 3
 
 @app.command()
 def doctor(*, json: Json = False, redact: Redact = False, address: Address = None, timeout_s: TimeoutS = 30.0) -> None:
-    """Check the nodes of a Ray cluster, or this machine if Ray does not run, for problems that prevent GPU work.
+    """Check a Ray cluster, or this machine if Ray is not running, for problems that prevent the use of GPUs.
 
-    Exit status: 0 no findings or only notes; 1 problems; 2 invalid usage; 3 Ray cannot be reached, or no node could be
-    read.
+    The exit status is 0 if no problems were found, 1 if problems were found, 2 if the usage is invalid, and 3 if Ray
+    cannot be reached or no node could be read. Notes do not change the exit status.
     """
     from tune_policies.probe.doctor.cluster_reader import examine
 
     with ray_output_on_stderr(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray 2.50 leaves files open
+        warnings.simplefilter("ignore")  # Ray 2.50 leaves files open, and Python warns about them
         try:
             diagnosis = examine(address, timeout_s=timeout_s)
         except ProbeError as error:
@@ -50,8 +50,8 @@ def doctor(*, json: Json = False, redact: Redact = False, address: Address = Non
 def cpu_labels(*, json: Json = False) -> None:
     """Print the vector and matrix features of this machine's CPU as labels for `ray start --labels`.
 
-    The labels contain Linux's names, as in cpu-avx512f=true or cpu-amx_tile=true. The line is empty if the CPU
-    has none of these features.
+    The labels contain the feature names of Linux, such as cpu-avx512f=true or cpu-amx_tile=true. The line is empty if
+    the CPU has none of these features.
     """
     from tune_policies.probe.node_facts import read_cpu_labels
 
@@ -60,9 +60,9 @@ def cpu_labels(*, json: Json = False) -> None:
 
 
 def diagnosis_view(diagnosis: Diagnosis) -> RenderableType:
-    """Return the report of a diagnosis: the examined nodes, the findings with hints, and their number."""
+    """Return the report of a diagnosis: the number of nodes, the findings with hints, and the number of findings."""
     if diagnosis.address is None:
-        where = "Ray does not run here, so only this machine was checked."
+        where = "Ray is not running on this machine, so only the machine itself was checked."
     else:
         where = f"Checked {counted(len(diagnosis.nodes), 'node')} of the Ray cluster at {diagnosis.address}."
     rows = TextTable.grid(padding=(0, 2))
@@ -77,7 +77,7 @@ def diagnosis_view(diagnosis: Diagnosis) -> RenderableType:
         for severity in Severity
         if (number := sum(finding.severity is severity for finding in diagnosis.findings))
     ]
-    summary = ", ".join(counts) or "nothing wrong"
+    summary = ", ".join(counts) or "no problems found"
     return Group(line(where), *([rows] if diagnosis.findings else []), Text(summary, style="bold"))
 
 

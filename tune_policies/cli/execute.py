@@ -20,24 +20,24 @@ app = typer.Typer()
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 def execute(
-    policy: Annotated[Path, argument("A policy as YAML or JSON.")],
+    policy: Annotated[Path, argument("A policy file in YAML or JSON.")],
     program: Annotated[
         list[str],
         argument("A Python script and its arguments, or `-m MODULE` and its arguments.", metavar="PROGRAM [ARGS]..."),
     ],
     *,
-    isolation: Annotated[str | None, option("mps: also limit the trials with NVIDIA's MPS daemon.")] = None,
+    isolation: Annotated[str | None, option("With mps, NVIDIA's MPS daemon also limits the trials.")] = None,
     on_unenforced_limit: Annotated[
-        str, typer.Option(help="If a memory limit cannot be enforced: raise (an error) or warn.")
+        str, typer.Option(help="The action if a memory limit cannot be enforced: raise (an error) or warn.")
     ] = "raise",
     falls_back: Annotated[
         bool,
         typer.Option(
-            "--falls-back", help="Resume trials that cannot use their GPU with the policy's next choice without a GPU."
+            "--falls-back", help="If a trial cannot use its GPU, resume it with the policy's next choice without GPUs."
         ),
     ] = False,
 ) -> None:
-    """Run a Python program, and apply a policy to all Tune runs in its main thread, also if a library starts them.
+    """Run a Python program, and apply a policy to all Tune runs in its main thread, including those of libraries.
 
     Options must precede the policy. The exit status is the exit status of the program.
     """
@@ -45,10 +45,10 @@ def execute(
     if program[0] == "-m" and len(program) < 2:
         raise typer.BadParameter("-m requires the name of a module")
     if program[0] != "-m" and not Path(program[0]).is_file():
-        raise typer.BadParameter(f"no such program {program[0]!r}: pass a Python script, or -m and a module")
+        raise typer.BadParameter(f"program {program[0]!r} does not exist. Pass a Python script, or -m and a module")
     from tune_policies.trainers import PolicyScheduler, applied  # this imports Ray, which takes seconds
 
-    # ``PolicyScheduler`` validates the values.
+    # ``PolicyScheduler`` validates these options.
     options: dict[str, Any] = {"isolation": isolation, "on_unenforced_limit": on_unenforced_limit}
     scheduler = PolicyScheduler(chosen, falls_back=falls_back, **options)
     # The program uses the shell's streams, and its errors are printed as in a normal run of Python.

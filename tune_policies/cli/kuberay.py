@@ -16,4 +16,4 @@ app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=
 
 @app.callback()
 def kuberay() -> None:
-    """Design clusters and check cluster files: KubeRay manifests, and the cluster YAML of `ray up`."""
+    """Design clusters and check cluster files: KubeRay manifests, and cluster YAML for `ray up`."""

@@ -21,15 +21,15 @@ app = typer.Typer()
 def lint(
     files: Annotated[
         list[Path],
-        argument("A RayCluster, RayJob or RayService manifest, or a cluster YAML; - reads stdin.", metavar="FILE"),
+        argument("A RayCluster, RayJob or RayService manifest, a cluster YAML, or - for stdin.", metavar="FILE"),
     ],
     *,
-    name: Annotated[str | None, option("Check only the cluster, job or service of this name.")] = None,
+    name: Annotated[str | None, option("Check only the cluster, job or service with this name.")] = None,
     json: Json = False,
 ) -> None:
     """Check cluster files, and print each finding with its line, its reason and a fix.
 
-    Exit status: 0 no findings or only notes; 1 errors or warnings; 2 invalid usage.
+    The exit status is 1 if there are errors or warnings, 2 if the usage is invalid, and otherwise 0.
     """
     from tune_policies.files.terminal import TextConsole
     from tune_policies.kuberay.lint.linting import lint_file
@@ -50,7 +50,7 @@ _STYLES: Final = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 
 
 def _report(findings: Sequence["Finding"], num_files: int) -> "Iterator[Text]":
-    """Yield the lines of the report: the findings, and their number by severity."""
+    """Yield the lines of the report: the findings, and the number of findings of each severity."""
     from rich.text import Text
 
     from tune_policies.values.sanitize import one_line
@@ -68,4 +68,4 @@ def _report(findings: Sequence["Finding"], num_files: int) -> "Iterator[Text]":
         for severity in _STYLES
         if (number := sum(finding.severity == severity for finding in findings))
     ]
-    yield Text(f"{', '.join(counts) or 'nothing wrong'} in {counted(num_files, 'file')}", style="bold")
+    yield Text(f"{', '.join(counts) or 'no findings'} in {counted(num_files, 'file')}", style="bold")

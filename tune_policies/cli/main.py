@@ -1,7 +1,7 @@
 """The command ``tune-policies``. It prints results to stdout, and all other messages to stderr.
 
-Exit status: 0 success; 1 the request is infeasible, or problems were found; 2 invalid usage, or the result cannot be
-written; 3 ``doctor`` could not read any node.
+The exit status is 0 for success, and 1 if the request is infeasible or problems were found. It is 2 if the usage is
+invalid or the result cannot be written, and 3 if ``doctor`` cannot reach Ray or cannot read any node.
 """
 
 from typing import Annotated, ClassVar
@@ -41,7 +41,7 @@ def tune_policies(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Plan the resources of Ray trials: the resources of each trial, how many trials run at once, and why."""
+    """Plan the resources of Ray trials, show the number of concurrent trials with the reasons, and check clusters."""
 
 
 def main() -> None:

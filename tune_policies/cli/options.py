@@ -1,4 +1,4 @@
-"""Common options of commands, and their connection to Ray."""
+"""The options that several commands share, and the function that reads a running cluster for them."""
 
 import sys
 import warnings
@@ -26,7 +26,7 @@ def argument(text: str, **more: Any) -> Any:
 
 Json = Annotated[bool, option("Print JSON.", "--json")]
 Address = Annotated[
-    str | None, option("The cluster's address, as in ray.init; by default RAY_ADDRESS or this machine.")
+    str | None, option("The address of the cluster, as for ray.init. Defaults to RAY_ADDRESS, then to this machine.")
 ]
 Output = Annotated[Path | None, option("Write to this file instead of stdout.", "--output", "-o")]
 Force = Annotated[bool, option("Replace an existing output file of the same kind.", "--force")]
@@ -34,29 +34,29 @@ Redact = Annotated[
     bool, option("Omit host names, commands and error messages, so that you can publish the output.", "--redact")
 ]
 TimeoutS = Annotated[
-    float, typer.Option("--timeout-s", min=0.1, help="Timeout of each step to read the cluster, in seconds.")
+    float, typer.Option("--timeout-s", min=0.1, help="The timeout of each step of the cluster probe, in seconds.")
 ]
 Cluster = Annotated[
     Path | None,
     option(
-        "Plan for the nodes in this file instead of a Ray cluster: a list of nodes, the output of `probe --json`, a "
-        "KubeRay manifest, or a cluster YAML."
+        "Plan for the nodes in this file instead of a running cluster. The file is a list of nodes, the output of "
+        "`probe --json`, a KubeRay manifest, or a cluster YAML."
     ),
 ]
 ClusterConfig = Annotated[
     Path | None,
-    option("The file of the cluster for `ray up` or KubeRay, which defines the node types of the autoscaler."),
+    option("The cluster file for `ray up` or KubeRay. It defines the node types of the autoscaler."),
 ]
 
 
 def read_cluster(address: str | None, timeout_s: float, cluster_config: Path | None) -> "ClusterCapacity":
-    """Probe the cluster, and print warnings to stderr."""
-    # Ray takes seconds to import, and a saved capacity does not need it.
+    """Probe the cluster, print warnings to stderr, and return the capacity."""
+    # Importing Ray takes seconds, and plans for a cluster file do not need Ray.
     from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
 
     options: dict[str, Any] = {"cluster_config": cluster_config} if cluster_config is not None else {}
     with ray_output_on_stderr(), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("ignore")  # Ray 2.50 leaves files open
+        warnings.simplefilter("ignore")  # Ray 2.50 leaves files open, and Python warns about them
         warnings.simplefilter("always", ProbeWarning)
         found = probe_cluster(address, timeout_s=timeout_s, **options)
     for warning in caught:
@@ -65,5 +65,5 @@ def read_cluster(address: str | None, timeout_s: float, cluster_config: Path | N
 
 
 def ray_output_on_stderr() -> redirect_stdout[TextIO]:
-    """Redirect stdout to stderr, because Ray prints cluster errors to stdout despite ``log_to_driver=False``."""
+    """Return a context manager that redirects stdout to stderr, because Ray prints cluster errors to stdout."""
     return redirect_stdout(sys.stderr)

@@ -33,20 +33,21 @@ app = typer.Typer()
 @app.command()
 def plan(
     policies: Annotated[
-        list[Path], argument("A policy as YAML or JSON; several are compared.", metavar="POLICY [POLICY]...")
+        list[Path],
+        argument("Policy files in YAML or JSON. Several policies are compared.", metavar="POLICY [POLICY]..."),
     ],
     *,
     cluster: Cluster = None,
-    name: Annotated[str | None, option("The name of the cluster, job or service, if its file has several.")] = None,
+    name: Annotated[str | None, option("The cluster, job or service to plan for, if the file has several.")] = None,
     nodes: Annotated[
         Path | None,
-        option("A list of nodes with the prices and the resources of instance types; only with a cluster's file."),
+        option("A node catalog with prices and resources of instance types, for a manifest or cluster YAML."),
     ] = None,
     num_trials: Annotated[
         int | None,
         option(
-            "The number of trials in the run: also show their rounds and, with an autoscaler, the nodes that run all "
-            "trials at once.",
+            "The number of trials in the run. The output then contains the number of rounds and, with an autoscaler, "
+            "the nodes that can run all trials concurrently.",
             min=1,
         ),
     ] = None,
@@ -57,18 +58,20 @@ def plan(
     timeout_s: TimeoutS = 30.0,
     cluster_config: ClusterConfig = None,
 ) -> None:
-    """Show the resources of each trial, how many trials run at once, the limiting resource, and idle resources.
+    """Show the resources of each trial, the number of concurrent trials, the limiting resource, and idle resources.
 
     With several policies, show their plans side by side. The exit status is 1 if no trial fits under any policy.
     """
     for flag, value in (("--address", address), ("--cluster-config", cluster_config)):
         if cluster is not None and value is not None:
-            raise typer.BadParameter(f"--cluster plans without a running cluster: omit {flag}")
+            raise typer.BadParameter(
+                f"{flag} requires a running cluster, but --cluster reads a file. Omit {flag} or --cluster"
+            )
     for flag, given in (("--name", name), ("--nodes", nodes)):
         if cluster is None and given is not None:
-            raise typer.BadParameter(f"{flag} is for a cluster's file: pass the file with --cluster")
+            raise typer.BadParameter(f"{flag} requires a cluster file. Pass the file with --cluster")
     if plot is not None and len(policies) > 1:
-        raise typer.BadParameter("--plot draws one plan: pass one policy")
+        raise typer.BadParameter("--plot draws only one plan. Pass one policy")
     # Help and usage errors do not need these imports.
     from tune_policies.files.writing import check_new
     from tune_policies.kuberay.design.cluster_spec import ClusterSpec
@@ -84,7 +87,9 @@ def plan(
     else:
         found = read_nodes(cluster, name=name, catalog=catalog)
     if catalog is not None and not isinstance(found, ClusterSpec):
-        raise typer.BadParameter(f"--nodes is for a cluster's file: add price_per_hour to the nodes in {cluster}")
+        raise typer.BadParameter(
+            f"--nodes requires a KubeRay manifest or a cluster YAML. Add price_per_hour to the nodes in {cluster}"
+        )
     if len(named) > 1:
         _compare(named, found, catalog, num_trials, json=json)
     else:
@@ -153,7 +158,8 @@ def _price(nodes: "Nodes", answer: "TrialPlan") -> list[str]:
     if not isinstance(nodes, NodeCatalog) or nodes.price_per_hour is None:
         return []
     total, each = nodes.price_per_hour, nodes.price_per_hour / answer.max_concurrent_trials
-    return [one_line(f"price: {format_money(total)} {nodes.currency} an hour, {format_money(each)} for each trial")]
+    cost = f"{format_money(total)} {nodes.currency} per hour, or {format_money(each)} per concurrent trial"
+    return [one_line(f"price: {cost}")]
 
 
 def _as_json(answer: "TrialPlan | TrialForecast", num_trials: int | None, runs: "TrialPlan | None") -> str:

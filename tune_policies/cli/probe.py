@@ -11,7 +11,7 @@ app = typer.Typer()
 def probe(
     *, json: Json = False, address: Address = None, timeout_s: TimeoutS = 30.0, cluster_config: ClusterConfig = None
 ) -> None:
-    """Show the resources of the cluster, one line per kind of node, and the nodes that an autoscaler can add."""
+    """Show the resources of the cluster with one line per kind of node, and the nodes that the autoscaler can add."""
     capacity = read_cluster(address, timeout_s, cluster_config)
     if json:
         print(capacity.to_json())

@@ -16,21 +16,21 @@ app = typer.Typer()
 
 @app.command()
 def usage(
-    result_dir: Annotated[Path, argument("The folder of a run of Tune or Train.", metavar="RESULT_DIR")],
+    result_dir: Annotated[Path, argument("The results folder of a Tune or Train run.", metavar="RESULT_DIR")],
     *,
     json: Json = False,
     plot: Annotated[
-        Path | None, option("Also plot the used GPU memory and the GPU fraction of each trial to this file.")
+        Path | None, option("Also plot the GPU memory use and the GPU fraction of each trial to this file.")
     ] = None,
     html: Annotated[
-        Path | None, option("Also write an HTML page of the run, with advice, plan and slots, to this file.")
+        Path | None, option("Also write an HTML page about the run, with advice, the plan and the slots.")
     ] = None,
     redact: Redact = False,
     force: Force = False,
 ) -> None:
-    """Show how much GPU memory the trials of a run used, and how many would fit on a GPU.
+    """Show how much GPU memory the trials of a run used, and how many such trials fit on a GPU.
 
-    If the run had a PolicyCallback, also show its use of CPUs, devices and slots.
+    If the run had a PolicyCallback, also show the run's use of CPUs, devices and slots.
     """
     from tune_policies.files.html_page import html_page
     from tune_policies.tune.usage.gpu_memory_report import advise, plot_usage, usage_view

@@ -1,8 +1,9 @@
 """The accelerator families of Ray 2.60, and the memory of GPU types.
 
-Sources: the managers in ``ray._private.accelerators`` for families, ``ray.util.accelerators`` for device types,
-https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html for Ray's level of support, the documentation of
-the frameworks for memory limits, and public reports of the memory that drivers list for ``GPU_TOTALS``.
+The families come from the managers in ``ray._private.accelerators``, and the device types from
+``ray.util.accelerators``. Ray's level of support comes from
+https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html, the memory limits from the documentation of the
+frameworks, and ``GPU_TOTALS`` from published output of the drivers' tools.
 """
 
 import math
@@ -17,7 +18,7 @@ _NOT_IN_GUIDE: Final = "not in Ray's guide"
 
 
 class FormerVariable(NamedTuple):
-    """An environment variable with which older Ray versions select devices. If it is set, it still hides devices.
+    """An environment variable that older Ray versions use to select devices. It still hides devices if it is set.
 
     Attributes:
         name: The name of the variable.
@@ -31,7 +32,7 @@ class FormerVariable(NamedTuple):
 
 
 class AcceleratorFamily(NamedTuple):
-    """A family of devices.
+    """A family of accelerators: their names in Ray, their detection, and the amounts that Ray assigns.
 
     Attributes:
         device: The name of the devices, without the vendor name.
@@ -41,9 +42,9 @@ class AcceleratorFamily(NamedTuple):
         detection: How Ray finds the devices of a node.
         types: Ray's names of the device types.
         can_be_split: Whether processes may share a device.
-        amounts: The only numbers of devices that Ray assigns to a process. It is empty if any whole number is valid.
+        amounts: The numbers of devices that Ray can assign to a process, or empty if every whole number is valid.
         memory_limits: The frameworks that can limit the device memory of a process.
-        support: How well Ray supports the family.
+        support: Ray's level of support for the family.
         former_variable: The visibility variable of older Ray versions.
     """
 
@@ -107,7 +108,7 @@ FAMILIES: Final = (
         ("Intel-GPU-Max-1550", "Intel-GPU-Max-1100"), can_be_split=True, memory_limits=("PyTorch",),
         # Source of the version: intel_gpu.py in Ray 2.57.1 and 2.58.0.
         former_variable=FormerVariable(
-            "ONEAPI_DEVICE_SELECTOR", "2.58", "both apply in a trial, which may then see no GPU"
+            "ONEAPI_DEVICE_SELECTOR", "2.58", "both variables apply, so a trial may see no GPU"
         ),
     ),
     AcceleratorFamily(
@@ -161,8 +162,8 @@ ACCELERATOR_TYPES: Final = frozenset(name for family in FAMILIES for name in fam
 """The device types of ``ray.util.accelerators``."""
 
 DEVICE_RESOURCES: Final = frozenset(family.resource for family in FAMILIES)
-"""Ray's unit-instance resources: ``GPU``, and ``custom_unit_instance_resources`` of its configuration. Each unit is one
-device, and a fraction must fit on a single device."""
+"""Ray's unit-instance resources: ``GPU``, and the ``custom_unit_instance_resources`` of Ray's configuration. Each unit
+is one device, and a fraction must fit on a single device."""
 
 UNREPORTED_MARGIN: Final = 0.01
 """The fraction of a nominal memory size that is subtracted if no total is published.
@@ -178,8 +179,8 @@ class GpuTotal(NamedTuple):
         mib: The smallest total that a driver has reported, or the vendor's nominal size if ``is_nominal`` is true, in
             MiB.
         source: The tool that reported the total, with its driver version if known, or a public report.
-        variants: The larger memory sizes of the same type, with type names if Ray has separate names.
-        is_nominal: Whether no total is published, so that ``UNREPORTED_MARGIN`` is subtracted.
+        variants: The larger memory sizes of the same model, with their type names if Ray has separate types.
+        is_nominal: Whether ``mib`` is the nominal size, from which ``UNREPORTED_MARGIN`` is subtracted.
     """
 
     mib: int
@@ -248,7 +249,7 @@ ACCELERATOR_TYPE_PREFIX: Final = "accelerator_type:"
 """The prefix of resources for device types. An A100 node has 1 ``accelerator_type:A100``."""
 
 ACCELERATOR_TYPE_AMOUNT: Final = 0.001
-"""The amount that Ray's argument ``accelerator_type`` reserves. A node has room for 1000 such bundles."""
+"""The amount that Ray's argument ``accelerator_type`` reserves. A node has room for 1000 requests with it."""
 
 GPU_VISIBILITY_VARIABLES: Final = tuple(
     # The dict removes duplicates, because NVIDIA and MetaX share a variable.
@@ -256,11 +257,14 @@ GPU_VISIBILITY_VARIABLES: Final = tuple(
         family.visibility_variable for family in FAMILIES if family.resource == "GPU" and family.visibility_variable
     )
 )
-"""The variables that hide all GPUs if they are empty. ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO`` makes Ray empty them."""
+"""The variables that hide all GPUs if their value is an empty string.
+
+If ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO`` is set, Ray sets them to an empty string in workers without GPUs.
+"""
 
 
 def public_text(text: str) -> str:
-    """Return a string of this package without names from the user's cluster, except device resources and types."""
+    """Return a string of this package without names from the user's cluster. Device resources and types are kept."""
     return without_names(text, ACCELERATOR_TYPES | DEVICE_RESOURCES)
 
 
@@ -278,8 +282,10 @@ def check_type_of_resource(accelerator_type: str, resource: str) -> str:
     """Return ``accelerator_type`` if it is a type of ``resource``, or raise an ``InvalidResourcesError``."""
     types = {name for family in families_of(resource) for name in family.types}
     if accelerator_type not in types:
-        known = f"its types are {', '.join(sorted(types))}" if types else "Ray defines no types of this resource"
-        raise InvalidResourcesError(f"accelerator_type {accelerator_type!r} is not of resource {resource!r}: {known}")
+        known = f"Use one of {', '.join(sorted(types))}" if types else "Ray defines no types of this resource"
+        raise InvalidResourcesError(
+            f"accelerator_type {accelerator_type!r} is not a type of resource {resource!r}. {known}"
+        )
     return accelerator_type
 
 
@@ -292,7 +298,8 @@ def check_device_amount(amount: float, resource: str) -> float:
         above = [allowed for allowed in candidates if allowed > amount]
         nearest = " or ".join(str(allowed) for allowed in (*below[-1:], *above[:1]))
         raise InvalidResourcesError(
-            f"amount={amount:g} of {resource} is not possible: a worker gets {family.allowed}. Request {nearest}"
+            f"amount={amount:g} of {resource} is not possible: valid amounts per worker are {family.allowed}. "
+            f"Request {nearest}"
         )
     return amount
 
@@ -304,7 +311,7 @@ def families_of(resource: str) -> tuple[AcceleratorFamily, ...]:
 
 def _known(name: str, known: frozenset[str], what: str) -> str:
     if name not in known:
-        hint = suggest(name, known) or f"; known: {', '.join(sorted(known))}"
+        hint = suggest(name, known) or f". Use one of {', '.join(sorted(known))}"
         raise InvalidResourcesError(f"unknown {what} {name!r}{hint}")
     return name
 
@@ -316,5 +323,5 @@ def gpu_memory_of_type(accelerator_type: str | None) -> int | None:
 
 
 def may_be_nvidia(accelerator_type: str | None) -> bool:
-    """Return whether a GPU of this type can be an NVIDIA GPU. Ray also uses type names that are not listed here."""
+    """Return whether a GPU of this type can be an NVIDIA GPU. Ray also uses type names that no family lists."""
     return not any(accelerator_type in family.types for family in FAMILIES if family.vendor != "NVIDIA")

@@ -1,7 +1,7 @@
 """The nodes of a cluster with their devices, and the nodes that can be added.
 
 A ``ClusterCapacity`` can be saved as JSON, so that you can make plans for it on another machine. The functions at the
-end convert Ray's resource amounts.
+end of this module convert Ray's resource amounts.
 """
 
 import math
@@ -45,7 +45,7 @@ class NodeCapacity(Value):
     """A node of a cluster.
 
     Attributes:
-        node_id: Ray's identifier, in hexadecimal.
+        node_id: The ID of the node in Ray, in hexadecimal.
         resources: The total resources of the node, including reserved resources.
         accelerator_type: Ray's name of the device type, such as ``"A100"``, or ``None`` if Ray reports no type.
         labels: Ray's node labels.
@@ -73,7 +73,7 @@ class NodeCapacity(Value):
 
     @cached_property
     def amounts(self) -> Amounts:
-        """The node's resources in ticks, one unit of its device type, and ``memory`` in bytes unless it is unknown."""
+        """The node's resources and one unit of its device type, in ticks. Known host memory is included in bytes."""
         return _amounts(self.resources, self.accelerator_type)
 
     @cached_property
@@ -92,7 +92,7 @@ class NodeCapacity(Value):
         return min([device.memory_bytes for device in self.devices], default=None)
 
     def with_less(self, resources: Resources) -> "NodeCapacity":
-        """Return the node with fewer resources. If the GPU memory was unknown, it stays unknown."""
+        """Return the node with its resources reduced to ``resources``. Unknown GPU memory stays unknown."""
         is_hidden = self.devices is not None and len(self.devices) < self.resources.gpus
         devices = () if is_hidden else self.devices
         return self.model_copy(update={"resources": resources, "devices": devices, "usable_cpus": None})
@@ -114,7 +114,7 @@ class NodeCapacity(Value):
     def __str__(self) -> str:
         has = self.resources
         device = f" ({self.accelerator_type})" if self.accelerator_type else ""
-        parts = [amount_of(has.cpus, "CPU"), amount_of(has.gpus, "GPU") + device]  # also "0 GPUs"
+        parts = [amount_of(has.cpus, "CPU"), amount_of(has.gpus, "GPU") + device]  # both are shown even if they are 0
         rest = has.replaced(cpus=0, gpus=0)
         return ", ".join(parts if rest.memory_bytes is None and not rest.custom else [*parts, str(rest)])
 
@@ -158,12 +158,12 @@ def _joined(parts: Collection[Sequence[NodeCapacity]]) -> Sequence[NodeCapacity]
 
 
 def nodes_before(nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:
-    """Return the original, unreduced nodes. Reduced nodes have the same identifiers and labels."""
+    """Return the original, unreduced nodes. They have the same identifiers and labels as the reduced nodes."""
     return nodes.before if type(nodes) is ReducedNodes else nodes  # isinstance() with an abstract class is slow
 
 
 class _Chained(Sequence[NodeCapacity]):
-    """The nodes of several sequences, without a copy."""
+    """The nodes of several sequences, which are not copied."""
 
     def __init__(self, parts: Collection[Sequence[NodeCapacity]]) -> None:
         self._parts = parts
@@ -183,7 +183,7 @@ def _memory_of_shape(shape_and_nodes: tuple[Shape, object]) -> int:
 
 
 class NodeGroup(NamedTuple):
-    """One node of a shape, and the number of such nodes."""
+    """One node of a shape, and the number of nodes with this shape."""
 
     node: NodeCapacity
     num_nodes: int
@@ -212,7 +212,7 @@ class NodeTypeCapacity(Value):
         return _amounts(self.resources, self.accelerator_type)
 
     def as_node(self) -> NodeCapacity:
-        """Return an expected node of this type."""
+        """Return a node of this type that the autoscaler has not added yet."""
         return NodeCapacity(
             node_id=self.name,
             resources=self.resources,
@@ -227,7 +227,7 @@ class ClusterCapacity(ShownValue):
     """The alive nodes of a cluster, and the node types that can be added.
 
     Attributes:
-        nodes: The alive nodes that accept work, in any order.
+        nodes: The alive nodes that are not being drained, in any order.
         draining: Alive nodes that are being drained. Plans ignore them, because Ray places nothing on them.
         node_types: The node types that the autoscaler can add, or ``None`` if an autoscaler runs but its node types are
             unknown.
@@ -245,8 +245,8 @@ class ClusterCapacity(ShownValue):
 
     @model_validator(mode="after")
     def _node_ids_must_differ(self) -> Self:
-        _check_different([node.node_id for node in (*self.nodes, *self.draining)], "node needs a node_id")
-        _check_different([node_type.name for node_type in self.node_types or ()], "node type needs a name")
+        _check_different([node.node_id for node in (*self.nodes, *self.draining)], "the node_id of each node")
+        _check_different([node_type.name for node_type in self.node_types or ()], "the name of each node type")
         return self
 
     @cached_property
@@ -259,14 +259,15 @@ class ClusterCapacity(ShownValue):
 
     @cached_property
     def groups(self) -> tuple[NodeGroup, ...]:
-        """One node of each shape, and the number of such nodes."""
+        """One node of each shape, and the number of nodes with this shape."""
         return tuple(NodeGroup(nodes[0], len(nodes)) for nodes in self.nodes_by_shape.values())
 
     def in_steps_of_memory(self, step_bytes: int, most_steps: int = 2**63) -> "ClusterCapacity":
-        """Return the cluster with one shape for nodes that differ only in host memory within a step.
+        """Return the cluster with one shape for all nodes that differ only in host memory, and only within a step.
 
-        The host memory of equal machines can differ by a few bytes, and such differences affect few requests. Nodes
-        with at least ``most_steps`` steps have the same shape. The node with the most memory represents the shape.
+        The host memory of equal machines can differ by a few bytes, and such differences affect few requests. All nodes
+        with at least ``most_steps`` steps of memory count as equal in memory. The node with the most memory represents
+        the shape.
         """
         kept: dict[tuple[int, int], ClusterCapacity | None] = self.__dict__.setdefault("_in_steps", {})
         key = step_bytes, most_steps
@@ -275,12 +276,12 @@ class ClusterCapacity(ShownValue):
         return kept[key] or self
 
     def _joined_in_steps(self, step_bytes: int, most_steps: int) -> "ClusterCapacity | None":
-        """Return the cluster with one shape per step of memory, or ``None`` if that changes no shape."""
+        """Return the cluster with one shape per step of memory, or ``None`` if no shapes are merged."""
         steps = [
             (memory if memory is None else min(memory // step_bytes, most_steps), others)
             for memory, others in self.nodes_by_shape
         ]
-        if len(set(steps)) == len(steps):  # checked first, because it is faster
+        if len(set(steps)) == len(steps):  # usually true, and much faster than the merge
             return None
         alike: dict[Shape, list[tuple[Shape, Sequence[NodeCapacity]]]] = defaultdict(list)
         for step, shape_and_nodes in zip(steps, self.nodes_by_shape.items(), strict=True):
@@ -337,7 +338,7 @@ class ClusterCapacity(ShownValue):
         return self._with_shapes(by_shape)
 
     def with_nodes_added(self, nodes_to_add: Mapping[str, int]) -> "ClusterCapacity":
-        """Return the cluster with ``nodes_to_add`` nodes of each type. The result has no autoscaler."""
+        """Return the cluster plus ``nodes_to_add[name]`` nodes of each node type, and without an autoscaler."""
         by_shape = dict(self.nodes_by_shape)
         for node_type in self.node_types or ():
             if number := nodes_to_add.get(node_type.name, 0):
@@ -346,7 +347,7 @@ class ClusterCapacity(ShownValue):
         return self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
 
     def _nodes_of_type(self, node_type: NodeTypeCapacity, number: int) -> list[NodeCapacity]:
-        """Return new nodes of a type. They are cached because a search for the best number needs them often."""
+        """Return ``number`` new nodes of a type. They are cached, because searches call this method many times."""
         cached: dict[str, list[NodeCapacity]] = self.__dict__.setdefault("_expected_nodes", {})
         nodes = cached.setdefault(node_type.name, [])
         if len(nodes) < number:
@@ -356,7 +357,7 @@ class ClusterCapacity(ShownValue):
         return nodes[:number]
 
     def where(self, holds: Callable[[NodeCapacity], bool]) -> "ClusterCapacity":
-        """Return the cluster with the alive nodes for which ``holds`` is true."""
+        """Return the cluster with only the alive nodes for which ``holds`` is true."""
         if "nodes_by_shape" not in self.__dict__ or "_is_in_steps" in self.__dict__:
             return self.with_nodes(filter(holds, self.nodes))
         kept: dict[Shape, Sequence[NodeCapacity]] = {
@@ -377,7 +378,7 @@ class ClusterCapacity(ShownValue):
 
     @classmethod
     def of(cls, *nodes: Resources | NodeCapacity) -> "ClusterCapacity":
-        """Return a capacity with a node for each argument, such as ``of(Resources(cpus=8, gpus=4))``."""
+        """Return a capacity with one node per argument, as in ``of(Resources(cpus=8, gpus=4))``."""
         taken = {node.node_id for node in nodes if isinstance(node, NodeCapacity)}
         free_ids = (node_id for i in count() if (node_id := f"node-{i}") not in taken)
         return cls(
@@ -403,7 +404,7 @@ class ClusterCapacity(ShownValue):
 def _check_different(names: Sequence[str], what: str) -> None:
     if len(set(names)) < len(names):
         twice = min(name for name, number in Counter(names).items() if number > 1)
-        raise InvalidResourcesError(f"each {what} of its own, but {twice!r} occurs twice")
+        raise InvalidResourcesError(f"{what} must be unique, but {twice!r} occurs more than once")
 
 
 def _free_ids(name: str, taken: set[str]) -> Iterator[str]:
@@ -414,7 +415,7 @@ def _free_ids(name: str, taken: set[str]) -> Iterator[str]:
 
 
 HEAD_RESOURCE: Final = "node:__internal_head__"
-"""A resource of the head node only (``HEAD_NODE_RESOURCE_NAME``)."""
+"""The resource that only the head node has (``HEAD_NODE_RESOURCE_NAME`` in Ray)."""
 
 # Reservations of placement groups appear as additional resources such as CPU_group_0_<36 hex digits>.
 _NOT_CUSTOM: Final = re.compile(
@@ -437,7 +438,7 @@ def to_resources(totals: Mapping[str, float]) -> Resources:
 
 
 def in_use(totals: Mapping[str, float], available: Mapping[str, float]) -> Resources:
-    """Return the reserved resources. More than one GPU is rounded up to whole GPUs."""
+    """Return the reserved resources of a node. A number of GPUs above 1 is rounded up to a whole number."""
     # Ray omits resources with no free amount. Free amounts and totals can be from different moments.
     used = {name: max(0.0, total - available.get(name, 0)) for name, total in totals.items()}
     if used.get("GPU", 0) > 1:

@@ -21,7 +21,7 @@ _NOT_REPEATED: Final = frozenset({"ray.io/node-id", "ray.io/accelerator-type"})
 """The labels that are not listed: the node ID, and the device type, which has its own column."""
 
 _NO_LIMIT: Final = 2**30
-"""From this number of nodes on, the table shows "no limit". KubeRay's default is 2147483647 minus the running nodes."""
+"""For this number of nodes or more, the table shows "no limit". KubeRay's default limit is 2147483647 nodes."""
 
 
 def cluster_view(capacity: ClusterCapacity) -> RenderableType:
@@ -29,9 +29,10 @@ def cluster_view(capacity: ClusterCapacity) -> RenderableType:
     parts: list[RenderableType] = [_nodes(capacity.nodes)]
     if capacity.draining:
         names = sorted(node.address or node.node_id[:8] for node in capacity.draining)
-        parts.append(line(f"{counted(len(names), 'node')} being drained, which plans ignore: {shorten_names(names)}"))
+        number = counted(len(names), "node")
+        parts.append(line(f"plans ignore {number} being drained: {shorten_names(names)}"))
     if capacity.node_types is None:
-        text = "An autoscaler runs, but its node types are not known: pass the cluster's file with --cluster-config"
+        text = "An autoscaler is running, but its node types are unknown. Pass the cluster file with --cluster-config"
         parts.append(line(text))
     elif capacity.node_types:
         parts += ["", _node_types(capacity)]
@@ -92,7 +93,7 @@ def _columns(node: NodeCapacity) -> tuple[str, ...]:
 
 
 def _host_memory(*each: Resources) -> str:
-    """Return the host memory of a node, or the range of several nodes, such as ``"14.7 to 14.9 GiB"``."""
+    """Return the host memory of a node, or the range for several nodes, as text such as ``"14.7 to 14.9 GiB"``."""
     amounts = [has.memory_bytes for has in each if has.memory_bytes]
     if not amounts:
         return "not known"
@@ -114,7 +115,7 @@ def _custom(has: Resources) -> str:
 
 
 def _in_use(nodes: Iterable[NodeCapacity]) -> Text:
-    """Return the sum of the reserved resources of all nodes."""
+    """Return the sum of the reserved resources of all nodes as text, with one line per resource."""
     total: dict[str, int] = defaultdict(int)
     for node in nodes:
         if node.in_use is None:

@@ -68,13 +68,13 @@ def check_selector(value: object) -> dict[str, str]:
     for key, condition in sorted(value.items(), key=str):
         if not isinstance(key, str) or not _KEY.fullmatch(key):
             raise InvalidResourcesError(
-                f"{key!r} is not a label key: letters, digits, '.', '_' and '-', with an optional domain such as "
-                "'ray.io/' in front"
+                f"{key!r} is not a label key. Use letters, digits, '.', '_' and '-', optionally after a prefix such as "
+                "'ray.io/'"
             )
         parsed = _Condition.parse(condition) if isinstance(condition, str) else None
         if parsed is None or not parsed.values or not all(map(is_label_value, parsed.values)):
             raise InvalidResourcesError(
-                f"{condition!r} is not a condition on label {key!r}: write 'a', '!a', 'in(a,b)' or '!in(a,b)'"
+                f"{condition!r} is not a condition on label {key!r}. Write 'a', '!a', 'in(a,b)' or '!in(a,b)'"
             )
         checked[key] = str(parsed)
     return checked

@@ -23,15 +23,15 @@ _CHIPS_PER_HOST: Final = 4
 """The number of chips per host in a slice with several hosts. A newer host with 8 chips is a slice by itself."""
 
 _LARGEST_ON_ONE_HOST: Final = ("1x1", "2x2", "2x4")
-"""The topologies that fit on one host, for types whose hosts may have up to 8 chips."""
+"""The topologies that fit on one host, for device types whose hosts can have up to 8 chips."""
 
 _UP_TO_8_CHIPS: Final = frozenset({"TPU-V5LITEPOD", "TPU-V6E"})
 _ONE_CORE_PER_CHIP: Final = frozenset({"TPU-V5LITEPOD", "TPU-V6E"})
-"""The types with one core per chip. Other types have two cores. The number in a pod type counts cores."""
+"""The types with one core per chip. Other types have two cores per chip. The number in a pod type counts cores."""
 
 
 def _cuboids(x: int, y: int, z: int) -> set[str]:
-    """Return the topologies whose edges are multiples of 4, up to these lengths."""
+    """Return the topologies whose edges are multiples of 4, up to the lengths ``x``, ``y`` and ``z``."""
     edges = (range(4, longest + 1, 4) for longest in (x, y, z))
     return {"x".join(map(str, edge)) for edge in product(*edges)}
 
@@ -74,7 +74,7 @@ class SliceShape(NamedTuple):
 
     @property
     def selector_text(self) -> str:
-        """A description of the property by which Train finds slices of this shape."""
+        """The property that Train uses to find slices of this shape, as text."""
         return f"device type {self.accelerator_type}" if self.has_one_host else f"pod type {self.pod_type}"
 
     @property
@@ -96,7 +96,7 @@ class Slices(NamedTuple):
 
     Attributes:
         intact: Slices that Train can reserve.
-        broken: The problem of each of the other slices, by slice name.
+        broken: The reason why Train cannot reserve each of the other slices, by slice name.
     """
 
     intact: tuple[TpuSlice, ...]
@@ -108,8 +108,8 @@ def check_topology(topology: str, accelerator_type: str) -> str:
     known = TOPOLOGIES[accelerator_type]
     if topology not in known:
         by_size = sorted(known, key=lambda name: (SliceShape(name, accelerator_type).chips, name))
-        hint = suggest(topology, known) or f"; known: {', '.join(by_size)}"
-        raise InvalidResourcesError(f"{accelerator_type} has no slices of topology {topology!r}{hint}")
+        hint = suggest(topology, known) or f". Use one of {', '.join(by_size)}"
+        raise InvalidResourcesError(f"Ray supports no {accelerator_type} slices of topology {topology!r}{hint}")
     return topology
 
 
@@ -148,7 +148,7 @@ def _has_pod_type(node: NodeCapacity, shape: SliceShape) -> bool:
 def _defect_of_slice(hosts: list[NodeCapacity], shape: SliceShape) -> str | None:
     chips = sum(host.resources.custom.get("TPU", 0) for host in hosts)
     if chips != shape.chips:
-        return f"{chips:g} of its {shape.chips} chips are alive"
+        return f"its alive hosts have {chips:g} of its {shape.chips} chips"
     if shape.has_one_host:
         return None
     heads = [host for host in hosts if host.labels.get(WORKER_ID) == "0"]

@@ -1,4 +1,4 @@
-"""Starts programs so that they do not use modules and programs from the working directory.
+"""Finds and starts programs without using modules or programs from the working directory.
 
 Python searches the working directory or the script's folder first, so a file ``random.py`` there would replace Python's
 module. ``PATH`` can also contain the working directory, as an empty or relative entry.

@@ -23,13 +23,13 @@ class Finding(NamedTuple):
     """A card with the result for one workload and one device.
 
     Attributes:
-        workload: The name of the workload, with the device's name if several devices are compared with the first.
-        kind: The kind of result, which selects the color of the badge: the device pays off (``"gain"``), the first
-            device is better (``"stay"``), both are equal (``"same"``), the result is ambiguous (``"ambiguous"``) or
-            depends on the size (``"depends"``), or nothing was compared (``"none"``).
+        workload: The name of the workload, with the device's name if several devices are compared with the first one.
+        kind: The kind of result. It selects the color of the badge: ``"gain"`` if the device is better than the first
+            device, ``"stay"`` if it is worse, ``"same"`` if both are equal, ``"ambiguous"``, ``"depends"`` if the
+            result depends on the size, or ``"none"`` if nothing was compared.
         badge: A short text for the result.
         sentences: The full description of the result.
-        device: The device that is compared with the first, or ``None``.
+        device: The device that is compared with the first device, or ``None`` if no device is compared.
     """
 
     workload: str
@@ -43,7 +43,7 @@ class Table(NamedTuple):
     """A table with a caption.
 
     Attributes:
-        num_texts: The number of text columns on the left. The other columns are numbers.
+        num_texts: The number of text columns on the left. The other columns contain numbers.
         is_folded: Whether the page shows only the caption until a reader opens the table.
     """
 
@@ -54,7 +54,7 @@ class Table(NamedTuple):
     is_folded: bool = False
 
     def without_columns(self, *names: str) -> "Table":
-        """Return the table without these columns and without empty columns."""
+        """Return the table without the columns ``names`` and without empty columns."""
         kept = [i for i, name in enumerate(self.columns) if name not in names and any(row[i] for row in self.rows)]
         rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
         return self._replace(columns=tuple(self.columns[i] for i in kept), rows=rows)
@@ -95,18 +95,18 @@ class Content(NamedTuple):
 
 
 def html_page(content: Content, svg: Callable[[Picture], "Markup"] = lambda picture: picture.figure) -> str:
-    """Return the page, with pictures converted by ``svg``. Raise ``InvalidResourcesError`` if Jinja is missing."""
+    """Return the HTML page. ``svg`` converts its pictures. Raise ``InvalidResourcesError`` if Jinja is missing."""
     colours = [(colour_variable(light), light, dark) for light, dark in ON_DARK.items()]
     page = template(Path(__file__).with_name("page.html.j2"), _for_html, is_html=True, svg=svg, line_colours=colours)
     return page.render(content=content)
 
 
 def template(file: Path, finalize: Callable[[Any], Any], *, is_html: bool, **globals_: Any) -> "jinja2.Template":
-    """Return a template that passes each value through ``finalize``."""
+    """Return the Jinja template in ``file``. It passes each value through ``finalize``."""
     try:
         import jinja2
     except ImportError as error:
-        raise InvalidResourcesError("a page needs Jinja: pip install 'tune-policies[bench]'") from error
+        raise InvalidResourcesError("pages require Jinja. Run pip install 'tune-policies[bench]'") from error
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(file.parent),
         autoescape=is_html,  # noqa: S701  # `finalize` escapes Markdown
@@ -119,7 +119,7 @@ def template(file: Path, finalize: Callable[[Any], Any], *, is_html: bool, **glo
 
 
 def _for_html(value: Any) -> Any:
-    """Return a string as one line, without characters that change the writing direction. Jinja escapes it."""
+    """Return a string as one line with escaped control characters, and any other value unchanged."""
     return one_line(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 

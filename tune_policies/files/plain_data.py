@@ -1,8 +1,8 @@
-"""Parses texts as plain data within limits of time and memory.
+"""Parses JSON and YAML as plain data, with limits on time and memory.
 
-JSON is parsed strictly: repeated keys, numbers beyond the range of floats, and too deep nesting are errors. Other texts
-are parsed as YAML by :mod:`tune_policies.files.yaml_documents`. The number of parts (entries of lists and mappings) is
-limited, because the 3 characters ``[],`` use 64 bytes of memory, and an error about a part uses about 3,000 bytes.
+JSON is parsed strictly: repeated keys, numbers beyond the range of floats, and excessive nesting are errors. Other
+texts are parsed as YAML by :mod:`tune_policies.files.yaml_documents`. The number of parts (entries of lists and
+mappings) is limited, because the 3 characters ``[],`` use 64 bytes of memory, and an error about a part 3,000 bytes.
 """
 
 import json
@@ -18,7 +18,7 @@ MAX_PARTS: Final = 100_000
 """The maximum number of parts in a handwritten file."""
 
 MAX_RECORD_PARTS: Final = 2_000_000
-"""The maximum number of parts in a generated file. A cluster of 10,000 nodes with 8 GPUs each has 800,000."""
+"""The maximum number of parts in a generated file. A cluster of 10,000 nodes with 8 GPUs each has 800,000 parts."""
 
 _MAX_KEYS: Final = 100_000
 
@@ -30,19 +30,19 @@ def parse_json(text: str | bytes, *, max_parts: int = MAX_RECORD_PARTS) -> Any:
         ValueError: The text is not strict JSON, or has more parts.
     """
     _check_parts(text, max_parts)
-    from_json(text, allow_inf_nan=False)  # better errors and a depth limit, but accepts repeated keys
+    from_json(text, allow_inf_nan=False)  # reports better errors and limits the depth, but accepts repeated keys
     return json.loads(text, object_pairs_hook=_mapping, parse_float=_finite)
 
 
 def parse_data(text: str, source: str, *, max_parts: int = MAX_PARTS) -> Any:
-    """Return the data of a JSON or YAML text, or ``None`` if it is empty. In YAML, each line counts as a part.
+    """Return the data of a JSON or YAML text, or ``None`` if it is empty. In YAML, each line also counts as a part.
 
     Raises:
         DocumentError: The text is neither JSON nor YAML, exceeds the limits, or contains several documents. The
-            error names the ``source``.
+            message contains ``source``.
     """
     try:
-        return parse_json(text, max_parts=max_parts)  # before YAML, which is slower and rejects tabs
+        return parse_json(text, max_parts=max_parts)  # tried first, because the YAML parser is slower and rejects tabs
     except ValueError as error:
         not_json = error
     try:
@@ -52,14 +52,16 @@ def parse_data(text: str, source: str, *, max_parts: int = MAX_PARTS) -> Any:
         if not isinstance(error, DocumentError):
             raise DocumentError(source, 1, str(error)) from error
         if text.lstrip()[:1] in ("{", "["):
-            raise DocumentError(source, error.line, f"neither JSON ({not_json}) nor YAML ({error.reason})") from error
+            reason = f"the text is neither JSON ({not_json}) nor YAML ({error.reason})"
+            raise DocumentError(source, error.line, reason) from error
         raise
     if len(documents) > 1:
         first = documents[1].line(())
-        raise DocumentError(source, first, f"document 2 of {len(documents)} begins here: use a separate file for each")
+        reason = f"document 2 of {len(documents)} begins here, but a file may contain only one. Split the file"
+        raise DocumentError(source, first, reason)
     for document in documents:
-        for path, line in document.repeated.items():  # `kuberay lint` only reports a note about these
-            raise DocumentError(source, line, f"duplicate key {shorten(path[-1])}: remove one")
+        for path, line in document.repeated.items():  # `kuberay lint` accepts them with a note
+            raise DocumentError(source, line, f"duplicate key {shorten(path[-1])}. Keep only one of the keys")
     return documents[0].data if documents else None
 
 
@@ -80,7 +82,7 @@ _PRICES: Final = Format("price file", "--prices to `bench decide`")
 
 
 def format_of(data: object) -> Format | None:
-    """Return the format of a file's data by its keys, or ``None`` if it is unknown."""
+    """Return the format of a file's data, determined from its keys, or ``None`` if the format is unknown."""
     if isinstance(data, list):
         return NODE_LIST if any(isinstance(each, dict) and "cpus" in each for each in data) else None
     if not isinstance(data, dict):
@@ -105,17 +107,17 @@ def _check_parts(text: str | bytes, max_parts: int, *more: str) -> None:
     signs = (",", "[", "{", *more)
     found = sum(text.count(sign) if isinstance(text, str) else text.count(sign.encode()) for sign in signs)
     if found > max_parts:
-        raise ValueError(f"about {found:,} parts, more than {max_parts:,}: remove unneeded parts")
+        raise ValueError(f"the text has about {found:,} parts, but the limit is {max_parts:,}. Remove unneeded parts")
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > _MAX_KEYS:
-        raise ValueError(f"a mapping of {len(pairs):,} keys, more than {_MAX_KEYS:,}: remove unneeded keys")
+        raise ValueError(f"a mapping has {len(pairs):,} keys, but the limit is {_MAX_KEYS:,}. Remove unneeded keys")
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"duplicate key {shorten(twice)}: remove one")
+        raise ValueError(f"duplicate key {shorten(twice)}. Keep only one of the keys")
     return found
 
 

@@ -16,10 +16,10 @@ from tune_policies.values.units import MIB
 from tune_policies.values.value import Value
 
 MAX_BYTES: Final = MAX_CHARACTERS
-"""The maximum size of a handwritten file. UTF-8 has at least one byte per character."""
+"""The maximum size of a handwritten file, in bytes. Such a file has at most ``MAX_CHARACTERS`` characters in UTF-8."""
 
 MAX_RECORD_BYTES: Final = 64 * MIB
-"""The maximum size of a generated file."""
+"""The maximum size of a generated file, in bytes."""
 
 ValueT = TypeVar("ValueT", bound=Value)
 
@@ -29,7 +29,7 @@ class UnreadableFileError(InvalidResourcesError):
 
     Attributes:
         what: The expected content of the file.
-        reason: Why it cannot be read, and what to do.
+        reason: Why the file cannot be read, and how to fix the problem.
         is_missing: Whether the file does not exist.
     """
 
@@ -52,7 +52,7 @@ def read_bytes(
     Args:
         path: The file.
         what: A description of the expected content, for error messages.
-        max_bytes: The maximum size. A larger file raises an error, or is truncated if ``is_cut`` is true.
+        max_bytes: The maximum size in bytes. A larger file raises an error, or is truncated if ``is_cut`` is true.
         by_others: Whether to accept a file that another user could have written.
         is_cut: Whether to return only the beginning of a larger file.
 
@@ -68,8 +68,8 @@ def read_bytes(
             _check_regular(found.st_mode)
             is_shared = bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
             if not by_others and hasattr(os, "geteuid") and (is_shared or found.st_uid not in (0, os.geteuid())):
-                raise PermissionError("another user could have written it: delete it, or run `chmod go-w` on it")
-            # Read one byte more than allowed to detect larger files: a file can grow, and files in /proc have no size.
+                raise PermissionError("another user could have written it. Delete the file, or run `chmod go-w` on it")
+            # Read one byte more than allowed to detect larger files. A file can grow, and files in /proc have size 0.
             left = max_bytes if is_cut else max_bytes + 1
             chunks: list[bytes] = []
             is_larger = not is_cut and found.st_size > max_bytes
@@ -77,7 +77,7 @@ def read_bytes(
                 chunks.append(chunk)
                 left -= len(chunk)
             if is_larger or (left == 0 and not is_cut):
-                raise OSError(f"more than {max_bytes:,} bytes: remove unneeded parts")
+                raise OSError(f"it has more than {max_bytes:,} bytes. Remove unneeded parts")
             return b"".join(chunks)
     except (OSError, ValueError) as error:  # ValueError: not a valid file name
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -87,9 +87,9 @@ def read_bytes(
 
 def _check_regular(mode: int) -> None:
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError("it is a folder: choose a file in it")
+        raise IsADirectoryError("it is a folder. Choose a file in it")
     if not stat.S_ISREG(mode):
-        raise OSError("it is not a regular file: save its content in a regular file")
+        raise OSError("it is not a regular file. Save its content in a regular file")
 
 
 def read_text(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES, errors: str = "strict") -> str:
@@ -106,7 +106,7 @@ def decode(data: bytes, source: str, errors: str = "strict") -> str:
         return data.decode("utf-8-sig", errors)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise DocumentError(source, line, f"the byte 0x{data[error.start]:02x} is not UTF-8 text") from error
+        raise DocumentError(source, line, f"the byte 0x{data[error.start]:02x} is not valid in UTF-8 text") from error
 
 
 def get_text(filesystem: Any, path: str, *, max_bytes: int = MAX_BYTES) -> str:
@@ -120,12 +120,12 @@ def get_text(filesystem: Any, path: str, *, max_bytes: int = MAX_BYTES) -> str:
     with filesystem.open_input_stream(path) as stream:
         data = stream.read(max_bytes + 1)
     if len(data) > max_bytes:
-        raise UnreadableFileError(path, "file", f"more than {max_bytes:,} bytes")
+        raise UnreadableFileError(path, "file", f"it has more than {max_bytes:,} bytes")
     return decode(data, path)
 
 
 def read_data(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES, by_others: bool = True) -> Any:
-    """Return the plain data of a file in JSON or YAML; see :func:`read_bytes`.
+    """Return the plain data of a file in JSON or YAML. For the arguments, see :func:`read_bytes`.
 
     Raises:
         UnreadableFileError: The file cannot be read.
@@ -145,7 +145,7 @@ def read_value(
     max_bytes: int = MAX_BYTES,
     by_others: bool = True,
 ) -> ValueT:
-    """Return the value of class ``cls`` in a JSON or YAML file; see :func:`read_bytes`.
+    """Read a JSON or YAML file, and return its content as an instance of ``cls``. See :func:`read_bytes`.
 
     If the file has other content, the error message contains the expected content ``what``, and the ``hint``.
 
@@ -166,12 +166,12 @@ def read_value(
 
 
 def wrong_file(path: str | Path, what: str, data: object, error: object, ending: str = "") -> InvalidResourcesError:
-    """Return the error for a file whose ``data`` does not have the expected format ``what``, because of ``error``.
+    """Return the error for a file whose ``data`` does not have the expected format ``what``. Its cause is ``error``.
 
-    If the data has another known format, the error names the options that accept that format.
+    If the data has another known format, the message lists the options that accept that format.
     """
     found = format_of(data)
     if found is None or found.name == what:
         valid = "" if found is None else "valid "
         return InvalidResourcesError(f"{path} is not a {valid}{what}: {error}{ending}")
-    return InvalidResourcesError(f"{path} is a {found.name}, not a {what}: pass it as {found.given_as}{ending}")
+    return InvalidResourcesError(f"{path} is a {found.name}, not a {what}. Pass it as {found.given_as}{ending}")

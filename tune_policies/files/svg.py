@@ -55,8 +55,8 @@ class Picture:
         """Write the picture to a file whose name ends in ``.svg``. With ``force``, replace an existing SVG file.
 
         Raises:
-            InvalidResourcesError: The name has another ending, or the file exists and may not be replaced, or it cannot
-                be written.
+            InvalidResourcesError: The name has another ending, the file exists and may not be replaced, or the file
+                cannot be written.
         """
         # Imported here because notebooks that only show the picture do not need these modules.
         from tune_policies.files.writing import write_new
@@ -64,7 +64,9 @@ class Picture:
 
         file = Path(path)
         if file.suffix.lower() != ".svg":
-            raise InvalidResourcesError(f"pictures are SVG: choose a file name that ends in .svg, not {file.name!r}")
+            raise InvalidResourcesError(
+                f"{file.name!r} does not end in .svg, but pictures are SVG files. Choose a name that ends in .svg"
+            )
         write_new(file, self.svg, force=force)
 
 
@@ -122,7 +124,7 @@ def text_width(text: str, size: float) -> float:
 
 
 def fitted(text: str, width: float, size: float = SMALL) -> str:
-    """Return the text as one line, shortened to the width."""
+    """Return the text as one line, shortened to ``width`` pixels."""
     plain, cells = one_line(text), int(width / (_EM * size))
     return plain if cell_len(plain) <= cells else f"{set_cell_size(plain, max(0, cells - 1)).rstrip()}…"
 

@@ -1,7 +1,7 @@
 """Prints the output of commands so that it cannot control the terminal.
 
-Inside ``guarded_streams``, the output of ``print`` and Rich is sanitized with ``values.sanitize``, characters that the
-terminal cannot encode are escaped, and a closed stdout raises an error only if a command writes to it.
+Inside ``guarded_streams``, the output of ``print`` and Rich is sanitized with ``values.sanitize``. Characters that the
+terminal cannot encode are escaped. A closed stdout raises an error only if a command writes to it.
 """
 
 import codecs
@@ -23,7 +23,7 @@ _NUMBERS: Final = frozenset({"At once", "Nodes", "CPU", "GPU", "OOMs"})
 """The headings of columns with numbers."""
 
 _ESCAPES: Final = "tune_policies_escapes"
-"""The error handler for characters that a stream cannot encode, such as surrogates in UTF-8."""
+"""The name of the error handler for characters that a stream cannot encode, such as surrogates in UTF-8."""
 
 
 def _escape_unencodable(error: UnicodeError) -> tuple[str, int]:
@@ -37,7 +37,7 @@ codecs.register_error(_ESCAPES, _escape_unencodable)
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """Print all output of the block as plain text."""
+    """Sanitize all output that is printed inside the block."""
     for number in range(3):
         _open(number)
     stdout, stderr = (cast("TextIO", _PlainStream(stream)) for stream in (sys.stdout, sys.stderr))
@@ -46,12 +46,12 @@ def guarded_streams() -> Iterator[None]:
 
 
 def drop_stdout() -> None:
-    """Discard buffered output that could not be written, because Python would write it again at exit."""
+    """Discard output that could not be written, because Python would try to write it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_to_stderr(text: object) -> None:
-    """Print a line to stderr."""
+    """Print a text to stderr as one line, without secrets."""
     print(one_line(redacted(str(text))), file=sys.stderr)
 
 
@@ -73,7 +73,7 @@ class TextConsole(Console):
 
 
 class TextTable(Table):
-    """A table that prints a string on a single line. Pass a ``Text`` for several lines."""
+    """A table that prints each string on a single line. Pass a ``Text`` for a cell with several lines."""
 
     def __init__(self, *headings: Any, title: str = "", title_style: str = "table.title", **options: Any) -> None:
         super().__init__(*headings, title=Text(one_line(title), style=title_style) if title else None, **options)

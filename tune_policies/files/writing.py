@@ -4,8 +4,8 @@ New content is written to a temporary file in the same folder, synced to the dis
 keeps its mode, owner and, if possible, extended attributes. If its mode or owner cannot be kept, or if the file is
 read-only, it is not replaced. ``--force`` only replaces files with the same kind of content, and never an input.
 
-Libraries such as ``filelock`` and ``atomicwrites`` cannot replace this module: they do not check links, keep the owner
-and attributes, or compare the old content.
+Libraries such as ``filelock`` and ``atomicwrites`` cannot replace this module, because they do not check links, keep
+the owner and attributes, or compare the old content.
 """
 
 import os
@@ -29,7 +29,7 @@ _POLL_S: Final = 0.05
 
 
 def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
-    """Write a user's output file. With ``force``, replace an existing file of the same kind, and keep its mode.
+    """Write the output file of a command. With ``force``, replace an existing file of the same kind, and keep its mode.
 
     Raises:
         InvalidResourcesError: The file exists and may not be replaced, or it cannot be written.
@@ -44,7 +44,7 @@ def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
             path.hardlink_to(half)  # fails if another process has created the file
         except FileExistsError:
             raise _file_exists_error(path) from None
-        except OSError:  # a file system without links
+        except OSError:  # the file system does not support links
             if os.path.lexists(path):
                 raise _file_exists_error(path) from None
             half.replace(path)
@@ -62,17 +62,17 @@ def check_new(
         InvalidResourcesError: ``path`` is an input, exists and may not be replaced, or its folder does not exist.
     """
     if any(each is not None and _is_same_file(path, each) for each in inputs):
-        raise InvalidResourcesError(f"{path} is an input of this command: choose another output file")
+        raise InvalidResourcesError(f"{path} is an input of this command. Choose another output file")
     try:
         is_folder, is_in_folder = path.is_dir(), path.parent.is_dir()
-    except OSError as error:  # such as a name that is too long
+    except OSError as error:  # the name may be too long
         raise _unwritable(path, error) from error
     if is_folder:
         raise _unwritable(path, "it is a folder")
     if not force and os.path.lexists(path):
         raise _file_exists_error(path)
     if not is_in_folder:
-        raise _unwritable(path, "there is no such folder")
+        raise _unwritable(path, "its folder does not exist")
     if force and example is not None:
         _check_kind(path, example.encode() if isinstance(example, str) else example)
 
@@ -80,7 +80,7 @@ def check_new(
 def _is_same_file(path: Path, other: Path) -> bool:
     try:
         return path.samefile(other)
-    except (OSError, ValueError, RuntimeError):  # a file that does not exist
+    except (OSError, ValueError, RuntimeError):  # one of the files does not exist
         return False
 
 
@@ -93,8 +93,8 @@ def _check_kind(path: Path, content: bytes) -> None:
         raise _unwritable(path, error.reason) from error
     if before and _kind(before) != _kind(content):
         raise InvalidResourcesError(
-            f"{path} is another kind of file, and --force only replaces a file of the same kind: choose another file, "
-            "or delete this one"
+            f"{path} is another kind of file, but --force only replaces a file of the same kind. Choose another file, "
+            f"or delete {path}"
         )
 
 
@@ -154,7 +154,7 @@ def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = N
 def _written_beside(
     path: Path, target: Path, content: str | bytes, before: os.stat_result | None = None, *, is_private: bool = False
 ) -> Iterator[Path]:
-    """Write a temporary file next to ``target``. If the caller does not rename it, it is deleted."""
+    """Write a temporary file next to ``target``, and yield its path. Delete it unless the caller renames it."""
     half = target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}")
     try:
         # Private content must not be readable while it is being written.
@@ -185,7 +185,7 @@ def _open_half(half: Path, mode: int) -> tuple[int, bool]:
     If the process is killed, the system deletes a file without a name.
     """
     if hasattr(os, "O_TMPFILE") and Path(_OPEN_FILES).is_dir():
-        with suppress(OSError):  # not all file systems support this
+        with suppress(OSError):  # not all file systems support O_TMPFILE
             return os.open(half.parent, os.O_WRONLY | os.O_TMPFILE, mode), True
     return os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode), False
 
@@ -216,7 +216,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _file_exists_error(path: Path) -> InvalidResourcesError:
-    return InvalidResourcesError(f"{path} already exists: choose another file, or pass --force to replace it")
+    return InvalidResourcesError(f"{path} already exists. Choose another file, or pass --force to replace it")
 
 
 def _unwritable(path: Path, reason: object) -> InvalidResourcesError:
@@ -234,8 +234,9 @@ class BusyFileError(InvalidResourcesError):
 def locked(path: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
     """Lock a file for this process, or continue without a lock if the system does not support locks.
 
-    The lock is on another file in the folder, because the file itself is replaced. The system releases the lock when
-    the process ends. The package ``filelock`` would not delete the lock file, and would raise other errors.
+    The locked file is a separate file in the same folder, because ``path`` itself can be replaced. The system releases
+    the lock when the process ends. The package ``filelock`` would not delete the lock file and would raise other
+    errors.
 
     Raises:
         BusyFileError: Another process still has the lock after ``timeout_s`` seconds.
@@ -250,7 +251,7 @@ def locked(path: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
     deadline = time.monotonic() + timeout_s
     while (descriptor := _lock(path, lock)) is None:
         if time.monotonic() >= deadline:
-            raise BusyFileError(f"another process is writing {path}: wait until it ends, or choose another file")
+            raise BusyFileError(f"another process is writing {path}. Wait until it ends, or choose another file")
         time.sleep(_POLL_S)
     try:
         yield
@@ -258,7 +259,7 @@ def locked(path: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
         with suppress(OSError):
             lock.unlink()
         with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for processes that inherited the descriptor
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # other processes may have inherited the descriptor
         os.close(descriptor)
 
 
@@ -271,14 +272,14 @@ def _lock(path: Path, lock: Path) -> int | None:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InvalidResourcesError(f"{path} cannot be locked by {lock}: {reason}") from error
+        raise InvalidResourcesError(f"{path} cannot be locked with the lock file {lock}: {reason}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The previous owner of the lock may have deleted the file.
         is_ours = os.path.samestat(lock.lstat(), os.fstat(descriptor))
     except (BlockingIOError, FileNotFoundError):
         is_ours = False
-    except OSError:  # a file system without locks
+    except OSError:  # the file system does not support locks
         is_ours = True
     if is_ours:
         return descriptor

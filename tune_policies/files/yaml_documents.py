@@ -1,4 +1,4 @@
-"""Parses YAML as plain data with the line of each part, for error messages.
+"""Parses YAML as plain data, and records the line of each part for error messages.
 
 Only YAML's own tags are accepted, so no code is executed. Scalars are interpreted as in Kubernetes, which converts YAML
 to JSON, so dates and keys are strings.
@@ -18,7 +18,7 @@ from tune_policies.values.value import shorten
 _PREFIX: Final = "tag:yaml.org,2002:"
 _KNOWN: Final = frozenset(f"{_PREFIX}{kind}" for kind in ("str", "int", "float", "bool", "null", "timestamp", "value"))
 
-# PyYAML reads 1e3 as a string and 12:30 as 750. The parser of Kubernetes (sigs.k8s.io/yaml) reads 1000 and a string.
+# PyYAML reads 1e3 as a string and 12:30 as 750. Kubernetes (sigs.k8s.io/yaml) reads them as 1000 and as a string.
 _EXPONENT: Final = re.compile(r"[-+]?(\d++(\.\d*+)?|\.\d++)[eE][-+]?\d++")
 
 _resolver: Final[Any] = yaml.resolver.Resolver()
@@ -37,7 +37,7 @@ def read_scalar(text: str, tag: str | None, implicit: tuple[bool, bool]) -> Any:
     if kind == f"{_PREFIX}merge":
         return text
     if kind not in _KNOWN:
-        raise ValueError(f"the tag {kind} is not supported: remove it")
+        raise ValueError(f"the tag {kind} is not supported. Remove it")
     if kind == f"{_PREFIX}str" and tag is None and implicit[0] and _EXPONENT.fullmatch(text):
         return float(text)
     if kind in (f"{_PREFIX}str", f"{_PREFIX}timestamp", f"{_PREFIX}value"):
@@ -64,7 +64,7 @@ Path = tuple[str | int, ...]
 """The keys and indices that lead to a part, such as ``("spec", "workerGroupSpecs", 0, "groupName")``."""
 
 MAX_CHARACTERS: Final = 10_000_000
-"""The maximum length of a string. In Kubernetes, an object has at most 1.5 MiB (etcd's request limit)."""
+"""The maximum length of a text, in characters. In Kubernetes, an object has at most 1.5 MiB (etcd's request limit)."""
 
 _MAX_DEPTH: Final = 100
 """The maximum depth of nesting. The definition of a RayCluster has a depth of about 30."""
@@ -73,9 +73,9 @@ _MAX_PARTS: Final = 200_000
 """The maximum number of parts of a document with expanded aliases. A few lines can expand to billions of parts."""
 
 _MAX_DOCUMENTS: Final = 10_000
-"""The maximum number of documents in a string. Findings about each document use memory."""
+"""The maximum number of documents in a text. It is limited because the findings about each document use memory."""
 
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if PyYAML was built with it
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # uses libyaml if PyYAML was built with it
 
 
 class Document(NamedTuple):
@@ -99,7 +99,7 @@ class Document(NamedTuple):
 
 
 class DocumentError(InvalidResourcesError):
-    """A string is not YAML, or not plain data. ``line`` counts from 1."""
+    """A text is not YAML, or not plain data. ``line`` counts from 1."""
 
     def __init__(self, source: str, line: int, reason: str) -> None:
         super().__init__(source, line, reason)
@@ -112,14 +112,15 @@ class DocumentError(InvalidResourcesError):
 
 
 def read_documents(text: str, source: str, room: int = 1) -> tuple[Document, ...]:
-    """Return the nonempty documents of a string in YAML or JSON. ``room`` multiplies the size limits.
+    """Return the nonempty documents of a text in YAML or JSON. ``room`` multiplies the size limits.
 
     Raises:
         DocumentError: The text is not YAML or not plain data, or is too long or nested too deeply. No other error is
             raised.
     """
     if len(text) > MAX_CHARACTERS * room:
-        raise DocumentError(source, 1, f"more than {MAX_CHARACTERS * room:,} characters: remove unneeded parts")
+        limit = f"{MAX_CHARACTERS * room:,} characters"
+        raise DocumentError(source, 1, f"the text has more than {limit}. Remove unneeded parts")
     if unreadable := yaml.reader.Reader.NON_PRINTABLE.search(text):
         line = text.count("\n", 0, unreadable.start()) + 1
         raise DocumentError(source, line, f"the character {unreadable.group()!r} is not valid in YAML")
@@ -127,10 +128,10 @@ def read_documents(text: str, source: str, room: int = 1) -> tuple[Document, ...
         return tuple(_documents(text, source, _MAX_PARTS * room))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = 1 if mark is None else min(mark.line, text.count("\n")) + 1  # libyaml may mark the line after the last
+        line = 1 if mark is None else min(mark.line, text.count("\n")) + 1  # libyaml may mark the line after the end
         raise DocumentError(source, line, _explain(error, text, line)) from error
     except yaml.YAMLError as error:
-        raise DocumentError(source, 1, f"not YAML: {error}") from error
+        raise DocumentError(source, 1, f"the text is not YAML: {error}") from error
 
 
 def _documents(text: str, source: str, max_parts: int) -> Iterator[Document]:
@@ -141,7 +142,8 @@ def _documents(text: str, source: str, max_parts: int) -> Iterator[Document]:
             num_documents += 1
             if num_documents > _MAX_DOCUMENTS:
                 line = event.start_mark.line + 1 if event.start_mark else 1
-                raise DocumentError(source, line, f"more than {_MAX_DOCUMENTS:,} documents: remove unneeded ones")
+                reason = f"the text has more than {_MAX_DOCUMENTS:,} documents. Remove unneeded documents"
+                raise DocumentError(source, line, reason)
             builder = _Builder(events, source, max_parts)
             data = builder.value(next(events), ())
             if data is not None:
@@ -228,8 +230,10 @@ class _Builder:
         first = self.lines[path]
         again = self.value(next(self._events), path)
         self.lines[path] = first
-        if json.dumps(again, sort_keys=True) != json.dumps(value, sort_keys=True):  # in Python, True == 1
-            raise self._error(line, f"duplicate key {shorten(path[-1])} (first in line {first}): remove one")
+        if json.dumps(again, sort_keys=True) != json.dumps(value, sort_keys=True):  # because True == 1 in Python
+            raise self._error(
+                line, f"duplicate key {shorten(path[-1])} (first in line {first}). Keep only one of the keys"
+            )
         self.repeated[path] = line
 
     def _key(self, event: Any, path: Path, line: int) -> str | None:
@@ -247,7 +251,7 @@ class _Builder:
     def _merged(self, value: Any, line: int) -> dict[str, Any]:
         parts = value if isinstance(value, list) else [value]
         if not all(isinstance(part, dict) for part in parts):
-            raise self._error(line, "<< needs a mapping or a list of mappings")
+            raise self._error(line, "the value of << must be a mapping or a list of mappings")
         return {name: part[name] for part in reversed(parts) for name in part}  # the first mapping has precedence
 
     def _scalar(self, event: Any, line: int) -> Any:
@@ -258,7 +262,7 @@ class _Builder:
 
     def _check_tag(self, event: Any, kind: str, line: int) -> None:
         if event.tag not in (None, "!", f"tag:yaml.org,2002:{kind}"):
-            raise self._error(line, f"the tag {event.tag} is not supported: remove it")
+            raise self._error(line, f"the tag {event.tag} is not supported. Remove it")
 
     def _until(self, end: type) -> Iterator[Any]:
         while not isinstance(event := next(self._events), end):
@@ -269,9 +273,9 @@ class _Builder:
         self._num_parts += num_parts
         self._deepest = max(self._deepest, depth)
         if depth > _MAX_DEPTH:
-            raise self._error(line, f"nested more than {_MAX_DEPTH} levels deep")
+            raise self._error(line, f"the document is nested more than {_MAX_DEPTH} levels deep")
         if self._num_parts > self._max_parts:
-            raise self._error(line, f"more than {self._max_parts:,} parts with expanded aliases")
+            raise self._error(line, f"the document has more than {self._max_parts:,} parts with expanded aliases")
 
     def _error(self, line: int, reason: str) -> DocumentError:
         return DocumentError(self._source, line, reason)
@@ -281,7 +285,7 @@ def _explain(error: yaml.MarkedYAMLError, text: str, line: int) -> str:
     reason = ", ".join(part for part in (error.context, error.problem) if part)
     written = text.splitlines()[line - 1 : line]
     if written and "{{" in written[0]:
-        return f"not YAML but a template: use the output of `helm template` ({reason})"
+        return f"the text is a template and not YAML. Use the output of `helm template` ({reason})"
     if written and written[0][: len(written[0]) - len(written[0].lstrip())].count("\t"):
-        return f"not YAML, because the line is indented with tabs: use spaces ({reason})"
-    return f"not YAML: {reason}"
+        return f"the text is not YAML, because the line is indented with tabs. Use spaces ({reason})"
+    return f"the text is not YAML: {reason}"

@@ -1,4 +1,4 @@
-"""Reads which actors and placement groups reserve a cluster's resources, and which programs own them."""
+"""Reads the reservations of actors and placement groups in a cluster, and the programs that own them."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ class Holders(NamedTuple):
 def read_holders(own_groups: Collection[str] = ()) -> Holders:
     """Read the reservations of actors and placement groups, except those in ``own_groups``.
 
-    The function does not work through Ray Client.
+    Ray Client does not support this function.
 
     Raises:
         RayError: Ray cannot be reached.
@@ -50,7 +50,7 @@ def read_holders(own_groups: Collection[str] = ()) -> Holders:
 
 
 def describe_holders(request: Sequence[Mapping[str, float]], holders: Holders) -> str:
-    """Return a description of the reservations that block a request for these bundles, or ``""`` if none does."""
+    """Return a description of the reservations that block a request for these bundles, or ``""`` if none exist."""
     bundles = [ray_ticks(bundle) for bundle in request]
     names = {name for bundle in bundles for name in bundle}
     short = {

@@ -25,7 +25,7 @@ _CPU_FEATURES = (
     *("sve", "sve2", "bf16", "i8mm"),  # ARM
 )
 
-# The variables with which current and older Ray versions hide AMD and Intel GPUs.
+# The variables that current and older Ray versions use to hide AMD and Intel GPUs.
 _DEVICE_VARIABLES = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR")
 
 # The distributions that contain the package ``tensorflow``, including those for AMD GPUs and Google TPUs.
@@ -39,7 +39,7 @@ def read_node(*, with_gpus: bool, session: str | None) -> dict[str, object]:
 
     Args:
         with_gpus: Whether to read the GPUs.
-        session: The name of the Ray session whose autoscaler may run on this node, or ``None`` if none can.
+        session: The name of the Ray session whose autoscaler may run on this node, or ``None`` for a worker node.
     """
     facts: dict[str, object] = {"gpus": None, "gpu_error": None, "monitor": session and read_monitor(session)}
     facts |= {"usable_cpus": read_usable_cpus(), "cpu_model": read_cpu_model()}
@@ -52,7 +52,7 @@ def read_node(*, with_gpus: bool, session: str | None) -> dict[str, object]:
 
 
 def read_machine() -> dict[str, object]:
-    """Return the facts for the doctor: the fields of its ``NodeFacts`` that do not come from Ray."""
+    """Return the facts that the doctor checks: the fields of ``NodeFacts`` that do not come from Ray."""
     installed = installed_versions()
     return {
         "versions": {
@@ -72,7 +72,7 @@ def read_machine() -> dict[str, object]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the version of each installed distribution by lower-case name, using the first one on the path."""
+    """Return the version of each installed distribution (the first one on the path), by lower-case name."""
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"]
@@ -166,16 +166,18 @@ def _num_nvidia_on_pci() -> int:
         except OSError:
             return False
 
-    # Vendor NVIDIA, class "display controller".
+    # 0x10de is the vendor NVIDIA, and 0x03 is the class of display controllers.
     devices = Path("/sys/bus/pci/devices").glob("*")
     return sum(has(device, "vendor", "0x10de") and has(device, "class", "0x03") for device in devices)
 
 
 def read_usable_cpus(root: str = "/") -> float | None:
-    """Return how many CPUs this process may use: the minimum of cgroup quota, CPU affinity and Slurm's allocation.
+    """Return the number of CPUs that this process may use, or ``None`` if no limit is known.
+
+    The number is the minimum of the cgroup quota, the CPU affinity and Slurm's allocation.
 
     Ray registers the minimum of the machine's CPUs, the quota at the root of the visible cgroup tree (in whole CPUs),
-    and the cpuset of cgroup v1 (``ray._private.utils.get_num_cpus``, 2.50 and 2.60). It ignores the quota of a nested
+    and the cpuset of cgroup v1 (``ray._private.utils.get_num_cpus``, 2.50 and 2.60). Ray ignores the quota of a nested
     group, the CPU affinity, Slurm, and the cpuset of cgroup v2, which is part of the affinity.
 
     Args:
@@ -190,7 +192,7 @@ def _cpu_limits(root: str = "/") -> dict[str, float]:
         limits["CPU affinity"] = len(os.sched_getaffinity(0))
     if quotas := [quota for folder in _cgroups("cpu", root) if (quota := _quota(folder)) is not None]:
         limits["cgroup quota"] = min(quotas)
-    # Slurm sets this variable for a task with its own CPUs, but binds the task to these CPUs only if configured to.
+    # Slurm sets this variable for a task with its own CPUs, but binds the task to these CPUs only if so configured.
     slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
     if slurm.isdecimal() and 0 < float(slurm) < 1e6:
         limits["SLURM_CPUS_PER_TASK"] = float(slurm)
@@ -211,7 +213,9 @@ def read_cpu_labels(root: str = "/") -> dict[str, str]:
     The labels use the feature names of ``lscpu``, such as ``{"cpu-avx512f": "true"}``. ``root`` is the folder with
     ``proc``.
     """
-    features = (_cpu_info(root, "flags") or _cpu_info(root, "Features") or "").split()  # "flags" on x86
+    features = (
+        _cpu_info(root, "flags") or _cpu_info(root, "Features") or ""
+    ).split()  # x86 has "flags", and ARM has "Features"
     return {f"cpu-{name}": "true" for name in _CPU_FEATURES if name in features}
 
 
@@ -236,21 +240,21 @@ def cgroup_memory_bytes() -> int | None:
     limits = [
         limit
         for folder in _cgroups("memory")
-        for file in ("memory.max", "memory.limit_in_bytes")  # version 2, version 1
+        for file in ("memory.max", "memory.limit_in_bytes")  # the files of cgroup v2 and v1
         for limit in _numbers(folder / file)
     ]
     return min((limit for limit in limits if limit < host_memory_bytes()), default=None)
 
 
 def _cgroups(controller: str, root: str = "/") -> list[Path]:
-    """Return the folders of the process's cgroup and of its parents. Each can set a limit."""
+    """Return the folders of the process's cgroup and of its parents. Each cgroup can set a limit."""
     try:
         lines = Path(root, "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return []
     top = Path(root, "sys/fs/cgroup")
     folders = []
-    for line in lines:  # "0::/user.slice" in version 2, "4:cpu,cpuacct:/docker/1a2b" in version 1
+    for line in lines:  # such as "0::/user.slice" in cgroup v2, or "4:cpu,cpuacct:/docker/1a2b" in v1
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
@@ -285,10 +289,11 @@ def _shm_bytes() -> int | None:
 
 
 def read_monitor(session: str) -> dict[str, object] | None:
-    """Return ``path`` and ``config`` of the autoscaler of ``session``, or ``None`` if it does not run on this node.
+    """Return ``path`` and ``config`` of a session's autoscaler, or ``None`` if it does not run on this node.
 
-    ``config`` is ``None`` if there is no configuration file, or if it cannot be read for the reason in ``error``. The
-    file may contain keys and passwords, so only the parts about node types are returned.
+    ``path`` is the path of the configuration file. ``config`` is ``None`` if the file does not exist, or if it cannot
+    be read. In the latter case, ``error`` is the reason. ``config`` contains only the parts about node types, because
+    the file may contain keys and passwords.
     """
     import yaml
 

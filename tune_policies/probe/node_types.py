@@ -1,7 +1,7 @@
 """Determines which nodes Ray's autoscaler can still add, from its configuration.
 
 The configuration has the keys of a Ray cluster YAML. ``max_workers`` limits the worker nodes, excluding the head node.
-The default for a node type is the cluster's ``max_workers``, or 0 for the head node's type.
+Its default for a node type is the cluster's ``max_workers``, or 0 for the head node's type.
 """
 
 from collections.abc import Mapping
@@ -50,10 +50,10 @@ def addable_node_types(
 
 
 def addable_nodes(config: object, num_workers: int, *, source: str) -> int:
-    """Return how many nodes of all types together can still be added to ``num_workers`` running nodes.
+    """Return how many more nodes of all types together can be added if ``num_workers`` worker nodes are running.
 
     Raises:
-        InvalidResourcesError: ``max_workers`` of the configuration is missing or not a count.
+        InvalidResourcesError: ``max_workers`` of the configuration is missing, or not a whole number of 0 or more.
     """
     return max(0, _max_workers(config, source) - num_workers)
 
@@ -62,7 +62,7 @@ def _max_workers(config: object, source: str) -> int:
     found = _mapping(config, None, source)
     if "max_workers" not in found:
         raise InvalidResourcesError(
-            f"{source}: max_workers is missing: set the maximum number of worker nodes (Ray's default depends on "
+            f"{source}: max_workers is missing. Set the maximum number of worker nodes (Ray's default depends on "
             "the provider)"
         )
     return check_count(found["max_workers"], least=0, name=f"{source}: max_workers")
@@ -73,7 +73,7 @@ def _mapping(config: object, key: str | None, source: str) -> dict[Any, Any]:
     if not isinstance(found, dict) or (key is not None and not found):
         what = f"{source}: {key}" if key else source
         raise InvalidResourcesError(
-            f"{what} must be a mapping, got {shorten(found)}: pass a Ray cluster YAML with available_node_types and "
+            f"{what} must be a mapping, got {shorten(found)}. Pass a Ray cluster YAML with available_node_types and "
             "max_workers, or a KubeRay RayCluster"
         )
     return found
@@ -83,8 +83,8 @@ def _to_node_type(name: str, node_type: dict[str, Any], more: int, key: str) -> 
     resources, labels = node_type.get("resources"), node_type.get("labels") or {}
     if not isinstance(resources, dict) or not resources:
         raise InvalidResourcesError(
-            f"{key}.resources must map Ray resources to amounts, got {shorten(resources)}: write the resources of a "
-            "node, which Ray determines only for some clouds"
+            f"{key}.resources must map Ray resources to amounts, got {shorten(resources)}. Write the resources of a "
+            "node, because Ray detects them only on some clouds"
         )
     if not isinstance(labels, dict):
         raise InvalidResourcesError(f"{key}.labels must be a mapping, got {shorten(labels)}")
@@ -110,13 +110,13 @@ _HEAD: Final = "headgroup"
 
 
 def load_cluster_config(path: str | Path) -> dict[str, Any]:
-    """Return the configuration in the format of Ray's autoscaler.
+    """Read a cluster YAML or a KubeRay manifest, and return it in the configuration format of Ray's autoscaler.
 
     In a KubeRay manifest, the function reads the RayCluster, or the cluster in a RayJob or RayService. Without
     ``enableInTreeAutoscaling``, KubeRay starts no autoscaler, so no node can be added.
 
     Raises:
-        InvalidResourcesError: The file cannot be read, is not YAML, or has no cluster. The message contains its path.
+        InvalidResourcesError: The file cannot be read, is not YAML, or has no cluster. The message contains the path.
     """
     found = find_cluster(path)
     if not isinstance(found, ClusterInFile):

@@ -74,7 +74,7 @@ def read_gpus() -> list[dict[str, Any]]:
 
 
 def read_driver() -> dict[str, Any]:
-    """Return ``driver_version``, ``cuda_version`` and ``gpus``: all physical GPUs, including hidden ones.
+    """Return the fields ``driver_version``, ``cuda_version`` and ``gpus`` (all physical GPUs, including hidden GPUs).
 
     Unknown values are ``None``. The memory of a GPU includes the part that the driver reserves.
 
@@ -153,7 +153,7 @@ class GpuCounters:
         return None
 
     def energy_j(self) -> float | None:
-        """Return the energy used since the driver was loaded, in joules, or ``None`` if a GPU does not report it."""
+        """Return the energy that all GPUs used since the driver was loaded, in joules, or ``None`` if unknown."""
         used_mj = self._query("nvmlDeviceGetTotalEnergyConsumption")
         return None if None in used_mj else sum(used_mj) / 1000
 
@@ -165,7 +165,7 @@ class GpuCounters:
         )
 
     def utilization(self) -> float | None:
-        """Return the mean fraction of the last second in which the GPUs were busy, or ``None`` if it is unknown."""
+        """Return the mean utilization of the GPUs in the last second, from 0 to 1, or ``None`` if it is unknown."""
         rates = self._query("nvmlDeviceGetUtilizationRates")
         return None if None in rates else sum(rate.gpu for rate in rates) / len(rates) / 100
 
@@ -187,7 +187,7 @@ def _opened() -> Iterator[Any]:
             # Every Ray wheel contains a copy, so the package need not be installed on nodes.
             from ray._private.thirdparty import pynvml
         except ImportError:
-            raise NvmlError("the NVML binding is missing: pip install nvidia-ml-py") from None
+            raise NvmlError("the NVML binding is missing. Run pip install nvidia-ml-py") from None
     try:
         pynvml.nvmlInit()
         try:
@@ -251,7 +251,7 @@ def _usable_bytes(nvml: Any, handle: Any) -> int:
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
         return int(memory.total - memory.reserved)
-    except (nvml.NVMLError, AttributeError, TypeError):  # an older driver or binding
+    except (nvml.NVMLError, AttributeError, TypeError):  # an older driver or binding does not report ``reserved``
         return int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
 
 

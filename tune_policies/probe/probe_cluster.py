@@ -52,8 +52,8 @@ def probe_cluster(
 ) -> ClusterCapacity:
     """Read the nodes of a Ray cluster, their GPUs and usable CPUs, and the nodes that the autoscaler can add.
 
-    The function uses the program's connection to Ray. Without one, it connects for the duration of the call to
-    ``address``, to ``RAY_ADDRESS``, to the Ray instance on this machine, or to an instance that it starts.
+    The function uses the program's connection to Ray. Without a connection, it connects for the duration of the call
+    to ``address``, to ``RAY_ADDRESS``, to the Ray instance on this machine, or to an instance that it starts.
 
     Args:
         address: The address, as for ``ray.init``: ``host:port``, ``ray://host:port``, ``"auto"``, or ``"local"`` to
@@ -66,12 +66,12 @@ def probe_cluster(
 
     Raises:
         InvalidResourcesError: ``timeout_s`` is not above 0, or ``address`` or ``cluster_config`` is invalid.
-        ProbeError: Ray cannot be reached in time, stops while the cluster is read, or has no alive node, or ``address``
-            is given although the program is already connected.
+        ProbeError: Ray cannot be reached in time, stops while the cluster is read, or has no alive node. The error is
+            also raised if ``address`` is given although the program is already connected.
 
     Warns:
-        ProbeWarning: A node or the autoscaler's configuration could not be read in time. Its fields are ``None`` in the
-            capacity. Each warning is issued once per program.
+        ProbeWarning: A node or the autoscaler's configuration could not be read in time. The unread fields are ``None``
+            in the capacity. Each warning is issued once per program.
     """
     if not timeout_s > 0:
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
@@ -83,14 +83,14 @@ def probe_cluster(
         except RayError as error:
             raise ProbeError(f"Ray stopped while the cluster was read: {error}. Try again when Ray runs") from error
     if not state.nodes and not state.draining:
-        raise ProbeError("the Ray cluster has no alive node: start one with `ray start`")
+        raise ProbeError("the Ray cluster has no alive node. Start a node with `ray start`")
     monitor = readings.monitor if config is None else {"path": str(cluster_config), "config": config, "error": None}
     try:
         node_types, max_nodes_to_add = _addable(state, monitor)
     except InvalidResourcesError as error:
         if config is not None:
             raise
-        readings.warnings.append(f"The node types of the autoscaler are not known: {error}")
+        readings.warnings.append(f"The node types of the autoscaler are unknown: {error}")
         node_types, max_nodes_to_add = None, None
     for text in readings.warnings:
         if text not in _warned:
@@ -174,7 +174,7 @@ def _read_nodes(state: ClusterState, timeout_s: float) -> _Readings:
 
 
 def _to_devices(node: NodeCapacity, facts: Facts) -> tuple[tuple[GpuDevice, ...] | None, str | None]:
-    """Return the GPUs of a node, or ``None`` if they were not read, and a description of a problem, or ``None``."""
+    """Return the GPUs of a node, or ``None`` if they were not read, and a description of the problem, if any."""
     gpus: Any = facts["gpus"]
     if gpus is None:
         return None, None if facts["gpu_error"] is None else str(facts["gpu_error"])
@@ -197,7 +197,7 @@ def _addable(state: ClusterState, monitor: Any) -> tuple[tuple[NodeTypeCapacity,
         if not state.has_autoscaler:
             return (), None
         raise InvalidResourcesError(
-            "its configuration is not in Ray's GCS and was not found on the head node: pass its file as cluster_config"
+            "its configuration is not in Ray's GCS and was not found on the head node. Pass its file as cluster_config"
         )
     if monitor["error"]:
         raise InvalidResourcesError(f"{monitor['path']}: {monitor['error']}")

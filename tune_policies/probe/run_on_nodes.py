@@ -23,18 +23,18 @@ def run_on_nodes(
     late: str,
     at_once: int | None = None,
 ) -> tuple[dict[str, Facts], dict[str, str]]:
-    """Return the results of ``function`` and the reasons for its failures, both by node ID.
+    """Run ``function`` on nodes, and return its results and the reasons for its failures, both by node ID.
 
     Args:
         function: A function of ``node_facts``.
         arguments: The keyword arguments of the function on each node, by node ID.
         timeout_s: The timeout for each node, in seconds from the submission of its task.
         late: The reason to return for a node that times out.
-        at_once: The maximum number of nodes that run the function at the same time, or ``None`` for all.
+        at_once: The maximum number of nodes that run the function at the same time, or ``None`` for no limit.
     """
     found: dict[str, Facts] = {}
     failures: dict[str, str] = {}
-    running: dict[Any, tuple[str, float]] = {}  # task → node and deadline
+    running: dict[Any, tuple[str, float]] = {}  # the node and the deadline of each task
     waiting = list(arguments)
     with sent_by_value(nvml, node_facts):  # so that nodes do not need this package
         task_of = ray.remote(num_cpus=0, max_retries=0)(function)

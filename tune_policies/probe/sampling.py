@@ -48,9 +48,9 @@ Kind = tuple[NodeCapacity, ...]
 
 
 def group_kinds(nodes: Sequence[NodeCapacity]) -> list[Kind]:
-    """Return the nodes to read in groups of similar nodes, with the largest group first.
+    """Return groups of similar nodes, with the largest group first.
 
-    In a large cluster, nodes are not read if the GPU memory of their GPU type is known.
+    In a large cluster, nodes are omitted if the GPU memory of their GPU type is known, because it need not be read.
     """
     if len(nodes) <= MAX_NODES_READ:
         return [(node,) for node in nodes]
@@ -80,7 +80,7 @@ def group_kinds(nodes: Sequence[NodeCapacity]) -> list[Kind]:
 
 
 def first_reads(kinds: Iterable[Kind], heads: Iterable[NodeCapacity]) -> list[NodeCapacity]:
-    """Return a few nodes of each kind, and the head nodes, because the autoscaler runs there."""
+    """Return a few nodes of each kind, and the head nodes, because the autoscaler can run on them."""
     few = [node for kind in kinds for node in kind[:READS_PER_KIND]][:MAX_NODES_READ]
     return [*few, *(head for head in heads if head not in few)]
 
@@ -101,10 +101,10 @@ def spread_facts(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts]) -> dict[
 
 
 def unread(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts], failures: Mapping[str, str]) -> dict[str, str]:
-    """Return why each unread node was not read. The reason may come from another node of its kind."""
+    """Return the reason for each node that was not read. It may come from another node of the same kind."""
     reasons = dict(failures)
     for kind in kinds:
-        of_kind = next((failures[node.node_id] for node in kind if node.node_id in failures), "too many kinds of node")
+        of_kind = next((failures[node.node_id] for node in kind if node.node_id in failures), "too many kinds of nodes")
         reasons |= {n.node_id: of_kind for n in kind if n.node_id not in facts and n.node_id not in failures}
     return reasons
 
@@ -116,7 +116,7 @@ def unread_nodes_warnings(nodes: Iterable[NodeCapacity], failures: Mapping[str, 
         if node.node_id not in failures:
             continue
         if not node.resources.gpus:
-            meaning = "CPU limits of unread nodes are not known"
+            meaning = "CPU limits of unread nodes are unknown"
         elif node.smallest_gpu_memory_bytes is None:
             meaning = "GPU memory was not read"
         else:

@@ -1,4 +1,4 @@
-"""The errors of this package, classified by what the caller should do about them.
+"""The errors of this package, classified by the required fix.
 
 ::
 
@@ -6,9 +6,9 @@
     ├── InvalidResourcesError (ValueError)   the amounts are invalid: fix the call
     ├── InfeasibleRequestError               the cluster is too small for the request: request less, or add nodes
     ├── ProbeError                           the cluster or a GPU could not be read: start Ray, check the driver
-    │   └── RayVersionError                  a feature does not support this Ray: install a tested version
-    ├── MemoryLimitError                     the GPU memory limit could not be applied: too late, or no device
-    └── MeasurementError                     a model or a trial failed while its memory was measured: fix it
+    │   └── RayVersionError                  a feature does not support this Ray version: install a tested version
+    ├── MemoryLimitError                     the GPU memory limit could not be applied: see the fix in the message
+    └── MeasurementError                     a model or a trial failed while its memory was measured: fix its code
 
 Ray sends errors between processes, so each error stores all its data in ``args`` and can be pickled.
 """
@@ -29,29 +29,29 @@ class ResourcePolicyError(Exception):
         return shortened(self._message())
 
     def _message(self) -> str:
-        """Return the whole message. A subclass that builds its message overrides this method."""
+        """Return the whole message. Subclasses that build their own message override this method."""
         return super().__str__()
 
 
 class InvalidResourcesError(ResourcePolicyError, ValueError):
-    """The amounts, or the fields of a policy, are invalid on every cluster.
+    """An amount, a field or an argument is invalid, regardless of the cluster.
 
     Attributes:
-        mistakes: A pair for each invalid field: a message, and a list of the valid fields if the field is unknown. It
-            is empty for other errors.
+        mistakes: A message for each invalid field, with the valid fields if the field is unknown, or else ``""``. The
+            tuple is empty for other errors.
     """
 
     mistakes: tuple[tuple[str, str], ...] = ()
 
 
 class InfeasibleRequestError(ResourcePolicyError):
-    """The request is valid, but not even one trial fits the cluster.
+    """The request is valid, but not even one trial fits in the cluster.
 
     Attributes:
-        asked: The resources that one trial needs as text, such as ``"2 CPUs, 1 GPU"``.
-        offered: The resources of the best node (or of the cluster) as text.
+        asked: The resources that one trial needs, as text such as ``"2 CPUs, 1 GPU"``.
+        offered: The resources of the best node or of the cluster, as text.
         short_of: Ray's name of the missing resource, or ``"GPU memory"``.
-        suggestion: The nearest request that would work, and other fixes.
+        suggestion: The nearest request that fits, and other fixes.
         tried: The errors of all choices, if the policy has several choices.
         fallback: A hint about a policy to use instead, or an empty string.
     """
@@ -65,7 +65,7 @@ class InfeasibleRequestError(ResourcePolicyError):
         tried: "tuple[InfeasibleRequestError, ...]" = (),
         fallback: str = "",
     ) -> None:
-        # A subclass may also inherit from an error of Ray, whose constructor takes other arguments.
+        # Do not use super(): a subclass may also inherit from a Ray error, and its constructor takes other arguments.
         Exception.__init__(self, asked, offered, short_of, suggestion, tried, fallback)
         self.asked, self.offered, self.short_of = asked, offered, short_of
         self.suggestion, self.tried, self.fallback = suggestion, tried, fallback

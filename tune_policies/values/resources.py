@@ -21,21 +21,21 @@ TICKS: Final = 10_000
 """The number of ticks in one whole CPU, GPU or custom resource (``RESOURCE_UNIT_SCALING`` in Ray)."""
 
 Amounts = dict[str, int]
-"""Amounts by Ray's names of the resources: ``memory`` in bytes, all others in ticks."""
+"""Amounts keyed by Ray's resource names. ``memory`` is in bytes, and all other amounts are in ticks."""
 
 MOST_AT_ONCE: Final = 100_000
 """The maximum number of trials or bundles for which nodes are designed or requested, to limit the run time."""
 
 MOST: Final = 10**11
-"""The maximum amount of a resource. Floats above it do not distinguish adjacent ticks."""
+"""The maximum amount of a resource. Much larger floats cannot represent adjacent ticks."""
 
 _NOT_CUSTOM: Final = {
-    "CPU": "use the field cpus",
-    "GPU": "use the field gpus",
-    "memory": "use memory= (in Resources: memory_bytes=)",
-    "object_store_memory": "no worker reserves Ray's object store, so omit it",
+    "CPU": "Use the field cpus",
+    "GPU": "Use the field gpus",
+    "memory": "Use the field memory, or memory_bytes of Resources",
+    "object_store_memory": "Omit it, because workers do not reserve Ray's object store",
 }
-"""Ray resources that are not custom resources, and the alternative to each of them."""
+"""Ray resources that are not custom resources, and the fix for each of them."""
 
 
 def to_ticks(amount: float) -> int:
@@ -56,7 +56,7 @@ def from_ticks(ticks: int) -> float:
 
 
 def ray_ticks(amounts: Mapping[str, float]) -> Amounts:
-    """Return amounts by Ray's names in ticks, and ``memory`` in bytes."""
+    """Convert amounts, keyed by Ray's resource names, to ticks, and ``memory`` to bytes."""
     return {name: int(amount) if name == "memory" else to_ticks(amount) for name, amount in amounts.items()}
 
 
@@ -76,7 +76,7 @@ def check_amount(amount: object, *, name: str) -> float:
     amount = float(amount)
     ticks = to_ticks(amount)
     if amount > 0 and ticks == 0:
-        raise InvalidResourcesError(f"{name} must be 0.0001 or more, the finest amount that Ray counts, got {amount!r}")
+        raise InvalidResourcesError(f"{name} must be 0, or at least 0.0001 (Ray's smallest amount), got {amount!r}")
     return ticks / TICKS
 
 
@@ -85,7 +85,7 @@ def check_gpus(amount: object, *, name: str = "gpus") -> float:
     checked = check_amount(amount, name=name)
     if checked > 1 and not float(checked).is_integer():
         raise InvalidResourcesError(
-            f"{name} above 1 must be whole, got {amount!r}: request {math.floor(checked)} or {math.ceil(checked)}"
+            f"{name} above 1 must be whole, got {amount!r}. Request {math.floor(checked)} or {math.ceil(checked)}"
         )
     return checked
 
@@ -108,18 +108,18 @@ def _workers(value: object, *, name: str) -> int | tuple[int, int]:
         )
     fewest, most = (check_count(number, least=1, name=f"each of {name}") for number in value)
     if fewest > most:
-        raise InvalidResourcesError(f"{name} must be (minimum, maximum), got {shorten(value)}: use {(most, fewest)}")
+        raise InvalidResourcesError(f"{name} must be (minimum, maximum), got {shorten(value)}. Use {(most, fewest)}")
     return fewest if fewest == most else (fewest, most)
 
 
 def fewest_workers(num_workers: int | tuple[int, int]) -> int:
-    """Return the number of Train workers with which a trial starts."""
+    """Return the minimum number of Train workers of a trial."""
     return num_workers if isinstance(num_workers, int) else num_workers[0]
 
 
 def _speed(value: object, *, name: str) -> float:
     if not is_number(value) or not 0 < value <= MOST:
-        raise InvalidResourcesError(f"{name} must be a number above 0, at most {MOST:.0e}, got {shorten(value)}")
+        raise InvalidResourcesError(f"{name} must be a number above 0 and at most {MOST:.0e}, got {shorten(value)}")
     return float(value)
 
 
@@ -127,9 +127,9 @@ def _custom(value: object, *, name: str) -> object:
     if value == {}:
         return value
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise InvalidResourcesError(f"{name} must map names of Ray resources to amounts, got {value!r}")
+        raise InvalidResourcesError(f"{name} must map names of Ray resources to amounts, got {shorten(value)}")
     for reserved in sorted(value.keys() & _NOT_CUSTOM.keys()):
-        raise InvalidResourcesError(f"{name} cannot contain {reserved!r}: {_NOT_CUSTOM[reserved]}")
+        raise InvalidResourcesError(f"{name} cannot contain {reserved!r}. {_NOT_CUSTOM[reserved]}")
     checked = {each: check_amount(value[each], name=each) for each in sorted(value)}
     return {each: amount for each, amount in checked.items() if amount > 0}
 
@@ -141,7 +141,7 @@ def _whole(least: int, most: int) -> CoreSchema:
 _WHOLE_AMOUNT: Final = core_schema.chain_schema(
     [core_schema.float_schema(strict=True), core_schema.int_schema(ge=0, le=MOST)]
 )
-"""The schema of whole amounts."""
+"""The schema of amounts that are whole numbers. They need no further check."""
 
 Amount = Annotated[float, Checked(check_amount, _WHOLE_AMOUNT)]
 """A number of units, 0 or above, rounded down to whole ticks of 0.0001."""
@@ -164,7 +164,7 @@ CustomAmounts = Annotated[dict[str, float], Checked(_custom, core_schema.dict_sc
 Speed = Annotated[float, Checked(_speed)]
 """A relative speed above 0."""
 WorkerCount = Annotated[int | tuple[int, int], Checked(_workers)]
-"""The number of Train workers of a trial. If it is a pair (minimum, maximum), Ray Train changes it during the trial."""
+"""The number of Train workers of a trial. With a pair (minimum, maximum), Ray Train adapts it during a trial."""
 
 
 class Resources(Value):
@@ -173,12 +173,12 @@ class Resources(Value):
     Attributes:
         cpus: Logical CPUs.
         gpus: GPUs that Ray schedules: a fraction up to 1, or a whole number.
-        memory_bytes: Host memory in bytes. On a node, ``None`` means unknown; in a request, it reserves no memory.
+        memory_bytes: Host memory in bytes. ``None`` means unknown memory on a node, and no reservation in a request.
         custom: Other Ray resources by name, such as ``{"TPU": 4}``.
 
     Raises:
-        InvalidResourcesError: An amount is negative, not finite, not a number, finer than 0.0001, or a fraction of GPUs
-            above 1.
+        InvalidResourcesError: An amount is negative, not finite, not a number, above 0 but below 0.0001, or a
+            fractional number of GPUs above 1.
     """
 
     cpus: Amount = 0
@@ -188,7 +188,7 @@ class Resources(Value):
 
     @cached_property
     def ticks(self) -> Amounts:
-        """All amounts above 0 by Ray's names, in ticks of 1/10,000, and ``memory`` in bytes."""
+        """All amounts above 0, keyed by Ray's resource names, in ticks of 1/10,000, and ``memory`` in bytes."""
         amounts = {"CPU": to_ticks(self.cpus), "GPU": to_ticks(self.gpus), "memory": self.memory_bytes or 0}
         amounts |= {name: to_ticks(amount) for name, amount in self.custom.items()}
         return {name: amount for name, amount in amounts.items() if amount > 0}
@@ -223,7 +223,7 @@ def format_amount(amount: float) -> str:
 
 
 def format_ticks(name: str, ticks: int) -> str:
-    """Format an amount in ticks, or in bytes for ``memory``: ``"0.5 GPU"``, ``"1 GiB of host memory"``."""
+    """Return an amount in ticks, or ``memory`` in bytes, as text: ``"0.5 GPU"``, ``"1 GiB of host memory"``."""
     return f"{format_bytes(ticks)} of host memory" if name == "memory" else amount_of(ticks / TICKS, name)
 
 

@@ -27,7 +27,7 @@ _LONG_LINE: Final = re.compile(rf"^.{{{_MOST_IN_LINE + 1},}}+", re.MULTILINE)
 _NOT_ASCII: Final = re.compile(r"[^ -~]")
 _NOT_ASCII_TEXT: Final = re.compile(r"[^\n\t -~]")
 _STYLE_OR_NOT_ASCII: Final = re.compile(r"\x1b\[[0-9;?]*[A-HJKhlm]|[^\n\r\t -~]")
-"""A color sequence or cursor movement that Rich writes is a single match."""
+"""A color sequence or a cursor movement of Rich matches as a whole. Other characters match one by one."""
 
 _COMMAND_OF_LINE: Final = re.compile(r"^([^\S\n]*+):(?=:)", re.MULTILINE)
 """A command of GitHub, such as ``::add-mask::x``, at the beginning of a line."""
@@ -43,7 +43,7 @@ _NAME: Final = (
     r"(?:(?i:password|passwd|passphrase|pwd|secret|token|credential|authorization|(?:api|access|private)[ _-]?key)"
     r"|KEY|PASS(?![A-Z]))[\w-]{0,64}+"
 )
-"""A pattern for the part of a variable name that marks a secret value, and the rest of the name."""
+"""A pattern for the part of a variable name that indicates a secret value, and the rest of the name."""
 _SECRETS: Final = (
     (re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)[^-]+"), r"\1***"),
     (re.compile(rf"({_NAME}=)(?=\S)(?:{_QUOTED}|\S+)"), r"\1***"),
@@ -51,7 +51,7 @@ _SECRETS: Final = (
     (re.compile(rf"""(?<![\w-])(--[\w-]{{0,64}}?{_NAME}(?:\\*["'])?,?\s+(?!\\*["']?-))(?:{_QUOTED}|\S+)"""), r"\1***"),
     (re.compile(r"((?i:bearer|basic)\s+)[\w.~+/=-]{8,}+"), r"\1***"),
 )
-"""Patterns of secrets and their replacements. If the end of a secret is unclear, a pattern matches too much."""
+"""Patterns of secrets and their replacements. If the end of a secret is unclear, a pattern also matches later text."""
 
 _SIGNED_IN: Final = re.compile(r"://[^/@:]*[:@]")
 

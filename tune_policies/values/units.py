@@ -1,4 +1,4 @@
-"""Amounts of memory as people write them: ``"6GiB"``, ``"500 MB"``, or a number of bytes.
+"""Amounts of memory as users write them: ``"6GiB"``, ``"500 MB"``, or a number of bytes.
 
 Pydantic's ``ByteSize`` parses the strings. Decimal units (kB, MB, GB, TB) are powers of 1000, and binary units (KiB,
 MiB, GiB, TiB) are powers of 1024. Kubernetes writes the same units without the B (``"6Gi"``, ``"500M"``).
@@ -22,7 +22,7 @@ MOST_BYTES: Final = 2**63 - 1
 _BYTE_SIZE: Final = TypeAdapter(ByteSize, config=ConfigDict(defer_build=True))
 
 _WHOLE_TEXT: Final = re.compile(r"(?:\d++(?:\.\d++)?|\.\d++)\s*+\w*+")
-"""Matches strings that pydantic parses completely. It ignores the end of other strings, so ``"50%"`` would be 50 bytes.
+"""Matches strings that pydantic parses completely. Pydantic would read other strings in part: ``"50%"`` as 50 bytes.
 
 The quantifiers do not backtrack (``++``), because a long string of digits would otherwise take very long.
 """
@@ -33,7 +33,7 @@ _OF_DOCKER: Final = re.compile(r".*[\d.\s][Kmgtpe]")
 """Rejected units. They are decimal in pydantic but binary in Docker, and ``m`` is a thousandth in Kubernetes."""
 
 _LONGEST: Final = 100
-"""The maximum length of a string with an amount."""
+"""The maximum length of a string with an amount, in characters."""
 
 
 def parse_bytes(amount: object, *, name: str = "memory") -> int:
@@ -71,7 +71,7 @@ def parse_memory(amount: object, *, name: str = "memory") -> int:
     found = parse_bytes(amount, name=name)
     if found < MIB:
         number = amount.strip() if isinstance(amount, str) else shorten(amount)
-        meant = f": write '{number}GiB'" if is_number(amount) or number.isdecimal() else ""
+        meant = f". Write '{number}GiB'" if is_number(amount) or number.isdecimal() else ""
         raise InvalidResourcesError(
             f"{name}={amount!r} would be {found} {'byte' if found == 1 else 'bytes'}, but the minimum is 1 MiB{meant}"
         )
@@ -84,7 +84,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def format_request(amount: int) -> str:
-    """Return ``amount`` bytes as a string for :func:`parse_bytes`. From 1 MiB on, it is rounded down to whole MiB."""
+    """Return ``amount`` bytes as a string for :func:`parse_bytes`, rounded down to whole MiB if it is above 1 MiB."""
     if amount < MIB:
         return str(amount)
     return f"{amount // GIB}GiB" if amount % GIB == 0 else f"{amount // MIB}MiB"

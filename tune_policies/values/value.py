@@ -30,11 +30,11 @@ class _AtFirstMistake(FailFast):
 
 
 Many = Annotated[tuple[_Part, ...], _AtFirstMistake()]
-"""A tuple of any length. Only its first mistake is reported, because the errors of a million entries take gigabytes."""
+"""A tuple of any length. Only its first mistake is reported, because the errors of a million entries use gigabytes."""
 
 
 def counted(count: int, noun: str) -> str:
-    """Return the noun with its number: ``"1 node"``, ``"3 nodes"``."""
+    """Return the count with its noun, such as ``"1 node"`` or ``"3 nodes"``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -102,9 +102,9 @@ class Value(BaseModel):
         # No code uses the set of given fields, and 100,000 such sets would slow down the garbage collector.
         object.__setattr__(self, "__pydantic_fields_set__", _NO_FIELDS)
 
-    # Pydantic derives the signature of each class from this one.
+    # Pydantic derives the signature of each class from the signature of this ``__init__``.
     __init__.__signature__ = inspect.signature(BaseModel.__init__)  # type: ignore[attr-defined]
-    # With this mark, pydantic creates nested values without calling __init__, which halves the time of a large file.
+    # With this mark, pydantic creates nested values without calling __init__, so a large file loads twice as fast.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -114,7 +114,7 @@ class Value(BaseModel):
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
-        """Return the value for plain data from YAML or JSON, or raise an ``InvalidResourcesError``."""
+        """Create a value from plain data, as read from YAML or JSON, or raise an ``InvalidResourcesError``."""
         if not isinstance(data, dict) or not _has_names(data):
             raise InvalidResourcesError(
                 f"{cls.__name__} must be a mapping of field names to values, got {kind_of(data)}"
@@ -123,7 +123,7 @@ class Value(BaseModel):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Return the value for the output of :meth:`to_json`, or raise an ``InvalidResourcesError``."""
+        """Create a value from the output of :meth:`to_json`, or raise an ``InvalidResourcesError``."""
         try:
             with collector_paused():
                 return cls.model_validate_json(text)
@@ -131,7 +131,7 @@ class Value(BaseModel):
             raise _explain(cls, error) from None
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with some fields changed. New values are not validated, and cached properties not copied."""
+        """Return a copy with some fields changed. New values are not validated. Cached properties are not copied."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).__pydantic_fields__.keys():
             del copied.__dict__[name]
@@ -145,7 +145,7 @@ class Value(BaseModel):
 class ShownValue(Value):
     """A value that ``rich.print`` and notebooks display as tables.
 
-    ``_view`` names the function that builds the tables, as ``module:function``, because the module imports this one.
+    ``_view`` is the path ``module:function`` of the function that builds the tables. Its module imports this module.
     """
 
     _view: ClassVar[str]
@@ -201,12 +201,15 @@ def _by_name(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> 
         )
         accepts = f"accepts {', '.join(names)} by position" if names else "accepts its fields only by name"
         raise InvalidResourcesError(
-            f"{cls.__name__} {accepts}, got {counted(len(args), 'argument')} without a name: "
-            f"write {cls.__name__}({called})"
+            f"{cls.__name__} {accepts}, got {counted(len(args), 'argument')} without a name. "
+            f"Write {cls.__name__}({called})"
         )
     by_position = dict(zip(names, args, strict=False))
     if twice := sorted(data.keys() & by_position.keys()):
-        raise InvalidResourcesError(f"{', '.join(twice)} given twice: by position and by name")
+        verb = "was" if len(twice) == 1 else "were"
+        raise InvalidResourcesError(
+            f"{', '.join(twice)} {verb} passed twice, by position and by name. Omit one of them"
+        )
     return {**by_position, **data}
 
 
@@ -220,7 +223,7 @@ def _has_names(data: Mapping[Any, Any]) -> bool:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'A100'?"`` for the known name that is most similar to ``name``, or ``""``."""
-    import difflib  # only for errors
+    import difflib  # imported here, because only errors need it
 
     by_lower = {candidate.lower(): candidate for candidate in sorted(known)}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
@@ -241,7 +244,7 @@ _MOST_MISTAKES: Final = 20
 
 
 def _explain(cls: type[Value], error: ValidationError) -> InvalidResourcesError:
-    """Return an error with a line for each mistake, including nested ones. Each list of valid fields appears once."""
+    """Return an error with a line per mistake, also in nested values. Each list of valid fields appears only once."""
     details = [detail for detail in error.errors() if _Choice.PLAIN not in detail["loc"]]
     mistakes = [mistake for detail in details[:_MOST_MISTAKES] for mistake in _mistakes(cls, detail)]
     lines, listed = [], {""}
@@ -313,9 +316,9 @@ def kind_of(data: object) -> str:
 
 
 def shorten(data: object) -> str:
-    """Return the ``repr`` of ``data``, cut after 80 characters."""
+    """Return the ``repr`` of ``data``, shortened to at most 80 characters."""
     try:
         text = repr(data)
     except ValueError:  # Python does not convert integers of thousands of digits
-        return f"a {type(data).__name__} that is too long to show"
+        return f"a value of type {type(data).__name__} that is too long to show"
     return text if len(text) <= 80 else f"{text[:77]}..."

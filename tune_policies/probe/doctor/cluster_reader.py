@@ -1,4 +1,4 @@
-"""Reads each node of a Ray cluster, or only this machine if Ray does not run.
+"""Reads each node of a Ray cluster, or only this machine if Ray is not running.
 
 Every node is read, so that ``doctor`` finds even one node that differs from the others. To avoid overloading a large
 cluster, the number of concurrent tasks is limited, and the timeout applies to each node separately.
@@ -26,14 +26,14 @@ _AT_ONCE: Final = 100
 
 
 def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis:
-    """Examine all nodes of a Ray cluster, or this machine if Ray does not run, and return the diagnosis.
+    """Examine all nodes of a Ray cluster, or this machine if Ray is not running, and return the diagnosis.
 
     The function does not start Ray.
 
     Args:
         address: The address, as for ``ray.init``. The default is ``RAY_ADDRESS``, then the Ray instance on this
             machine. With ``"local"``, only this machine is examined.
-        timeout_s: The timeout to connect, and then to read each node, in seconds.
+        timeout_s: The timeout for the connection, and for reading each node, in seconds.
 
     Raises:
         InvalidResourcesError: ``timeout_s`` is not above 0, or ``address`` is empty.
@@ -65,14 +65,14 @@ def _read_this_machine(timeout_s: float) -> NodeFacts:
         return NodeFacts(name=name, failure=f"no answer within {timeout_s:g} s")
     except subprocess.CalledProcessError as error:
         return NodeFacts(name=name, failure=error.stderr.strip().splitlines()[-1])
-    # Parse only the last line, because code that Python runs at startup, such as a sitecustomize, can print, too.
+    # Parse only the last line, because code that Python runs at startup, such as a sitecustomize, can also print.
     return NodeFacts.from_dict({"name": name, **json.loads(done.stdout.splitlines()[-1])})
 
 
 def _read_cluster(timeout_s: float) -> tuple[NodeFacts, ...]:
     alive = [node for node in ray.nodes() if node["Alive"]]
     if not alive:
-        raise ProbeError("the Ray cluster has no alive node: start one with `ray start`")
+        raise ProbeError("the Ray cluster has no alive node. Start a node with `ray start`")
     facts, failures = run_on_nodes(
         node_facts.read_machine,
         {node["NodeID"]: {} for node in alive},

@@ -64,11 +64,11 @@ class NodeFacts(Value):
     """The facts of one node.
 
     Attributes:
-        name: The IP address, followed by the beginning of Ray's node ID if several nodes have the same address. Without
-            Ray, ``"this machine"``.
-        ray: Ray's resources, or ``None`` if Ray does not run.
+        name: The IP address, followed by the beginning of Ray's node ID if several nodes have the same address. If Ray
+            is not running, the name is ``"this machine"``.
+        ray: The resources that Ray counts on the node, or ``None`` if Ray is not running.
         failure: Why the node was not read, or ``None`` if it was read. If it is set, all following facts are unknown.
-        versions: The versions of Python and packages that must be the same on all nodes, by name.
+        versions: The versions of Python and of the packages that are compared between nodes, by name.
         driver_version: The version of the NVIDIA driver.
         cuda_version: The newest CUDA version that the driver supports.
         nvml_error: Why the NVIDIA driver does not respond, or ``None`` if it responds.
@@ -128,7 +128,7 @@ class Diagnosis(Value):
     """The nodes that the doctor examined, and its findings.
 
     Attributes:
-        address: The address of Ray, or ``None`` if only this machine was examined because Ray does not run.
+        address: The address of Ray, or ``None`` if only this machine was examined.
         nodes: The facts of each node.
         findings: The findings, with problems first.
     """
@@ -143,7 +143,7 @@ class Diagnosis(Value):
         return not any(finding.severity is Severity.PROBLEM for finding in self.findings)
 
     def redacted(self) -> "Diagnosis":
-        """Return a copy for publication, without addresses, values of variables, and error messages."""
+        """Return a copy for publication, without addresses, values of variables or error messages."""
         names = {node.name: f"node-{number}" for number, node in enumerate(self.nodes, 1)}
         private: set[str] = set()
         nodes = []
@@ -181,9 +181,9 @@ _NOT_NVIDIA: Final = ("AMD-", "Intel-", "MXC", "Apple-", "M1", "M2", "M3", "M4")
 """The prefixes of Ray's names for GPU types of vendors other than NVIDIA."""
 
 _GPU_BUILD: Final = {
-    "torch": "install a build for the node's GPUs: see https://pytorch.org/get-started/locally",
-    "tensorflow": "pip install 'tensorflow[and-cuda]'",
-    "jax": "pip install 'jax[cuda13]', or the plugin for the node's GPUs",
+    "torch": "install a build for the node's GPUs (see https://pytorch.org/get-started/locally)",
+    "tensorflow": "run pip install 'tensorflow[and-cuda]'",
+    "jax": "run pip install 'jax[cuda13]', or install the JAX plugin for the node's GPUs",
 }
 
 _DEVICE: Final = re.compile(r"\d+(\.\d+)?|GPU-\w+")
@@ -192,7 +192,7 @@ _DEVICE: Final = re.compile(r"\d+(\.\d+)?|GPU-\w+")
 _SHM: Final = "/dev/shm"  # noqa: S108
 
 _RAY_NEEDS_SHM_UP_TO: Final = 10**10
-"""A size in bytes above which Ray shrinks the object store (by default 30 % of memory) to the size of ``/dev/shm``."""
+"""Ray limits its default object store (30 % of memory) to this many bytes, or to the size of a larger ``/dev/shm``."""
 
 
 def check_answer(node: NodeFacts) -> Iterator[Finding]:
@@ -216,18 +216,18 @@ def check_driver(node: NodeFacts) -> Iterator[Finding]:
     elif node.declared_gpus:
         yield _problem(
             f"{_ray_counts(node)} that do not exist: {why}, and the PCI bus has no NVIDIA GPU",
-            f"start Ray on the node without --num-gpus; if it has GPUs, {install}",
+            f"start Ray on the node without --num-gpus; if the node has GPUs, {install}",
         )
     elif node.num_nvidia_on_pci:
-        yield _note(f"{on_bus}, but {why}", f"to use them, {install}")
+        yield _note(f"{on_bus}, but {why}", f"to use these GPUs, {install}")
 
 
 def check_count(node: NodeFacts) -> Iterator[Finding]:
-    """Report GPUs that are hidden, that Ray counts but that are missing, or that Ray does not count."""
+    """Report hidden GPUs, missing GPUs that Ray counts, and GPUs that Ray does not count."""
     if not node.gpus:
         if node.gpus is not None and node.declared_gpus and not _is_of_another_vendor(node):
             hint = "start Ray on the node without --num-gpus, or start the container with GPUs"
-            yield _problem(f"{_ray_counts(node)} that do not exist: the NVIDIA driver lists none", hint)
+            yield _problem(f"{_ray_counts(node)} that do not exist: the NVIDIA driver lists no GPUs", hint)
         return
     visible = _visible(node)
     if visible is None:  # Ray's count may or may not include MIG devices
@@ -264,12 +264,13 @@ def check_device_variables(node: NodeFacts) -> Iterator[Finding]:
         own = node.device_variables.get(ours)
         if own is None:
             yield finding(
-                f"{former.name}={value!r} is set, and {ours} is not: since Ray {former.until}, {former.consequence}",
+                f"{former.name}={value!r} is set, but {ours} is not set: {former.consequence} "
+                f"(since Ray {former.until})",
                 f"before Ray starts on the node, run `export {ours}=…` with the devices, and `unset {former.name}`",
             )
         elif any(each.isdecimal() and int(each) >= len(devices) for each in own.split(",")):
             yield finding(
-                f"{ours}={own!r} selects hidden GPUs: its numbers count from 0 in the {len(devices)} GPUs of "
+                f"{ours}={own!r} selects hidden GPUs, because its numbers are indices into the {len(devices)} GPUs of "
                 f"{former.name}={value!r}",
                 f"before Ray starts on the node, run `unset {former.name}`",
             )
@@ -290,7 +291,7 @@ def check_frameworks(node: NodeFacts) -> Iterator[Finding]:
             )
         elif (needed := _driver_needed(node, framework)) is not None:
             yield _problem(
-                f"{named} is built for CUDA {framework.cuda}, which needs NVIDIA driver {needed} or newer, but "
+                f"{named} is built for CUDA {framework.cuda}, which requires NVIDIA driver {needed} or newer, but "
                 f"{node.driver_version} is installed",
                 f"update the driver, or install a {framework.name} build for CUDA {node.cuda_version} or older",
             )
@@ -301,7 +302,7 @@ def check_mig(node: NodeFacts) -> Iterator[Finding]:
     split = [str(gpu.index) for gpu in node.gpus or () if gpu.is_mig]
     if split and "MIG-" not in (node.visible_devices or ""):
         yield _problem(
-            f"MIG mode is on for GPU{'s' * (len(split) > 1)} {', '.join(split)}: a process gets one MIG device, but "
+            f"MIG mode is on for GPU{'s' * (len(split) > 1)} {', '.join(split)}: a process uses one MIG device, but "
             "plans count the entire memory of a GPU",
             "set CUDA_VISIBLE_DEVICES to the MIG devices before Ray starts (`nvidia-smi -L` lists them), or disable "
             "MIG with `nvidia-smi -mig 0`",
@@ -343,7 +344,7 @@ def check_type(node: NodeFacts) -> Iterator[Finding]:
         models = ", ".join(sorted({gpu.name for gpu in node.gpus or ()}))
         yield _note(
             "Ray does not recognize the accelerator type of the node's GPUs" + (f" ({models})" if models else ""),
-            "a policy with an accelerator_type does not use the node; to set its type, start Ray on the node with "
+            "a policy with an accelerator_type does not use the node; to set the type, start Ray on the node with "
             """--resources='{"accelerator_type:A100": 1}'""",
         )
 
@@ -355,7 +356,7 @@ def check_shm(node: NodeFacts) -> Iterator[Finding]:
     wanted = node.ray.object_store_bytes if node.ray else min((node.memory_bytes or 0) * 3 // 10, _RAY_NEEDS_SHM_UP_TO)
     if wanted is not None and node.shm_bytes < wanted:
         yield _problem(
-            f"{_SHM} has {format_bytes(node.shm_bytes)}, but Ray's object store takes {format_bytes(wanted)}, so Ray "
+            f"{_SHM} has {format_bytes(node.shm_bytes)}, but Ray's object store uses {format_bytes(wanted)}, so Ray "
             "puts it on a disk, which is slow",
             f"enlarge {_SHM} (--shm-size of a container), or start Ray with a smaller --object-store-memory",
         )
@@ -416,7 +417,7 @@ def _visible(node: NodeFacts) -> int | None:
 
 
 def _driver_needed(node: NodeFacts, framework: Framework) -> str | None:
-    """Return the oldest driver version that ``framework`` supports, or ``None`` if the node's driver is not older."""
+    """Return the oldest driver version that ``framework`` supports, or ``None`` if the node's driver is new enough."""
     if framework.cuda is None or node.driver_version is None:
         return None
     # With NVIDIA's forward compatibility package, an older driver supports a newer CUDA version and reports it.
@@ -466,8 +467,8 @@ def diagnose(nodes: Iterable[NodeFacts]) -> tuple[Finding, ...]:
     ]
     findings += _differing_versions(nodes)
     if nodes and not any(node.has_gpus or node.failure or node.num_nvidia_on_pci for node in nodes):
-        hint = "nothing to do, unless a node should have a GPU"
-        findings.append(_note("no GPU found: trials run on CPUs", hint))
+        hint = "no action is required, unless a node should have a GPU"
+        findings.append(_note("no GPU was found, so trials run on CPUs", hint))
     return tuple(sorted(findings, key=lambda found: found.severity is Severity.NOTE))
 
 
@@ -485,11 +486,13 @@ def _differing_versions(nodes: tuple[NodeFacts, ...]) -> Iterator[Finding]:
         if len(where) < 2:
             continue
         sorted_names = ((version, sorted(names)) for version, names in where.items())
-        versions_with_nodes = sorted(sorted_names, key=lambda each: (-len(each[1]), each[0]))  # the most common first
+        versions_with_nodes = sorted(
+            sorted_names, key=lambda each: (-len(each[1]), each[0])
+        )  # the most common version first
         listed = "; ".join(f"{version} on {shorten_names(names)}" for version, names in versions_with_nodes)
         yield Finding(
             severity=Severity.NOTE if package in _MAY_DIFFER else Severity.PROBLEM,
-            what=f"{package} differs between nodes: {listed}",
+            what=f"{package} versions differ between nodes: {listed}",
             hint="install the same version on all nodes, for example with one image",
             nodes=tuple(sorted(name for _, names in versions_with_nodes[1:] for name in names)),
         )
