@@ -78,9 +78,10 @@ REASONS = {
         (nodes((2, 0)), SelectingPolicy(CPU, exclude_nodes=("10.0.0.9",)), "the ID or address '10.0.0.9'"),
     "an unknown head node": (nodes((2, 0)), SelectingPolicy(CPU, exclude_head=True), "the head node is unknown"),
     "a rounded fraction": (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3),
-                        "0.3 NPU became 0.3333: 3 such workers fit on a device"),
+                        "0.3 NPU is rounded up to 0.3333, because 3 workers of this size fit on a device"),
     "no limit on an NPU":
-        (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3), "nothing limits a worker"),
+        (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3),
+                       "the NPU memory of a worker is not limited to its fraction"),
     "reserved GPU memory":
         (of(A100_80), ReservingPolicy(HALF, gpu_memory="4GiB"), "4 GiB of each GPU reserved for others"),
     "fractions next to a free GPU": (nodes((8, 1), (8, 1)), ReservingPolicy(HALF, gpus=1), "maybe not as whole GPUs"),
@@ -91,14 +92,15 @@ REASONS = {
     "resources in use by others":
         (in_use(Resources(cpus=2, gpus=1)), FreeCapacityPolicy(GPU), "2 CPUs, 1 GPU in use by others"),
     "nodes that can be added": (growing(SMALL, LARGE, most=5), AutoscalingPolicy(GPU, max_nodes_to_add=1),
-                                "planned with nodes that can be added: up to 2 large, 4 small, at most 1 together"),
+                                "the nodes that the autoscaler can add: up to 2 large, 4 small, at most 1 in total"),
     "unknown types of nodes": (nodes((8, 0)).model_copy(update={"node_types": None}), AutoscalingPolicy(CPU),
                                "the node types of the autoscaler are unknown, so the plan adds no nodes"),
     "no remaining resources for a slot type":
         (nodes((8, 2)), MixedPolicy(QUARTERS, CpuPolicy(cpus=2)), "no slots of CpuPolicy in addition"),
     "different fractions of two slot types": (nodes((16, 2)), MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 1), QUARTERS),
                             "earlier policies split the same GPUs into different fractions"),
-    "a cap": (nodes((16, 2)), CappedPolicy(QUARTERS, 4), "8 trials would fit, but max_concurrent_trials=4 limits them"),
+    "a cap": (nodes((16, 2)), CappedPolicy(QUARTERS, 4),
+              "8 trials would fit, but max_concurrent_trials limits the number to 4"),
 }
 # fmt: on
 
@@ -130,8 +132,8 @@ def test_reasons_about_nodes_appear_once_and_other_reasons_with_their_policy():
         "  4 with 1 CPU, 0.25 GPU (speed 10)",
         "  6 with 2 CPUs (speed 1)",
         "  - CappedPolicy: GPU memory was not read on every node, so the memory of a fraction is unknown",
-        "  - CappedPolicy: 8 trials would fit, but max_concurrent_trials=4 limits them",
-        "  - CpuPolicy: 2 CPUs per trial, as requested, and no GPU",
+        "  - CappedPolicy: 8 trials would fit, but max_concurrent_trials limits the number to 4",
+        "  - CpuPolicy: each trial reserves 2 CPUs, as requested, and no GPU",
         "  - not counted: 1 node being drained",
     ]
 
