@@ -118,8 +118,8 @@ class BenchmarkedPolicy(ResourcePolicy):
                 )
             if isinstance(inner, AutoscalingPolicy):
                 raise InvalidResourcesError(
-                    "gpu and cpu cannot contain an AutoscalingPolicy. Wrap the BenchmarkedPolicy in the AutoscalingPolicy "
-                    "instead"
+                    "gpu and cpu cannot contain an AutoscalingPolicy. Wrap the BenchmarkedPolicy in the "
+                    "AutoscalingPolicy instead"
                 )
         return self
 
