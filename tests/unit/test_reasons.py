@@ -76,7 +76,7 @@ REASONS = {
         (ClusterCapacity(nodes=(gpu_node("a"),), draining=(gpu_node("b"),)), CPU, "not counted: 1 node being drained"),
     "a quota": (QUOTA, ReservingPolicy(CPU, cpus=1), "Ray counts 4 CPUs on 2 nodes where"),
     "an unknown node":
-        (nodes((2, 0)), SelectingPolicy(CPU, exclude_nodes=("10.0.0.9",)), "the ID or address '10.0.0.9'"),
+        (nodes((2, 0)), SelectingPolicy(CPU, exclude_nodes=("10.0.0.9",)), "contains '10.0.0.9', but no alive node has this ID"),
     "an unknown head node": (nodes((2, 0)), SelectingPolicy(CPU, exclude_head=True), "the head node is unknown"),
     "a rounded fraction": (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3),
                         "0.3 NPU is rounded up to 0.3333, because 3 workers of this size fit on a device"),
@@ -84,8 +84,8 @@ REASONS = {
         (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3),
                        "the NPU memory of a worker is not limited to its fraction"),
     "reserved GPU memory":
-        (of(A100_80), ReservingPolicy(HALF, gpu_memory="4GiB"), "4 GiB of each GPU reserved for others"),
-    "fractions next to a free GPU": (nodes((8, 1), (8, 1)), ReservingPolicy(HALF, gpus=1), "maybe not as whole GPUs"),
+        (of(A100_80), ReservingPolicy(HALF, gpu_memory="4GiB"), "4 GiB of memory is reserved on each GPU"),
+    "fractions next to a free GPU": (nodes((8, 1), (8, 1)), ReservingPolicy(HALF, gpus=1), "but possibly not as whole"),
     "a whole GPU has no limit":
         (nodes((8, 1)), ReservingPolicy(GPU, gpu_memory="1GiB"), "a trial with a whole GPU has no"),
     "unknown host memory": (UNKNOWN, ReservingPolicy(HALF, memory="1GiB"), "host memory of some nodes is unknown"),
@@ -97,7 +97,7 @@ REASONS = {
     "unknown types of nodes": (nodes((8, 0)).model_copy(update={"node_types": None}), AutoscalingPolicy(CPU),
                                "the node types of the autoscaler are unknown, so the plan adds no nodes"),
     "no remaining resources for a slot type":
-        (nodes((8, 2)), MixedPolicy(QUARTERS, CpuPolicy(cpus=2)), "no slots of CpuPolicy in addition"),
+        (nodes((8, 2)), MixedPolicy(QUARTERS, CpuPolicy(cpus=2)), "CpuPolicy has no slots next to"),
     "different fractions of two slot types": (nodes((16, 2)), MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 1), QUARTERS),
                             "earlier policies split the same GPUs into different fractions"),
     "a cap": (nodes((16, 2)), CappedPolicy(QUARTERS, 4),

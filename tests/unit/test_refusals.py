@@ -86,13 +86,13 @@ INFEASIBLE = {
     "two resources that the cluster lacks":
         (nodes((8, 0)), GpuPolicy(cpus=32), "CPU", "Add a node with more CPU and GPU, or request"),
     "a reservation of all resources": (nodes((8, 0)), ReservingPolicy(CPU, cpus=8), "CPU",
-        "but with 8 CPUs reserved for others, the largest node has 0 CPUs, 0 GPUs: short of CPU."),
+        "but with 8 CPUs reserved for other programs, the largest node has 0 CPUs, 0 GPUs: short of CPU."),
     "a reservation of more than the cluster has":
         (nodes((8, 0)), ReservingPolicy(CPU, gpus=1), "GPU", "Reserve less, or add nodes."),
     "a reservation of more GPU memory than a GPU has":
         (of(gpu_node("a", gpu_memory_gib=6), gpu_node("b", gpu_memory_gib=4)),
         ReservingPolicy(GPU, gpu_memory="4GiB"), "GPU memory",
-        "the GPUs of node b have 4 GiB: short of GPU memory. Reserve less, or exclude such nodes: SelectingPolicy"),
+        "the GPUs of node b have 4 GiB: short of GPU memory. Reserve less, or exclude such nodes with SelectingPolicy"),
     "all resources in use":
         (in_use(Resources(gpus=2)), FreeCapacityPolicy(GPU), "GPU", "Or wait until other programs release resources"),
     "no feasible choice":
@@ -191,9 +191,9 @@ def accelerator(**fields):
         (lambda: CpuPolicy(cpus=0), "cpus=0 is not valid for CpuPolicy"),
         (lambda: CpuPolicy(num_workers=1.5), "num_workers must be a whole number, 0 or above, got 1.5"),
         (lambda: CpuPolicy(num_workers=10**12), "num_workers must be at most 100,000,000,000, got 1000000000000"),
-        (lambda: CpuPolicy(custom={"NPU": 0.3}), "is a device, which Ray assigns individually"),
-        (lambda: CpuPolicy(custom={"gpu": 1}), "custom resource 'gpu' is Tune's name for GPU: use gpus"),
-        (lambda: CpuPolicy(custom={"accelerator_type:T4": 0.001}), "use accelerator_type"),
+        (lambda: CpuPolicy(custom={"NPU": 0.3}), "is not valid, because Ray assigns devices individually"),
+        (lambda: CpuPolicy(custom={"gpu": 1}), "custom resource 'gpu' is Tune's name for GPU. Use gpus"),
+        (lambda: CpuPolicy(custom={"accelerator_type:T4": 0.001}), "Use accelerator_type"),
         (
             lambda: GpuMemoryPolicy(gpu_memory="6 gigs"),
             "gpu_memory must be a number of bytes above 0 or a string such as '6GiB'",
@@ -221,8 +221,8 @@ def accelerator(**fields):
         (lambda: _doubled(14), "may contain at most 256 policies, got 511"),
         (lambda: build_policy(_doubled_data(30)), "may contain at most 256 policies, got "),
         (lambda: FirstFeasiblePolicy(*[CpuPolicy()] * 10_000), "may contain at most 256 policies, got 10,001"),
-        (lambda: MixedPolicy(policies=()), "needs at least one policy"),
-        (lambda: MixedPolicy(CPU, speeds=(1, 2)), "speeds must have one number for each policy, got 2 for 1"),
+        (lambda: MixedPolicy(policies=()), "requires at least one policy"),
+        (lambda: MixedPolicy(CPU, speeds=(1, 2)), "speeds must have one number for each policy, but it has 2 for 1"),
         (lambda: MixedPolicy(CPU, speeds=(0,)), "must be a number above 0, at most 1e+11, got 0"),
         (lambda: MixedPolicy(CPU, speeds=("fast",)), "must be a number above 0, at most 1e+11, got 'fast'"),
         (

@@ -62,7 +62,7 @@ def test_a_slice_with_a_host_in_use_is_not_used(first):
     plan = MixedPolicy(CappedPolicy(first, 1), policy()).plan(ClusterCapacity.of(*A, *B))
 
     assert (plan.max_concurrent_trials, plan.common_slot.topology) == (1, None)
-    assert "Put the policy of the slices first." in plan.reasons[0]
+    assert "Put the policy for TPU slices first." in plan.reasons[0]
 
 
 def test_slots_on_other_hosts_do_not_affect_slices():

@@ -67,7 +67,7 @@ def draw_nodes(rng: random.Random) -> list[NodeCapacity]:
 
 
 def draw_node(rng: random.Random, number: int) -> NodeCapacity:
-    """Return a random node. Ray's GPU count may differ from the driver's."""
+    """Return a random node. The number of GPUs in Ray may differ from the number of listed devices."""
     gpus = rng.randint(0, 8)
     gpu_memory_gib = rng.choice(_GPU_MEMORY_GIB)
     accelerator_type = rng.choice(_GPU_TYPES)
