@@ -104,7 +104,7 @@ def test_resources_for_growth_are_idle_with_this_reason():
 
 
 def test_a_slot_whose_maximum_of_workers_is_below_its_minimum_is_rejected():
-    with pytest.raises(InvalidResourcesError, match="max_workers=1 must be at least num_workers="):
+    with pytest.raises(InvalidResourcesError, match="max_workers=1 is not valid with num_workers="):
         TrialSlot(
             trial=Resources(memory_bytes=1),
             max_concurrent_trials=1,

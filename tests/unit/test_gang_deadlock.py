@@ -105,8 +105,8 @@ def test_the_error_contains_the_amounts_and_the_number_of_trials_that_would_run(
     assert isinstance(error, InfeasibleRequestError)
     assert str(error) == (
         "one trial needs 2 workers, each with 1 CPU, but other reservations leave room for 0 workers (node a: 4 CPUs - "
-        "4 CPUs reserved by 4 waiting drivers = 0 CPUs): short of CPU. Pass max_concurrent_trials=2 to Tune (for a "
-        "policy, it is plan.max_concurrent_trials), reserve no CPU or GPU for drivers, or add nodes."
+        "4 CPUs reserved by 4 waiting drivers = 0 CPUs): short of CPU. Pass max_concurrent_trials=2 to Tune (with a "
+        "policy, use plan.max_concurrent_trials), reserve no CPU or GPU for drivers, or add nodes."
     )
 
 

@@ -76,7 +76,7 @@ REASONS = {
         (ClusterCapacity(nodes=(gpu_node("a"),), draining=(gpu_node("b"),)), CPU, "not counted: 1 node being drained"),
     "a quota": (QUOTA, ReservingPolicy(CPU, cpus=1), "Ray counts 4 CPUs on 2 nodes where"),
     "an unknown node":
-        (nodes((2, 0)), SelectingPolicy(CPU, exclude_nodes=("10.0.0.9",)), "contains '10.0.0.9', but no alive node has this ID"),
+        (nodes((2, 0)), SelectingPolicy(CPU, exclude_nodes=("10.0.0.9",)), "exclude_nodes contains '10.0.0.9', but no"),
     "an unknown head node": (nodes((2, 0)), SelectingPolicy(CPU, exclude_head=True), "the head node is unknown"),
     "a rounded fraction": (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3),
                         "0.3 NPU is rounded up to 0.3333, because 3 workers of this size fit on a device"),

@@ -227,8 +227,8 @@ def _hint(view: ClusterOccupancy, stuck: Sequence[WaitingRun], gang: BundleGroup
     for at_once in range(len(drivers) - 1, 0, -1):
         if most_workers(gang, view, view.remaining(drivers[:at_once])) >= len(gang.bundles):
             return (
-                f"Pass max_concurrent_trials={at_once} to Tune (with a policy, use plan.max_concurrent_trials), reserve no "
-                "CPU or GPU for drivers, or add nodes."
+                f"Pass max_concurrent_trials={at_once} to Tune (with a policy, use plan.max_concurrent_trials), "
+                "reserve no CPU or GPU for drivers, or add nodes."
             )
     if drivers:
         return "Reserve less for the driver, for example with run or tuner, request fewer workers, or add nodes."
