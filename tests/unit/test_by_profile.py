@@ -110,7 +110,7 @@ def test_the_plan_explains_measurements_formula_and_the_fraction_of_each_config(
 
     assert "  at most 4 with 1 CPU, 0.25 GPU, 20 GiB of GPU memory" in lines
     assert (
-        "  - 3 configs measured, 2 GiB to 16 GiB: each trial gets the memory that its config needs and 10% more"
+        "  - 3 configs measured need 2 GiB to 16 GiB; each trial gets the memory that its config needs plus 10%"
         in lines
     )
     assert "  - {'batch': 16}: 4 GiB, so 0.0555 GPU" in lines

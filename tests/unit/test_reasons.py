@@ -93,7 +93,7 @@ REASONS = {
     "resources in use by others":
         (in_use(Resources(cpus=2, gpus=1)), FreeCapacityPolicy(GPU), "other programs use 2 CPUs, 1 GPU"),
     "nodes that can be added": (growing(SMALL, LARGE, most=5), AutoscalingPolicy(GPU, max_nodes_to_add=1),
-                                "the nodes that the autoscaler can add: up to 2 large, 4 small, at most 1 in total"),
+                                "nodes that the autoscaler can add: up to 2 large, 4 small, at most 1 in total"),
     "unknown types of nodes": (nodes((8, 0)).model_copy(update={"node_types": None}), AutoscalingPolicy(CPU),
                                "the node types of the autoscaler are unknown, so the plan adds no nodes"),
     "no remaining resources for a slot type":

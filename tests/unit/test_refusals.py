@@ -222,7 +222,7 @@ def accelerator(**fields):
         (lambda: build_policy(_doubled_data(30)), "may contain at most 256 policies, got "),
         (lambda: FirstFeasiblePolicy(*[CpuPolicy()] * 10_000), "may contain at most 256 policies, got 10,001"),
         (lambda: MixedPolicy(policies=()), "requires at least one policy"),
-        (lambda: MixedPolicy(CPU, speeds=(1, 2)), "speeds must have one number for each policy, but it has 2 for 1"),
+        (lambda: MixedPolicy(CPU, speeds=(1, 2)), "speeds must have 1 number, one for each policy, got 2"),
         (lambda: MixedPolicy(CPU, speeds=(0,)), "must be a number above 0, at most 1e+11, got 0"),
         (lambda: MixedPolicy(CPU, speeds=("fast",)), "must be a number above 0, at most 1e+11, got 'fast'"),
         (

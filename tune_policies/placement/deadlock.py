@@ -162,7 +162,7 @@ def deadlock_error(view: ClusterOccupancy, run: WaitingRun) -> InfeasibleRequest
 
 
 _SHOWN: Final = 4
-"""The maximum number of nodes that an error lists."""
+"""The maximum number of nodes, and of node types, that an error lists."""
 
 
 def _sum(node: NodeTotals, left: RemainingNode, holding: Iterable[Reservation], names: Sequence[str]) -> str:

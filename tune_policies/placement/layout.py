@@ -46,8 +46,8 @@ class Placement(Value):
         slot_type: The index of the slot type in the plan's ``slots``.
         node_id: Ray's identifier of the node of the trial or its Train driver, or ``None`` if a node has to be added.
         count: The number of slots.
-        worker_nodes: The nodes of each trial's Train workers, and the number of workers on each. It is empty without
-            Train workers, or if Train chooses the nodes.
+        worker_nodes: The nodes of each trial's Train workers, and the number of workers on each node. The tuple is
+            empty without Train workers, or if Train chooses the nodes.
     """
 
     slot_type: Count
@@ -344,7 +344,7 @@ class FilledSlots(NamedTuple):
         num_trials: The number of placed slots.
         runs: The nodes with their numbers of workers, in the order in which they were filled.
         drivers: The nodes with their numbers of Train drivers.
-        held: The nodes on which room for workers is reserved. If Train chooses the nodes, ``held`` exceeds ``runs``.
+        held: The nodes on which room for workers is reserved. They include unused nodes if Train chooses the nodes.
     """
 
     before: RemainingCapacity

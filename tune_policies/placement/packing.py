@@ -228,7 +228,7 @@ class BundleGroup(NamedTuple):
     Attributes:
         bundles: The bundles. The first bundle of a trial is for its trainable and can be empty.
         strategy: Ray's placement strategy.
-        selectors: The label selector of each bundle. It is empty if no bundle has a selector.
+        selectors: The label selector of each bundle. The sequence is empty if no bundle has a selector.
     """
 
     bundles: Sequence[BundleAmounts]
@@ -514,7 +514,7 @@ def limiting_resource(groups: Iterable[NodeGroup], request: Request, num_trials:
 
     On each node with room for a worker, the resource that fits the fewest workers is the limit. The result is the
     resource that limits the most workers, or ``memory`` if the Train drivers limit the number of trials to
-    ``num_trials``. On a tie, the result is the scarcer resource: GPUs, then CPUs, then host memory.
+    ``num_trials``. On a tie, the order of preference is GPU, CPU, memory, and then other resources by name.
     """
     needed = request.worker.memory_bytes
     alike: dict[tuple[Any, ...], list[NodeGroup]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Computes nodes to add: the node types that fit a plan, the minimum number of nodes, and the smallest node."""
+"""Computes nodes to add: the types that fit a plan, the minimum number of nodes, and the smallest node for a trial."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -144,7 +144,7 @@ def plan_on_smallest_node(plan_on: _PlanOn[_Plan]) -> _Plan | None:
 
     If no node fits and the autoscaler's node types are unknown, this plan shows which node to request. The search tries
     larger and larger nodes, because the resources of a trial are unknown until the policy returns a plan. If a policy
-    needs GPU memory, each worker gets a whole GPU of that size.
+    requires GPU memory, each worker gets a whole GPU with that much memory.
     """
     amounts: dict[str, int] = {}
     while (error := _why_not(plan_on, amounts)) is not None:
@@ -152,7 +152,7 @@ def plan_on_smallest_node(plan_on: _PlanOn[_Plan]) -> _Plan | None:
         if grown == amounts or max(grown.values()) > _MOST:
             return None
         amounts = grown
-    for name in sorted(amounts, reverse=True):  # GPUs before CPUs
+    for name in sorted(amounts, reverse=True):  # reduces GPUs before CPUs
         amounts = amounts | {name: _least(plan_on, amounts, name)}
     return plan_on(_capacity(amounts))
 

@@ -61,13 +61,13 @@ class TrialSlot(Value):
             unknown.
         gpu_overhead_bytes: The part of ``gpu_memory_bytes`` that a worker's frameworks use outside of their allocators.
             ``None`` means that the worker determines this amount.
-        measured_with: The versions of Ray and the frameworks with which the GPU memory was measured, by name.
+        measured_with: The versions of Ray and the frameworks with which the GPU memory was measured, by package name.
         accelerator_type: Ray's name of the required device type, or ``None`` for any type.
         topology: The topology of the whole TPU slices that each trial reserves, or ``None``.
         label_selector: Ray's label selector for trials and workers.
         speed: The speed of a trial relative to other slots of the plan, in any unit, or ``None`` if it is unknown.
-        worker_nodes: The nodes of a trial's Train workers and the number of workers on each, in a plan with several
-            slot types. If it is empty, Train chooses the nodes.
+        worker_nodes: The nodes of a trial's Train workers and the number of workers on each node, in a plan with
+            several slot types. If it is empty, Train chooses the nodes.
     """
 
     trial: Resources
@@ -176,7 +176,7 @@ class TrialSlot(Value):
     @property
     def resources_per_worker(self) -> dict[str, float]:
         """The value of ``ScalingConfig(resources_per_worker=…)``. It is empty if ``num_workers`` is 0."""
-        # Train gives a worker a whole CPU unless "CPU" is set.
+        # Train reserves a whole CPU for a worker unless "CPU" is set.
         return {"CPU": 0} | _ray_amounts(self.per_worker) if self.num_workers else {}
 
     @property

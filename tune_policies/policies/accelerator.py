@@ -160,7 +160,7 @@ class AcceleratorPolicy(WorkersPolicy):
         request = self._sized(capacity.groups)
         share = request.worker.custom[self.resource]
         asked = amount_of(self.amount, self.resource)
-        reasons = [f"{asked} per {request.unit}, as requested"]
+        reasons = [f"each {request.unit} reserves {asked}, as requested"]
         if share != self.amount:
             reasons = [
                 f"{asked} is rounded up to {format_amount(share)}, because {counted(int(1 / share), 'worker')} of this "
@@ -291,7 +291,7 @@ def _plan_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> TrialP
     if policy.cpus is None:
         reasons.append(about_equal_cpus(hosts, found.request, "TPU"))
     if policy.memory is not None:
-        reasons.append(f"{format_bytes(int(policy.memory))} of host memory per worker, as requested")
+        reasons.append(f"each worker reserves {format_bytes(int(policy.memory))} of host memory, as requested")
     reasons += (f"slice {name!r} is not used: {why}" for name, why in sorted(found.left_out.items()))
     if others := ambiguous_topologies(capacity.nodes, shape):
         reasons.append(

@@ -20,7 +20,7 @@ from tune_policies.values.resources import Count
 from tune_policies.values.value import Value
 
 _MOST_COUNTED: Final = 10_000
-"""The maximum number of nodes that a plan adds. KubeRay's default limit, 2147483647, means "unlimited"."""
+"""The maximum number of nodes that a plan adds. A limit is needed because KubeRay's default is 2147483647."""
 
 
 class AutoscalingPolicy(WrappingPolicy):
@@ -96,7 +96,9 @@ class AutoscalingPolicy(WrappingPolicy):
             plan = self.inner.plan(capacity)
         except InfeasibleRequestError:
             raise error.with_texts(offered=f"with all nodes that can be added, {error.offered}") from error
-        return plan.with_reasons(f"the plan adds no nodes, because no trial would fit if it did: {error.offered}")
+        return plan.with_reasons(
+            f"the plan adds no nodes, because no trial would fit the cluster with added nodes: {error.offered}"
+        )
 
     def _fewest(self, plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
         seen = capacity
@@ -136,4 +138,4 @@ def _counted(node_types: tuple[NodeTypeCapacity, ...], limit: int) -> str:
         for each in sorted(node_types, key=lambda each: each.name)
     )
     together = f", at most {limit} in total" if limit < sum(each.max_nodes_to_add for each in node_types) else ""
-    return f"the plan is based on the nodes that the autoscaler can add: up to {types}{together}"
+    return f"the plan may use nodes that the autoscaler can add: up to {types}{together}"

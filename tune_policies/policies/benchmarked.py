@@ -47,7 +47,7 @@ class BenchmarkedPolicy(ResourcePolicy):
     If the cluster has slots on only one of the two devices, all trials run on that device.
 
     Attributes:
-        decision: The result of ``tune-policies bench decide``. You may pass it by position.
+        decision: The result of ``tune-policies bench decide``. You may pass it as a positional argument.
         workload: The name of the workload in the decision. Defaults to the only workload of the decision.
         size: The name of the number in the config, such as ``"batch_size"``, or ``"model/batch_size"`` in a nested
             mapping.

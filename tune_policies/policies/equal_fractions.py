@@ -63,7 +63,7 @@ def equal_device_fraction(most_per_device: int, most_devices: float) -> int:
     for k in range(min(most_per_device, TICKS), 0, -1):
         share = TICKS // k
         lost_on_node = max(1, devices) * (TICKS - k * share)
-        if lost_on_node < share:  # one device matters too: k = 141 gives 70 ticks, of which 142 fit in 10,000
+        if lost_on_node < share:  # checked even for one device: k = 141 gives 70 ticks, and 142 such fractions fit
             return share
     return TICKS
 
@@ -173,7 +173,8 @@ def with_own_slots(
     Args:
         plan: The plan with the same resources for all trials.
         capacity: The cluster.
-        request: The request of a trial. Its device fraction is ignored, and with ``choose_cpus`` also its CPUs.
+        request: The request of a trial. Its device fraction is ignored. If ``choose_cpus`` is true, its CPUs are ignored
+            as well.
         nodes: The nodes to use in order of preference, without duplicates.
         resource: Ray's name of the devices.
         choose_cpus: Whether to divide the CPUs of each node among its slots.

@@ -50,8 +50,8 @@ class GpuPolicy(GpuTypesPolicy):
     """Reserves the same number of GPUs, or the same GPU fraction, for every worker.
 
     Attributes:
-        gpus: The GPUs of each worker: a whole number, or a fraction below 1. A fraction is rounded up to 1/2, 1/3, 1/4
-            and so on, so that equal fractions fill a GPU.
+        gpus: The number of GPUs of each worker: a whole number, or a fraction below 1. A fraction is rounded up to
+            1/2, 1/3, 1/4 and so on, so that equal fractions fill a GPU.
         min_gpu_memory: The minimum memory of each GPU: bytes, or a string such as ``"24GiB"``.
 
     Raises:
@@ -103,7 +103,7 @@ class GpuPolicy(GpuTypesPolicy):
         reasons, share = [], self._share(selection)
         if self.min_gpu_memory is not None:
             found = describe_gpus(selection.groups)
-            reasons.append(f"GPUs with at least {format_bytes(int(self.min_gpu_memory))} of memory: {found}")
+            reasons.append(f"only GPUs with at least {format_bytes(int(self.min_gpu_memory))} are used: {found}")
             if self.cpus is None and all(node.resources.cpus for node, _ in selection.groups):
                 groups = gpus_of_type(capacity, accelerator_type).groups
                 reasons += about_nodes_without_cpus(groups, "GPU", from_ticks(1))

@@ -97,7 +97,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
     def _must_have_one_size(self) -> Self:
         if (self.gpu_memory is None) == (self.profile is None):
             raise InvalidResourcesError(
-                "GpuMemoryPolicy requires either gpu_memory, such as '6GiB', or a measured profile. Set one of them"
+                "GpuMemoryPolicy requires either gpu_memory, such as '6GiB', or a measured profile. Set exactly one"
             )
         return self
 
@@ -404,9 +404,10 @@ def _describe_profile(profile: GpuMemoryProfile, held: list[int], headroom: floa
     on = f" on {', '.join(profile.gpu_models)}" if profile.gpu_models else ""
     least, most = format_bytes(min(held)), format_bytes(max(held))
     amount = least if least == most else f"{least} to {most}"
+    count = len(profile.measurements)
     return (
-        f"{counted(len(profile.measurements), 'config')} measured{on}, {amount}: each trial gets the memory "
-        f"that its config needs and {headroom:.0%} more"
+        f"{counted(count, 'config')} measured{on} need{'s' if count == 1 else ''} {amount}; each trial gets the memory "
+        f"that its config needs plus {headroom:.0%}"
     )
 
 

@@ -20,7 +20,7 @@ from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, with_inner
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import MOST, Speed, fewest_workers
-from tune_policies.values.value import Value
+from tune_policies.values.value import Value, counted
 
 _SLOWEST: Final = sys.float_info.min
 """The minimum speed of a slot type."""
@@ -63,8 +63,8 @@ class MixedPolicy(ResourcePolicy):
             raise InvalidResourcesError("MixedPolicy requires at least one policy")
         if self.speeds is not None and len(self.speeds) != len(self.policies):
             raise InvalidResourcesError(
-                f"speeds must have one number for each policy, but it has {len(self.speeds)} for {len(self.policies)}. "
-                "Omit speeds if they are unknown"
+                f"speeds must have {counted(len(self.policies), 'number')}, one for each policy, got "
+                f"{len(self.speeds)}. Omit speeds if they are unknown"
             )
         if any(isinstance(each, GpuMemoryPolicy) and each.profile is not None for each in with_inner(self.policies)):
             raise InvalidResourcesError(
@@ -131,7 +131,7 @@ class _PolicySlots(NamedTuple):
     Attributes:
         policy: The policy.
         plan: The policy's plan on the remaining capacity.
-        slots: The slot types of the plan that fit. The tuple is not empty.
+        slots: The slot types of the plan that fit. At least one of them fits.
         without_place: A sentence for each slot type of the plan that does not fit.
         filled: The placed slots of the last type.
     """

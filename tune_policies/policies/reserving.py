@@ -226,7 +226,7 @@ def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacit
 
 
 def _max_reserved_per_device(capacity: ClusterCapacity, cpus: int) -> int:
-    """Return the maximum CPUs, in ticks, that each device can keep if ``cpus`` ticks are reserved.
+    """Return the maximum number of CPUs, in ticks, that each device can keep if ``cpus`` ticks are reserved.
 
     A number above one CPU is rounded down to whole CPUs.
     """

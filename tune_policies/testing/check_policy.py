@@ -33,7 +33,7 @@ _MOST_STEPS: Final = 1000
 """The maximum number of simpler clusters that are tried to simplify a counterexample."""
 
 _MOST_PLACED: Final = 500
-"""The maximum number of trials that are placed one by one. Whether the trials of a larger plan fit is not checked."""
+"""The maximum number of trials that are placed one by one. The trials of a larger plan are not placed."""
 
 
 class Promise(Enum):
@@ -311,7 +311,7 @@ def _cannot_grow(case: _Case) -> str:
 
 
 def _slots_on_nodes(case: _Case) -> Iterator[tuple[TrialSlot, NodeCapacity]]:
-    """Yield each slot with each node on which its workers may run. With several slot types, nodes differ by type."""
+    """Yield each slot with each node on which its workers may run. With several slot types, these are planned nodes."""
     slots = case.plan.slots if case.plan else ()
     nodes_of: dict[int, set[str | None]] = defaultdict(set)
     for place in place_slots(slots, case.grown).places if len(slots) > 1 else ():

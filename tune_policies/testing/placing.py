@@ -53,7 +53,7 @@ class NodeState:
         return True
 
     def take(self, wanted: Resources, accelerator_type: str | None = None) -> bool:
-        """Reserve the resources of a process, and return whether they fit. If not, nothing is reserved."""
+        """Reserve the resources of a process, and return whether they fit. If they do not, nothing is reserved."""
         is_typed = accelerator_type is not None
         if is_typed and (accelerator_type != self._node.accelerator_type or not self._typed_workers):
             return False
@@ -116,7 +116,10 @@ def place_trials(capacity: ClusterCapacity, plan: TrialPlan, wanted: int) -> int
 
 
 def _place_own(slot: TrialSlot, homes: Sequence[NodeState], on_nodes: Sequence[NodeState]) -> bool:
-    """Place a trial on one of ``homes``, and its Train workers on ``on_nodes`` if set. Return whether it fits."""
+    """Place a trial on one of ``homes``, and return whether it fits.
+
+    Its Train workers are placed on ``on_nodes``, or on ``homes`` if ``on_nodes`` is empty.
+    """
     if not slot.num_workers:
         return _place_process(slot.worker, homes, slot.accelerator_type)
     workers: Sequence[Sequence[NodeState]] = [[node] for node in on_nodes] or [homes] * slot.num_workers
@@ -147,7 +150,7 @@ def _place_alike(capacity: ClusterCapacity, nodes: dict[str, NodeState], slot: T
 
 
 def count_workers(capacity: ClusterCapacity, slot: TrialSlot) -> int:
-    """Return how many Train workers fit beside the drivers of all trials, up to more than the planned number."""
+    """Return how many Train workers fit beside the drivers of all trials, up to a limit above the planned number."""
     nodes = [state for state in map(NodeState, capacity.nodes) if state.is_selected(slot)]
     if not all(_place_driver(slot, nodes) for _ in range(slot.max_concurrent_trials)):
         return 0
