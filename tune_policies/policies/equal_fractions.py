@@ -173,8 +173,8 @@ def with_own_slots(
     Args:
         plan: The plan with the same resources for all trials.
         capacity: The cluster.
-        request: The request of a trial. Its device fraction is ignored. If ``choose_cpus`` is true, its CPUs are ignored
-            as well.
+        request: The request of a trial. Its device fraction is ignored. If ``choose_cpus`` is true, its CPUs are also
+            ignored.
         nodes: The nodes to use in order of preference, without duplicates.
         resource: Ray's name of the devices.
         choose_cpus: Whether to divide the CPUs of each node among its slots.
