@@ -79,7 +79,7 @@ REASONS = {
         (nodes((2, 0)), SelectingPolicy(CPU, exclude_nodes=("10.0.0.9",)), "exclude_nodes contains '10.0.0.9', but no"),
     "an unknown head node": (nodes((2, 0)), SelectingPolicy(CPU, exclude_head=True), "the head node is unknown"),
     "a rounded fraction": (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3),
-                        "0.3 NPU is rounded up to 0.3333, because 3 workers of this size fit on a device"),
+                        "0.3 NPU is rounded up to 0.3333, because a device has room for 3 workers of this size"),
     "no limit on an NPU":
         (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3),
                        "the NPU memory of a worker is not limited to its fraction"),
@@ -91,7 +91,7 @@ REASONS = {
     "unknown host memory": (UNKNOWN, ReservingPolicy(HALF, memory="1GiB"), "host memory of some nodes is unknown"),
     "unknown GPU memory": (UNKNOWN, ReservingPolicy(HALF, gpu_memory="1GiB"), "GPU memory of some nodes is unknown"),
     "resources in use by others":
-        (in_use(Resources(cpus=2, gpus=1)), FreeCapacityPolicy(GPU), "other programs use 2 CPUs, 1 GPU"),
+        (in_use(Resources(cpus=2, gpus=1)), FreeCapacityPolicy(GPU), "resources already in use: 2 CPUs, 1 GPU"),
     "nodes that can be added": (growing(SMALL, LARGE, most=5), AutoscalingPolicy(GPU, max_nodes_to_add=1),
                                 "nodes that the autoscaler can add: up to 2 large, 4 small, at most 1 in total"),
     "unknown types of nodes": (nodes((8, 0)).model_copy(update={"node_types": None}), AutoscalingPolicy(CPU),

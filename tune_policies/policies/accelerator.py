@@ -163,8 +163,9 @@ class AcceleratorPolicy(WorkersPolicy):
         reasons = [f"each {request.unit} reserves {asked}, as requested"]
         if share != self.amount:
             reasons = [
-                f"{asked} is rounded up to {format_amount(share)}, because {counted(int(1 / share), 'worker')} of this "
-                "size fit on a device, and a trial can stay pending indefinitely if fractions are unequal"
+                f"{asked} is rounded up to {format_amount(share)}, because a device has room for "
+                f"{counted(int(1 / share), 'worker')} of this size, and a trial can stay pending indefinitely if "
+                "fractions are unequal"
             ]
         if share < 1:
             reasons.append(f"the {self.resource} memory of a worker is not limited to its fraction")

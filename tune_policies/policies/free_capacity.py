@@ -48,7 +48,7 @@ class FreeCapacityPolicy(WrappingPolicy):
                 offered=f"with {in_use} in use, {error.offered}",
                 suggestion=f"{error.suggestion} Or wait until other programs release resources.",
             ) from error
-        return leaving_free(plan, capacity, in_use, [f"other programs use {in_use}"])
+        return leaving_free(plan, capacity, in_use, [f"resources already in use: {in_use}"])
 
 
 def free_part(capacity: ClusterCapacity) -> ClusterCapacity:

@@ -110,8 +110,8 @@ class GpuPolicy(GpuTypesPolicy):
         if share != to_ticks(self.gpus):
             reasons.append(
                 f"{format_amount(self.gpus)} GPU is rounded up to {format_amount(from_ticks(share))}, because "
-                f"{counted(TICKS // to_ticks(self.gpus), 'worker')} of this size fit on a GPU, and a trial can stay "
-                "pending indefinitely if fractions are unequal"
+                f"a GPU has room for {counted(TICKS // to_ticks(self.gpus), 'worker')} of this size, and a trial can "
+                "stay pending indefinitely if fractions are unequal"
             )
         return reasons
 

@@ -68,8 +68,8 @@ class MixedPolicy(ResourcePolicy):
             )
         if any(isinstance(each, GpuMemoryPolicy) and each.profile is not None for each in with_inner(self.policies)):
             raise InvalidResourcesError(
-                "MixedPolicy cannot contain a GpuMemoryPolicy with a profile, because any config can run in each of "
-                "its slots. Set gpu_memory to the need of the largest config instead"
+                "MixedPolicy cannot contain a GpuMemoryPolicy with a profile, because each slot of a MixedPolicy must "
+                "fit any config. Set gpu_memory to the need of the largest config instead"
             )
         return self
 
@@ -131,7 +131,7 @@ class _PolicySlots(NamedTuple):
     Attributes:
         policy: The policy.
         plan: The policy's plan on the remaining capacity.
-        slots: The slot types of the plan that fit. At least one of them fits.
+        slots: The slot types of the plan that fit. There is at least one.
         without_place: A sentence for each slot type of the plan that does not fit.
         filled: The placed slots of the last type.
     """
