@@ -484,7 +484,7 @@ def _spread(groups: Iterable[_Run], wanted: int) -> list[_Run]:
 
 
 def _with_workers(groups: Sequence[_Run], wanted: int, size: int) -> list[_Run]:
-    """Return the nodes for trials with ``size`` workers each, starting with trials that fit on one node."""
+    """Return the nodes for ``wanted`` trials of ``size`` workers each, starting with trials that fit on one node."""
     runs = [run.times(size) for run in _spread((_Run(one, nodes, fit // size) for one, nodes, fit in groups), wanted)]
     if missing := wanted * size - _total(runs):
         runs += _spread((_Run(one, nodes, fit % size) for one, nodes, fit in groups), missing)
@@ -537,5 +537,5 @@ def _without(resources: Resources, names: Iterable[str]) -> Resources | None:
 
 
 def _share(slot: TrialSlot, resource: str) -> int:
-    """Return the fraction of a device that a worker reserves, in ticks. Whole devices count as one device."""
+    """Return the fraction of a device that a worker reserves, in ticks. For whole devices, the result is one device."""
     return min(TICKS, slot.worker.ticks[resource])

@@ -61,9 +61,9 @@ class AcceleratorPolicy(WorkersPolicy):
         resource: Ray's name of the devices, such as ``"TPU"``.
         amount: The number of devices of each worker. Some device families allow only certain numbers. If Ray can split
             devices of the family, a fraction below 1 is rounded up to 1/2, 1/3, 1/4 and so on.
-        cpus: The number of CPUs of each worker. ``None`` divides the CPUs of a node equally among its device slots. If
-            all trials must get the same amounts, the node with the fewest CPUs per slot determines the number. Nodes
-            without CPUs are not used, unless no node has CPUs.
+        cpus: The number of CPUs of each worker. If ``None``, the CPUs of a node are divided equally among its device
+            slots. If all trials must get the same amounts, the node with the fewest CPUs per slot determines the
+            number. Nodes without CPUs are not used, unless no node has CPUs.
         accelerator_type: The device type to use, such as ``"TPU-V6E"``, or ``None`` for any type.
         topology: The topology of the whole TPU slices that each trial reserves, such as ``"4x4"``. It requires an
             ``accelerator_type``.

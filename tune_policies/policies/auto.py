@@ -26,8 +26,8 @@ class AutoPolicy(WorkersPolicy):
         gpu_memory: The total GPU memory that one worker needs: bytes, a string such as ``"6GiB"``, or ``None`` if
             unknown.
         profile: The measured GPU memory of each config, or ``None``.
-        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. ``None`` reserves the
-            host memory that the profile contains, if any.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. If ``None``, workers
+            reserve the host memory that the profile contains, if any.
 
     Raises:
         InvalidResourcesError: A field is invalid, or both ``gpu_memory`` and ``profile`` are set.

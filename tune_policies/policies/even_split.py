@@ -41,8 +41,9 @@ class EvenSplitPolicy(WorkersPolicy):
         num_trials: The number of trials in the experiment.
         min_cpus: The minimum number of CPUs of each worker.
         min_gpus: The minimum number of GPUs of each worker. With 0, trials use no GPU.
-        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. ``None`` reserves
-            no host memory. The policy does not increase this amount, because Ray does not enforce it as a limit.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. If ``None``, workers
+            reserve no host memory. The policy does not increase this amount, because Ray does not enforce it as a
+            limit.
 
     Raises:
         InvalidResourcesError: A field is invalid, or neither CPUs nor GPUs are requested.

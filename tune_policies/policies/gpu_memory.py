@@ -80,8 +80,8 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         profile: The measured GPU memory of each config.
         headroom: The memory that a worker gets in addition to its measured need, as a fraction of this need: 0.1 adds a
             tenth.
-        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. ``None`` reserves the
-            host memory that the profile contains, if any.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. If ``None``, workers
+            reserve the host memory that the profile contains, if any.
         max_trials_per_gpu: The maximum number of workers on a GPU, even if its memory has room for more.
 
     Raises:

@@ -63,9 +63,9 @@ class GpuTypesPolicy(WorkersPolicy):
     """A policy for GPUs. If several device types are set, it uses the first type with room for ``min_trials`` trials.
 
     Attributes:
-        cpus: The number of CPUs of each worker. ``None`` divides the CPUs of a node equally among its GPU slots. If all
-            trials must get the same resources, the node with the fewest CPUs per slot determines the number. Nodes
-            without CPUs are not used, unless no node has CPUs.
+        cpus: The number of CPUs of each worker. If ``None``, the CPUs of a node are divided equally among its GPU
+            slots. If all trials must get the same resources, the node with the fewest CPUs per slot determines the
+            number. Nodes without CPUs are not used, unless no node has CPUs.
         accelerator_type: The device type to use, such as ``"A100"``, or ``None`` for any type. If several are set,
             such as ``("H100", "A100")``, the policy uses the first type with room for ``min_trials`` trials.
         min_trials: The minimum number of concurrent trials. If fewer trials fit, the policy tries the next type.

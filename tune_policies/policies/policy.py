@@ -220,8 +220,8 @@ class WorkersPolicy(ResourcePolicy):
     """A policy that decides which resources each worker of a trial reserves.
 
     Attributes:
-        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. ``None`` reserves
-            no host memory.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. If ``None``, workers
+            reserve no host memory.
         num_workers: The number of Train workers in a trial, or 0 if the trial itself trains. With ``(2, 8)``, a trial
             has 2 to 8 workers, depending on the free resources.
     """

@@ -1,6 +1,6 @@
 """Defines the guarantees ("promises") that every policy must keep, and the function that checks them.
 
-Most promises are about one cluster and the plan or error of the policy for it. The check of a promise is a function
+Most promises concern one cluster, and the policy's plan or error for it. The check of a promise is a function
 that returns a description of the violation, or an empty string.
 """
 
@@ -39,7 +39,7 @@ _MOST_PLACED: Final = 500
 class Promise(Enum):
     """A promise that every policy must keep. The value of a member describes the promise."""
 
-    IS_A_VALUE = "a policy is frozen, and equal after conversion to and from JSON, plain data and pickle"
+    IS_A_VALUE = "a policy is frozen, and is equal after conversion to and from JSON, plain data and pickle"
     RAISES_INFEASIBLE_ALONE = "plan() returns a TrialPlan, or raises InfeasibleRequestError and nothing else"
     IS_PURE = "plan() returns the same result each time, changes nothing, and does no I/O"
     IGNORES_ORDER = "the order of the nodes does not matter"
@@ -202,7 +202,7 @@ def _is_no_value(policy: ResourcePolicy) -> str:
         return f"the kind of the policy is {data.get('kind')!r}, not the name of its class"
     others: Mapping[str, Callable[[], ResourcePolicy]] = {
         "from_json(to_json())": lambda: type(policy).from_json(policy.to_json()),
-        "build_policy with the data of its JSON": lambda: build_policy(data),
+        "build_policy(json.loads(to_json()))": lambda: build_policy(data),
         "build_policy(model_dump())": lambda: build_policy(policy.model_dump()),
         "pickle": lambda: pickle.loads(pickle.dumps(policy)),  # noqa: S301 - just written
     }
