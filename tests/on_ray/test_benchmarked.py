@@ -71,7 +71,7 @@ def test_a_cluster_with_a_different_cpu_than_the_measured_one_is_rejected(capaci
         pytest.skip("the CPU model of this machine cannot be read")
 
     with pytest.raises(
-        InfeasibleRequestError, match="this one was measured on a CPU: short of a decision for this CPU"
+        InfeasibleRequestError, match="the policy's decision was measured on a CPU: short of a decision for this CPU"
     ):
         policy_of(accept_other_hardware=False).plan(capacity)
 

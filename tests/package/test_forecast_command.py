@@ -64,7 +64,7 @@ def test_a_forecast_shows_minimum_maximum_and_price(plan):
         "at the minimum (1 gpu node, 1.50 USD an hour): 4 trials at once, limited by GPU",
         "at the maximum (4 gpu nodes, 6.00 USD an hour): 16 trials at once, limited by GPU",
         "  each trial: 2 CPUs, 0.25 GPU",
-        "  - planned with nodes that can be added: up to 3 gpu",
+        "  - the plan may use nodes that the autoscaler can add: up to 3 gpu",
         "  - GPU memory was not read on every node, so the memory of a fraction is unknown",
         "6 trials at once need 2 gpu nodes, 3.00 USD an hour",
         "caution: the price does not include the head, because the catalog has no price for it",

@@ -121,13 +121,13 @@ def test_the_plan_explains_devices_by_size_and_the_measured_range():
     reasons = policy().plan(CLUSTER).reasons
 
     assert reasons[:4] == (
-        "mlp, below batch_size 64: on the CPU, because a trial is not measurably faster on a GPU",
-        "mlp, from batch_size 64 on: on the GPU, because a trial is measurably faster on a GPU",
-        "measured from batch_size 16 to 256: other sizes use the nearest measured size",
-        "measured on 2026-06-01",
+        "trials of mlp below batch_size 64 run on the CPU, because a trial is not measurably faster on a GPU",
+        "trials of mlp from batch_size 64 on run on the GPU, because a trial is measurably faster on a GPU",
+        "batch_size was measured from 16 to 256; smaller and larger values use the nearest measured value",
+        "the decision was measured on 2026-06-01",
     )
-    assert "on the GPU: 2 CPUs, 1 GPU per trial, as requested" not in reasons
-    assert "on the CPU: 2 CPUs per trial, as requested, and no GPU" in reasons
+    assert "on the GPU: each trial reserves 2 CPUs, 1 GPU, as requested" not in reasons
+    assert "on the CPU: each trial reserves 2 CPUs, as requested, and no GPU" in reasons
 
 
 @pytest.mark.parametrize(
@@ -135,11 +135,11 @@ def test_the_plan_explains_devices_by_size_and_the_measured_range():
     [
         (
             {"cpu": CpuPolicy(cpus=4)},
-            "the CPU was measured with 2 threads, but a trial reserves 4 CPUs: trials may be slower",
+            "the CPU was measured with 2 threads, but a trial reserves 4 CPUs, so trials may be slower",
         ),
         (
             {"gpu": GpuPolicy(gpus=0.5, cpus=2)},
-            "measured with a whole GPU, but a trial now has a fraction: other trials",
+            "the decision was measured with a whole GPU per trial, but trials now get GPU fractions",
         ),
         ({}, ""),
     ],
@@ -164,7 +164,9 @@ def test_all_trials_run_on_the_only_device_with_room(fields, cluster, where):
     plan = policy(**fields).plan(cluster)
 
     assert (plan.by_config, device(plan)) == (None, where)
-    assert plan.reasons[0].startswith(f"all trials run on the {where}, regardless of the decision: there is no ")
+    assert plan.reasons[0].startswith(
+        f"all trials run on the {where}, regardless of the decision, because there is no "
+    )
 
 
 def test_the_error_names_both_devices_if_neither_fits():
@@ -175,8 +177,14 @@ def test_the_error_names_both_devices_if_neither_fits():
 @pytest.mark.parametrize(
     ("decision", "message"),
     [
-        (a_decision("H100", cpu_model="a CPU"), "measured on A100, but this one was measured on H100: short of"),
-        (a_decision("A100", cpu_model="another"), "measured on a CPU, but this one was measured on another: short of"),
+        (
+            a_decision("H100", cpu_model="a CPU"),
+            "measured on A100, but the policy's decision was measured on H100: short of",
+        ),
+        (
+            a_decision("A100", cpu_model="another"),
+            "measured on a CPU, but the policy's decision was measured on another: short of",
+        ),
     ],
     ids=["GPU", "CPU"],
 )
@@ -185,7 +193,7 @@ def test_a_decision_from_other_hardware_is_rejected_unless_accepted(decision, me
         policy(decision).plan(CLUSTER)
 
     plan = policy(decision, accept_other_hardware=True).plan(CLUSTER)
-    assert any(", and used on a" in reason.lower() for reason in plan.reasons)
+    assert any(", and is used on a" in reason.lower() for reason in plan.reasons)
 
 
 def test_unused_nodes_may_have_other_hardware_than_the_measured_hardware():
@@ -212,7 +220,7 @@ def test_a_decision_is_rejected_if_it_is_too_old_at_the_date_of_the_capacity(is_
     later = CLUSTER.model_copy(update={"read_at": read_at})
 
     with pytest.raises(
-        InfeasibleRequestError, match="at most 90 days old, but this one was measured on 2026-06-01, 91"
+        InfeasibleRequestError, match="at most 90 days old, but the policy's decision was measured on 2026-06-01, 91"
     ):
         policy().plan(later)
     assert policy(max_age_days=91).plan(later) == policy(max_age_days=None).plan(later)
@@ -251,11 +259,11 @@ def test_one_of_several_workloads_must_be_chosen():
     ("fields", "message"),
     [
         ({"workload": "mpl"}, r"the decision has no workload 'mpl'; did you mean 'mlp'\? \(available: mlp\)"),
-        ({"objective": "cost"}, "objective='cost' needs a decision with prices"),
+        ({"objective": "cost"}, "objective='cost' requires a decision with prices"),
         ({"max_age_days": 0}, "max_age_days: .* greater than 0"),
-        ({"gpu": MixedPolicy(GPU, CPU)}, "which a MixedPolicy does not"),
-        ({"gpu": GpuMemoryPolicy(profile=PROFILE)}, "which a GpuMemoryPolicy with a profile does not"),
-        ({"cpu": AutoscalingPolicy(CPU)}, "wrap BenchmarkedPolicy in AutoscalingPolicy"),
+        ({"gpu": MixedPolicy(GPU, CPU)}, "but a MixedPolicy does not"),
+        ({"gpu": GpuMemoryPolicy(profile=PROFILE)}, "but a GpuMemoryPolicy with a profile does not"),
+        ({"cpu": AutoscalingPolicy(CPU)}, "Wrap the BenchmarkedPolicy in the AutoscalingPolicy"),
     ],
 )
 def test_a_wrong_field_is_explained(fields, message):

@@ -110,7 +110,7 @@ def test_the_plan_explains_measurements_formula_and_the_fraction_of_each_config(
 
     assert "  at most 4 with 1 CPU, 0.25 GPU, 20 GiB of GPU memory" in lines
     assert (
-        "  - 3 configs measured, 2 GiB to 16 GiB: each trial gets the memory that its config needs and 10% more"
+        "  - 3 configs measured need 2 GiB to 16 GiB; each trial gets the memory that its config needs plus 10%"
         in lines
     )
     assert "  - {'batch': 16}: 4 GiB, so 0.0555 GPU" in lines
@@ -122,7 +122,7 @@ def test_workers_that_must_share_the_largest_gpu_get_equal_fractions():
 
     assert plan.slot_for({"net": "resnet"}).per_worker.gpus == 0.5
     assert (
-        "a config without a measurement or formula gets 0.5 GPU per worker, the largest fraction that is possible"
+        "a config without a measurement or formula gets 0.5 GPU per worker, the largest possible fraction"
         in plan.reasons
     )
     with pytest.raises(InfeasibleRequestError, match="each of its 2 workers gets at most 40 GiB of a GPU"):
@@ -143,7 +143,7 @@ def test_a_config_that_ran_out_of_memory_is_infeasible_and_other_configs_are_not
     plan = GpuMemoryPolicy(profile=profile).plan(ONE_GPU)
 
     assert gpus_for(plan, batch=8) == 0.0277
-    assert "1 config not counted because of out-of-memory errors on a GPU of 80 GiB" in plan.explain()
+    assert "the slot sizes do not depend on 1 config that ran out of memory on a GPU of 80 GiB" in plan.explain()
     with pytest.raises(InfeasibleRequestError, match="more than 80 GiB of GPU memory"):
         plan.slot_for({"batch": 99})
 
@@ -163,7 +163,7 @@ def test_small_configs_use_gpus_that_are_too_small_for_the_largest_config():
 
 @pytest.mark.parametrize("fields", [{}, {"gpu_memory": "6GiB", "profile": PROFILE}], ids=["neither", "both"])
 def test_either_an_amount_or_a_profile_is_required(fields):
-    with pytest.raises(InvalidResourcesError, match="GpuMemoryPolicy needs either gpu_memory"):
+    with pytest.raises(InvalidResourcesError, match="GpuMemoryPolicy requires either gpu_memory"):
         GpuMemoryPolicy(**fields)
 
 

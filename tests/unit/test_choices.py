@@ -154,7 +154,7 @@ def test_without_known_node_types_the_policy_determines_the_request(policy, bund
 
 
 def test_a_request_that_no_node_could_satisfy_is_infeasible():
-    with pytest.raises(InfeasibleRequestError, match="reserved for others"):
+    with pytest.raises(InfeasibleRequestError, match="reserved for other programs"):
         needs(ReservingPolicy(CpuPolicy(), gpus=2**20), UNKNOWN, 1)
 
 

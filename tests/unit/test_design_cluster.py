@@ -481,7 +481,7 @@ def test_the_explanation_of_a_design_has_its_nodes_price_and_reasons():
         "at most 11.20 USD an hour, without the head, whose price is unknown",
         "  - 64 trials on 16 l4 nodes: the cheapest choice with room for them",
         "  - a trial hour costs 0.175 on l4, 0.25 on l4-4, if all slots of the nodes are in use",
-        "  - 5.6 GiB of GPU memory per trial: its fraction of the smallest GPU that the plan uses",
+        "  - 5.6 GiB of GPU memory per trial, based on the smallest GPU that the plan uses",
     ]
 
 

@@ -88,7 +88,7 @@ def test_with_several_slot_types_trials_do_not_grow_and_the_plan_explains_it(cap
 
     assert len(plan.slots) == 2
     assert [slot.is_elastic for slot in plan.slots] == [False, False]
-    assert "each trial keeps its fewest workers" in plan.explain()
+    assert "each trial stays at its minimum number of workers" in plan.explain()
 
 
 def test_resources_for_growth_are_idle_with_this_reason():
@@ -104,7 +104,7 @@ def test_resources_for_growth_are_idle_with_this_reason():
 
 
 def test_a_slot_whose_maximum_of_workers_is_below_its_minimum_is_rejected():
-    with pytest.raises(InvalidResourcesError, match="max_workers=1 must be at least num_workers="):
+    with pytest.raises(InvalidResourcesError, match="max_workers=1 is not valid with num_workers="):
         TrialSlot(
             trial=Resources(memory_bytes=1),
             max_concurrent_trials=1,

@@ -104,9 +104,9 @@ def test_the_error_contains_the_amounts_and_the_number_of_trials_that_would_run(
 
     assert isinstance(error, InfeasibleRequestError)
     assert str(error) == (
-        "one trial needs 2 workers, each with 1 CPU, but other reservations leave room for 0 (node a: 4 CPUs - "
-        "4 CPUs reserved by 4 waiting drivers = 0 CPUs): short of CPU. Pass max_concurrent_trials=2 to Tune (for a "
-        "policy, it is plan.max_concurrent_trials), reserve no CPU or GPU for drivers, or add nodes."
+        "one trial needs 2 workers, each with 1 CPU, but other reservations leave room for 0 workers (node a: 4 CPUs - "
+        "4 CPUs reserved by 4 waiting drivers = 0 CPUs): short of CPU. Pass max_concurrent_trials=2 to Tune (with a "
+        "policy, use plan.max_concurrent_trials), reserve no CPU or GPU for drivers, or add nodes."
     )
 
 
@@ -116,9 +116,9 @@ SERVER = Reservation(node_id="a", amounts={"CPU": CPU}, holder="actor Server")
 @pytest.mark.parametrize(
     ("needs", "share", "permanent", "hint"),
     [
-        (gang(2), driver(), (), "Reserve less for the driver, as a policy does"),
-        (gang(3), (), (), "Request num_workers=2, or add nodes: the workers would not start even if"),
-        (gang(1, cpus=3), (), (), "Request less for each worker, or add nodes: the workers would not start even if"),
+        (gang(2), driver(), (), "Reserve less for the driver, for example with run or tuner"),
+        (gang(3), (), (), "Request num_workers=2, or add nodes, because the workers would not start"),
+        (gang(1, cpus=3), (), (), "Request less for each worker, or add nodes, because the workers would not start"),
         (gang(2), (), (SERVER,), "Stop other programs"),
     ],
 )

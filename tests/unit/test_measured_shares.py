@@ -90,7 +90,7 @@ def test_on_another_gpu_model_the_safe_default_is_used(gpu_model):
     plan = planned(measured(8, 64 * MIB, 500 * MIB, gpu_model=gpu_model))
 
     assert plan.slots[0].gpu_overhead_bytes == int(0.85 * GIB)
-    reason = "measured on T4, planned for A100, on which trials may need more or less; the overhead outside allocators"
+    reason = "measured on T4, but trials may need more or less GPU memory on A100; the plan assumes"
     assert (reason in plan.explain()) == bool(gpu_model)
 
 

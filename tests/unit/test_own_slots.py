@@ -114,7 +114,7 @@ def test_a_few_small_nodes_do_not_determine_the_slots_of_train_workers():
     plan = GpuPolicy(num_workers=2).plan(LARGE_AND_SMALL)
 
     assert plan.common_slot.per_worker.cpus == 12
-    assert any(reason.startswith("1 node with GPU not used, with too few CPUs") for reason in plan.reasons)
+    assert any(reason.startswith("1 node with GPU is not used, because it has too few CPUs") for reason in plan.reasons)
 
 
 def test_small_nodes_determine_the_cpus_of_workers_if_a_trial_needs_them():

@@ -64,9 +64,9 @@ def test_the_explanation_has_the_trials_at_once_their_resources_the_limit_and_th
     assert text.splitlines() == [
         "6 trials at once, limited by GPU",
         "  each trial: 2 CPUs, 0.5 GPU",
-        "  - 0.4 GPU became 0.5: 2 such workers fit on a GPU, and with unequal fractions a trial can stay pending "
-        "indefinitely",
-        "  - 2 CPUs per trial: 16 CPUs ÷ 6 GPU slots, rounded down; set cpus= to change",
+        "  - 0.4 GPU is rounded up to 0.5, because a GPU has room for 2 workers of this size, and a trial can stay "
+        "pending indefinitely if fractions are unequal",
+        "  - 2 CPUs per trial: 16 CPUs ÷ 6 GPU slots, rounded down; set cpus= to change this number",
         "  - GPU memory was not read on every node, so the memory of a fraction is unknown",
     ]
 

@@ -56,7 +56,7 @@ def test_an_even_split_needs_the_fewest_rounds_and_leaves_no_slot_of_its_size_id
 def follow(policy, suggestion):
     """Return the policy with the suggested change, or ``None`` if it suggests no value for a field."""
     if isinstance(policy, GpuMemoryPolicy):
-        found = re.match(r"Request at most (\S+), or add a larger GPU", suggestion)
+        found = re.match(r"Request at most (\S+) of GPU memory, or add a larger GPU", suggestion)
         return build_policy({**policy.model_dump(), "gpu_memory": found[1]}) if found else None
     if found := re.match(r"Set num_workers=(\d+)", suggestion):
         return policy.model_copy(update={"num_workers": int(found[1])})

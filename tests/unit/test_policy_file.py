@@ -82,7 +82,7 @@ def test_a_policy_is_loaded_from_its_file(path, text, policy):
         ("- GpuPolicy", "a policy must be a mapping with a 'kind', got a list"),
         ("GpuPolicy", "a policy must be a mapping with a 'kind', got a string"),
         ("", "a policy must be a mapping with a 'kind', got nothing"),
-        ("gpus: 1", "a policy needs a 'kind' (known: AcceleratorPolicy, "),
+        ("gpus: 1", "a policy requires a 'kind' (known: AcceleratorPolicy, "),
         ("kind: GpuPolcy", "unknown kind 'GpuPolcy'; did you mean 'GpuPolicy'?"),
         ("kind: 7", "unknown kind 7"),
         ("kind: GpuPolicy\ngpu: 1", "unknown field 'gpu'; did you mean 'gpus'? (GpuPolicy has gpus,"),
@@ -125,8 +125,8 @@ def test_a_file_that_cannot_be_read_raises_an_error(tmp_path, name):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: CpuPolicy.from_dict({"kind": "GpuPolicy"}), "this is a GpuPolicy, not a CpuPolicy"),
-        (lambda: CpuPolicy.from_json("{"), "CpuPolicy: this is not JSON"),
+        (lambda: CpuPolicy.from_dict({"kind": "GpuPolicy"}), "the data describes a GpuPolicy, not a CpuPolicy"),
+        (lambda: CpuPolicy.from_json("{"), "CpuPolicy: the text is not JSON"),
         (lambda: build_policy({"kind": "CpuPolicy", "flavour": 1}), r"unknown field 'flavour' \(CpuPolicy has cpus, "),
     ],
     ids=["another kind", "not JSON", "an unknown field"],
@@ -160,7 +160,7 @@ def test_policies_may_be_nested_32_deep():
     ids=["data", "JSON", "Python"],
 )
 def test_policies_that_are_nested_deeper_are_rejected(build, depth):
-    with pytest.raises(InvalidResourcesError, match="more than 32 policies are nested"):
+    with pytest.raises(InvalidResourcesError, match="policies are nested more than 32 levels deep"):
         build(nested(depth))
 
 
@@ -186,7 +186,7 @@ def test_no_class_can_have_the_name_of_another_policy(name, base):
     defined("PolicyOfALibrary", ResourcePolicy)
     before = policies_by_kind()
 
-    with pytest.raises(InvalidResourcesError, match=rf"another_library\.{name} has the name of another policy"):
+    with pytest.raises(InvalidResourcesError, match=rf"another_library\.{name} has the same name as the policy"):
         defined(name, base, "another_library")
     assert policies_by_kind() == before
     assert GpuPolicy() | CpuPolicy() == FirstFeasiblePolicy(GpuPolicy(), CpuPolicy())
@@ -199,7 +199,7 @@ def test_a_builtin_policy_that_the_program_has_not_imported_keeps_its_name():
 
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (
-        "__main__.MixedPolicy has the name of another policy, tune_policies.policies.mixed.MixedPolicy" in ended.stderr
+        "__main__.MixedPolicy has the same name as the policy tune_policies.policies.mixed.MixedPolicy" in ended.stderr
     )
 
 

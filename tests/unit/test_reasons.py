@@ -33,17 +33,17 @@ QUOTA = of(*(gpu_node(name, gpus=0, cpus=4).model_copy(update={"usable_cpus": 2}
 # fmt: off
 REASONS = {
     "a GPU node without CPUs":
-        (WITHOUT_CPUS, GPU, "1 node with GPU not used, without CPUs: to use them too, set cpus=0"),
+        (WITHOUT_CPUS, GPU, "1 node with GPU is not used, because it has no CPUs; set cpus=0 to use all nodes"),
     "a node with other devices and without CPUs":
-        (WITHOUT_CPUS, AcceleratorPolicy(resource="GPU"), "1 node with GPU not used, without CPUs"),
+        (WITHOUT_CPUS, AcceleratorPolicy(resource="GPU"), "1 node with GPU is not used, because it has no CPUs"),
     "more trials than a plan counts": (nodes((10**11, 0)), CpuPolicy(cpus=0.0001), "1e+15 trials would fit, but"),
-    "CPUs divided": (nodes((8, 4)), GPU, "2 CPUs per trial: 8 CPUs ÷ 4 GPU slots; set cpus= to change"),
-    "CPUs rounded": (nodes((9, 4)), GPU, "2 CPUs per trial: 9 CPUs ÷ 4 GPU slots, rounded down; set cpus= to change"),
+    "CPUs divided": (nodes((8, 4)), GPU, "2 CPUs per trial: 8 CPUs ÷ 4 GPU slots; set cpus= to change this"),
+    "CPUs rounded": (nodes((9, 4)), GPU, "2 CPUs per trial: 9 CPUs ÷ 4 GPU slots, rounded down; set cpus= to"),
     "the fewest CPUs":
         (nodes((8, 4), (4, 4)), GpuPolicy(same_for_all=True), "4 GPU slots, on the node with the fewest"),
-    "an even split": (nodes((8, 0)), EvenSplitPolicy(num_trials=8), "the cluster divided among 8 trials: 1 CPU per"),
+    "an even split": (nodes((8, 0)), EvenSplitPolicy(num_trials=8), "the cluster is divided among 8 trials: 1 CPU per"),
     "rounds": (nodes((8, 0)), EvenSplitPolicy(num_trials=27),
-              "8 fit at once, with 1 CPU per trial, which takes 4 rounds; 7 at once also take 4 rounds"),
+              "with 1 CPU per trial, 8 concurrent trials would fit and need 4 rounds; 7 concurrent trials"),
     "an earlier choice":
         (nodes((4, 0)), GPU | CPU, "skipped GpuPolicy: one trial needs 1 GPU, but the largest node has"),
     "a choice with too few trials":
@@ -59,7 +59,8 @@ REASONS = {
     "too small":
         (SEVERAL, GpuMemoryPolicy(gpu_memory="30GiB"), "their memory is too small or unknown: 2 L4 (22 GiB)"),
     "another type":
-        (of(A100_80, gpu_node("b", accelerator_type="M3-Max")), SIX_GIB, "not used, because only A100 is used: 1 M3"),
+        (of(A100_80, gpu_node("b", accelerator_type="M3-Max")), SIX_GIB,
+         "some GPUs are not used because the plan uses only A100: 1 M3"),
     "too few CPUs":
         (of(gpu_node("a", gpu_memory_gib=80), gpu_node("b", cpus=2, gpu_memory_gib=8), gpu_node("c", cpus=2)),
                      GpuMemoryPolicy(gpu_memory="6GiB", cpus=8),
@@ -75,30 +76,32 @@ REASONS = {
         (ClusterCapacity(nodes=(gpu_node("a"),), draining=(gpu_node("b"),)), CPU, "not use 1 draining node"),
     "a quota": (QUOTA, ReservingPolicy(CPU, cpus=1), "Ray counts 4 CPUs per node on 2 nodes, but"),
     "an unknown node":
-        (nodes((2, 0)), SelectingPolicy(CPU, exclude_nodes=("10.0.0.9",)), "the ID or address '10.0.0.9'"),
+        (nodes((2, 0)), SelectingPolicy(CPU, exclude_nodes=("10.0.0.9",)), "exclude_nodes contains '10.0.0.9', but no"),
     "an unknown head node": (nodes((2, 0)), SelectingPolicy(CPU, exclude_head=True), "the head node is unknown"),
     "a rounded fraction": (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3),
-                        "0.3 NPU became 0.3333: 3 such workers fit on a device"),
+                        "0.3 NPU is rounded up to 0.3333, because a device has room for 3 workers of this size"),
     "no limit on an NPU":
-        (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3), "nothing limits a worker"),
+        (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3),
+                       "the NPU memory of a worker is not limited to its fraction"),
     "reserved GPU memory":
-        (of(A100_80), ReservingPolicy(HALF, gpu_memory="4GiB"), "4 GiB of each GPU reserved for others"),
-    "fractions next to a free GPU": (nodes((8, 1), (8, 1)), ReservingPolicy(HALF, gpus=1), "maybe not as whole GPUs"),
+        (of(A100_80), ReservingPolicy(HALF, gpu_memory="4GiB"), "4 GiB of memory is reserved on each GPU"),
+    "fractions next to a free GPU": (nodes((8, 1), (8, 1)), ReservingPolicy(HALF, gpus=1), "but possibly not as whole"),
     "a whole GPU has no limit":
         (nodes((8, 1)), ReservingPolicy(GPU, gpu_memory="1GiB"), "a trial with a whole GPU has no"),
     "unknown host memory": (UNKNOWN, ReservingPolicy(HALF, memory="1GiB"), "host memory of some nodes is unknown"),
     "unknown GPU memory": (UNKNOWN, ReservingPolicy(HALF, gpu_memory="1GiB"), "GPU memory of some nodes is unknown"),
     "resources in use by others":
-        (in_use(Resources(cpus=2, gpus=1)), FreeCapacityPolicy(GPU), "2 CPUs, 1 GPU in use by others"),
+        (in_use(Resources(cpus=2, gpus=1)), FreeCapacityPolicy(GPU), "resources already in use: 2 CPUs, 1 GPU"),
     "nodes that can be added": (growing(SMALL, LARGE, most=5), AutoscalingPolicy(GPU, max_nodes_to_add=1),
-                                "planned with nodes that can be added: up to 2 large, 4 small, at most 1 together"),
+                                "nodes that the autoscaler can add: up to 2 large, 4 small, at most 1 in total"),
     "unknown types of nodes": (nodes((8, 0)).model_copy(update={"node_types": None}), AutoscalingPolicy(CPU),
                                "the node types of the autoscaler are unknown, so the plan adds no nodes"),
     "no remaining resources for a slot type":
-        (nodes((8, 2)), MixedPolicy(QUARTERS, CpuPolicy(cpus=2)), "no slots of CpuPolicy in addition"),
+        (nodes((8, 2)), MixedPolicy(QUARTERS, CpuPolicy(cpus=2)), "CpuPolicy has no slots next to"),
     "different fractions of two slot types": (nodes((16, 2)), MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 1), QUARTERS),
                             "earlier policies split the same GPUs into different fractions"),
-    "a cap": (nodes((16, 2)), CappedPolicy(QUARTERS, 4), "8 trials would fit, but max_concurrent_trials=4 limits them"),
+    "a cap": (nodes((16, 2)), CappedPolicy(QUARTERS, 4),
+              "8 trials would fit, but max_concurrent_trials limits the number to 4"),
 }
 # fmt: on
 
@@ -130,8 +133,8 @@ def test_reasons_about_nodes_appear_once_and_other_reasons_with_their_policy():
         "  4 with 1 CPU, 0.25 GPU (speed 10)",
         "  6 with 2 CPUs (speed 1)",
         "  - CappedPolicy: GPU memory was not read on every node, so the memory of a fraction is unknown",
-        "  - CappedPolicy: 8 trials would fit, but max_concurrent_trials=4 limits them",
-        "  - CpuPolicy: 2 CPUs per trial, as requested, and no GPU",
+        "  - CappedPolicy: 8 trials would fit, but max_concurrent_trials limits the number to 4",
+        "  - CpuPolicy: each trial reserves 2 CPUs, as requested, and no GPU",
         "  - the plan does not use 1 draining node",
     ]
 

@@ -62,7 +62,7 @@ def test_a_slice_with_a_host_in_use_is_not_used(first):
     plan = MixedPolicy(CappedPolicy(first, 1), policy()).plan(ClusterCapacity.of(*A, *B))
 
     assert (plan.max_concurrent_trials, plan.common_slot.topology) == (1, None)
-    assert "Put the policy of the slices first." in plan.reasons[0]
+    assert "Put the policy for TPU slices first." in plan.reasons[0]
 
 
 def test_slots_on_other_hosts_do_not_affect_slices():
@@ -87,7 +87,7 @@ def test_the_cpus_of_a_host_are_divided_among_its_chips(cpus, each):
     plan = policy(amount=1, num_workers=8).plan(ClusterCapacity.of(*hosts))
 
     assert plan.worker.cpus == each
-    assert plan.reasons[0] == "1 whole 2x2x2 slice per trial, each with 8 workers of 1 TPU"
+    assert plan.reasons[0] == "each trial uses 1 whole 2x2x2 slice, with 8 workers of 1 TPU per slice"
 
 
 BROKEN = {
@@ -120,7 +120,7 @@ def test_a_broken_slice_is_not_used_and_is_reported(hosts, why):
     plan = policy(cpus=4).plan(ClusterCapacity.of(*A, *hosts))
 
     assert plan.max_concurrent_trials == 1
-    assert f"slice 'b' not used: {why}" in plan.reasons
+    assert f"slice 'b' is not used: {why}" in plan.reasons
 
 
 def test_a_slice_of_one_host_may_have_any_name():
@@ -152,22 +152,25 @@ def test_another_topology_of_the_same_pod_type_is_not_counted_but_is_reported():
     plan = policy(accelerator_type="TPU-V6E", topology="4x4", num_workers=4).plan(ClusterCapacity.of(*hosts))
 
     assert plan.max_concurrent_trials == 1
-    assert "Ray Train selects a slice by its pod type v6e-16, so a trial may get 2x8 instead" in plan.reasons
+    assert (
+        "Ray Train selects a slice by its pod type v6e-16, so a trial may get a slice with topology 2x8 instead"
+        in plan.reasons
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_workers": 0}, "num_workers=0 does not fill whole slices: .* so 2 workers .* Set num_workers=2$"),
+        ({"num_workers": 0}, "num_workers=0 does not fill whole slices, .* for 2 workers .* Set num_workers=2$"),
         ({"num_workers": 3}, "Set num_workers=2 or 4$"),
         ({"topology": "2x2"}, "Ray supports no TPU-V4 slices of topology '2x2'; did you mean '2x2x"),
         ({"topology": "banana"}, "Ray supports no TPU-V4 slices of topology 'banana'. Use one of 2x2x1, 2x2x2, 2x2x4,"),
         (
             {"amount": 8, "topology": "2x2x1"},
-            "amount=8 of TPU does not divide the 4 chips of a 2x2x1 slice: set amount=4",
+            "amount=8 of TPU does not evenly divide the 4 chips of a 2x2x1 slice. Set amount=4",
         ),
-        ({"num_workers": (2, 4)}, "a trial has whole slices and cannot grow, so set one number"),
-        ({"cpus": 0}, "cpus=0 is not valid on TPU slices, where Ray Train then reserves a whole CPU"),
+        ({"num_workers": (2, 4)}, "cannot change the number of workers on a slice. Set a single number"),
+        ({"cpus": 0}, "cpus=0 is not valid for TPU slices, because Ray Train would reserve a whole CPU"),
     ],
 )
 def test_workers_that_cannot_fill_slices_are_rejected_at_construction(changes, message):
@@ -179,11 +182,11 @@ def test_workers_that_cannot_fill_slices_are_rejected_at_construction(changes, m
     ("changes", "hosts", "suggestion"),
     [
         ({"num_workers": 6}, [*A, *B], "Set num_workers=4, or add slices."),
-        ({"cpus": 9}, A, "Request less per worker, or add a slice of this topology, whose hosts have Ray's labels"),
+        ({"cpus": 9}, A, "Request fewer resources per worker, or add a 2x2x2 slice. Its hosts must have Ray's labels"),
         (
             {"topology": "2x2x4", "num_workers": 4},
             A,
-            "Set topology='2x2x2', which the cluster has, or add a slice of this topology.",
+            "Set topology='2x2x2', or add a 2x2x4 slice.",
         ),
     ],
 )

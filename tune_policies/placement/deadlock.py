@@ -2,8 +2,8 @@
 
 Ray starts the workers of a run as a gang: all of them or none. A run with started workers ends at some point and
 releases its resources, but a driver that waits for its workers keeps its reservation. So the waiting runs are simulated
-with the banker's algorithm: a run whose workers fit beside all reservations starts, ends, and releases its driver's
-resources. The runs that remain wait for each other, or for reservations that may never end.
+with the banker's algorithm. If the workers of a run fit beside all reservations, the run starts, ends, and releases its
+driver's resources. The runs that remain wait for each other, or for reservations that may never end.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from tune_policies.placement.packing import BundleGroup, Limit, RemainingNode
 from tune_policies.placement.scale_up import nodes_within_limits
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import Amounts, Count, format_ticks, ray_ticks
-from tune_policies.values.value import Value
+from tune_policies.values.value import Value, counted
 
 
 class NodeTotals(Value):
@@ -79,7 +79,7 @@ class ClusterOccupancy(Value):
     max_nodes_to_add: Count | None = None
 
     def remaining(self, holding: Iterable[WaitingRun]) -> dict[str, RemainingNode]:
-        """Return the free resources of each node beside the permanent reservations and drivers of ``holding``."""
+        """Return the resources of each node without the permanent reservations and the drivers of ``holding``."""
         nodes = {node.node_id: RemainingNode(node.amounts) for node in self.nodes}
         for each in (*self.permanent, *(each for run in holding for each in run.driver)):
             if each.node_id in nodes:
@@ -155,14 +155,14 @@ def deadlock_error(view: ClusterOccupancy, run: WaitingRun) -> InfeasibleRequest
     fits = most_workers(gang, view, nodes)
     return InfeasibleRequestError(
         _asked(gang),
-        f"other reservations leave room for {fits} ({'; '.join(shown) or 'there is no node'})",
+        f"other reservations leave room for {counted(fits, 'worker')} ({'; '.join(shown) or 'there are no nodes'})",
         _short_of(gang, view, nodes),
         _hint(view, stuck, gang, empty),
     )
 
 
 _SHOWN: Final = 4
-"""The maximum number of nodes that an error lists."""
+"""The maximum number of nodes, and of node types, that an error lists."""
 
 
 def _sum(node: NodeTotals, left: RemainingNode, holding: Iterable[Reservation], names: Sequence[str]) -> str:
@@ -222,14 +222,14 @@ def _short_of(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, Rem
 def _hint(view: ClusterOccupancy, stuck: Sequence[WaitingRun], gang: BundleGroup, empty: int) -> str:
     if empty < len(gang.bundles):
         fewer = f"Request num_workers={empty}" if empty else "Request less for each worker"
-        return f"{fewer}, or add nodes: the workers would not start even if nothing else ran."
+        return f"{fewer}, or add nodes, because the workers would not start even if nothing else ran."
     drivers = [run for run in stuck if run.driver]
     for at_once in range(len(drivers) - 1, 0, -1):
         if most_workers(gang, view, view.remaining(drivers[:at_once])) >= len(gang.bundles):
             return (
-                f"Pass max_concurrent_trials={at_once} to Tune (for a policy, it is plan.max_concurrent_trials), "
+                f"Pass max_concurrent_trials={at_once} to Tune (with a policy, use plan.max_concurrent_trials), "
                 "reserve no CPU or GPU for drivers, or add nodes."
             )
     if drivers:
-        return "Reserve less for the driver, as a policy does (run, tuner), request fewer workers, or add nodes."
+        return "Reserve less for the driver, for example with run or tuner, request fewer workers, or add nodes."
     return "Stop other programs, request fewer workers, or add nodes."

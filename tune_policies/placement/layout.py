@@ -1,10 +1,10 @@
 """Places the slots of a plan on nodes, and computes the remaining capacity for further slots.
 
 A plan with several slot types is only valid if every trial runs on the node for which it was planned. Otherwise, a CPU
-trial could use the CPUs of a free GPU slot, and no GPU trial could start there. So each slot is assigned to a node, and
-the slots of a node fit on it in any order. Ray may spread fractions of a device over all devices of a node, so if slots
-reserve fractions, no other slot type may use the devices of the node. Slots of several types can share a node if they
-reserve whole devices.
+trial could use the CPUs of a free GPU slot, and no GPU trial could start in that slot. So each slot is assigned to a
+node, and the slots of a node fit on it in any order. Ray may spread device fractions over all devices of a node.
+Therefore, if slots reserve fractions, no other slot type may use the devices of that node. Slots of several types can
+share a node if they reserve whole devices.
 
 Train could place all workers of a trial on one node with slots of other types. So a trial with Train workers is
 assigned a node for its driver and for each worker. A TPU slice cannot be assigned, because Train reserves any free
@@ -46,8 +46,8 @@ class Placement(Value):
         slot_type: The index of the slot type in the plan's ``slots``.
         node_id: Ray's identifier of the node of the trial or its Train driver, or ``None`` if a node has to be added.
         count: The number of slots.
-        worker_nodes: The nodes of each trial's Train workers, and the number of workers on each. It is empty without
-            Train workers, or if Train chooses the nodes.
+        worker_nodes: The nodes of each trial's Train workers, and the number of workers on each node. The tuple is
+            empty without Train workers, or if Train chooses the nodes.
     """
 
     slot_type: Count
@@ -74,16 +74,15 @@ class Layout(Value):
 def place_slots(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
     """Place the slots on nodes, and return the layout.
 
-    If the capacity is the one used for planning, all slots are placed. On another capacity, as many slots
-    as fit are placed, in the order of the types. Slots that do not fit on the alive nodes are placed on nodes that can
-    be added.
+    On the capacity that was used for planning, all slots are placed. On another capacity, as many slots as fit are
+    placed, in the order of the types. Slots that do not fit on the alive nodes are placed on nodes that can be added.
     """
     filled = _fill_with_added(plan_slots, capacity)
     return Layout(places=tuple(place for slot_type, each in enumerate(filled) for place in each.placements(slot_type)))
 
 
 def with_places(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> tuple[TrialSlot, ...]:
-    """Return the slots that fit a cluster. If the plan was made for another cluster, they can be fewer than planned."""
+    """Return the slots that fit a cluster, at most as many as planned."""
     filled = _fill_with_added(plan_slots, capacity)
     return tuple(each.slot.capped(each.num_trials) for each in filled if each.num_trials)
 
@@ -105,7 +104,7 @@ def _fill(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list["F
         for slot in plan_slots:
             left = filled[-1].left() if filled else RemainingCapacity.all_of(seen)
             filled.append(left.fill(slot))
-        best = max(best or filled, filled, key=_num_trials)  # the earlier one if both are equal
+        best = max(best or filled, filled, key=_num_trials)  # the first of several equal results
         if _num_trials(best) == wanted:
             break
     return best
@@ -170,7 +169,7 @@ class RemainingCapacity(NamedTuple):
 
     @property
     def without_devices_in_use(self) -> ClusterCapacity:
-        """The cluster in which each node lacks the device resources that slots already use on it."""
+        """The cluster without the device resources that slots already use, node by node."""
         changed: dict[Shape, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
         for shape, nodes in self.capacity.nodes_by_shape.items():
             if type(nodes) is not ReducedNodes:  # nothing is in use
@@ -184,7 +183,7 @@ class RemainingCapacity(NamedTuple):
         return self.capacity.with_less(changed)
 
     def grown(self, nodes_to_add: Mapping[str, int]) -> Self:
-        """Return the capacity with these numbers of nodes added by type, and fewer nodes that can be added later."""
+        """Return the capacity with these nodes added, and with lower limits for the nodes that can still be added."""
         before = self.capacity
         types = tuple(
             each.model_copy(update={"max_nodes_to_add": each.max_nodes_to_add - nodes_to_add.get(each.name, 0)})
@@ -196,7 +195,7 @@ class RemainingCapacity(NamedTuple):
         return self._replace(capacity=after)
 
     def allocate(self, slot: TrialSlot) -> tuple[dict[str | None, int], "RemainingCapacity"]:
-        """Place slots of one type, and return their numbers by node and the remaining capacity.
+        """Place slots of one type, and return the number of slots by node ID, and the remaining capacity.
 
         The key ``None`` counts the trials with Train workers, and the trials on nodes that have to be added.
         """
@@ -248,12 +247,13 @@ class RemainingCapacity(NamedTuple):
         return FilledSlots(self, slot, wanted, runs, drivers, held=held)
 
     def _fitting(self, slot: TrialSlot) -> list["_Run"]:
-        """Return the nodes in filling order, with the number of workers of ``slot`` that fit on each.
+        """Return the nodes in filling order, with the number of workers of ``slot`` that fit on each node.
 
-        Alive nodes come before expected nodes. In both parts, the order prefers nodes with enough CPUs for all of the
-        slot's devices (slots that need fewer CPUs can use other nodes), then nodes with the fewest devices of other
-        kinds (the slots would leave these devices without CPUs), and then nodes with the most room (so that more nodes
-        stay unused). Nodes with room only for drivers come last.
+        Alive nodes come before expected nodes, and nodes with room only for drivers come last. The order prefers:
+
+        1. nodes with enough CPUs for all of the slot's devices, because slots with fewer CPUs can use other nodes,
+        2. nodes with the fewest devices of other kinds, because the slots would leave these devices without CPUs,
+        3. nodes with the most room, because more nodes then stay unused.
         """
         request, without_cpus = request_of(slot), request_of(slot).with_cpus(0)
         own_devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
@@ -344,7 +344,7 @@ class FilledSlots(NamedTuple):
         num_trials: The number of placed slots.
         runs: The nodes with their numbers of workers, in the order in which they were filled.
         drivers: The nodes with their numbers of Train drivers.
-        held: The nodes on which room for workers is reserved. If Train chooses the nodes, these are more than ``runs``.
+        held: The nodes on which room for workers is reserved. They include unused nodes if Train chooses the nodes.
     """
 
     before: RemainingCapacity
@@ -376,7 +376,7 @@ class FilledSlots(NamedTuple):
         return RemainingCapacity(before.capacity.with_less(left), (*before.in_use, *in_use))
 
     def _left_on(self, node: NodeCapacity, workers: int, drivers: int) -> Resources | None:
-        """Return the remaining resources of a node, or ``None`` if it has no workers and drivers."""
+        """Return the remaining resources of a node, or ``None`` if the node has neither workers nor drivers."""
         if not workers and not drivers:
             return None
         worker = self.slot.worker.ticks if workers else {}
@@ -484,7 +484,7 @@ def _spread(groups: Iterable[_Run], wanted: int) -> list[_Run]:
 
 
 def _with_workers(groups: Sequence[_Run], wanted: int, size: int) -> list[_Run]:
-    """Return the nodes for trials with ``size`` workers each, starting with trials that fit on one node."""
+    """Return the nodes for ``wanted`` trials of ``size`` workers each, starting with trials that fit on one node."""
     runs = [run.times(size) for run in _spread((_Run(one, nodes, fit // size) for one, nodes, fit in groups), wanted)]
     if missing := wanted * size - _total(runs):
         runs += _spread((_Run(one, nodes, fit % size) for one, nodes, fit in groups), missing)
@@ -537,5 +537,5 @@ def _without(resources: Resources, names: Iterable[str]) -> Resources | None:
 
 
 def _share(slot: TrialSlot, resource: str) -> int:
-    """Return the fraction of a device that a worker reserves, in ticks. Whole devices count as one device."""
+    """Return the fraction of a device that a worker reserves, in ticks. For whole devices, the result is one device."""
     return min(TICKS, slot.worker.ticks[resource])

@@ -1,9 +1,10 @@
 """Counts how many trials fit a cluster at once, per node and per device.
 
-A *worker* is a process that trains: the trial itself, or each of its Train workers. All workers of a plan are equal, so
+A *worker* is a process that trains: the trial itself, or one of its Train workers. All workers of a plan are equal, so
 the order in which Ray places them does not matter. Nodes of one shape are counted together.
 
-Amounts have Ray's names. Host memory is in bytes, and all other amounts are in ticks of 1/10,000. These rules apply:
+Amounts are keyed by Ray's resource names. Host memory is in bytes, and all other amounts are in ticks of 1/10,000.
+These rules apply:
 
 * If the host memory of a node is unknown, it limits nothing. The amount of any other missing resource is 0.
 * A fraction of a device must fit on one device, and whole devices are not shared.
@@ -45,11 +46,11 @@ DRIVER: Final = Resources(memory_bytes=DRIVER_BYTES)
 """The reservation of a trial whose training runs in Train workers.
 
 A driver only waits, so it must not reserve a CPU that its workers need. Ray rejects a trial that reserves nothing, but
-accepts a little host memory.
+accepts a trial that reserves a little host memory.
 """
 
 _MOST_DRIVERS: Final = 10_000
-"""The maximum number of Train drivers that a plan places on a node of known host memory. Each driver is a process."""
+"""The maximum number of Train drivers, each a process, that a plan places on a node with known host memory."""
 
 _UNLIMITED: Final = 2**63
 
@@ -78,7 +79,7 @@ def device_slots(ticks: int, share: int) -> int:
 
 
 def _slots_by_resource(has: Mapping[str, int], worker: Mapping[str, int]) -> dict[str, int]:
-    """Return how many workers fit on an idle node according to each resource."""
+    """Return the number of workers for which each resource of an idle node is enough, by resource."""
     return {
         name: _slots_of(name, has.get(name, 0), needed)
         for name, needed in worker.items()
@@ -91,7 +92,7 @@ def _slots_of(name: str, amount: int, needed: int) -> int:
 
 
 def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, num_drivers: int = 0) -> NodeCapacity:
-    """Subtract workers and Train drivers from a node.
+    """Return the node without the resources of ``count`` workers and ``num_drivers`` Train drivers.
 
     Workers with device fractions use all devices of the node, because Ray may spread them over all devices.
     """
@@ -101,7 +102,7 @@ def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, n
         if name in DEVICE_RESOURCES and 0 < needed < TICKS:
             left[name] = 0
         elif name == "memory":
-            # At least one byte, because None would mean "unknown".
+            # Keep at least one byte, because a node with 0 bytes would count as a node with unknown host memory.
             left[name] = max(1, ticks - count * needed - num_drivers * DRIVER_BYTES)
         else:
             left[name] = ticks - count * needed
@@ -115,7 +116,7 @@ class RemainingNode:
 
     def __init__(self, has: Mapping[str, int]) -> None:
         self._left = {name: ticks for name, ticks in has.items() if name not in DEVICE_RESOURCES}
-        # The number of devices by free ticks, because a cluster can have any declared number of devices.
+        # Devices with equal free ticks are counted together, because a node can declare millions of devices.
         self._devices = {
             name: Counter({TICKS: ticks // TICKS, ticks % TICKS: 1})
             for name, ticks in has.items()
@@ -168,7 +169,7 @@ class RemainingNode:
                 self._left[name] -= sign * ticks
 
     def allocate(self, bundle: Mapping[str, int]) -> bool:
-        """Subtract a bundle, and return whether it fits. A fraction uses the fullest device with enough room."""
+        """Subtract a bundle if it fits, and return whether it fits. A fraction uses the fullest device with room."""
         devices = {}
         for name, ticks in bundle.items():
             if name in self._devices:
@@ -185,7 +186,7 @@ class RemainingNode:
 
 
 def _without(devices: Counter[int], ticks: int) -> Counter[int] | None:
-    """Return the devices by free ticks after an allocation, or ``None`` if it does not fit."""
+    """Return the number of devices by free ticks after an allocation, or ``None`` if the allocation does not fit."""
     whole, share = divmod(ticks, TICKS)
     left = Counter({free: count for free, count in devices.items() if count})
     if left[TICKS] < whole:
@@ -216,7 +217,7 @@ def num_slots_for(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -
 
 
 BundleAmounts = Mapping[str, float]
-"""The amounts that Ray reserves on one node, by resource name: ``memory`` in bytes, all others in units."""
+"""The amounts that Ray reserves on one node, by resource name. ``memory`` is in bytes."""
 
 _Wanted = tuple[Amounts, Callable[[Mapping[str, str]], bool]]
 
@@ -227,7 +228,7 @@ class BundleGroup(NamedTuple):
     Attributes:
         bundles: The bundles. The first bundle of a trial is for its trainable and can be empty.
         strategy: Ray's placement strategy.
-        selectors: The label selector of each bundle. It is empty if no bundle has a selector.
+        selectors: The label selector of each bundle. The sequence is empty if no bundle has a selector.
     """
 
     bundles: Sequence[BundleAmounts]
@@ -252,7 +253,7 @@ def is_held(group: BundleGroup, nodes: Sequence[NodeCapacity]) -> bool:
 def count_groups(group: BundleGroup, nodes: Sequence[NodeCapacity], most: int) -> int:
     """Return how many groups of bundles fit the idle ``nodes`` at once, up to ``most``.
 
-    Larger bundles are placed first, each on the first node with room. Three measures of size are tried, and the best
+    Larger bundles are placed first, each on the first node with room. The size is measured in three ways, and the best
     result is returned. A search could find room for more groups, but Ray does not search either.
     """
     selectors = [matcher(selector) for selector in group.selectors] or [matcher({})] * len(group.bundles)
@@ -291,8 +292,8 @@ class Request(Value):
 
     Attributes:
         worker: The resources that each training process reserves.
-        num_workers: The number of Train workers in the trial, or 0 if the trial itself trains. A pair also sets
-            ``max_workers``.
+        num_workers: The number of Train workers in the trial, or 0 if the trial itself trains. A pair ``(min, max)``
+            also sets ``max_workers``.
         max_workers: The maximum number of workers of an elastic trial. It does not affect packing.
         accelerator_type: Ray's name of the device type that the workers need.
         gpu_memory_bytes: The GPU memory that each worker needs. Packing uses the GPU fraction instead.
@@ -316,7 +317,7 @@ class Request(Value):
     @model_validator(mode="after")
     def _must_request_resources(self) -> Self:
         if not self.worker.ticks:
-            raise InvalidResourcesError("a worker must request resources: set CPUs or GPUs above 0")
+            raise InvalidResourcesError("a worker must request resources. Set CPUs or GPUs above 0")
         return self
 
     @property
@@ -333,7 +334,7 @@ class Request(Value):
 
     @cached_property
     def slots_beside_memory(self) -> dict[tuple[Any, ...], int]:
-        """A cache of how many workers fit on a node without regard to host memory, by its other shape properties."""
+        """A cache of the number of workers that fit on a node if host memory is ignored, by the rest of its shape."""
         return {}
 
     def with_cpus(self, cpus: float) -> "Request":
@@ -373,7 +374,7 @@ def with_rounded_memory(
     if fewest_workers(num_workers) == 0:
         return capacity.in_steps_of_memory(needed or _UNLIMITED)
     if needed is None:
-        # The host memory of all nodes can differ, but most nodes have enough for any number of drivers.
+        # Each node can have a different host memory, but most nodes have enough for any number of drivers.
         return capacity.in_steps_of_memory(DRIVER_BYTES, _MOST_DRIVERS)
     return capacity if needed % DRIVER_BYTES else capacity.in_steps_of_memory(DRIVER_BYTES)
 
@@ -384,12 +385,12 @@ def request_of(slot: TrialSlot) -> Request:
 
 
 def slots_on_node(node: NodeCapacity, request: Request) -> dict[str, int]:
-    """Return how many workers fit on ``node`` according to each resource. The minimum is the actual limit."""
+    """Return the number of workers for which each resource of ``node`` is enough. The minimum is the actual limit."""
     return _slots_by_resource(node.amounts, request.amounts)
 
 
 def workers_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 0) -> int:
-    """Return how many workers fit ``node`` at once beside ``num_drivers`` Train drivers."""
+    """Return how many workers fit on ``node`` beside ``num_drivers`` Train drivers."""
     memory, others = node.shape
     # Cached, because most nodes of a large cluster differ only in their host memory.
     if (fewest := request.slots_beside_memory.get(others)) is None:
@@ -433,10 +434,10 @@ def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
 
 
 def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: int) -> tuple[int | None, int | None]:
-    """Return how many workers a trial can have beside ``num_trials - 1`` other trials, and how many if it runs alone.
+    """Return the maximum number of workers of a trial beside ``num_trials - 1`` other trials, and if it runs alone.
 
-    The other trials have their minimum number of workers. Both numbers leave room for all drivers, and are ``None`` if
-    the number of workers is fixed.
+    The other trials have their minimum number of workers. Both numbers leave room for the drivers of all trials, and
+    are ``None`` if the number of workers is fixed.
     """
     if request.max_workers is None:
         return None, None
@@ -469,7 +470,7 @@ def _workers_beside(groups: Collection[NodeGroup], request: Request) -> Callable
     def beside(num_drivers: int) -> int:
         taken = num_drivers * DRIVER_BYTES
         if taken >= needed:
-            # A bisection calls this often for thousands of nodes, so a list is built without further calls.
+            # A bisection calls this function often for thousands of nodes, so the list is built without further calls.
             return workers - sum(
                 [
                     count * (fit - (memory - taken) // needed if memory > taken else fit)
@@ -509,14 +510,15 @@ def count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
 
 
 def limiting_resource(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> str:
-    """Return Ray's name of the resource that limits the number of trials, or the scarcest of several.
+    """Return Ray's name of the resource that limits the number of trials.
 
-    On each node with room for a worker, the resource with the fewest slots is the limit. The result is the resource
-    that limits the most slots, or ``memory`` if the Train drivers limit the number to ``num_trials``.
+    On each node with room for a worker, the resource that fits the fewest workers is the limit. The result is the
+    resource that limits the most workers, or ``memory`` if the Train drivers limit the number of trials to
+    ``num_trials``. On a tie, the order of preference is GPU, CPU, memory, and then other resources by name.
     """
     needed = request.worker.memory_bytes
     alike: dict[tuple[Any, ...], list[NodeGroup]] = defaultdict(list)
-    for group in groups:  # thousands in a large cluster, but few differ for a worker
+    for group in groups:  # of thousands of groups in a large cluster, only a few differ for a worker
         memory, others = group.node.shape
         alike[others, memory and needed and memory // needed].append(group)
     stops: Counter[str] = Counter()
@@ -526,7 +528,7 @@ def limiting_resource(groups: Iterable[NodeGroup], request: Request, num_trials:
             limits = (name for name in slots if slots[name] == fewest)
             stops[min(limits, key=_scarcity)] += fewest * sum(count for _, count in some)
     if request.num_workers and num_trials < stops.total() // request.num_workers:
-        return "memory"  # the drivers do not fit the host memory
+        return "memory"  # the host memory is too small for the drivers of more trials
     if not stops:
         return next((name for name in request.worker.ticks if name in DEVICE_RESOURCES), "CPU")
     return min(stops, key=lambda resource: (-stops[resource], _scarcity(resource)))

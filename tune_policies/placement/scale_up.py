@@ -1,4 +1,4 @@
-"""Computes nodes to add: the node types that fit a plan, the fewest nodes for it, and the smallest node for a trial."""
+"""Computes nodes to add: the types that fit a plan, the minimum number of nodes, and the smallest node for a trial."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -17,7 +17,7 @@ from tune_policies.values.units import GIB
 
 
 def nodes_within_limits(limits: Mapping[str, int], order: Iterable[str], most: int | None) -> dict[str, int]:
-    """Return how many nodes of each type fit within ``limits`` per type and ``most`` in total, filled in ``order``."""
+    """Return the number of nodes of each type, chosen in ``order`` up to ``limits`` per type and ``most`` in total."""
     chosen: dict[str, int] = {}
     for name in order:
         number = limits[name] if most is None else min(limits[name], most - sum(chosen.values()))
@@ -28,8 +28,8 @@ def nodes_within_limits(limits: Mapping[str, int], order: Iterable[str], most: i
 def fewest_nodes(slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
     """Return the smallest number of nodes of each type to add so that all trials in ``slots`` can run.
 
-    ``most`` contains a number of nodes of each type that is sufficient. If the slot of a trial depends on its config,
-    the result is for the configs with the largest requests.
+    The numbers of nodes in ``most`` must be sufficient. If the slot of a trial depends on its config, the result is for
+    the configs with the largest requests.
     """
     return _fewest_for_slots(slots, capacity, most) if len(slots) > 1 else _fewest_for(slots[0], capacity, most)
 
@@ -37,9 +37,10 @@ def fewest_nodes(slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: 
 def _fewest_for_slots(
     slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the fewest nodes for slots of several types, by minimizing the number of each node type in turn.
+    """Return the minimum number of nodes of each type for slots of several types.
 
-    Nodes with devices come first, because they cost the most, and then small nodes.
+    The numbers are minimized one node type after another. Node types with devices come first, because they cost the
+    most. Otherwise, small node types come first.
     """
     fewest = dict(most)
     types = {each.name: each.resources for each in capacity.node_types or ()}
@@ -139,11 +140,11 @@ _PlanOn = Callable[[ClusterCapacity], _Plan]
 
 
 def plan_on_smallest_node(plan_on: _PlanOn[_Plan]) -> _Plan | None:
-    """Return the plan for the smallest node on which a trial runs, or ``None`` if none is found.
+    """Return the plan for the smallest node on which a trial runs, or ``None`` if no such node is found.
 
     If no node fits and the autoscaler's node types are unknown, this plan shows which node to request. The search tries
-    larger and larger nodes, because only the plan of a policy shows the resources of a trial. If a policy needs GPU
-    memory, each worker gets a whole GPU of that size.
+    larger and larger nodes, because the resources of a trial are unknown until the policy returns a plan. If a policy
+    requires GPU memory, each worker gets a whole GPU with that much memory.
     """
     amounts: dict[str, int] = {}
     while (error := _why_not(plan_on, amounts)) is not None:
@@ -151,7 +152,7 @@ def plan_on_smallest_node(plan_on: _PlanOn[_Plan]) -> _Plan | None:
         if grown == amounts or max(grown.values()) > _MOST:
             return None
         amounts = grown
-    for name in sorted(amounts, reverse=True):  # GPUs before CPUs
+    for name in sorted(amounts, reverse=True):  # reduces GPUs before CPUs
         amounts = amounts | {name: _least(plan_on, amounts, name)}
     return plan_on(_capacity(amounts))
 
@@ -176,7 +177,7 @@ def _short_of(error: InfeasibleRequestError) -> list[str]:
     if error.tried:
         return _short_of(error.tried[0])
     if error.short_of == "memory":
-        return []  # the node's host memory is unknown and limits nothing
+        return []  # the hypothetical node has unknown host memory, which does not limit the trials
     if error.short_of == Limit.GPU_MEMORY or error.short_of in ACCELERATOR_TYPES:
         return ["GPU", error.short_of]
     return [error.short_of]

@@ -35,7 +35,7 @@ SLOT_ATTRIBUTE: Final = "policy_slot"
 """The attribute of a trial, and of its placement group factory, that contains the trial's slot as JSON."""
 
 WorkerNodes = tuple[tuple[str, PositiveCount], ...]
-"""The identifiers of nodes, and the number of a trial's Train workers on each."""
+"""The identifiers of nodes, and the number of a trial's Train workers on each node."""
 
 
 class Bundle(NamedTuple):
@@ -54,20 +54,20 @@ class TrialSlot(Value):
         max_concurrent_trials: The number of slots of this type.
         num_workers: The number of Train workers in each trial (the minimum if the trial is elastic), or 0 if the trial
             itself trains.
-        max_workers: The maximum number of workers of an elastic trial while all other trials have their minimum.
+        max_workers: The maximum number of workers of an elastic trial if all other trials have their minimum number.
         max_workers_alone: The maximum number of workers of an elastic trial if no other trial runs.
         per_worker: The resources that Train reserves for each worker.
         gpu_memory_bytes: The GPU memory that a worker may use on each of its devices, in bytes, or ``None`` if it is
             unknown.
         gpu_overhead_bytes: The part of ``gpu_memory_bytes`` that a worker's frameworks use outside of their allocators.
             ``None`` means that the worker determines this amount.
-        measured_with: The versions of Ray and the frameworks with which the GPU memory was measured, by name.
+        measured_with: The versions of Ray and the frameworks with which the GPU memory was measured, by package name.
         accelerator_type: Ray's name of the required device type, or ``None`` for any type.
         topology: The topology of the whole TPU slices that each trial reserves, or ``None``.
         label_selector: Ray's label selector for trials and workers.
         speed: The speed of a trial relative to other slots of the plan, in any unit, or ``None`` if it is unknown.
-        worker_nodes: The nodes of a trial's Train workers and the number of workers on each, in a plan with several
-            slot types. If it is empty, Train chooses the nodes.
+        worker_nodes: The nodes of a trial's Train workers and the number of workers on each node, in a plan with
+            several slot types. If it is empty, Train chooses the nodes.
     """
 
     trial: Resources
@@ -89,17 +89,18 @@ class TrialSlot(Value):
     def _workers_must_agree(self) -> Self:
         if (self.num_workers > 0) != bool(self.per_worker.ticks):
             raise InvalidResourcesError(
-                f"num_workers={self.num_workers} contradicts per_worker={self.per_worker}: set both or neither"
+                f"num_workers={self.num_workers} contradicts per_worker={self.per_worker}. Set both or neither"
             )
         if self.max_workers is not None and not 0 < self.num_workers <= self.max_workers:
             raise InvalidResourcesError(
-                f"max_workers={self.max_workers} must be at least num_workers={self.num_workers}, and needs num_workers"
+                f"max_workers={self.max_workers} is not valid with num_workers={self.num_workers}. Set num_workers "
+                "above 0, and max_workers to at least num_workers"
             )
         return self
 
     @property
     def worker(self) -> Resources:
-        """The resources of one process that trains: the trial, or each Train worker."""
+        """The resources of each process that trains: the trial itself, or a Train worker."""
         return self.per_worker if self.num_workers else self.trial
 
     @property
@@ -146,7 +147,7 @@ class TrialSlot(Value):
     def trial_amounts(self) -> dict[str, float]:
         """The resources that a trial reserves, without a node selector, by Tune's resource names."""
         lower_case = {"CPU": "cpu", "GPU": "gpu"}
-        # Tune gives a trial with an empty request a whole CPU.
+        # Tune reserves a whole CPU for a trial with an empty request.
         return {"cpu": 0} | {lower_case.get(name, name): amount for name, amount in self._trial_bundle.items()}
 
     @property
@@ -159,7 +160,7 @@ class TrialSlot(Value):
 
     @property
     def _of_type(self) -> dict[str, float]:
-        """The resource of the device type for each worker."""
+        """The resource of the device type that each worker reserves, or an empty mapping for any type."""
         name = self.accelerator_type
         return {} if name is None else {ACCELERATOR_TYPE_PREFIX + name: ACCELERATOR_TYPE_AMOUNT}
 
@@ -175,7 +176,7 @@ class TrialSlot(Value):
     @property
     def resources_per_worker(self) -> dict[str, float]:
         """The value of ``ScalingConfig(resources_per_worker=…)``. It is empty if ``num_workers`` is 0."""
-        # Train gives a worker a whole CPU unless "CPU" is set.
+        # Train reserves a whole CPU for a worker unless "CPU" is set.
         return {"CPU": 0} | _ray_amounts(self.per_worker) if self.num_workers else {}
 
     @property
@@ -208,7 +209,7 @@ class TrialSlot(Value):
 
     @property
     def _worker_selectors(self) -> list[dict[str, str]]:
-        """A label selector for each worker, or one selector for all workers, or an empty list."""
+        """The label selectors: one for each worker, or a single one for all workers, or none."""
         on_nodes = [
             merged(self.label_selector, {NODE_ID: node_id})
             for node_id, count in self.worker_nodes
@@ -217,7 +218,7 @@ class TrialSlot(Value):
         return on_nodes or ([dict(self.label_selector)] if self.label_selector else [])
 
     def capped(self, max_concurrent_trials: int) -> "TrialSlot":
-        """Return the same slot for at most ``max_concurrent_trials`` trials at once."""
+        """Return the slot type with at most ``max_concurrent_trials`` slots."""
         fewer = min(self.max_concurrent_trials, max_concurrent_trials)
         changes = {"max_concurrent_trials": fewer}
         if self.max_workers is not None and self.max_workers_alone is not None:
@@ -243,7 +244,7 @@ class TrialSlot(Value):
         return self.model_copy(update={"trial": trial, "gpu_memory_bytes": gpu_memory_bytes})
 
     def of_fixed_size(self) -> "TrialSlot":
-        """Return the same slot with a fixed number of workers in each trial: the minimum."""
+        """Return the same slot without elastic workers, so that each trial has its minimum number of workers."""
         return self.model_copy(update={"max_workers": None, "max_workers_alone": None})
 
     def on_nodes(self, label_selector: dict[str, str]) -> "TrialSlot":
@@ -274,8 +275,9 @@ def _ray_amounts(resources: Resources) -> dict[str, float]:
 def _exactly_summable(ticks: int) -> float:
     """Return a slightly smaller amount whose sums are exact in floats.
 
-    Ray divides the sum of the elastic workers' reservations by one reservation in floats: it counts five times 0.2 as
-    four, and waits indefinitely if five is the minimum. The autoscaler subtracts bundles from a node in floats: of 20
-    bundles of 0.2, it places 19 on 4 GPUs. Version 2 launches nodes for all bundles or none, so it launches nothing.
+    To count elastic workers, Ray divides their total reservation by the reservation of one worker, in floats. It counts
+    five workers of 0.2 as four, and waits indefinitely if the minimum is five. The autoscaler subtracts bundles from a
+    node in floats, so it places only 19 of 20 bundles of 0.2 on 4 GPUs. Version 2 of the autoscaler launches nodes for
+    all bundles or none, so it launches no node.
     """
     return from_ticks(ticks) if ticks % TICKS == 0 else ticks * _FINEST // TICKS / _FINEST

@@ -59,21 +59,21 @@ class AcceleratorPolicy(WorkersPolicy):
 
     Attributes:
         resource: Ray's name of the devices, such as ``"TPU"``.
-        amount: The number of devices of each worker. The amount must be valid for the family. If Ray can split such a
-            device, a fraction below 1 is rounded up to 1/2, 1/3, 1/4 and so on.
-        cpus: The number of CPUs of each worker. ``None`` divides the CPUs of a node equally among its device slots. If
-            all trials must get the same amounts, the node with the fewest CPUs per slot determines the number. Nodes
-            without CPUs are not used, unless no node has CPUs.
+        amount: The number of devices of each worker. Some device families allow only certain numbers. If Ray can split
+            devices of the family, a fraction below 1 is rounded up to 1/2, 1/3, 1/4 and so on.
+        cpus: The number of CPUs of each worker. If ``None``, the CPUs of a node are divided equally among its device
+            slots. If all trials must get the same amounts, the node with the fewest CPUs per slot determines the
+            number. Nodes without CPUs are not used, unless no node has CPUs.
         accelerator_type: The device type to use, such as ``"TPU-V6E"``, or ``None`` for any type.
         topology: The topology of the whole TPU slices that each trial reserves, such as ``"4x4"``. It requires an
             ``accelerator_type``.
         num_workers: The number of Train workers in a trial, or 0 if the trial itself trains. With a ``topology``, the
             workers must fill whole slices.
-        same_for_all: Whether all trials get the same amounts on every node. Otherwise, the CPUs of a trial depend on
-            its node.
+        same_for_all: Whether all trials get the same amounts on every node. Otherwise, the number of CPUs of a trial
+            depends on its node.
 
     Raises:
-        InvalidResourcesError: A field is invalid, or Ray does not assign such amounts of the devices.
+        InvalidResourcesError: A field is invalid, or Ray cannot assign this amount of the resource to a worker.
     """
 
     resource: Annotated[str, AfterValidator(check_device_resource)]
@@ -91,19 +91,19 @@ class AcceleratorPolicy(WorkersPolicy):
         if self.topology is not None:
             if self.resource != "TPU" or self.accelerator_type is None:
                 raise InvalidResourcesError(
-                    f"topology={self.topology!r} selects TPU slices: set resource='TPU' and an accelerator_type such "
-                    "as 'TPU-V6E'"
+                    f"topology={self.topology!r} is valid only for TPU slices. Set resource='TPU' and an "
+                    "accelerator_type such as 'TPU-V6E'"
                 )
             if not isinstance(self.num_workers, int):
                 raise InvalidResourcesError(
-                    f"num_workers={self.num_workers} is not valid on TPU slices: a trial has whole slices and cannot "
-                    "grow, so set one number"
+                    f"num_workers={self.num_workers} is not valid for TPU slices, because Ray Train cannot change the "
+                    "number of workers on a slice. Set a single number"
                 )
             self._check_slices()
         elif self.resource == "TPU" and self.num_workers not in (0, 1):
             raise InvalidResourcesError(
-                f"num_workers={self.num_workers} with TPU: Ray Train runs several TPU workers on whole slices only, so "
-                "set topology and accelerator_type, or set num_workers=1"
+                f"num_workers={self.num_workers} is not valid for TPUs without a topology, because Ray Train runs "
+                "several TPU workers only on whole slices. Set topology and accelerator_type, or set num_workers=1"
             )
         return self
 
@@ -113,21 +113,22 @@ class AcceleratorPolicy(WorkersPolicy):
         check_topology(*shape)
         if shape.chips % self.amount:
             raise InvalidResourcesError(
-                f"amount={format_amount(self.amount)} of TPU does not divide the {counted(shape.chips, 'chip')} of a "
-                f"{shape.topology} slice: set amount={shape.chips}"
+                f"amount={format_amount(self.amount)} of TPU does not evenly divide the "
+                f"{counted(shape.chips, 'chip')} of a {shape.topology} slice. Set amount={shape.chips}"
             )
         if self.cpus == 0:
             raise InvalidResourcesError(
-                "cpus=0 is not valid on TPU slices, where Ray Train then reserves a whole CPU: set more than 0"
+                "cpus=0 is not valid for TPU slices, because Ray Train would reserve a whole CPU for each worker. Set "
+                "a number above 0"
             )
         full = self._workers_per_slice
         below = self._num_slices * full
         if self.num_workers == 0 or self.num_workers != below:
             nearest = " or ".join(str(number) for number in (below, below + full) if number)
             raise InvalidResourcesError(
-                f"num_workers={self.num_workers} does not fill whole slices: {shape.topology} has "
-                f"{counted(shape.chips, 'chip')}, so {counted(full, 'worker')} of {format_amount(self.amount)} TPU "
-                f"fill one. Set num_workers={nearest}"
+                f"num_workers={self.num_workers} does not fill whole slices, because a {shape.topology} slice has "
+                f"{counted(shape.chips, 'chip')}, enough for {counted(full, 'worker')} of "
+                f"{amount_of(self.amount, 'TPU')}. Set num_workers={nearest}"
             )
 
     @property
@@ -159,14 +160,15 @@ class AcceleratorPolicy(WorkersPolicy):
         request = self._sized(capacity.groups)
         share = request.worker.custom[self.resource]
         asked = amount_of(self.amount, self.resource)
-        reasons = [f"{asked} per {request.unit}, as requested"]
+        reasons = [f"each {request.unit} reserves {asked}, as requested"]
         if share != self.amount:
             reasons = [
-                f"{asked} became {format_amount(share)}: {counted(int(1 / share), 'such worker')} fit on a device, and "
-                "with unequal fractions a trial can stay pending indefinitely"
+                f"{asked} is rounded up to {format_amount(share)}, because a device has room for "
+                f"{counted(int(1 / share), 'worker')} of this size, and a trial can stay pending indefinitely if "
+                "fractions are unequal"
             ]
         if share < 1:
-            reasons.append(f"nothing limits a worker to its fraction of {self.resource} memory")
+            reasons.append(f"the {self.resource} memory of a worker is not limited to its fraction")
         groups, about_cpus = self._with_devices(capacity.groups), []
         if self.cpus is None:
             about_cpus = [
@@ -185,7 +187,10 @@ class AcceleratorPolicy(WorkersPolicy):
         return plan.model_copy(update={"limited_by": self._name_of_shortage(plan.limited_by)})
 
     def _sized(self, groups: Iterable[NodeGroup]) -> Request:
-        """Return the request of a trial, with the device fraction and the number of CPUs chosen for the nodes."""
+        """Return the request of a trial, with its device fraction rounded up, and with CPUs computed from the nodes.
+
+        The CPUs are computed only if ``cpus`` is not set.
+        """
         worker = Resources(cpus=self.cpus or 0, memory_bytes=self.memory)
         usable = [group for group in self._with_devices(groups) if holds(group.node, worker)]
         share = to_ticks(self.amount)
@@ -205,7 +210,7 @@ class AcceleratorPolicy(WorkersPolicy):
         return group.node.resources.custom.get(self.resource, 0)
 
     def _with_devices(self, groups: Iterable[NodeGroup]) -> tuple[NodeGroup, ...]:
-        """Return the nodes that have devices of this resource and of the requested type."""
+        """Return the nodes that have devices of the policy's resource and accelerator type."""
         return tuple(
             group
             for group in groups
@@ -222,8 +227,8 @@ class _Slices(NamedTuple):
 
     Attributes:
         usable: The intact slices whose hosts have room for the workers.
-        left_out: The reason why each other slice is not used, by slice name.
-        request: The request of a trial, with the number of CPUs chosen for the hosts.
+        left_out: The reasons why the other slices are not used, by slice name.
+        request: The request of a trial, including the CPUs of each worker.
     """
 
     usable: list[TpuSlice]
@@ -255,7 +260,7 @@ def _slice_request(policy: AcceleratorPolicy, slices: Iterable[TpuSlice]) -> Req
             if host.resources.cpus and (workers := host.resources.custom.get("TPU", 0) // policy.amount)
         ]
         fewest = min(per_worker, default=0)
-        # With 0 CPUs, Train would reserve a whole CPU on a slice.
+        # If a worker requests 0 CPUs on a slice, Train reserves a whole CPU for it.
         cpus = fewest if 0 < fewest < 1 else max(1, int(fewest))
     return Request(
         worker=Resources(cpus=cpus, memory_bytes=policy.memory, custom={"TPU": policy.amount}),
@@ -277,21 +282,22 @@ def _plan_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> TrialP
         why = "".join(f"; slice {name!r}: {reason}" for name, reason in sorted(found.left_out.items())[:3])
         raise InfeasibleRequestError(
             f"{found.request} on {slices}",
-            f"the cluster has {there or 'no'} intact {'slice' if there == 1 else 'slices'} with room for them{why}",
+            f"the cluster has {there or 'no'} intact {'slice' if there == 1 else 'slices'} with enough resources{why}",
             Limit.TPU_SLICES,
             _hint(policy, capacity, there),
         )
     hosts = tuple(host for each in found.usable for host in each.hosts)
     workers = f"{counted(policy._workers_per_slice, 'worker')} of {amount_of(policy.amount, 'TPU')}"
-    reasons = [f"{slices} per trial, each with {workers}"]
+    reasons = [f"each trial uses {slices}, with {workers} per slice"]
     if policy.cpus is None:
         reasons.append(about_equal_cpus(hosts, found.request, "TPU"))
     if policy.memory is not None:
-        reasons.append(f"{format_bytes(int(policy.memory))} of host memory per worker, as requested")
-    reasons += (f"slice {name!r} not used: {why}" for name, why in sorted(found.left_out.items()))
+        reasons.append(f"each worker reserves {format_bytes(int(policy.memory))} of host memory, as requested")
+    reasons += (f"slice {name!r} is not used: {why}" for name, why in sorted(found.left_out.items()))
     if others := ambiguous_topologies(capacity.nodes, shape):
         reasons.append(
-            f"Ray Train selects a slice by its {shape.selector_text}, so a trial may get {', '.join(others)} instead"
+            f"Ray Train selects a slice by its {shape.selector_text}, so a trial may get a slice with topology "
+            f"{' or '.join(others)} instead"
         )
     plan = build_plan(capacity.with_nodes(hosts), found.request, reasons)
     slots = tuple(slot.model_copy(update={"topology": shape.topology}) for slot in plan.slots)
@@ -299,12 +305,15 @@ def _plan_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> TrialP
 
 
 def _hint(policy: AcceleratorPolicy, capacity: ClusterCapacity, num_usable: int) -> str:
-    """Return a suggestion: the nearest request that would fit, or the slices to add."""
+    """Return a suggestion: a request that fits the cluster, or the slices to add."""
     if num_usable:
         return f"Set num_workers={num_usable * policy._workers_per_slice}, or add slices."
     shape = policy._slice_shape
     named = {node.labels.get(TOPOLOGY, "") for node in capacity.nodes} & TOPOLOGIES[shape.accelerator_type]
     others = [shape._replace(topology=topology) for topology in sorted(named - {shape.topology})]
     if there := [other.topology for other in others if find_slices(capacity.nodes, other).intact]:
-        return f"Set topology={' or '.join(map(repr, there))}, which the cluster has, or add a slice of this topology."
-    return "Request less per worker, or add a slice of this topology, whose hosts have Ray's labels ray.io/tpu-…."
+        return f"Set topology={' or '.join(map(repr, there))}, or add a {shape.topology} slice."
+    return (
+        f"Request fewer resources per worker, or add a {shape.topology} slice. Its hosts must have Ray's labels for "
+        "TPU slices, such as ray.io/tpu-topology."
+    )

@@ -26,8 +26,8 @@ class AutoPolicy(WorkersPolicy):
         gpu_memory: The total GPU memory that one worker needs: bytes, a string such as ``"6GiB"``, or ``None`` if
             unknown.
         profile: The measured GPU memory of each config, or ``None``.
-        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. ``None`` reserves the
-            host memory in the profile, if any.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. If ``None``, workers
+            reserve the host memory that the profile contains, if any.
 
     Raises:
         InvalidResourcesError: A field is invalid, or both ``gpu_memory`` and ``profile`` are set.
@@ -39,7 +39,7 @@ class AutoPolicy(WorkersPolicy):
     @model_validator(mode="after")
     def _must_have_at_most_one_size(self) -> Self:
         if self.gpu_memory is not None and self.profile is not None:
-            raise InvalidResourcesError("AutoPolicy accepts gpu_memory or profile, not both: omit one of them")
+            raise InvalidResourcesError("AutoPolicy accepts gpu_memory or profile, but not both. Omit one of them")
         return self
 
     @property

@@ -20,20 +20,20 @@ from tune_policies.values.resources import Count
 from tune_policies.values.value import Value
 
 _MOST_COUNTED: Final = 10_000
-"""The maximum number of nodes that a plan adds. KubeRay's default limit, 2147483647, means "unlimited"."""
+"""The maximum number of nodes that a plan adds. A limit is needed because KubeRay's default is 2147483647."""
 
 
 class AutoscalingPolicy(WrappingPolicy):
     """Plans on the alive nodes and on the nodes that the autoscaler can still add.
 
     In the plan, ``nodes_to_add`` contains only as many nodes as the trials need. A trial without devices uses a node
-    with devices only if it fits no other node type. Ray adds the nodes when trials are pending, or when you call
-    ``request_capacity``. If a trial fits several node types, Ray may choose other types than the plan.
+    with devices only if it fits no other node type. The autoscaler adds the nodes when trials are pending, or when you
+    call ``request_capacity``. If a trial fits several node types, Ray may choose a different type than the plan.
 
     Attributes:
-        inner: The policy that plans on these nodes.
-        max_nodes_to_add: The maximum number of nodes to add, of all types together, or ``None`` for the cluster's
-            limits.
+        inner: The policy that plans on the alive nodes and the nodes that can be added.
+        max_nodes_to_add: The maximum number of nodes to add, of all types together. ``None`` uses only the limits of
+            the cluster.
 
     Raises:
         InvalidResourcesError: A field is invalid.
@@ -65,7 +65,7 @@ class AutoscalingPolicy(WrappingPolicy):
     def _plan_with(
         self, capacity: ClusterCapacity, most: dict[str, int], limit: int
     ) -> tuple[TrialPlan, dict[str, int]]:
-        """Return the plan for the cluster with added nodes, and the number of added nodes by type."""
+        """Return the plan for the cluster with added nodes, and the number of added nodes by node type."""
         plan = self.inner.plan(capacity.with_nodes_added(most))
         found, chosen = self._plan_within(plan, capacity, most, most, limit)
         fewer = most_for_devices(plan.slots, capacity, most)
@@ -79,9 +79,9 @@ class AutoscalingPolicy(WrappingPolicy):
     def _plan_within(
         self, plan: TrialPlan, capacity: ClusterCapacity, most: dict[str, int], wanted: dict[str, int], limit: int
     ) -> tuple[TrialPlan, dict[str, int]]:
-        """Return the plan with the ``wanted`` nodes added, at most ``limit``, and the number of added nodes by type.
+        """Return the plan with at most ``limit`` of the ``wanted`` nodes added, and the number of added nodes by type.
 
-        ``plan`` is the plan with the ``most`` nodes added.
+        ``plan`` is the plan for the cluster with all nodes in ``most`` added.
         """
         chosen = wanted
         if sum(wanted.values()) > limit:
@@ -91,17 +91,19 @@ class AutoscalingPolicy(WrappingPolicy):
         return (plan if chosen == most else self.inner.plan(capacity.with_nodes_added(chosen))), chosen
 
     def _plan_without(self, capacity: ClusterCapacity, error: InfeasibleRequestError) -> TrialPlan:
-        """Return the plan for only the alive nodes. It can be feasible even if no plan with added nodes is."""
+        """Return the plan for only the alive nodes. It can be feasible even if the plan with added nodes is not."""
         try:
             plan = self.inner.plan(capacity)
         except InfeasibleRequestError:
             raise error.with_texts(offered=f"with all nodes that can be added, {error.offered}") from error
-        return plan.with_reasons(f"the plan adds no nodes: the policy would not fit with them, because {error.offered}")
+        return plan.with_reasons(
+            f"the plan adds no nodes, because no trial would fit the cluster with added nodes: {error.offered}"
+        )
 
     def _fewest(self, plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
         seen = capacity
         if not any(slot.worker.memory_bytes or slot.label_selector for slot in plan.slots):
-            # Without rounded host memory, each step of the search would compare all nodes again.
+            # With rounded host memory, the nodes have few shapes, so each step of the search is fast.
             seen = with_rounded_memory(capacity, memory=None, num_workers=max(slot.num_workers for slot in plan.slots))
         fewest = fewest_nodes(plan.slots, seen, most)
         if fewest == most or self._has_room(plan, capacity, fewest):
@@ -135,5 +137,5 @@ def _counted(node_types: tuple[NodeTypeCapacity, ...], limit: int) -> str:
         f"{min(each.max_nodes_to_add, _MOST_COUNTED)} {each.name}"
         for each in sorted(node_types, key=lambda each: each.name)
     )
-    together = f", at most {limit} together" if limit < sum(each.max_nodes_to_add for each in node_types) else ""
-    return f"planned with nodes that can be added: up to {types}{together}"
+    together = f", at most {limit} in total" if limit < sum(each.max_nodes_to_add for each in node_types) else ""
+    return f"the plan may use nodes that the autoscaler can add: up to {types}{together}"

@@ -24,7 +24,7 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from tune_policies.values.resources import amount_of
 from tune_policies.values.value import Value, shorten_names
 
-_AGAIN: Final = "Measure again there, with `tune-policies bench run` and `tune-policies bench decide`"
+_AGAIN: Final = "Measure on this cluster with `tune-policies bench run` and `tune-policies bench decide`"
 
 
 _WHY: Final[dict[tuple[Device, Objective], str]] = {
@@ -42,25 +42,26 @@ class BenchmarkedPolicy(ResourcePolicy):
     """Runs each trial on the device that was better for its size in benchmarks: CPU or GPU.
 
     The size of a trial is a number in its config. The policy uses the measurement of the largest size that does not
-    exceed the size of the trial, or otherwise the smallest measured size. A trial runs on the GPU if the whole
+    exceed the size of the trial, or of the smallest size if all are larger. A trial runs on the GPU if the whole
     confidence interval favors the GPU, and otherwise on the CPU. A trial whose config lacks the number runs on the GPU.
-    If the cluster has slots on only one of the two devices, all trials run there.
+    If the cluster has slots on only one of the two devices, all trials run on that device.
 
     Attributes:
-        decision: The result of ``tune-policies bench decide``. You may pass it by position.
+        decision: The result of ``tune-policies bench decide``. You may pass it as a positional argument.
         workload: The name of the workload in the decision. Defaults to the only workload of the decision.
         size: The name of the number in the config, such as ``"batch_size"``, or ``"model/batch_size"`` in a nested
             mapping.
         gpu: The policy for trials on the GPU.
-        cpu: The policy for trials on the CPU. If trials get another number of CPUs than in the measurement, the
+        cpu: The policy for trials on the CPU. If trials get a different number of CPUs than in the measurement, the
             decision may be wrong.
         objective: Whether to minimize the ``"time"`` or the ``"cost"`` of a trial.
         max_age_days: The maximum age of the measurement in days when the cluster is read, or ``None`` for no limit.
-        accept_other_hardware: Whether to accept a decision from GPU or CPU models that the cluster lacks.
+        accept_other_hardware: Whether to accept a decision that was measured on other GPU or CPU models.
         accept_other_versions: Whether to accept a decision that was measured with other package versions.
 
     Raises:
-        InvalidResourcesError: A field is invalid, or the decision lacks the workload or the prices for the cost.
+        InvalidResourcesError: A field is invalid, the decision lacks the workload, or ``objective`` is ``"cost"`` and
+            the decision has no prices.
     """
 
     decision: Decision
@@ -104,19 +105,22 @@ class BenchmarkedPolicy(ResourcePolicy):
         self.decision.of(self.workload)
         if self.objective == "cost" and not self.decision.has_prices:
             raise InvalidResourcesError(
-                "objective='cost' needs a decision with prices: create it with `tune-policies bench decide --prices "
-                "FILE`, or use 'time'"
+                "objective='cost' requires a decision with prices. Create it with `tune-policies bench decide --prices "
+                "FILE`, or use objective='time'"
             )
         for inner in with_inner((self.gpu, self.cpu)):
             by_profile = isinstance(inner, GpuMemoryPolicy) and inner.profile is not None
             if by_profile or isinstance(inner, MixedPolicy | BenchmarkedPolicy):
                 raise InvalidResourcesError(
-                    "gpu and cpu must be policies that give every trial the same resources, which a "
-                    f"{type(inner).__name__}{' with a profile' if by_profile else ''} does not: use another policy, "
+                    "gpu and cpu must be policies that give every trial the same resources, but a "
+                    f"{type(inner).__name__}{' with a profile' if by_profile else ''} does not. Use another policy, "
                     "such as GpuPolicy"
                 )
             if isinstance(inner, AutoscalingPolicy):
-                raise InvalidResourcesError("wrap BenchmarkedPolicy in AutoscalingPolicy, not the other way round")
+                raise InvalidResourcesError(
+                    "gpu and cpu cannot contain an AutoscalingPolicy. Wrap the BenchmarkedPolicy in the "
+                    "AutoscalingPolicy instead"
+                )
         return self
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
@@ -155,9 +159,11 @@ class BenchmarkedPolicy(ResourcePolicy):
         """
         plan = plan_first_feasible((self.gpu, self.cpu), capacity)
         if device == "CPU":  # the plan already explains why there is no GPU slot
-            return plan.with_reasons("all trials run on the CPU, regardless of the decision: there is no GPU slot")
+            return plan.with_reasons(
+                "all trials run on the CPU, regardless of the decision, because there is no GPU slot"
+            )
         return plan.with_reasons(
-            f"all trials run on the GPU, regardless of the decision: there is no CPU slot: {error}"
+            f"all trials run on the GPU, regardless of the decision, because there is no CPU slot: {error}"
         )
 
     def _about_age(self, read_at: datetime | None) -> Iterator[str]:
@@ -168,17 +174,17 @@ class BenchmarkedPolicy(ResourcePolicy):
         """
         made = self.decision.measured_at
         if read_at is None:
-            yield f"measured on {made:%Y-%m-%d}; its age is unknown, because the capacity has no date"
+            yield f"the decision was measured on {made:%Y-%m-%d}; its age is unknown, because the capacity has no date"
             return
         age = _in_utc(read_at) - _in_utc(made)
         if self.max_age_days is not None and age > timedelta(days=self.max_age_days):
             raise InfeasibleRequestError(
                 f"a decision that is at most {self.max_age_days:g} days old",
-                f"this one was measured on {made:%Y-%m-%d}, {age.days} days before the cluster was read",
+                f"the policy's decision was measured on {made:%Y-%m-%d}, {age.days} days before the cluster was read",
                 "a recent decision",
                 f"{_AGAIN}, or set max_age_days.",
             )
-        yield f"measured on {made:%Y-%m-%d}"
+        yield f"the decision was measured on {made:%Y-%m-%d}"
 
     def _about_hardware(self, capacity: ClusterCapacity, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:
         """Yield notes about differences between the measured hardware and the hardware of the cluster.
@@ -196,11 +202,14 @@ class BenchmarkedPolicy(ResourcePolicy):
             if measured is None or found <= {None}:
                 yield f"it is unknown whether the {what}s are the same as in the measurement"
             elif others and self.accept_other_hardware:
-                yield f"measured on {measured}, and used on {shorten_names(others)} because of accept_other_hardware"
+                yield (
+                    f"the decision was measured on {measured}, and is used on {shorten_names(others)} because "
+                    "accept_other_hardware is set"
+                )
             elif others:
                 raise InfeasibleRequestError(
                     f"a decision that was measured on {shorten_names(others)}",
-                    f"this one was measured on {measured}",
+                    f"the policy's decision was measured on {measured}",
                     f"a decision for this {what}",
                     f"{_AGAIN}, restrict trials to nodes with {measured}, or set accept_other_hardware.",
                 )
@@ -218,19 +227,20 @@ def _nodes_for(slot: TrialSlot, capacity: ClusterCapacity) -> Iterator[NodeCapac
 
 
 def _describe_decision(decided: WorkloadDecision, size: str, objective: Objective) -> Iterator[str]:
-    """Yield a sentence about the device for each range of sizes, and one about the measured range."""
+    """Yield a sentence about the device of each range of sizes, and a sentence about the measured range."""
     runs = [(device, list(each)) for device, each in groupby(decided.sizes, lambda each: each.device(objective))]
     for at, (device, sizes) in enumerate(runs):
         above = f"from {size} {sizes[0].size} on" if at else ""
         below = f"below {size} {runs[at + 1][1][0].size}" if at < len(runs) - 1 else ""
         where = " and ".join(filter(None, (above, below))) or f"with any {size}"
-        yield f"{decided.workload}, {where}: on the {device}, because a trial {_WHY[device, objective]} on a GPU"
+        why = _WHY[device, objective]
+        yield f"trials of {decided.workload} {where} run on the {device}, because a trial {why} on a GPU"
     smallest, largest = decided.sizes[0].size, decided.sizes[-1].size
-    yield f"measured from {size} {smallest} to {largest}: other sizes use the nearest measured size"
+    yield f"{size} was measured from {smallest} to {largest}; smaller and larger values use the nearest measured value"
 
 
 def _about_amounts(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:
-    """Yield a sentence for each device on which trials get other amounts than in the measurement."""
+    """Yield a sentence for each device on which trials get different amounts than in the measurement."""
     for device, slot, times in (
         ("CPU", cpu, [each.cpu for each in decided.sizes]),
         ("GPU", gpu, [each.gpu for each in decided.sizes]),
@@ -239,7 +249,10 @@ def _about_amounts(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) ->
         if measured and measured != {max(1, int(slot.worker.cpus))}:
             yield (
                 f"the {device} was measured with {', '.join(map(str, sorted(measured)))} threads, but a trial reserves "
-                f"{amount_of(slot.worker.cpus, 'CPU')}: trials may be slower or faster than measured"
+                f"{amount_of(slot.worker.cpus, 'CPU')}, so trials may be slower or faster than measured"
             )
     if gpu.worker.gpus < 1 and "gpu" in {each.gpu.device for each in decided.sizes}:
-        yield "measured with a whole GPU, but a trial now has a fraction: other trials on the GPU may slow it down"
+        yield (
+            "the decision was measured with a whole GPU per trial, but trials now get GPU fractions, so trials on the "
+            "same GPU may slow each other down"
+        )

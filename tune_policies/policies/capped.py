@@ -1,4 +1,4 @@
-"""A policy that limits how many trials run at once."""
+"""A policy that limits the number of concurrent trials."""
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.packing import Limit
@@ -10,13 +10,13 @@ from tune_policies.values.value import Value
 
 
 class CappedPolicy(WrappingPolicy):
-    """Limits how many trials run at once.
+    """Limits the number of concurrent trials.
 
     ``run`` and ``tuner`` apply the limit. With ``tune.run`` and ``Tuner``, set ``max_concurrent_trials`` yourself.
 
     Attributes:
         inner: The policy whose plan is limited.
-        max_concurrent_trials: The maximum number of trials that run at once.
+        max_concurrent_trials: The maximum number of concurrent trials.
 
     Raises:
         InvalidResourcesError: A field is invalid.
@@ -34,8 +34,8 @@ class CappedPolicy(WrappingPolicy):
             self.max_concurrent_trials,
             limited_by=Limit.MAX_CONCURRENT_TRIALS,
             reasons=(
-                f"{plan.max_concurrent_trials} trials would fit, but max_concurrent_trials="
-                f"{self.max_concurrent_trials} limits them",
+                f"{plan.max_concurrent_trials} trials would fit, but max_concurrent_trials limits the number to "
+                f"{self.max_concurrent_trials}",
             ),
         )
         if capped == plan or not plan.nodes_to_add:

@@ -14,7 +14,7 @@ from tune_policies.values.resources import Amount
 
 def _above_zero(cpus: float) -> float:
     if cpus == 0:
-        raise InvalidResourcesError("cpus must be above 0 for a worker without GPUs, got 0: set 1, or 0.5")
+        raise InvalidResourcesError("cpus=0 is not valid for CpuPolicy. Set a number above 0, such as 1 or 0.5")
     return cpus
 
 
@@ -35,5 +35,5 @@ class CpuPolicy(WorkersPolicy):
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         request = self._request(self.cpus, custom=self.custom)
-        reasons = [f"{request.worker} per {request.unit}, as requested, and no GPU"]
+        reasons = [f"each {request.unit} reserves {request.worker}, as requested, and no GPU"]
         return build_plan(self._with_rounded_memory(capacity), request, reasons)

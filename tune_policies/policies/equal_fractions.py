@@ -19,7 +19,7 @@ from tune_policies.values.resources import MOST, TICKS, amount_of, from_ticks, t
 from tune_policies.values.value import counted
 
 _DRAG: Final = 20
-"""If nodes with few CPUs have at most 1 in this many slots, they do not limit the CPUs of workers on other nodes."""
+"""Nodes with few CPUs do not limit the CPUs of workers on other nodes if they have at most 1/20 of all slots."""
 
 
 class Selection(NamedTuple):
@@ -29,7 +29,7 @@ class Selection(NamedTuple):
         groups: The nodes, grouped by shape.
         accelerator_type: The device type in requests to Ray, or ``None`` for requests without a device type.
         label_selector: The label selector that restricts Ray to these nodes, or an empty mapping if none is needed.
-        share_ticks: The devices, or the device fraction, of each worker in ticks of 1/10,000.
+        share_ticks: The number of devices, or the device fraction, of each worker in ticks of 1/10,000.
     """
 
     groups: tuple[NodeGroup, ...]
@@ -54,26 +54,26 @@ def equal_device_fraction(most_per_device: int, most_devices: float) -> int:
     """Return the smallest valid fraction, in ticks, with at most ``most_per_device`` workers on a device.
 
     Ray's scheduler and autoscaler only add up the fractions on a node, but each fraction must fit on one device. If all
-    workers have the fraction ``floor(10,000 / k)``, the sum and the devices have room for equally many workers. With
-    other fractions, Ray can admit a trial that fits on no device and stays pending indefinitely. On a node with many
-    devices and a large k, the rounding losses could add up to one more fraction, so k is reduced. ``most_devices`` is
-    the largest number of devices on a node.
+    workers have the fraction ``floor(10,000 / k)``, the number of workers that fit by sum equals the number that fit on
+    the devices. With other fractions, Ray can admit a trial that fits on no device and stays pending indefinitely. On a
+    node with many devices and a large k, the rounding losses could add up to one more fraction, so k is reduced.
+    ``most_devices`` is the largest number of devices on a node.
     """
     devices = to_ticks(most_devices) // TICKS
     for k in range(min(most_per_device, TICKS), 0, -1):
         share = TICKS // k
         lost_on_node = max(1, devices) * (TICKS - k * share)
-        if lost_on_node < share:  # checked even for one device: 142 fractions of 10,000 // 141 ticks fit
+        if lost_on_node < share:  # checked even for one device: k = 141 gives 70 ticks, and 142 such fractions fit
             return share
     return TICKS
 
 
 def max_cpus_without_idle_device(groups: Collection[NodeGroup], request: Request, resource: str) -> float:
-    """Return the largest number of CPUs per worker with which devices run out before CPUs on nearly all nodes.
+    """Return the maximum number of CPUs per worker for which devices run out before CPUs on nearly all nodes.
 
     The node with the fewest CPUs per slot determines the number. Nodes with at most 1/20 of the slots are ignored if
-    all other workers then get at least twice as many CPUs. The result is below 1 or a whole number, because threads are
-    whole. Nodes without CPUs are ignored, unless no node has CPUs.
+    all other workers then get at least twice as many CPUs. The result is either below 1 or a whole number, because a
+    worker has a whole number of threads. Nodes without CPUs are ignored, unless no node has CPUs.
 
     Args:
         groups: The nodes. At least one of them must have room for a worker.
@@ -111,7 +111,7 @@ def nodes_with_cpus(groups: Iterable[NodeGroup], resource: str, share_ticks: int
 
 
 def fraction_of_gpu_memory(groups: Iterable[NodeGroup], share_ticks: int) -> int | None:
-    """Return the GPU memory of a fraction of the smallest device in bytes.
+    """Return the GPU memory, in bytes, of a device fraction on the smallest device.
 
     If the memory of any device is unknown, return ``None``.
     """
@@ -133,7 +133,7 @@ def about_equal_cpus(nodes: Iterable[NodeCapacity], request: Request, resource: 
         text += f": {amount_of(has, 'CPU')} ÷ {counted(slots, f'{resource} slot')}"
         text += ", rounded down" if cpus >= 1 and cpus * slots < has else ""
         text += ", on the node with the fewest CPUs per slot" if len({*per_slot.values()} - {0}) > 1 else ""
-    return f"{text}; set cpus= to change"
+    return f"{text}; set cpus= to change this number"
 
 
 def about_nodes_without_cpus(groups: Iterable[NodeGroup], resource: str, cpus: float) -> Iterator[str]:
@@ -142,14 +142,16 @@ def about_nodes_without_cpus(groups: Iterable[NodeGroup], resource: str, cpus: f
     with_few = sum(count for node, count in left_out if node.resources.cpus)
     with_none = sum(count for node, count in left_out if not node.resources.cpus)
     if with_few:
-        yield (
-            f"{counted(with_few, 'node')} with {resource} not used, with too few CPUs: to use them too, set fewer cpus="
-        )
+        yield f"{_unused(with_few, resource)} too few CPUs; set a smaller cpus= to use all nodes"
     if with_none:
         yield (
-            f"{counted(with_none, 'node')} with {resource} not used, without CPUs: to use them too, set cpus=0, with "
-            "which no worker gets a CPU"
+            f"{_unused(with_none, resource)} no CPUs; set cpus=0 to use all nodes, but then no worker reserves a CPU"
         )
+
+
+def _unused(count: int, resource: str) -> str:
+    verb = "is not used, because it has" if count == 1 else "are not used, because they have"
+    return f"{counted(count, 'node')} with {resource} {verb}"
 
 
 def with_own_slots(
@@ -162,15 +164,17 @@ def with_own_slots(
     choose_cpus: bool,
     reasons: Iterable[str] = (),
 ) -> TrialPlan:
-    """Return a plan with separate slots for each node type, or ``plan`` itself if they are no better.
+    """Return a plan with separate slots for each node type, or ``plan`` itself if separate slots are not better.
 
-    Separate slots are better if more trials run at once, or if equally many run and some get more resources. A plan
-    with Train workers is returned unchanged, because the workers of a trial may run on nodes of several types.
+    Separate slots are better if more trials run at once, or if the same number of trials run and some trials get more
+    resources. A plan with Train workers is returned unchanged, because the workers of a trial may run on nodes of
+    several types.
 
     Args:
         plan: The plan with the same resources for all trials.
         capacity: The cluster.
-        request: The request of a trial. Its device fraction is ignored, and with ``choose_cpus`` also its CPUs.
+        request: The request of a trial. Its device fraction is ignored. If ``choose_cpus`` is true, its CPUs are also
+            ignored.
         nodes: The nodes to use in order of preference, without duplicates.
         resource: Ray's name of the devices.
         choose_cpus: Whether to divide the CPUs of each node among its slots.
@@ -198,16 +202,17 @@ def with_own_slots(
 def _slots_on(
     alike: Selection, request: Request, resource: str, *, choose_cpus: bool
 ) -> Iterator[tuple[bool, TrialSlot]]:
-    """For each slot type, yield whether its nodes still have to be added, and the type, in descending order of CPUs.
+    """Yield pairs of a flag and a slot type, in descending order of CPUs.
 
-    In this order, each slot type fills its own nodes first. On nodes with fewer CPUs, it would strand devices.
+    The flag is true if the nodes of the slot type still have to be added. In this order, each slot type fills its own
+    nodes first. On nodes with fewer CPUs, it would strand devices.
     """
     worker = request.worker.with_ticks(resource, alike.share_ticks)
     request = request.model_copy(update={"worker": worker, "accelerator_type": alike.accelerator_type})
     groups_with: dict[tuple[float, bool], list[NodeGroup]] = {}
     for group in alike.groups:
         cpus = worker.cpus
-        if choose_cpus:  # the CPUs per worker on a full node, or 0 without room or CPUs
+        if choose_cpus:  # the CPUs per worker on a full node, or 0 if the node has no room or no CPUs
             workers = workers_on_node(group.node, request.with_cpus(0))
             cpus = _whole_or_part(to_ticks(group.node.resources.cpus) // workers) if workers else 0
         if (cpus or not choose_cpus) and workers_on_node(group.node, request.with_cpus(cpus)):
@@ -230,7 +235,7 @@ def _slots_on(
 def _join_addable_nodes(groups_with: dict[tuple[float, bool], list[NodeGroup]], share_ticks: int) -> None:
     """Merge the slot types of alive and expected nodes if their slots are equal.
 
-    If they stayed separate, fractions of the two types could not share a node once all nodes are alive. A merged slot
+    With separate slot types, fractions of the two types could not share a node once all nodes are alive. A merged slot
     type must not use nodes that are meant for slots with more or fewer CPUs.
     """
     fewest = min((cpus for cpus, is_expected in groups_with if not is_expected), default=None)

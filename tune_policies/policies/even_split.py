@@ -34,15 +34,16 @@ class EvenSplitPolicy(WorkersPolicy):
 
     All trials run at once if each can get at least ``min_cpus`` and ``min_gpus``. Otherwise, they run in as few rounds
     as possible. The policy computes the smallest number of concurrent trials for that number of rounds, and divides the
-    GPUs and then the CPUs among them. For example, 20 trials in 3 rounds require 7 at once. If more trials of the
-    resulting size fit, more run at once.
+    GPUs and then the CPUs among these trials. For example, 20 trials in 3 rounds require 7 concurrent trials. If the
+    cluster has room for additional trials of the resulting size, they also run.
 
     Attributes:
-        num_trials: The number of trials of the whole experiment.
+        num_trials: The number of trials in the experiment.
         min_cpus: The minimum number of CPUs of each worker.
         min_gpus: The minimum number of GPUs of each worker. With 0, trials use no GPU.
-        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. ``None`` reserves
-            no host memory. The policy does not increase this amount, because Ray does not enforce it as a limit.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. If ``None``, workers
+            reserve no host memory. The policy does not increase this amount, because Ray does not enforce it as a
+            limit.
 
     Raises:
         InvalidResourcesError: A field is invalid, or neither CPUs nor GPUs are requested.
@@ -55,7 +56,7 @@ class EvenSplitPolicy(WorkersPolicy):
     @model_validator(mode="after")
     def _must_request_something(self) -> Self:
         if self.min_cpus == 0 and self.min_gpus == 0:
-            raise InvalidResourcesError("min_cpus and min_gpus are both 0: set one of them above 0")
+            raise InvalidResourcesError("min_cpus and min_gpus are both 0. Set at least one of them above 0")
         return self
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
@@ -67,16 +68,16 @@ class EvenSplitPolicy(WorkersPolicy):
         if fit == 0:
             raise infeasible(groups, least)
         rounds = -(-self.num_trials // fit)
-        at_once = -(-self.num_trials // rounds)  # with fewer at once, another round is needed
+        at_once = -(-self.num_trials // rounds)  # with fewer concurrent trials, another round is needed
         share = self._largest_share(groups, at_once)
         request = self._request(self._largest_cpus(groups, share, at_once), from_ticks(share))
         reasons = [
-            f"the cluster divided among {counted(self.num_trials, 'trial')}: {request.worker} per {request.unit}"
+            f"the cluster is divided among {counted(self.num_trials, 'trial')}: {request.worker} per {request.unit}"
         ]
         if rounds > 1:
             reasons.append(
-                f"at most {fit} fit at once, with {least.worker} per {least.unit}, which takes {rounds} rounds; "
-                f"{at_once} at once also take {rounds} rounds, and each trial gets more"
+                f"with {least.worker} per {least.unit}, {fit} concurrent trials would fit and need {rounds} rounds; "
+                f"{at_once} concurrent trials need the same number of rounds, and each trial gets more resources"
             )
         usable = gpus_of_type(capacity, None).where(lambda node: share > 0 and workers_on_node(node, request) > 0)
         memory = fraction_of_gpu_memory(usable.groups, share)
@@ -89,7 +90,7 @@ class EvenSplitPolicy(WorkersPolicy):
         return equal_device_fraction(TICKS // wish, _most_gpus(groups)) if 0 < wish < TICKS else wish
 
     def _largest_share(self, groups: tuple[NodeGroup, ...], at_once: int) -> int:
-        """Return the most GPUs per worker, in ticks, with which ``at_once`` trials still fit."""
+        """Return the maximum number of GPUs per worker, in ticks, for which ``at_once`` trials fit."""
         least = self._least_share(groups)
         if least == 0:
             return 0
@@ -108,7 +109,7 @@ class EvenSplitPolicy(WorkersPolicy):
         return max(least, equal_device_fraction(too_few + 1, most))
 
     def _largest_cpus(self, groups: tuple[NodeGroup, ...], share: int, at_once: int) -> float:
-        """Return the most CPUs per worker with which ``at_once`` trials still fit. Above 1, the number is whole."""
+        """Return the maximum CPUs per worker for which ``at_once`` trials fit, as a whole number unless below 1."""
         least = to_ticks(self.min_cpus)
         most = max(to_ticks(node.resources.cpus) for node, _ in groups)
         ticks = largest(

@@ -18,7 +18,7 @@ class FirstFeasiblePolicy(ResourcePolicy):
 
     Attributes:
         policies: The policies to try, in order of preference. At least one is required.
-        min_trials: The minimum number of trials that must run at once. A policy that allows fewer trials is skipped.
+        min_trials: The minimum number of concurrent trials. A policy that allows fewer trials is skipped.
 
     Raises:
         InvalidResourcesError: A field is invalid, or ``policies`` is empty.
@@ -31,10 +31,10 @@ class FirstFeasiblePolicy(ResourcePolicy):
         self, *choices: ResourcePolicy, policies: Sequence[ResourcePolicy] | None = None, min_trials: int = 1
     ) -> None:
         if choices and policies is not None:
-            raise InvalidResourcesError("pass the policies as arguments or as policies=(…), not both")
+            raise InvalidResourcesError("pass the policies either as positional arguments or as policies=(…), not both")
         Value.__init__(self, policies=choices if policies is None else policies, min_trials=min_trials)
         if not self.policies:
-            raise InvalidResourcesError("FirstFeasiblePolicy needs at least one policy")
+            raise InvalidResourcesError("FirstFeasiblePolicy requires at least one policy")
 
     def __or__(self, other: ResourcePolicy) -> ResourcePolicy:
         """Return a policy that tries ``other`` after these policies."""
@@ -59,12 +59,12 @@ class FirstFeasiblePolicy(ResourcePolicy):
 def plan_first_feasible(
     policies: Iterable[ResourcePolicy], capacity: ClusterCapacity, *, min_trials: int = 1
 ) -> TrialPlan:
-    """Return the plan of the first policy that allows ``min_trials`` trials at once.
+    """Return the plan of the first policy that allows ``min_trials`` concurrent trials.
 
     The reasons of the plan explain why earlier policies were skipped.
 
     Raises:
-        InfeasibleRequestError: No policy allows ``min_trials`` trials at once.
+        InfeasibleRequestError: No policy allows ``min_trials`` concurrent trials.
     """
     errors: list[InfeasibleRequestError] = []
     notes: list[str] = []
@@ -92,7 +92,7 @@ def plan_first_feasible(
 
 
 def why_not(policy: ResourcePolicy, error: InfeasibleRequestError) -> str:
-    """Return a sentence that explains why a policy is skipped, without the suggestion of a fallback."""
+    """Return a sentence that explains why a policy is skipped, without the suggested fallback policy."""
     return f"skipped {type(policy).__name__}: {error.with_texts(fallback='')}"
 
 

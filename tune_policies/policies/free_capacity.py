@@ -46,9 +46,9 @@ class FreeCapacityPolicy(WrappingPolicy):
         except InfeasibleRequestError as error:
             raise error.with_texts(
                 offered=f"with {in_use} in use, {error.offered}",
-                suggestion=f"{error.suggestion} Or wait until others release their resources.",
+                suggestion=f"{error.suggestion} Or wait until other programs release resources.",
             ) from error
-        return leaving_free(plan, capacity, in_use, [f"{in_use} in use by others"])
+        return leaving_free(plan, capacity, in_use, [f"resources already in use: {in_use}"])
 
 
 def free_part(capacity: ClusterCapacity) -> ClusterCapacity:

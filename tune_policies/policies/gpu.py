@@ -40,7 +40,9 @@ from tune_policies.values.value import counted
 
 def _above_zero(gpus: float) -> float:
     if gpus == 0:
-        raise InvalidResourcesError("gpus must be above 0, got 0: for trials without GPUs, use CpuPolicy")
+        raise InvalidResourcesError(
+            "gpus=0 is not valid for GpuPolicy. Set a number above 0, or use CpuPolicy for trials without GPUs"
+        )
     return gpus
 
 
@@ -48,8 +50,8 @@ class GpuPolicy(GpuTypesPolicy):
     """Reserves the same number of GPUs, or the same GPU fraction, for every worker.
 
     Attributes:
-        gpus: The GPUs of each worker: a whole number, or a fraction below 1. A fraction is rounded up to 1/2, 1/3, 1/4
-            and so on, so that equal fractions fill a GPU.
+        gpus: The number of GPUs of each worker: a whole number, or a fraction below 1. A fraction is rounded up to
+            1/2, 1/3, 1/4 and so on, so that equal fractions fill a GPU.
         min_gpu_memory: The minimum memory of each GPU: bytes, or a string such as ``"24GiB"``.
 
     Raises:
@@ -72,7 +74,7 @@ class GpuPolicy(GpuTypesPolicy):
                 errors.append(error)
         if not plans:
             raise errors[0] if errors else self._no_gpu_is_large_enough(capacity, accelerator_type)
-        # If several plans have the most trials, use the first.
+        # If several plans allow the maximum number of trials, use the first of them.
         plan, selection, request, reasons = max(plans, key=lambda each: each[0].max_concurrent_trials)
         if self.same_for_all:
             return plan
@@ -92,7 +94,7 @@ class GpuPolicy(GpuTypesPolicy):
         return selections_of(capacity, usable, int(self.min_gpu_memory))
 
     def _share(self, selection: Selection) -> int:
-        """Return the GPUs, or the GPU fraction, of each worker in ticks."""
+        """Return the number of GPUs, or the GPU fraction, of each worker in ticks."""
         wish = to_ticks(self.gpus)
         most_devices = max((node.resources.gpus for node, _ in selection.groups), default=1)
         return equal_device_fraction(TICKS // wish, most_devices) if wish < TICKS else wish
@@ -101,15 +103,15 @@ class GpuPolicy(GpuTypesPolicy):
         reasons, share = [], self._share(selection)
         if self.min_gpu_memory is not None:
             found = describe_gpus(selection.groups)
-            reasons.append(f"GPUs with at least {format_bytes(int(self.min_gpu_memory))}: {found}")
+            reasons.append(f"only GPUs with at least {format_bytes(int(self.min_gpu_memory))} are used: {found}")
             if self.cpus is None and all(node.resources.cpus for node, _ in selection.groups):
                 groups = gpus_of_type(capacity, accelerator_type).groups
                 reasons += about_nodes_without_cpus(groups, "GPU", from_ticks(1))
         if share != to_ticks(self.gpus):
             reasons.append(
-                f"{format_amount(self.gpus)} GPU became {format_amount(from_ticks(share))}: "
-                f"{counted(TICKS // to_ticks(self.gpus), 'such worker')} fit on a GPU, and with unequal fractions a "
-                "trial can stay pending indefinitely"
+                f"{format_amount(self.gpus)} GPU is rounded up to {format_amount(from_ticks(share))}, because "
+                f"a GPU has room for {counted(TICKS // to_ticks(self.gpus), 'worker')} of this size, and a trial can "
+                "stay pending indefinitely if fractions are unequal"
             )
         return reasons
 
@@ -121,7 +123,7 @@ class GpuPolicy(GpuTypesPolicy):
         there = gpus_of_type(capacity, accelerator_type).groups
         if not there:
             return infeasible(capacity.groups, request)
-        hint = f"Request less, or add larger GPUs.{gpu_memory_hint(there)}"
+        hint = f"Request less GPU memory, or add larger GPUs.{gpu_memory_hint(there)}"
         return InfeasibleRequestError(
             str(request), f"the cluster has only {describe_gpus(there)}", Limit.GPU_MEMORY, hint
         )

@@ -1,4 +1,4 @@
-"""A policy that runs as many trials on each GPU as fit its memory, optionally with the measured need of each config."""
+"""A policy that runs as many trials on each GPU as fit its memory, optionally with measured needs for each config."""
 
 import math
 from collections import Counter
@@ -46,19 +46,19 @@ from tune_policies.values.units import MOST_BYTES, format_bytes, format_request,
 from tune_policies.values.value import counted, shorten_names
 
 _MOST_SIZES: Final = 12
-"""The maximum number of slot sizes. Each size needs a plan.
+"""The maximum number of slot sizes. The policy computes a plan for each size.
 
 With 12 sizes from 1 to 80 GiB, an average trial gets about a sixth more memory than it needs.
 """
 
 _MOST_SELECTIONS: Final = 32
-"""The maximum number of larger device sizes to compare. Sizes with room for more trials are preferred."""
+"""The maximum number of larger device sizes to compare. Sizes with room for the most trials are preferred."""
 
 _NEAR: Final = 1.1
 """No size is added between two sizes that differ by less than this factor."""
 
 _MOST_NAMED: Final = 8
-"""The maximum number of measured configs that a plan lists. Otherwise, it lists only the smallest and the largest."""
+"""The number of measured configs above which a plan lists only the smallest and the largest config."""
 
 
 class GpuMemoryPolicy(GpuTypesPolicy):
@@ -80,12 +80,12 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         profile: The measured GPU memory of each config.
         headroom: The memory that a worker gets in addition to its measured need, as a fraction of this need: 0.1 adds a
             tenth.
-        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. ``None`` reserves the
-            host memory in the profile, if any.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. If ``None``, workers
+            reserve the host memory that the profile contains, if any.
         max_trials_per_gpu: The maximum number of workers on a GPU, even if its memory has room for more.
 
     Raises:
-        InvalidResourcesError: A field is invalid.
+        InvalidResourcesError: A field is invalid, or not exactly one of ``gpu_memory`` and ``profile`` is set.
     """
 
     gpu_memory: Memory | None = None
@@ -97,7 +97,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
     def _must_have_one_size(self) -> Self:
         if (self.gpu_memory is None) == (self.profile is None):
             raise InvalidResourcesError(
-                "GpuMemoryPolicy needs either gpu_memory (such as '6GiB') or a measured profile"
+                "GpuMemoryPolicy requires either gpu_memory, such as '6GiB', or a measured profile. Set exactly one"
             )
         return self
 
@@ -111,7 +111,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return plan if self.same_for_all else self._with_own_slots(plan, capacity, usable, needed)
 
     def _with_own_slots(self, plan: TrialPlan, capacity: ClusterCapacity, usable: Selection, needed: int) -> TrialPlan:
-        """Return a plan with as many workers on each GPU as fit its memory, or ``plan`` if that is no worse."""
+        """Return a plan with as many workers on each GPU as fit its memory, or ``plan`` if this is not better."""
         groups_with: dict[int, list[NodeGroup]] = {}
         for group in usable.groups:
             if fit := gpu_memory_of(group.node) // needed:
@@ -138,7 +138,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
     def _with_measured_memory(
         self, profile: GpuMemoryProfile, capacity: ClusterCapacity, accelerator_type: str | None
     ) -> Self:
-        """Unless the user has set the host memory, return a copy that reserves the measured host memory and headroom.
+        """Return a copy that reserves the measured host memory and a headroom, unless the user set the host memory.
 
         The headroom is limited so that a worker and a Train driver fit on the largest node.
         """
@@ -151,7 +151,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return self.model_copy(update={"memory": min(with_headroom(needed, self.headroom), max(needed, most))})
 
     def _plan_by_profile(self, profile: GpuMemoryProfile, capacity: ClusterCapacity, usable: Selection) -> TrialPlan:
-        """Return the plan with slots of several sizes for the measured configs. The first slot fits all these configs.
+        """Return the plan with slots of several sizes for the measured configs. The first slot fits all of them.
 
         Raises:
             InfeasibleRequestError: The largest config that did not run out of memory fits no device.
@@ -190,13 +190,13 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         sized = tuple(slot.model_copy(update=overheads) for _, slot in sorted(slots.items()))
         by_config = SlotsByProfile(profile=profile, headroom=self.headroom, slots=sized)
         ran_out = [
-            f"{counted(len(not_held), 'config')} not counted because of out-of-memory errors on a GPU of "
+            f"the slot sizes do not depend on {counted(len(not_held), 'config')} that ran out of memory on a GPU of "
             f"{format_bytes(most)}"
             for most in sorted(not_held)[-1:]
         ]
         largest = sized[-1]
         unit = self._with_gpus(1).unit
-        share = f"{format_amount(largest.worker.gpus)} GPU per {unit}, the largest fraction that is possible"
+        share = f"{format_amount(largest.worker.gpus)} GPU per {unit}, the largest possible fraction"
         reasons = [
             _describe_profile(profile, held, self.headroom),
             *ran_out,
@@ -220,12 +220,12 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             )
 
     def _best(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> tuple[TrialPlan, Selection]:
-        """Return the plan with the most trials whose workers each need ``needed`` bytes, and the GPUs that it uses."""
+        """Return the plan with the most trials for workers of ``needed`` bytes of GPU memory, and its GPUs."""
         choices = list(selections_of(capacity, usable, needed))
         if not choices:
             raise self._infeasible(capacity, usable, needed)
-        # Fewer devices with more memory each may fit more workers. Building such a selection visits every node, so it
-        # is built only if needed.
+        # Fewer devices with more memory each may fit more workers. Because building such a selection visits every node,
+        # the selection is built only if its upper bound is high enough.
         bounded: list[tuple[int, Selection | int]] = [
             (self._most(_num_devices(choice.groups), choice.memory_bytes // needed), choice) for choice in choices
         ]
@@ -260,7 +260,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return num_devices * min(fit, self.max_trials_per_gpu or fit) // max(1, fewest_workers(self.num_workers))
 
     def _share(self, choice: Selection, needed: int) -> int:
-        """Return the smallest fraction, in ticks, that has at least ``needed`` bytes on the smallest chosen device."""
+        """Return the smallest GPU fraction, in ticks, that has ``needed`` bytes on the smallest chosen device."""
         fit = choice.memory_bytes // needed
         most_devices = max(node.resources.gpus for node, _ in choice.groups)
         return equal_device_fraction(min(fit, self.max_trials_per_gpu or fit), most_devices)
@@ -292,14 +292,14 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         without_cpus = describe_gpus(group for group in left if group.node.shape not in could)
         others = describe_gpus(group for group in left if group.node.shape in could)
         why = (
-            f"because only {choice.accelerator_type} is used"
+            f"because the plan uses only {choice.accelerator_type}"
             if choice.accelerator_type
             else "because their memory is too small or unknown"
         )
-        reasons = [f"not used, {why}: {others}"] if others else []
+        reasons = [f"some GPUs are not used {why}: {others}"] if others else []
         of_what = "CPU" if self.memory is None else "CPU or host memory"
         return (
-            [*reasons, f"not used, because their nodes have too little {of_what}: {without_cpus}"]
+            [*reasons, f"some GPUs are not used because their nodes have too little {of_what}: {without_cpus}"]
             if without_cpus
             else reasons
         )
@@ -314,12 +314,13 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         if not there.groups or not (usable.groups or is_too_small):
             return infeasible(capacity.groups, request)
         if known := [memory for memory in memories if memory is not None]:
-            unread = " that were read" if len(known) < len(memories) else ""
+            unread = " whose memory is known" if len(known) < len(memories) else ""
             return InfeasibleRequestError(
                 str(request),
                 f"the largest GPUs{unread} have {format_bytes(max(known))}",
                 Limit.GPU_MEMORY,
-                f"Request at most {format_request(max(known))}, or add a larger GPU.{gpu_memory_hint(there.groups)}",
+                f"Request at most {format_request(max(known))} of GPU memory, or add a larger GPU."
+                f"{gpu_memory_hint(there.groups)}",
             )
         count = sum(count for _, count in there.groups)
         types = sorted({node.accelerator_type for node, _ in there.groups if node.accelerator_type})
@@ -347,9 +348,9 @@ def _num_devices(groups: Iterable[NodeGroup]) -> int:
 
 
 def _larger_sizes(groups: Iterable[NodeGroup], needed: int) -> Iterator[tuple[int, int]]:
-    """Yield each size that fits more workers than the smallest size, and the number of devices at least that large.
+    """Yield sizes that fit more workers than the smallest size, each with the number of devices of at least this size.
 
-    If several sizes fit equally many workers, only the smallest of them is yielded.
+    If several sizes fit the same number of workers, only the smallest of them is yielded.
     """
     devices_of: Counter[int] = Counter()
     for group in groups:
@@ -361,7 +362,7 @@ def _larger_sizes(groups: Iterable[NodeGroup], needed: int) -> Iterator[tuple[in
 
 
 def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
-    """Yield the wanted sizes, the size of the largest device, and some sizes in between."""
+    """Yield up to 12 slot sizes: wanted sizes, the size of the largest device, and sizes in between."""
     sizes = sorted({*wanted, largest_device})
     if len(sizes) > _MOST_SIZES:
         last = len(sizes) - 1
@@ -376,13 +377,13 @@ def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
 
 
 def _describe_slots(by_config: SlotsByProfile) -> Iterator[str]:
-    """Yield a sentence with the GPU fraction of each config, or of only the smallest and the largest of many."""
+    """Yield a sentence with the GPU fraction of each config, or only of the smallest and the largest config."""
     ran = [each for each in by_config.profile.measurements if not each.ran_out]
     ran.sort(key=lambda each: each.total_bytes)
     for each in ran if len(ran) <= _MOST_NAMED else (ran[0], ran[-1]):
         needed = by_config.needed_bytes(each.config) or 0
         is_more = format_bytes(needed) != format_bytes(each.total_bytes)  # if the overhead differs
-        counts = f", {format_bytes(needed)} counted" if is_more else ""
+        counts = f", counted as {format_bytes(needed)}" if is_more else ""
         with suppress(InfeasibleRequestError):
             yield f"{each}{counts}, so {amount_of(by_config.slot_for(each.config).worker.gpus, 'GPU')}"
 
@@ -392,10 +393,10 @@ def _describe_extrapolation(
 ) -> Iterator[str]:
     others = sorted({name for name in gpu_models if name is not None} - set(profile.gpu_models))
     if others and profile.gpu_models:
-        on_top = "" if overhead is None else f"; the overhead outside allocators counts as {format_bytes(overhead)}"
+        on_top = "" if overhead is None else f"; the plan assumes {format_bytes(overhead)} of overhead per worker"
         yield (
-            f"measured on {', '.join(profile.gpu_models)}, planned for {', '.join(others)}, on which trials may need "
-            f"more or less{on_top}"
+            f"the profile was measured on {', '.join(profile.gpu_models)}, but trials may need more or less GPU memory "
+            f"on {', '.join(others)}{on_top}"
         )
 
 
@@ -403,13 +404,14 @@ def _describe_profile(profile: GpuMemoryProfile, held: list[int], headroom: floa
     on = f" on {', '.join(profile.gpu_models)}" if profile.gpu_models else ""
     least, most = format_bytes(min(held)), format_bytes(max(held))
     amount = least if least == most else f"{least} to {most}"
+    count = len(profile.measurements)
     return (
-        f"{counted(len(profile.measurements), 'config')} measured{on}, {amount}: each trial gets the memory "
-        f"that its config needs and {headroom:.0%} more"
+        f"{counted(count, 'config')} measured{on} need{'s' if count == 1 else ''} {amount}; each trial gets the memory "
+        f"that its config needs plus {headroom:.0%}"
     )
 
 
 def _to_text(device_bytes: int, needed: int) -> str:
-    """Return a device size with enough digits to show why no more workers fit: 19.99 GiB for 3 workers of 5 GiB."""
+    """Return a device size as text with enough digits to show why only 3 workers of 5 GiB fit 19.99 GiB."""
     texts = [format_bytes(device_bytes, digits) for digits in (1, 2, 3)]
     return next((text for text in texts if parse_bytes(text) // needed == device_bytes // needed), texts[-1])

@@ -39,8 +39,8 @@ def _as_selections(value: object) -> object:
     listed = value if isinstance(value, list | tuple) else ()
     if not listed or len({name for name in listed if isinstance(name, str)}) < len(listed):
         raise InvalidResourcesError(
-            f"accelerator_type must be the name of a device type, or a list of different names, the best first: got "
-            f"{shorten(value)}"
+            "accelerator_type must be the name of a device type, or a list of distinct names in order of preference, "
+            f"got {shorten(value)}"
         )
     return tuple(listed)
 
@@ -60,15 +60,15 @@ _ALIKE: Final = 0.95
 
 
 class GpuTypesPolicy(WorkersPolicy):
-    """A policy for GPUs. If several device types are set, it uses the first type that a trial fits.
+    """A policy for GPUs. If several device types are set, it uses the first type with room for ``min_trials`` trials.
 
     Attributes:
-        cpus: The number of CPUs of each worker. ``None`` divides the CPUs of a node equally among its GPU slots. If all
-            trials must get the same resources, the node with the fewest CPUs per slot determines the number. Nodes
-            without CPUs are not used, unless no node has CPUs.
+        cpus: The number of CPUs of each worker. If ``None``, the CPUs of a node are divided equally among its GPU
+            slots. If all trials must get the same resources, the node with the fewest CPUs per slot determines the
+            number. Nodes without CPUs are not used, unless no node has CPUs.
         accelerator_type: The device type to use, such as ``"A100"``, or ``None`` for any type. If several are set,
-            such as ``("H100", "A100")``, the policy uses the first type that a trial fits.
-        min_trials: The minimum number of trials that must run at once. If fewer fit, the policy tries the next type.
+            such as ``("H100", "A100")``, the policy uses the first type with room for ``min_trials`` trials.
+        min_trials: The minimum number of concurrent trials. If fewer trials fit, the policy tries the next type.
         custom: The custom Ray resources of each worker, by name.
         same_for_all: Whether all trials get the same resources on every node. Otherwise, the CPUs and the GPU memory
             of a trial depend on its node.
@@ -131,8 +131,8 @@ def plan_gpus(
         notes.append(
             "GPU memory was not read on every node, so the memory of a fraction is unknown"
             if memory is None
-            else f"{format_bytes(memory)} of GPU memory per {request.unit}: "
-            "its fraction of the smallest GPU that the plan uses"
+            else f"{format_bytes(memory)} of GPU memory per {request.unit}, "
+            "based on the smallest GPU that the plan uses"
         )
     groups = selection.groups if selection.label_selector else None
     if choose_cpus and not usable.groups:  # no node has room, and the error should describe nodes with CPUs
@@ -161,7 +161,7 @@ def gpus_of_type(capacity: ClusterCapacity, accelerator_type: str | None) -> Sel
 def selections_of(capacity: ClusterCapacity, usable: Selection, least_bytes: int) -> Iterator[Selection]:
     """Yield selections in which every device has at least ``least_bytes`` of memory, with the simplest condition first.
 
-    The selections are all usable GPUs, the GPUs of each type, and the GPUs of all nodes with enough GPU memory.
+    The candidates are all usable GPUs, the GPUs of each type, and the GPUs of all nodes with enough GPU memory.
     """
     choices = [usable]
     if usable.accelerator_type is None:
@@ -173,7 +173,7 @@ def selections_of(capacity: ClusterCapacity, usable: Selection, least_bytes: int
 
 
 def gpus_with_memory(capacity: ClusterCapacity, usable: Selection, least_bytes: int) -> Selection:
-    """Return the usable devices with at least ``least_bytes`` of memory."""
+    """Return a selection of the usable nodes whose devices have at least ``least_bytes`` of memory."""
     large = (group for group in usable.groups if gpu_memory_of(group.node) >= least_bytes)
     return select_gpus(capacity, large, usable.accelerator_type)
 
@@ -233,7 +233,7 @@ def _labels_of_types(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> 
 
 
 def alike_in_memory(selection: Selection) -> Iterator[list[NodeGroup]]:
-    """Yield groups of nodes with similar GPU memory, in descending order. Nodes with unknown memory come last.
+    """Yield groups of nodes with similar GPU memory, largest memory first. Nodes with unknown memory come last.
 
     For the same device model, different drivers report sizes that differ by some MiB.
     """

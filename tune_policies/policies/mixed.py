@@ -20,7 +20,7 @@ from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, with_inner
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import MOST, Speed, fewest_workers
-from tune_policies.values.value import Value
+from tune_policies.values.value import Value, counted
 
 _SLOWEST: Final = sys.float_info.min
 """The minimum speed of a slot type."""
@@ -40,7 +40,8 @@ class MixedPolicy(ResourcePolicy):
             speeds, ``PolicyScheduler`` leaves slow slots idle if faster slots finish all waiting trials sooner.
 
     Raises:
-        InvalidResourcesError: A field is invalid, ``policies`` is empty, or ``speeds`` has another length.
+        InvalidResourcesError: A field is invalid, ``policies`` is empty, or ``speeds`` does not have one number for
+            each policy.
     """
 
     policies: tuple[InnerPolicy, ...]
@@ -53,22 +54,22 @@ class MixedPolicy(ResourcePolicy):
         speeds: Sequence[float] | None = None,
     ) -> None:
         if slot_policies and policies is not None:
-            raise InvalidResourcesError("pass the policies as arguments or as policies=(…), not both")
+            raise InvalidResourcesError("pass the policies either as positional arguments or as policies=(…), not both")
         Value.__init__(self, policies=slot_policies if policies is None else policies, speeds=speeds)
 
     @model_validator(mode="after")
     def _must_have_policies(self) -> Self:
         if not self.policies:
-            raise InvalidResourcesError("MixedPolicy needs at least one policy")
+            raise InvalidResourcesError("MixedPolicy requires at least one policy")
         if self.speeds is not None and len(self.speeds) != len(self.policies):
             raise InvalidResourcesError(
-                f"speeds must have one number for each policy, got {len(self.speeds)} for {len(self.policies)}: omit "
-                "speeds if you do not know them"
+                f"speeds must have {counted(len(self.policies), 'number')}, one for each policy, got "
+                f"{len(self.speeds)}. Omit speeds if they are unknown"
             )
         if any(isinstance(each, GpuMemoryPolicy) and each.profile is not None for each in with_inner(self.policies)):
             raise InvalidResourcesError(
-                "MixedPolicy cannot contain a GpuMemoryPolicy with a profile, because its slots are for any config: "
-                "set gpu_memory to the need of the largest config instead"
+                "MixedPolicy cannot contain a GpuMemoryPolicy with a profile, because each slot of a MixedPolicy must "
+                "fit any config. Set gpu_memory to the need of the largest config instead"
             )
         return self
 
@@ -93,8 +94,8 @@ class MixedPolicy(ResourcePolicy):
                 given = _next_slots(policy, left)
             except InfeasibleRequestError as error:
                 errors.append(error)
-                beside = " in addition to those of earlier policies" if found else ""
-                notes.append(f"no slots of {type(policy).__name__}{beside}: {error.with_texts(fallback='')}")
+                beside = " next to the slots of earlier policies" if found else ""
+                notes.append(f"{type(policy).__name__} has no slots{beside}: {error.with_texts(fallback='')}")
             else:
                 found.append(given if speed is None else given.with_speed(speed))
                 notes += given.without_place
@@ -108,7 +109,10 @@ class MixedPolicy(ResourcePolicy):
         slots = [slot for given in found for slot in given.slots]
         notes += about_the_nodes(capacity)
         if any(slot.max_workers is not None for slot in slots):
-            notes.append("each trial keeps its fewest workers, because slots of other types use the room to grow")
+            notes.append(
+                "each trial stays at its minimum number of workers, because slots of other types use the resources for "
+                "additional workers"
+            )
         nodes_to_add: Counter[str] = Counter()
         for given in found:
             nodes_to_add.update(given.plan.nodes_to_add)
@@ -127,7 +131,7 @@ class _PolicySlots(NamedTuple):
     Attributes:
         policy: The policy.
         plan: The policy's plan on the remaining capacity.
-        slots: The slot types of the plan that fit, at least one.
+        slots: The slot types of the plan that fit. There is at least one.
         without_place: A sentence for each slot type of the plan that does not fit.
         filled: The placed slots of the last type.
     """
@@ -194,11 +198,11 @@ def _take(policy: ResourcePolicy, plan: TrialPlan, left: RemainingCapacity) -> _
         if filled.num_trials:
             slots.append(slot.capped(filled.num_trials))
         else:
-            missing.append(f"no slots of {type(policy).__name__} with {slot}: none fits next to the others")
+            missing.append(f"{type(policy).__name__} has no slots with {slot}, because none fits next to other slots")
     if filled is None or not slots:
         raise InfeasibleRequestError(
             " or ".join(str(slot) for slot in plan.slots),
-            "none of these slots fits next to those of earlier policies",
+            "none of these slots fits next to the slots of earlier policies",
             plan.limited_by,
             "Request less, or put this policy first.",
         )
@@ -222,7 +226,7 @@ def _check_slices(plan: TrialPlan, left: RemainingCapacity) -> None:
         if any(host.node_id in in_use for each in slices for host in each.hosts):
             raise InfeasibleRequestError(
                 str(slot),
-                "Ray Train chooses the slices itself, and earlier policies use nodes of slices",
+                "Ray Train chooses the slices itself, and earlier policies use nodes of TPU slices",
                 Limit.TPU_SLICES,
-                "Put the policy of the slices first.",
+                "Put the policy for TPU slices first.",
             )

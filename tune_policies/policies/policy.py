@@ -39,7 +39,7 @@ _DEEPEST: Final = 32
 _MOST_POLICIES: Final = 256
 """The maximum number of policies in one policy. Each of these may compute a plan, so the limit bounds the run time."""
 
-_TOO_DEEP: Final = f"more than {_DEEPEST} policies are nested: remove some of them"
+_TOO_DEEP: Final = f"policies are nested more than {_DEEPEST} levels deep. Remove some of them"
 
 _CLASSES: Final[dict[str, type["ResourcePolicy"]]] = {}
 """The policy classes by name. ``__subclasses__`` would also return rejected classes."""
@@ -89,8 +89,8 @@ class ResourcePolicy(Value):
             _CLASSES[cls.__name__] = cls
         elif not isabstract(cls):
             raise InvalidResourcesError(
-                f"{cls.__module__}.{cls.__qualname__} has the name of another policy, {other.__module__}."
-                f"{other.__qualname__}: rename the class, because the name is the 'kind' in policy files"
+                f"{cls.__module__}.{cls.__qualname__} has the same name as the policy {other.__module__}."
+                f"{other.__qualname__}. Rename the class, because its name is the 'kind' in policy files"
             )
 
     @model_validator(mode="after")
@@ -110,7 +110,7 @@ class ResourcePolicy(Value):
         """Return the plan for ``capacity``.
 
         An implementation must return equal plans for equal capacities, regardless of the order of the nodes, and must
-        raise no other error than ``InfeasibleRequestError``.
+        raise no error other than ``InfeasibleRequestError``.
 
         Raises:
             InfeasibleRequestError: Not even one trial fits.
@@ -120,9 +120,9 @@ class ResourcePolicy(Value):
     def copy(self, *, include: Any = None, exclude: Any = None, update: Any = None, deep: bool = False) -> Self:
         """Raise ``InvalidResourcesError``. Tune calls this method if a policy is passed as ``resources_per_trial``."""
         raise InvalidResourcesError(
-            f"{type(self).__name__} is a policy, and resources_per_trial takes amounts: use "
-            "run(train_fn, policy), or tune.run(train_fn, scheduler=PolicyScheduler(policy)). To change a field of a "
-            "policy, use model_copy(update={…})"
+            f"resources_per_trial must contain amounts, but {type(self).__name__} is a policy. Use run(train_fn, "
+            "policy), or tune.run(train_fn, scheduler=PolicyScheduler(policy)). To change a field of a policy, use "
+            "model_copy(update={…})"
         )
 
     @property
@@ -149,7 +149,7 @@ class ResourcePolicy(Value):
         policy = build_policy(data)
         if not isinstance(policy, cls):
             raise InvalidResourcesError(
-                f"this is a {data['kind']}, not a {cls.__name__}: use build_policy or load_policy"
+                f"the data describes a {data['kind']}, not a {cls.__name__}. Use build_policy or load_policy"
             )
         return policy
 
@@ -164,7 +164,7 @@ class ResourcePolicy(Value):
             data = parse_json(text)
         except ValueError as error:
             # Only the parser's message distinguishes data that is nested too deeply from invalid JSON.
-            why = _TOO_DEEP if "recursion limit" in str(error) else f"this is not JSON: {error}"
+            why = _TOO_DEEP if "recursion limit" in str(error) else f"the text is not JSON: {error}"
             raise InvalidResourcesError(f"{cls.__name__}: {why}") from error
         return cls.from_dict(data)
 
@@ -183,7 +183,7 @@ def _check_size(policy: object, deepest: int = _DEEPEST) -> None:
         raise InvalidResourcesError(_TOO_DEEP)
     if number > _MOST_POLICIES:
         raise InvalidResourcesError(
-            f"a policy may contain at most {_MOST_POLICIES} policies, got {number:,}: remove some of the choices"
+            f"a policy may contain at most {_MOST_POLICIES} policies, got {number:,}. Remove some of them"
         )
 
 
@@ -208,7 +208,7 @@ def _size(data: object, known: dict[int, tuple[int, int]], kinds: tuple[str, ...
 def _policy(value: object) -> ResourcePolicy:
     if isinstance(value, ResourcePolicy):
         return value
-    _check_size(value, _DEEPEST - 1)  # before building, because each level builds the data again to explain an error
+    _check_size(value, _DEEPEST - 1)  # before building, because an error at depth n builds the data n times
     return _build(value)
 
 
@@ -220,8 +220,8 @@ class WorkersPolicy(ResourcePolicy):
     """A policy that decides which resources each worker of a trial reserves.
 
     Attributes:
-        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. ``None`` reserves
-            no host memory.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. If ``None``, workers
+            reserve no host memory.
         num_workers: The number of Train workers in a trial, or 0 if the trial itself trains. With ``(2, 8)``, a trial
             has 2 to 8 workers, depending on the free resources.
     """
@@ -230,7 +230,7 @@ class WorkersPolicy(ResourcePolicy):
     num_workers: WorkerCount = 0
 
     def _with_rounded_memory(self, capacity: ClusterCapacity) -> ClusterCapacity:
-        """Return the cluster with one shape for all nodes whose host memory fits the same number of workers."""
+        """Return the cluster with one shape for all nodes whose host memory has room for equally many workers."""
         return with_rounded_memory(capacity, memory=self.memory, num_workers=self.num_workers)
 
     def _request(self, cpus: float, gpus: float = 0, custom: Mapping[str, float] | None = None) -> Request:
@@ -287,7 +287,7 @@ def _build(data: object) -> ResourcePolicy:
     fields = dict(data)
     kind = fields.pop("kind", None)
     if not isinstance(kind, str) or kind not in kinds:
-        what = "a policy needs a 'kind'" if kind is None else f"unknown kind {shorten(kind)}"
+        what = "a policy requires a 'kind'" if kind is None else f"unknown kind {shorten(kind)}"
         raise InvalidResourcesError(f"{what}{suggest(str(kind or ''), kinds)} (known: {', '.join(sorted(kinds))})")
     policy: ResourcePolicy = kinds[kind].from_dict(fields)
     return policy
@@ -306,7 +306,7 @@ def _checked(plan: Callable[[Any, ClusterCapacity], TrialPlan]) -> Callable[[Any
         made = plan(self, capacity)
         if not isinstance(made, TrialPlan):
             raise InvalidResourcesError(
-                f"{type(self).__name__}.plan must return a TrialPlan, got {shorten(made)}: return, for instance, the "
+                f"{type(self).__name__}.plan must return a TrialPlan, got {shorten(made)}. For instance, return the "
                 "plan of another policy"
             )
         return made
@@ -315,7 +315,7 @@ def _checked(plan: Callable[[Any, ClusterCapacity], TrialPlan]) -> Callable[[Any
 
 
 def _is_defined_again(earlier: type[Any], later: type[Any]) -> bool:
-    """Return whether ``later`` redefines ``earlier``: whether both have the same module and qualified name."""
+    """Return whether ``later`` redefines ``earlier``, that is, has the same module and qualified name."""
     names = {earlier.__qualname__, later.__qualname__}
     # While cloudpickle rebuilds a class in another process, the qualified name is only the name of the class.
     return earlier.__module__ == later.__module__ and (len(names) == 1 or later.__name__ in names)
@@ -325,14 +325,14 @@ def _no_devices(amounts: dict[str, float]) -> dict[str, float]:
     for name in amounts:
         if name in DEVICE_RESOURCES:
             raise InvalidResourcesError(
-                f"custom resource {name!r} is a device, which Ray assigns individually: "
-                f"use AcceleratorPolicy(resource={name!r})"
+                f"custom resource {name!r} is not valid, because Ray assigns devices individually. Use "
+                f"AcceleratorPolicy(resource={name!r})"
             )
         if name in ("cpu", "gpu"):
-            raise InvalidResourcesError(f"custom resource {name!r} is Tune's name for {name.upper()}: use {name}s")
+            raise InvalidResourcesError(f"custom resource {name!r} is Tune's name for {name.upper()}. Use {name}s")
         if name.startswith(ACCELERATOR_TYPE_PREFIX):
             raise InvalidResourcesError(
-                f"custom resource {name!r} is Ray's name of a device type: use accelerator_type"
+                f"custom resource {name!r} is Ray's name of a device type. Use accelerator_type"
             )
     return amounts
 

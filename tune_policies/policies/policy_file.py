@@ -61,7 +61,7 @@ def load_runtime_env(path: str | Path) -> dict[str, Any]:
     """
     data = read_data(path, what="runtime environment")
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        raise InvalidResourcesError(f"{path} is not a runtime environment: write fields such as working_dir and pip")
+        raise InvalidResourcesError(f"{path} is not a runtime environment. Write fields such as working_dir and pip")
     return data
 
 

@@ -1,6 +1,6 @@
-"""The JSON schema of policy files. Editors use it to complete and validate them.
+"""The JSON schema of policy files. Editors use it to complete and validate policy files.
 
-Pydantic generates the schema from the fields of the policies. The descriptions come from their docstrings.
+Pydantic generates the schema from the fields of the policies. The descriptions come from the policies' docstrings.
 The schema does not contain the rules of a policy's own validators, such as the rule that ``gpus`` above 1 must be
 whole. ``load_policy`` checks these rules.
 """
@@ -28,7 +28,7 @@ def policy_schema() -> dict[str, Any]:
     for (kind, field), (what, _) in IN_FILES.items():
         property_ = definitions[kind]["properties"][field]
         others = property_.pop("anyOf", None) or [{"$ref": property_.pop("$ref")}]
-        property_["anyOf"] = [{"type": "string", "description": f"The file of a {what}."}, *others]
+        property_["anyOf"] = [{"type": "string", "description": f"The name of a {what} file."}, *others]
     # With `if`, an editor reports the invalid field. With `oneOf`, it would report only that no policy matches.
     definitions[_ANY_POLICY] = {
         "type": "object",

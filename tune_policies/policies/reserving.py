@@ -77,11 +77,14 @@ class ReservingPolicy(WrappingPolicy):
         plan = self._plan(_with_smaller_gpus(capacity, int(self.gpu_memory)))
         if not any(slot.worker.gpus for slot in plan.slots):
             return plan
-        notes = [f"{format_bytes(int(self.gpu_memory))} of each GPU reserved for others: trials share the rest"]
+        notes = [
+            f"{format_bytes(int(self.gpu_memory))} of memory is reserved on each GPU for other programs, and trials "
+            "share the rest"
+        ]
         if any(slot.worker.gpus >= 1 for slot in plan.slots):
-            notes.append("a trial with a whole GPU has no limit, so it may also use the reserved part of its memory")
+            notes.append("a trial with a whole GPU has no memory limit, so it may also use the reserved GPU memory")
         if any(group.node.smallest_gpu_memory_bytes is None for group in capacity.gpu_groups()):
-            notes.append("GPU memory of some nodes is unknown, so less may be free on these nodes")
+            notes.append("the GPU memory of some nodes is unknown, so less than reserved may stay free on these nodes")
         return plan.with_reasons(*notes, *about_gpu_memory(capacity.gpu_groups()))
 
     def _plan(self, capacity: ClusterCapacity) -> TrialPlan:
@@ -107,24 +110,25 @@ class ReservingPolicy(WrappingPolicy):
             plan = self.inner.plan(rest)
         except InfeasibleRequestError as error:
             raise error.with_texts(
-                offered=f"with {wish} reserved for others, {error.offered}",
+                offered=f"with {wish} reserved for other programs, {error.offered}",
                 suggestion=f"{error.suggestion} Or reserve less.",
             ) from error
-        notes = [f"{wish} reserved for others"]
+        notes = [f"the policy reserves {wish} for other programs"]
         if self.gpus and plan.common_slot.has_gpu_fraction:
             notes.append(
-                "Ray may spread the GPU fractions, so the reserved GPUs stay free in total, but maybe not as whole GPUs"
+                "Ray may spread GPU fractions over all GPUs, so the reserved amount stays free, but possibly not as "
+                "whole GPUs"
             )
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
-            notes.append("host memory of some nodes is unknown, so less may be free on these nodes")
+            notes.append("the host memory of some nodes is unknown, so less than reserved may stay free on these nodes")
         plan = leaving_free(plan, capacity, wish, notes)
         plan = plan.model_copy(update={"limited_by": _limited_by(plan, capacity, wish)})
-        # If a plan has several slot types, each slot gets a node later, and that assignment uses the whole cluster.
+        # The slots of several slot types are later assigned to nodes of the whole cluster, so check that they fit.
         return plan if len(plan.slots) == 1 else _placed(plan, capacity)
 
 
 def _limited_by(plan: TrialPlan, capacity: ClusterCapacity, wish: Resources) -> str:
-    """Return the limit on the number of trials: a reserved resource, if more trials would fit without reserving it."""
+    """Return the limit on the number of trials. It is a reserved resource if its reservation displaces trials."""
     slot, request = plan.slots[0], request_of(plan.slots[0])
     if len(plan.slots) > 1 or plan.limited_by in wish.ticks or plan.limited_by not in request.worker.ticks:
         return plan.limited_by
@@ -143,17 +147,17 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
     Raises:
         InfeasibleRequestError: No slot fits.
     """
-    layout = place_slots(plan.slots, capacity.with_nodes_added(plan.nodes_to_add))  # without further nodes
+    layout = place_slots(plan.slots, capacity.with_nodes_added(plan.nodes_to_add))  # adds no further nodes
     counts = [layout.count(slot_type) for slot_type in range(len(plan.slots))]
     if not any(counts):
         raise InfeasibleRequestError(
             " or ".join(str(slot) for slot in plan.slots),
-            "none of these slots fits next to the others",
+            "none of these slots fits the cluster",
             plan.limited_by,
             "Reserve less, or add nodes.",
         )
     missing = [
-        f"{count or 'none'} of {counted(slot.max_concurrent_trials, 'slot')} with {slot}: no more fit"
+        f"{f'only {count}' if count else 'none'} of {counted(slot.max_concurrent_trials, 'slot')} with {slot} fit"
         for slot, count in zip(plan.slots, counts, strict=True)
         if count < slot.max_concurrent_trials
     ]
@@ -185,7 +189,7 @@ def added(resources: Resources, ticks: Amounts) -> Resources:
 def _off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
     """Return the slot restricted to nodes whose devices are large enough for its workers.
 
-    Nodes with smaller devices may be reserved completely. Then the inner policy ignores them, but Ray does not.
+    If nodes with smaller devices are reserved completely, the inner policy ignores them, but Ray does not.
     """
     if slot.gpu_memory_bytes is None:
         return slot
@@ -222,7 +226,10 @@ def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacit
 
 
 def _max_reserved_per_device(capacity: ClusterCapacity, cpus: int) -> int:
-    """Return the most CPUs, in ticks, that each device can keep if ``cpus`` are reserved. Above 1, CPUs are whole."""
+    """Return the maximum number of CPUs, in ticks, that each device can keep if ``cpus`` ticks are reserved.
+
+    A number above one CPU is rounded down to whole CPUs.
+    """
     nodes = [(group.num_nodes, group.node.resources.ticks.get("CPU", 0), group.node) for group in capacity.groups]
     has = [(count, ticks, _num_devices(node)) for count, ticks, node in nodes]
 
@@ -280,7 +287,7 @@ def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int
     if any(node.resources.memory_bytes is None for node, _ in seen.groups):
         left.pop("memory", None)
     if short_of := sorted(name for name, amount in left.items() if amount > 0):
-        asked, hint = f"resources in addition to the {wish} reserved for others", "Reserve less, or add nodes."
+        asked, hint = f"resources in addition to the {wish} reserved for other programs", "Reserve less, or add nodes."
         raise InfeasibleRequestError(asked, "the cluster has less than the reserved amount", short_of[0], hint)
     return kept
 
@@ -307,10 +314,10 @@ def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCap
     memory, node_id = min(known, default=(less_bytes + 1, ""))
     if memory <= less_bytes:
         raise InfeasibleRequestError(
-            f"GPU memory in addition to the {format_bytes(less_bytes)} of each GPU reserved for others",
+            f"GPU memory in addition to the {format_bytes(less_bytes)} reserved on each GPU",
             f"the GPUs of node {node_id} have {format_bytes(memory)}",
             Limit.GPU_MEMORY,
-            "Reserve less, or exclude such nodes: SelectingPolicy(policy, exclude_nodes=…).",
+            "Reserve less, or exclude such nodes with SelectingPolicy(policy, exclude_nodes=…).",
         )
     nodes = capacity.with_nodes(smaller(node, node) for node in capacity.nodes)
     if capacity.node_types is None:

@@ -22,7 +22,7 @@ class SelectingPolicy(WrappingPolicy):
     """Plans only on selected nodes, and prevents Ray from placing trials and workers on other nodes.
 
     ``SelectingPolicy(GpuPolicy(), label_selector={"zone": "!eu"}, exclude_head=True)`` excludes the zone ``eu`` and the
-    head node. For excluded nodes, requests to Ray contain a condition on the label ``ray.io/node-id``.
+    head node. To exclude individual nodes, requests to Ray contain a condition on the label ``ray.io/node-id``.
 
     Attributes:
         inner: The policy that plans on the selected nodes.
@@ -65,14 +65,15 @@ class SelectingPolicy(WrappingPolicy):
             chosen = chosen.model_copy(update={"node_types": types})
         if capacity.nodes and not chosen.nodes and not chosen.node_types:
             raise _no_node_selected(capacity, selector)
-        which = f"only those with {format_selector(selector)}"
+        which = f"nodes with {format_selector(selector)}"
         try:
             plan = self.inner.plan(chosen)
         except InfeasibleRequestError as error:
-            offered = f"among the nodes, {which}, {error.offered}"
+            offered = f"among {which}, {error.offered}"
             raise error.with_texts(offered=offered, suggestion=f"{error.suggestion} Or select more nodes.") from error
         left_out = len(capacity.nodes) - len(chosen.nodes)
-        plan = plan.with_reasons(f"{left_out} of {len(capacity.nodes)} nodes excluded: {which}", *notes)
+        excludes = f"the plan uses only {which}, and excludes {left_out} of {len(capacity.nodes)} nodes"
+        plan = plan.with_reasons(excludes, *notes)
         return plan.on_nodes(selector) if plan.common_slot.topology is None else _of_slices(plan, capacity, chosen)
 
     def _excluded(self, capacity: ClusterCapacity) -> tuple[list[str], list[str]]:
@@ -85,11 +86,11 @@ class SelectingPolicy(WrappingPolicy):
                 excluded.append(node.node_id)
                 found |= by
         notes = [
-            f"exclude_nodes has no effect: no alive node has the ID or address {names[name]!r}"
+            f"exclude_nodes contains {names[name]!r}, but no alive node has this ID or address"
             for name in sorted(names.keys() - found)
         ]
         if self.exclude_head and not heads:
-            notes.append("exclude_head has no effect: the head node is unknown")
+            notes.append("exclude_head has no effect, because the head node is unknown")
         return excluded, notes
 
 
@@ -110,7 +111,7 @@ def _of_slices(plan: TrialPlan, capacity: ClusterCapacity, chosen: ClusterCapaci
     kept = {node.node_id for node in chosen.nodes}
     if any(node.resources.custom.get("TPU", 0) > 0 for node in capacity.nodes if node.node_id not in kept):
         raise InfeasibleRequestError(
-            f"{plan.slots[0]}, and not on other slices",
+            f"{plan.slots[0]} on selected nodes",
             "Ray Train chooses the slices itself, and accepts no label selector for them",
             Limit.TPU_SLICES,
             "Omit the selection, or select slices by accelerator_type or topology.",
@@ -128,5 +129,5 @@ def _no_node_selected(capacity: ClusterCapacity, selector: dict[str, str]) -> In
         f"a node with {format_selector(selector)}",
         f"none of the {counted(len(capacity.nodes), 'node')} is selected" + (f" ({'; '.join(there)})" if there else ""),
         Limit.NODES,
-        "Select labels that nodes have, exclude fewer nodes, or add such a node.",
+        "Select labels of existing nodes, exclude fewer nodes, or add a node with these labels.",
     )

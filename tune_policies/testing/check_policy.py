@@ -1,6 +1,6 @@
 """Defines the guarantees ("promises") that every policy must keep, and the function that checks them.
 
-Most promises are about one cluster and the plan or error of the policy for it. The check of a promise is a function
+Most promises concern one cluster, and the policy's plan or error for it. The check of a promise is a function
 that returns a description of the violation, or an empty string.
 """
 
@@ -33,13 +33,13 @@ _MOST_STEPS: Final = 1000
 """The maximum number of simpler clusters that are tried to simplify a counterexample."""
 
 _MOST_PLACED: Final = 500
-"""The maximum number of trials that are placed one by one. Whether the trials of a larger plan fit is not checked."""
+"""The maximum number of trials that are placed one by one. The trials of a larger plan are not placed."""
 
 
 class Promise(Enum):
     """A promise that every policy must keep. The value of a member describes the promise."""
 
-    IS_A_VALUE = "a policy is frozen, and equal after conversion to and from JSON, plain data and pickle"
+    IS_A_VALUE = "a policy is frozen, and is equal after conversion to and from JSON, plain data and pickle"
     RAISES_INFEASIBLE_ALONE = "plan() returns a TrialPlan, or raises InfeasibleRequestError and nothing else"
     IS_PURE = "plan() returns the same result each time, changes nothing, and does no I/O"
     IGNORES_ORDER = "the order of the nodes does not matter"
@@ -53,8 +53,8 @@ class Promise(Enum):
     GPU_MEMORY_FITS = "the memory limits of the workers on a GPU add up to no more than the memory of the GPU"
     ADDS_KNOWN_NODES = "a plan adds no more nodes than the autoscaler may add"
     MORE_NODES_ARE_ENOUGH = (
-        "if each node is duplicated, a plan is still feasible, and no fewer trials run if all slots are equal; "
-        "policies with several choices, and plans that leave resources free, are exempt"
+        "if each node is duplicated, the policy still has a plan, and no fewer trials run if all slots are equal. "
+        "Policies with several choices, and plans that leave resources free, are exempt"
     )
     PLANS_SOMEWHERE = "the policy has a plan for at least one of the clusters"
 
@@ -66,8 +66,8 @@ class PolicyCheckError(AssertionError):
         promise: The broken promise.
         found: A description of the violation.
         policy: The policy.
-        capacity: The smallest cluster found on which the policy breaks the promise, or ``None`` if it breaks the
-            promise without a cluster.
+        capacity: The smallest cluster found on which the policy breaks the promise, or ``None`` if the promise is not
+            about a cluster.
     """
 
     def __init__(
@@ -123,7 +123,8 @@ def check_policy(
         has_plan = has_plan or isinstance(case.answer, TrialPlan)
     if not has_plan:
         found = (
-            f"{counted(num_clusters, 'random cluster')} were tried: pass clusters=[…] on which the policy has a plan"
+            f"the policy has no plan for any of {counted(num_clusters, 'random cluster')}. Pass clusters=[…] for which "
+            "it has a plan"
         )
         raise PolicyCheckError(Promise.PLANS_SOMEWHERE, found, policy)
 
@@ -198,10 +199,10 @@ def _shown(answer: TrialPlan | Exception) -> str:
 def _is_no_value(policy: ResourcePolicy) -> str:
     data = json.loads(policy.to_json())
     if data.get("kind") != type(policy).__name__:
-        return f"its kind is {data.get('kind')!r}, not its class name"
+        return f"the kind of the policy is {data.get('kind')!r}, not the name of its class"
     others: Mapping[str, Callable[[], ResourcePolicy]] = {
         "from_json(to_json())": lambda: type(policy).from_json(policy.to_json()),
-        "build_policy with the data of its JSON": lambda: build_policy(data),
+        "build_policy(json.loads(to_json()))": lambda: build_policy(data),
         "build_policy(model_dump())": lambda: build_policy(policy.model_dump()),
         "pickle": lambda: pickle.loads(pickle.dumps(policy)),  # noqa: S301 - just written
     }
@@ -217,7 +218,7 @@ def _is_no_value(policy: ResourcePolicy) -> str:
             setattr(policy, name, getattr(policy, name))
         except ValueError:
             continue
-        return f"its field {name} can be set"
+        return f"its field {name} can be changed"
     return ""
 
 
@@ -256,7 +257,7 @@ def _plan_is_no_value(case: _Case) -> str:
     if plan is None:
         return ""
     if not (plan.limited_by and plan.explain(case.capacity)):
-        return "it does not state what prevents one more trial"
+        return "the plan does not state what limits the number of trials"
     if TrialPlan.from_json(plan.to_json()) != plan:
         return f"the plan changes when it is converted to JSON and back: {plan.to_json()}"
     return "" if pickle.loads(pickle.dumps(plan)) == plan else "the plan changes when it is pickled and unpickled"  # noqa: S301
@@ -269,7 +270,7 @@ def _does_not_fit(case: _Case) -> str:
     for plan in (case.plan, *(case.plan.model_copy(update={"slots": (slot,), "by_config": None}) for slot in alone)):
         planned = sum(slot.max_concurrent_trials for slot in plan.slots)
         if planned <= _MOST_PLACED and (placed := place_trials(case.grown, plan, planned)) < planned:
-            return f"of {counted(planned, 'trial')}, {placed} fit:\n{plan.explain()}"
+            return f"only {placed} of {counted(planned, 'trial')} fit:\n{plan.explain()}"
     return ""
 
 
@@ -282,9 +283,7 @@ def _is_not_full(case: _Case) -> str:
         return ""  # plans never mix the fractions of several slot types on one device, but `place_trials` does
     more = case.num_trials + 1
     return (
-        f"one more trial fits beside the plan:\n{plan.explain()}"
-        if place_trials(case.grown, plan, more) == more
-        else ""
+        f"one more trial fits than planned:\n{plan.explain()}" if place_trials(case.grown, plan, more) == more else ""
     )
 
 
@@ -308,11 +307,11 @@ def _cannot_grow(case: _Case) -> str:
         return ""
     planned = (slot.max_concurrent_trials - 1) * slot.num_workers + slot.max_workers
     fit = count_workers(case.capacity, slot)
-    return f"of {counted(planned, 'worker')}, {fit} fit: {slot}" if fit < planned else ""
+    return f"only {fit} of {counted(planned, 'worker')} fit: {slot}" if fit < planned else ""
 
 
 def _slots_on_nodes(case: _Case) -> Iterator[tuple[TrialSlot, NodeCapacity]]:
-    """Yield each slot with each node on which its workers may run. Each of several slot types has its own nodes."""
+    """Yield each slot with each node on which its workers may run. With several slot types, these are planned nodes."""
     slots = case.plan.slots if case.plan else ()
     nodes_of: dict[int, set[str | None]] = defaultdict(set)
     for place in place_slots(slots, case.grown).places if len(slots) > 1 else ():
@@ -336,8 +335,8 @@ def _shares_differ(case: _Case) -> str:
                 by_sum = min(by_sum, slot.max_concurrent_trials * max(1, slot.num_workers))
             if share < TICKS and by_sum > one_by_one:
                 return (
-                    f"on a node with {has[name]:g} {name}, {one_by_one} fractions of {share / TICKS:g} fit one by one, "
-                    f"and {by_sum} by their sum"
+                    f"on a node with {has[name]:g} {name}, {one_by_one} fractions of {share / TICKS:g} fit on the "
+                    f"devices, but Ray admits {by_sum}"
                 )
     return ""
 
@@ -360,7 +359,8 @@ def _adds_other_nodes(case: _Case) -> str:
     limit = case.capacity.max_nodes_to_add
     too_many = any(number > may_come.get(name, 0) for name, number in wanted.items())
     if too_many or (limit is not None and sum(wanted.values()) > limit):
-        return f"it adds the nodes {wanted}, but the autoscaler may add only {may_come}, and at most {limit} in total"
+        total = "" if limit is None else f", and at most {limit} in total"
+        return f"the plan adds the nodes {wanted}, but the autoscaler may add only {may_come}{total}"
     return ""
 
 
@@ -371,10 +371,11 @@ def _needs_fewer_nodes(case: _Case) -> str:
         return ""
     more = _answer(case.policy, twice(case.capacity))
     if not isinstance(more, TrialPlan):
-        return f"with each node duplicated: {more}"
+        return f"the policy has no plan if each node is duplicated: {more}"
     is_alike = len({_size(slot) for slot in (*plan.slots, *more.slots)}) == 1
     if is_alike and more.max_concurrent_trials < plan.max_concurrent_trials:
-        return f"{plan.max_concurrent_trials} trials become {more.max_concurrent_trials} with each node duplicated"
+        before, after = plan.max_concurrent_trials, more.max_concurrent_trials
+        return f"{before} trials fit, but only {after} if each node is duplicated"
     return ""
 
 
@@ -417,7 +418,7 @@ def _note_io(event: str, arguments: tuple[object, ...]) -> None:
     frame = inspect.currentframe()
     while frame is not None:
         if "importlib" in frame.f_code.co_filename:
-            return  # a lazy import is not an input of the policy
+            return  # reading a module for a lazy import is not counted as I/O of the policy
         frame = frame.f_back
     noted.append(f"{event}{arguments}")
 

@@ -32,7 +32,7 @@ _SLICES: Final = (SliceShape("2x2x2", "TPU-V4"), SliceShape("4x4", "TPU-V6E"), S
 
 
 def draw_cluster(rng: random.Random) -> ClusterCapacity:
-    """Return a random cluster of at most 12 nodes.
+    """Return a random cluster of at most 13 nodes.
 
     It has nodes with or without GPUs, with one or several GPU types and known or unknown devices, or TPU slices. It may
     have an autoscaler, draining nodes or resources in use, or be empty.
@@ -67,7 +67,7 @@ def draw_nodes(rng: random.Random) -> list[NodeCapacity]:
 
 
 def draw_node(rng: random.Random, number: int) -> NodeCapacity:
-    """Return a random node. Ray's GPU count may differ from the driver's."""
+    """Return a random node. The number of GPUs in Ray may differ from the number of listed devices."""
     gpus = rng.randint(0, 8)
     gpu_memory_gib = rng.choice(_GPU_MEMORY_GIB)
     accelerator_type = rng.choice(_GPU_TYPES)

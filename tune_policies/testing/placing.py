@@ -1,7 +1,7 @@
 """Places the trials of a plan one by one, process by process and device by device.
 
-The module is intentionally slow and simple, and shares no arithmetic with the planner, so that it can verify plans. All
-amounts are in Ray's ticks of 1/10,000 and in bytes.
+The module is intentionally slow and simple, and shares no arithmetic with the planner, so that it can verify plans.
+Memory is in bytes, and all other amounts are in Ray's ticks of 1/10,000.
 """
 
 import random
@@ -53,7 +53,7 @@ class NodeState:
         return True
 
     def take(self, wanted: Resources, accelerator_type: str | None = None) -> bool:
-        """Reserve the resources of a process, and return whether they fit. If not, nothing is reserved."""
+        """Reserve the resources of a process, and return whether they fit. If they do not, nothing is reserved."""
         is_typed = accelerator_type is not None
         if is_typed and (accelerator_type != self._node.accelerator_type or not self._typed_workers):
             return False
@@ -87,11 +87,11 @@ class NodeState:
 
 
 def place_trials(capacity: ClusterCapacity, plan: TrialPlan, wanted: int) -> int:
-    """Return how many of ``wanted`` trials fit at once.
+    """Return how many of the ``wanted`` trials fit at once.
 
-    If all trials reserve the same resources, Ray may place them in any order, so the nodes are used in a random
-    order, and Train drivers are placed on the nodes with the least free host memory. If the plan has several slot
-    types, each slot is placed on its planned node, and further trials may be of any type.
+    If all trials reserve the same resources, Ray may place them in any order. So the nodes are used in a random order,
+    and Train drivers are placed on the nodes with the least free host memory. If the plan has several slot types, each
+    slot is placed on its planned node, and trials beyond the planned number may be of any type.
     """
     nodes = {node.node_id: NodeState(node) for node in capacity.nodes}
     if len(plan.slots) == 1:
@@ -116,7 +116,10 @@ def place_trials(capacity: ClusterCapacity, plan: TrialPlan, wanted: int) -> int
 
 
 def _place_own(slot: TrialSlot, homes: Sequence[NodeState], on_nodes: Sequence[NodeState]) -> bool:
-    """Place a trial on one of ``homes``, and its Train workers on ``on_nodes``, or on ``homes`` if that is empty."""
+    """Place a trial on one of ``homes``, and return whether it fits.
+
+    Its Train workers are placed on ``on_nodes``, or on ``homes`` if ``on_nodes`` is empty.
+    """
     if not slot.num_workers:
         return _place_process(slot.worker, homes, slot.accelerator_type)
     workers: Sequence[Sequence[NodeState]] = [[node] for node in on_nodes] or [homes] * slot.num_workers

@@ -71,7 +71,7 @@ def _device_key(key: str) -> str:
 def _node_resources(amounts: dict[str, float]) -> dict[str, float]:
     for name, amount in amounts.items():
         if name in ("cpu", "gpu"):
-            raise InvalidResourcesError(f"custom resource {name!r} is Tune's name for {name.upper()}: use {name}s")
+            raise InvalidResourcesError(f"custom resource {name!r} is Tune's name for {name.upper()}. Use {name}s")
         if name.startswith(ACCELERATOR_TYPE_PREFIX):
             raise InvalidResourcesError(
                 f"custom resource {name!r} is Ray's name of a device type: use accelerator_type"
