@@ -50,7 +50,7 @@ def test_a_request_for_nodes_requires_a_plan():
         request_capacity(None)
 
 
-def test_a_resource_without_total_hours_can_be_shown():
+def test_a_resource_with_zero_total_hours_can_be_shown():
     idle = (IdleHours(reason="waiting", hours=1.0),)
     usage = ResourceUsage(
         elapsed_s=1e14, resources=(ResourceHours(resource="CPU", total_hours=0, used_hours=0, idle=idle),)
