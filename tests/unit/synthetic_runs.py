@@ -28,9 +28,8 @@ def log_medians(
 ) -> tuple[Floats, Floats]:
     """Return the logarithms of the median times of the processes of two configurations, with shape (draws, rounds).
 
-    The times of blocks have a log-normal distribution around the time of their process, and the times of processes have
-    one around the time of their round.
-    The drift of a round is the same for both configurations.
+    The times of blocks are log-normally distributed around the time of their process, and the times of processes are
+    log-normally distributed around the time of their round. The drift of a round is the same for both configurations.
 
     Args:
         ratio: The time of the first configuration divided by the time of the second configuration.

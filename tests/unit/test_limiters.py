@@ -1,4 +1,4 @@
-"""The calls of each limiter to its framework. Stand-ins have the functions that the limiters use.
+"""The calls of each limiter to its framework. Stand-ins define the functions that the limiters use.
 
 The real frameworks detect no GPU here. The tests in ``tests/on_gpu`` check that the limits are enforced.
 """
@@ -62,7 +62,7 @@ def nothing_set(monkeypatch):
 
 
 class BackEnd:
-    """``torch.cuda``, ``torch.xpu`` or ``torch.npu`` with one device."""
+    """A stand-in for ``torch.cuda``, ``torch.xpu`` or ``torch.npu`` with one device."""
 
     def __init__(self, *, reserved=0, allocator="native"):
         self.reserved = reserved
@@ -114,7 +114,7 @@ def torch(**back_ends):
 
 
 class TensorFlowConfig:
-    """``tensorflow.config`` with one GPU; the first tensor starts the runtime."""
+    """A stand-in for ``tensorflow.config`` with one GPU. The first tensor starts the runtime."""
 
     def __init__(self, *, growth=False, started=False):
         self.growth = growth
@@ -148,7 +148,7 @@ def tensorflow(**state):
 
 
 class CupyCuda:
-    """``cupy.cuda`` with one device."""
+    """A stand-in for ``cupy.cuda`` with one device."""
 
     def __init__(self, *, held=0, allocator=None):
         self.held = held
@@ -199,7 +199,7 @@ def cupy(**state):
 
 @pytest.fixture
 def jax(monkeypatch):
-    """Return a function that builds a JAX with a plugin for CUDA."""
+    """Return a function that builds a stand-in for JAX with a plugin, by default for CUDA."""
 
     def build(
         *, has_started=False, platform="gpu", platforms=None, plugin="xla_cuda12", bytes_limit=None, options=None
@@ -220,7 +220,7 @@ def jax(monkeypatch):
 
 
 def jax_limits(gib=4.85, environment=None):
-    """Return limits on a device of 16 GiB. The size comes from the plan, because the device cannot be read."""
+    """Return limits on a device of 16 GiB. The plan determines this size, because the device cannot be read."""
     return limits_of(gib=gib, fraction=gib / 16, environment=environment)
 
 
