@@ -133,7 +133,7 @@ def test_a_framework_that_was_not_measured_gets_at_least_the_safe_default(measur
     assert share.warnings == ["the memory was measured without cupy, which may need more. Measure again"]
 
 
-def test_an_unmeasured_framework_does_not_fail_if_the_fraction_is_too_small_for_it():
+def test_an_unmeasured_framework_gets_a_minimum_budget_if_the_fraction_is_too_small_for_it():
     share = holding(GpuMemoryPolicy(profile=SMALL, headroom=0).plan(CAPACITY).slot_for({"batch": 8}))
     limit = share.limit("jax", "0.10.0", total_bytes=80 * GIB, gpu_model="A100")
 

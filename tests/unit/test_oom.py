@@ -37,7 +37,7 @@ def test_an_error_that_only_mentions_memory_is_no_oom_error(name, text):
 
 
 @pytest.mark.parametrize("form", [pytest.param(row[0], id=name) for name, row in (ACCELERATOR | HOST).items()])
-def test_a_traceback_has_the_same_result_as_the_error(form):
+def test_a_traceback_is_classified_like_its_error(form):
     assert classify_oom_text(traceback_of(*form)) == classify_oom(build(*form))
 
 
@@ -53,7 +53,7 @@ def traceback_of(name, text):
     )
 
 
-def test_only_the_last_failure_of_a_trial_counts():
+def test_only_the_last_failure_of_a_trial_is_classified():
     header = "Failure # {} (occurred at 2026-01-01_00-00-00)\n"
     ran_out, wrong = traceback_of(TORCH_OOM, torch_text()), traceback_of("ValueError", "no")
 
@@ -105,14 +105,14 @@ def test_a_printed_exception_group_is_parsed():
     assert classify_oom(text).requested_bytes == 2 * GIB
 
 
-def test_a_suppressed_context_does_not_count():
+def test_a_suppressed_context_is_ignored():
     hidden = raised(ValueError("no"), cause=None, context=build(TORCH_OOM, ""))
     hidden.__suppress_context__ = True
 
     assert classify_oom(hidden) == NONE
 
 
-def test_the_innermost_oom_error_counts():
+def test_the_innermost_oom_error_is_classified():
     first = build(TORCH_OOM, torch_text())
     second = raised(MemoryError(), context=first)
 

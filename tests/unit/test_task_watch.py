@@ -65,7 +65,7 @@ def test_the_warning_suggests_a_policy_that_reserves_the_requested_resources():
     assert "ReservingPolicy(policy, cpus=2, gpus=0.5)" in text
 
 
-def test_the_suggested_policy_also_reserves_the_resources_of_lasting_actors():
+def test_the_suggested_policy_also_reserves_the_resources_of_long_lived_actors():
     text = warning([{"CPU": 1.0}], {"CPU": 2.0, "GPU": 1.0})
 
     assert "trials and Train workers, and long-lived actors, have reserved them on every node" in text
