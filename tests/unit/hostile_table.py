@@ -102,7 +102,7 @@ def read_overheads(path):
 
 
 class Loader(NamedTuple):
-    """A loader, and whether it may accept or skip the file."""
+    """A loader. ``may_pass`` is whether the loader may accept or skip a hostile file."""
 
     load: object
     may_pass: bool = False
@@ -295,7 +295,7 @@ def many_documents(path):
 
 PARTS = '"schema_version": 1, "kind": "FirstFeasiblePolicy", '
 LISTS = ("nodes", "policies", "node_types", "measurements", "workloads", "instances", "runs", "samples", "spans")
-"""Some list fields of each kind of file."""
+"""Names of list fields in the various kinds of files."""
 
 
 def in_all_lists(text, number):
@@ -430,7 +430,7 @@ HEAVY = {
     *("as_large_as_is_read", "many_keys", "many_keys_in_json", "many_documents", "many_wrong_parts"),
     *("many_empty_parts", "still_more_wrong_parts", "still_more_empty_parts", "too_many_lists", "too_many_lines"),
 }
-"""Forms of large files, whose tests are slow."""
+"""Forms of large files. The tests of these forms are slow."""
 OF_RACES = {"appears_and_disappears"}
 """Forms whose file changes repeatedly, so that a loader may read a valid file."""
 

@@ -351,7 +351,7 @@ _BASES = {
 
 
 def build(name, text):
-    """Return an error whose type has this full name, or a built-in error."""
+    """Return an error of a new type with this full name, or of a built-in type if the name has no module."""
     module, _, qualname = name.rpartition(".")
     if not module:
         return getattr(builtins, name)(text)

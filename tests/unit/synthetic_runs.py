@@ -14,7 +14,7 @@ class Noise(NamedTuple):
         of_block: The standard deviation of the logarithm of a block's time.
         of_process: The standard deviation of the logarithm of a process's time, without the variation of its blocks.
         linear_drift: The increase of the logarithm of all times from the first round to the last.
-        walk: The standard deviation of the random change of this logarithm from one round to the next.
+        walk: The standard deviation of the random change of the logarithm of all times from one round to the next.
     """
 
     of_block: float = 0.02

@@ -34,13 +34,13 @@ def start(family):
     return f"| {family} | `{family.visibility_variable}=1,3 ray start {amount}` |"
 
 
-def test_the_page_shows_the_table_of_families():
+def test_the_accelerators_page_contains_the_table_of_families():
     lines = PAGE.read_text().splitlines()
 
     assert [line for line in lines if line in {row(family) for family in FAMILIES}] == [*map(row, FAMILIES)]
 
 
-def test_the_page_shows_how_to_start_a_node_with_some_devices_of_each_family():
+def test_the_accelerators_page_contains_the_command_to_start_a_node_with_some_devices_of_each_family():
     lines = PAGE.read_text().splitlines()
 
     assert [line for line in lines if "=1,3 ray start" in line and line.startswith("|")] == [
@@ -62,7 +62,7 @@ def test_no_device_type_belongs_to_two_families():
     assert sum(len(family.types) for family in FAMILIES) == len(ACCELERATOR_TYPES)
 
 
-def test_the_gpu_visibility_variables_are_those_of_nvidia_amd_and_intel():
+def test_nvidia_amd_and_intel_gpus_have_a_visibility_variable():
     assert GPU_VISIBILITY_VARIABLES == ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 

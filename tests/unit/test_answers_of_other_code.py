@@ -38,7 +38,7 @@ def test_a_policy_that_returns_no_plan_raises_an_error_with_its_name(policy):
         policy.plan(CPUS)
 
 
-def test_explaining_a_plan_on_another_cluster_is_an_error():
+def test_explaining_a_plan_on_another_cluster_raises_an_error():
     plan = GpuPolicy().plan(ClusterCapacity.of(Resources(cpus=4, gpus=2)))
 
     with pytest.raises(InvalidResourcesError, match="the plan uses more GPU than the cluster has"):

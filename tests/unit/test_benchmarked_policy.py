@@ -108,7 +108,7 @@ def test_a_cap_and_labels_apply_to_both_devices():
     assert {str(plan.slot_for({"batch_size": size}).label_selector) for size in (16, 64)} == {"{'zone': '!eu'}"}
 
 
-def test_train_runs_also_get_slots_by_config():
+def test_train_runs_get_the_slots_for_their_configs():
     plan = policy(gpu=GpuPolicy(cpus=1, num_workers=2), cpu=CpuPolicy(cpus=2, num_workers=4)).plan(CLUSTER)
 
     small, large = (plan.for_config({"batch_size": size}) for size in (16, 64))
@@ -258,7 +258,7 @@ def test_one_of_several_workloads_must_be_chosen():
         ({"cpu": AutoscalingPolicy(CPU)}, "wrap BenchmarkedPolicy in AutoscalingPolicy"),
     ],
 )
-def test_a_wrong_field_is_explained(fields, message):
+def test_an_invalid_field_raises_an_error_that_explains_it(fields, message):
     with pytest.raises(InvalidResourcesError, match=message):
         policy(**fields)
 

@@ -199,7 +199,7 @@ def test_a_wrapping_policy_applies_to_slots_of_every_size(wrapped, at_once, sele
     assert plan.slot_for({"batch": 8}).label_selector == plan.label_selector == (selector or {})
 
 
-def test_reserved_devices_that_are_too_small_are_excluded_for_larger_sizes():
+def test_with_a_reservation_larger_slots_exclude_nodes_whose_gpus_are_too_small():
     capacity = ClusterCapacity.of(
         gpu_node("a", gpu_memory_gib=10, cpus=4), gpu_node("b", gpu_memory_gib=80, cpus=64, gpus=2)
     )

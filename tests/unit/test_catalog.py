@@ -196,7 +196,7 @@ def test_a_head_of_several_nodes_is_refused(fields):
     ],
     ids=["above the count", "a partial slice", "negative"],
 )
-def test_an_invalid_minimum_is_refused(fields, message):
+def test_an_invalid_minimum_number_of_nodes_is_rejected(fields, message):
     with pytest.raises(InvalidResourcesError, match=message):
         node_type(**fields)
 

@@ -38,7 +38,7 @@ def sizes_of(decided):
 def test_the_time_of_a_trial_is_its_start_time_plus_the_time_of_its_steps():
     found = sizes_of(decide(a_run(), TERMS, CLUSTER))
 
-    # A trial takes 1 s and 1,000 steps of 25.6 ms on the CPU, and 5 s and 1,000 steps of 1.256 ms on the GPU.
+    # A trial takes 1 s plus 1,000 steps of 25.6 ms on the CPU, and 5 s plus 1,000 steps of 1.256 ms on the GPU.
     assert found[256].cpu.trial_s == pytest.approx(26.6, rel=0.01)
     assert found[256].gpu.trial_s == pytest.approx(6.256, rel=0.01)
     assert (found[256].cpu.start_s, found[256].gpu.start_s) == (pytest.approx(1), pytest.approx(5))
@@ -154,7 +154,7 @@ def test_the_decision_contains_the_machine_and_the_versions():
     assert (decision.price_date, decision.currency) == ("2026-05-01", "USD")
 
 
-def test_noise_makes_a_small_difference_ambiguous_but_not_a_large_one():
+def test_noise_makes_a_small_difference_ambiguous_but_not_a_large_difference():
     noisy = a_run(sizes=(32, 1024), noise=tuple(NoiseReading(round=number, load=2.0) for number in range(5)))
     terms = Terms(steps_per_trial=1500)
 
@@ -271,7 +271,7 @@ def test_cpu_nodes_are_paid_for_until_the_last_trial_has_ended():
 
     assert found.gpu_cost == pytest.approx(2.0 * found.gpu_s / 3600)
     assert found.nodes_cost == pytest.approx(2 * 0.8 * found.nodes_s / 3600)
-    # 25 nodes at a price of 0.8 for 26.6 s cost less than the GPU at a price of 2.0 for 625 s.
+    # 25 nodes at 0.8 per hour for 26.6 s cost less than the GPU at 2.0 per hour for 625 s.
     assert found.as_cheap_up_to == 25
 
 

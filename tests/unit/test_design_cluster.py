@@ -362,7 +362,7 @@ def test_groups_of_slices_have_the_number_of_hosts_per_slice():
     assert (group.num_hosts, group.max_nodes, group.trials_at_once) == (4, 12, 3)
 
 
-def test_a_plan_uses_the_slices_among_the_minimum_nodes():
+def test_min_nodes_of_a_group_of_slices_count_as_alive_slices():
     spec = design_cluster(ON_SLICES, catalog(SLICE), 3).spec
     (group,) = spec.groups
     always = spec.model_copy(update={"groups": (group.model_copy(update={"min_nodes": 8}),)})
@@ -482,7 +482,7 @@ def test_the_explanation_of_a_design_has_its_nodes_price_and_reasons():
     ]
 
 
-def test_the_price_of_a_trial_hour_on_a_node_type_counts_the_slots_of_that_type():
+def test_the_price_of_a_trial_hour_is_computed_with_the_slots_of_each_node_type():
     types = catalog(
         NodeType(name="l4", cpus=8, gpus=1, memory="32GiB", accelerator_type="L4", price_per_hour=0.9),
         NodeType(name="a100", cpus=12, gpus=1, memory="85GiB", accelerator_type="A100-80G", price_per_hour=6),
@@ -561,5 +561,5 @@ def test_without_a_catalog_a_policy_that_does_not_determine_a_node_type_is_rejec
         design_cluster(policy, None, 64)
 
 
-def test_a_user_defined_policy_is_planned_with_a_catalog():
+def test_a_design_for_a_user_defined_policy_uses_the_catalog():
     assert groups(design_cluster(PolicyOfAUser(), catalog(CPU), 64)) == {"cpu": 4}

@@ -1,4 +1,4 @@
-"""Tests with random policies and catalogs that the planned trials fit the designed cluster."""
+"""Tests that the planned trials fit the designed cluster, for random policies and catalogs."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -91,7 +91,7 @@ def test_with_several_slot_types_trials_do_not_grow_and_the_plan_explains_it(cap
     assert "each trial keeps its fewest workers" in plan.explain()
 
 
-def test_idle_resources_that_are_reserved_for_growth_have_this_reason():
+def test_the_reason_for_idle_resources_is_their_reservation_for_growth():
     capacity = nodes((8, 0))
     plan = CappedPolicy(CpuPolicy(num_workers=(2, 5)), 2).plan(capacity)
 

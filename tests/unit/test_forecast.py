@@ -110,7 +110,7 @@ def test_a_group_has_the_price_of_the_most_similar_node_type(types, price):
     assert any("no price for 'gpu'" in caution for caution in forecast.cautions) == (price is None)
 
 
-def test_a_missing_price_of_the_head_is_a_caution():
+def test_a_missing_price_of_the_head_is_reported_as_a_caution():
     catalog = NodeCatalog(nodes=(node_type("gpu", price_per_hour=1.25),))
 
     forecast = forecast_trials(POLICY, cluster(), catalog=catalog)
@@ -120,7 +120,7 @@ def test_a_missing_price_of_the_head_is_a_caution():
 
 
 @pytest.mark.parametrize("is_counted", [True, False])
-def test_a_device_type_that_the_autoscaler_cannot_find_is_a_caution(is_counted):
+def test_a_device_type_that_the_autoscaler_cannot_find_is_reported_as_a_caution(is_counted):
     wanted = GpuPolicy(accelerator_type="L4")
 
     forecast = forecast_trials(wanted, cluster(group(accelerator_type="L4", is_type_counted=is_counted)))

@@ -1,6 +1,6 @@
 """The calls of each limiter to its framework. Stand-ins define the functions that the limiters use.
 
-The real frameworks detect no GPU here. The tests in ``tests/on_gpu`` check that the limits are enforced.
+The real frameworks detect no GPU in these tests. The tests in ``tests/on_gpu`` check that the limits are enforced.
 """
 
 import os

@@ -14,7 +14,7 @@ from tune_policies.trainers.gpu_memory.overhead import NOTHING_MEASURED, Assumpt
 GIB, MIB = 2**30, 2**20
 CAPACITY = ClusterCapacity.of(
     gpu_node("a", gpu_memory_gib=80, accelerator_type="A100")
-)  # the devices also have this name
+)  # the devices are also named A100
 
 
 def measured(batch, peak, overhead, framework="torch", gpu_model="A100"):

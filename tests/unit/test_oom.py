@@ -176,7 +176,7 @@ def refuse(*_):
 
 
 class HostileError(Exception):
-    """An error whose every part raises."""
+    """An error whose attributes and methods all raise errors."""
 
     __str__ = __repr__ = refuse
     args = message = cause = exceptions = worker_failures = __cause__ = __context__ = property(refuse)
@@ -249,7 +249,7 @@ def test_no_text_makes_the_classification_raise(text):
     assert classify_oom(RuntimeError(text)).kind in ("accelerator", "host", "none")
 
 
-def test_only_notes_of_ended_processes_beyond_the_limit_are_old():
+def test_only_notes_of_ended_processes_beyond_the_limit_are_returned_as_old():
     notes = [f"key:node:actor-{pid}:{pid}:{1000 - pid}".encode() for pid in range(6)]
     started = {0: 1000, 5: 7}  # process 5 has ended, and a new process has the same ID
 

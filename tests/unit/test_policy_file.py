@@ -165,7 +165,7 @@ def test_policies_nested_more_than_32_deep_are_rejected(build, depth):
 
 
 def test_mistakes_at_every_depth_are_reported_together():
-    """Invalid policies are validated again for the error message. This number must not double with each level."""
+    """The second validation, for the error message, must not double the number of validations at each level."""
     policy = nested(32)
     inner = policy
     while "inner" in inner:

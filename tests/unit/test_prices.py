@@ -37,7 +37,7 @@ def written(tmp_path):
     return write
 
 
-def test_the_price_of_a_trial_is_the_larger_of_its_cpu_and_gpu_fractions_of_the_cheapest_machine(written):
+def test_a_trial_costs_its_larger_fraction_of_the_cpus_or_gpus_of_the_cheapest_machine(written):
     prices = load_prices(written(OWN, "prices.yaml"))
 
     assert prices.per_hour(cpus=2, gpus=1, accelerator_type="A100").per_hour == pytest.approx(0.8)

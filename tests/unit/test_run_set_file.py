@@ -135,7 +135,7 @@ def test_at_most_three_invalid_fields_are_reported(path, run_set):
     assert str(caught.value).endswith("and more")
 
 
-def test_the_error_for_a_missing_file_contains_the_command_that_writes_one(path):
+def test_the_error_for_a_missing_file_contains_the_command_that_writes_the_file(path):
     with pytest.raises(InvalidResourcesError, match=r"cannot read the run set .*run\.json: No such file.*bench run"):
         read_run_set(path)
 

@@ -106,7 +106,7 @@ def test_kinds_beyond_the_limit_are_not_read_and_have_a_reason():
     assert (len(first), len(reasons), set(reasons.values())) == (100, 300, {"too many kinds of node"})
 
 
-def test_nodes_of_an_unreadable_kind_share_its_reason():
+def test_all_nodes_of_an_unreadable_kind_have_the_same_reason():
     kinds = group_kinds(large_cluster(200))
     failures = {node.node_id: "no driver" for node in first_reads(kinds, ())}
 

@@ -35,7 +35,7 @@ def are_starved(nodes, request):
         pytest.param([node(2, (OURS, 2))], {f"CPU_group_{0:028x}{OURS}": 1}, False, id="a request inside a group"),
     ],
 )
-def test_tasks_are_starved_if_they_would_fit_without_the_groups_of_the_run(nodes, request_, is_so):
+def test_tasks_are_starved_if_they_would_fit_without_the_placement_groups_of_the_run(nodes, request_, is_so):
     assert are_starved(nodes, request_) == is_so
 
 

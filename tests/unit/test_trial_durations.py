@@ -96,7 +96,7 @@ def test_before_a_trial_has_ended_slot_types_are_compared_by_their_speeds():
     assert not is_left_idle(durations=TrialDurations([10, 1]), slots=(8, 4), running=[(FAST, 3600)] * 8, num_waiting=80)
 
 
-def test_speeds_decide_until_a_trial_has_ended_in_a_slot_type_with_a_speed():
+def test_the_speeds_are_used_until_a_trial_has_ended_in_a_slot_type_with_a_speed():
     durations = durations_of(None, None, 5, speeds=[10, 1, None])
 
     assert is_left_idle(durations=durations, slots=(2, 2, 2))
@@ -122,7 +122,7 @@ def test_a_slow_slot_is_used_while_many_trials_wait():
 @pytest.mark.parametrize(
     "durations", [TrialDurations([2, 1]), durations_of(1, None, speeds=[2, 1])], ids=["none has ended", "one has"]
 )
-def test_an_endless_search_uses_every_slot_and_is_decided_immediately(durations):
+def test_in_an_endless_search_no_slot_stays_idle_and_the_decision_is_immediate(durations):
     assert not should_idle(1, durations=durations, slots=[1, 1], running=[], num_waiting=sys.maxsize)
 
 

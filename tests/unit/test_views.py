@@ -24,7 +24,7 @@ NODE = gpu_node("a", gpus=2, cpus=32, gpu_memory_gib=80, accelerator_type="A100"
 
 
 class Page(HTMLParser):
-    """Collects the tags and texts of a page."""
+    """A parser that collects the tags and texts of a page."""
 
     def __init__(self, page):
         super().__init__()

@@ -333,7 +333,7 @@ def test_amounts_that_ray_ignores_in_limits_are_written_as_group_resources(field
 
 
 def test_an_older_ray_gets_amounts_as_start_parameters():
-    """Ray 2.50 ignores the field ``resources``, and KubeRay rejects this field next to these parameters."""
+    """Ray 2.50 ignores the field ``resources``. KubeRay rejects it next to resources in ``rayStartParams``."""
     written = group(gpu_type(device_key="nvidia.com/mig-1g.10gb"), ray_version="2.50.1")
 
     assert written["rayStartParams"] == {"num-gpus": "1", "resources": "'{\"accelerator_type:L4\": 1}'"}

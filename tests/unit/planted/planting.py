@@ -7,7 +7,7 @@ class Planted(NamedTuple):
     """A file with a mistake.
 
     Attributes:
-        claim: A description of the mistake, which is also the name of the test.
+        claim: A description of the mistake. It is also the ID of the test.
         text: The file with the mistake.
         rule: The rule that must report the mistake.
         line: The line number of the mistake, counted from 1.
