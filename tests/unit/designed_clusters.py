@@ -29,7 +29,7 @@ SLICES = [
 
 
 def a_design(*node_types, **fields):
-    """Return a design with up to three nodes of each type. The default is one type with a GPU."""
+    """Return a design with up to three nodes of each node type. By default, the only node type has a GPU."""
     of_types = node_types or (gpu_type(),)
     fields.setdefault("groups", tuple(DesignedGroup(node_type=each, max_nodes=3) for each in of_types))
     return ClusterDesign(**{"name": "tune", "head": HEAD, "trials": TRIALS, "num_trials": 12, **fields})
@@ -60,7 +60,7 @@ def device_fields(draw):
         accelerator_type, topology, chips = draw(st.sampled_from(SLICES))
         return {"custom": {"TPU": chips}, "accelerator_type": accelerator_type, "topology": topology}
     if kind == "parts":
-        # Each pod gets one part, as in a catalog.
+        # Each pod gets one part of a GPU, as in a catalog.
         fields = {"gpus": 1, "accelerator_type": draw(st.sampled_from(["A100-80G", "H100", None]))}
         return {**fields, "device_key": draw(st.sampled_from(PARTS_OF_GPUS))}
     if kind.resource == "TPU":
@@ -105,7 +105,7 @@ def groups(draw, name):
 
 @st.composite
 def cluster_plans(draw, hosts=None):
-    """Draw designs. With ``hosts``, all groups have that many hosts."""
+    """Draw cluster designs. If ``hosts`` is given, each replica of each group has this number of hosts."""
     names = [f"group-{number}" for number in range(draw(st.sampled_from([1, 1, 2, 3, 12])))]
     of_group = [
         groups(name) if hosts is None else groups(name).filter(lambda one: one.num_hosts == hosts) for name in names

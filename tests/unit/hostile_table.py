@@ -1,6 +1,6 @@
-"""Runs loaders on hostile files in a separate process, which measures their time and memory.
+"""Load hostile files in a separate process that measures the CPU time and the peak memory of each loader.
 
-``python -m tests.unit.hostile_table FORM …`` prints a line of JSON for each pair of a loader and a form of file.
+``python -m tests.unit.hostile_table FORM …`` prints a line of JSON for each combination of loader and form.
 """
 
 import gzip
@@ -35,7 +35,7 @@ from tune_policies.values.sanitize import indented
 
 NAME = "hostile.yaml"
 LARGE = {}
-"""The contents of large files, by form."""
+"""A cache of the contents of large files, keyed by the name of the form."""
 MOST_S = 5.0
 MOST_BYTES = 500_000_000
 HANGS_AFTER_S = 30
@@ -62,7 +62,7 @@ def lint(path):
 
 
 def read_results(path, *names):
-    """Read a run folder that contains the file, once with each of these names."""
+    """Read the file as part of a run folder, once under each of these names."""
     for name in names:
         folder = path.with_name(f"run-{name}")
         folder.mkdir(exist_ok=True)
@@ -102,7 +102,7 @@ def read_overheads(path):
 
 
 class Loader(NamedTuple):
-    """A loader, and whether it may accept or skip the file."""
+    """A loader. ``may_pass`` is whether the loader may accept or skip a hostile file."""
 
     load: object
     may_pass: bool = False
@@ -120,7 +120,7 @@ LOADERS = {
     "record of throughput": Loader(read_throughput),
     "record of a run": Loader(read_run_record),
     "manifest": Loader(find_cluster),
-    "manifest, by lint": Loader(lint, may_pass=True),  # a manifest of another kind is only a note
+    "manifest, by lint": Loader(lint, may_pass=True),  # another kind of manifest is reported only as a note
     "runtime environment": Loader(load_runtime_env, may_pass=True),  # any mapping is valid
     "run of Tune": Loader(read_tune, may_pass=True),
     "run of Train": Loader(read_train, may_pass=True),
@@ -128,7 +128,7 @@ LOADERS = {
 }
 
 
-# Forms of files. Special files:
+# Hostile files that are special files:
 
 
 def device(path):
@@ -179,7 +179,7 @@ def link_to_a_file_of_words(path):
     path.symlink_to("secret")
 
 
-# Other encodings and misleading text:
+# Hostile files in other encodings or with misleading text:
 
 
 def noise(path):
@@ -248,7 +248,7 @@ def packed_and_cut_off(path):
     path.write_bytes(gzip.compress(os.urandom(100_000))[:50_000])
 
 
-# Small files with large contents:
+# Small hostile files with large contents:
 
 
 def merges(path):
@@ -295,7 +295,7 @@ def many_documents(path):
 
 PARTS = '"schema_version": 1, "kind": "FirstFeasiblePolicy", '
 LISTS = ("nodes", "policies", "node_types", "measurements", "workloads", "instances", "runs", "samples", "spans")
-"""Some list fields of each kind of file."""
+"""Names of list fields in the various kinds of files."""
 
 
 def in_all_lists(text, number):
@@ -430,9 +430,9 @@ HEAVY = {
     *("as_large_as_is_read", "many_keys", "many_keys_in_json", "many_documents", "many_wrong_parts"),
     *("many_empty_parts", "still_more_wrong_parts", "still_more_empty_parts", "too_many_lists", "too_many_lines"),
 }
-"""Forms of large files, whose tests are slow."""
+"""Forms of large files. The tests of these forms are slow."""
 OF_RACES = {"appears_and_disappears"}
-"""Forms whose file changes, so that it may be valid when it is read."""
+"""Forms whose file changes repeatedly, so that a loader may read a valid file."""
 
 
 @contextmanager

@@ -56,7 +56,7 @@ CLUSTER = {"RayCluster": "spec", "RayJob": "spec.rayClusterSpec", "RayService": 
 
 
 def changed(kind, changes):
-    """Return the valid manifest as text, with changes by dotted path; ``None`` removes a part."""
+    """Return the valid manifest as YAML, with these changes, keyed by dotted path. ``None`` removes a part."""
     manifest = sound(kind)
     for dotted, value in changes.items():
         *parents, last = [int(part) if part.isdecimal() else part.replace("|", ".") for part in dotted.split(".")]

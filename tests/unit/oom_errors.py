@@ -13,7 +13,7 @@ RAY_OOM = "ray.exceptions.OutOfMemoryError"
 
 
 def torch_text(asked="2.00 GiB", free="61.25 GiB", in_use="18.17 GiB", allowed="", held="17.50 GiB"):
-    """Return the message of PyTorch 2.4 to 2.13. It contains ``allowed`` only if a memory fraction is set."""
+    """Return the OOM message of PyTorch 2.4 to 2.13. It contains ``allowed`` only if a memory fraction is set."""
     return (
         f"CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of 79.25 GiB of which {free} is "
         f"free. Including non-PyTorch memory, this process has {in_use} memory in use. "
@@ -351,7 +351,7 @@ _BASES = {
 
 
 def build(name, text):
-    """Return an error whose type has this full name, or a built-in error."""
+    """Return an error of a new type with this full name, or of a built-in type if the name has no module."""
     module, _, qualname = name.rpartition(".")
     if not module:
         return getattr(builtins, name)(text)

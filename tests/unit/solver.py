@@ -1,4 +1,4 @@
-"""Functions for the tests of the optimum. They run in another process, because they import OR-tools."""
+"""Compute optimal plans with a solver. Tests call these functions in a separate process, which imports OR-tools."""
 
 
 def question(policy, capacity):
@@ -23,5 +23,5 @@ def compared(seed):
     from tests.evidence.plans.optimum_comparison import compare, draw_questions
 
     capacity, policies = draw_questions(seed, 3)
-    # Return plain data, because unpickling the class would import OR-tools.
+    # Return plain data, because unpickling the result class would import OR-tools.
     return [(each.planned, each.best, each.reason) for each in (compare(seed, capacity, policy) for policy in policies)]

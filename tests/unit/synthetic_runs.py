@@ -1,4 +1,4 @@
-"""Random times of two configurations with a known ratio, and with the noise and drift of a machine."""
+"""Random times of two configurations whose ratio is known, with the noise and drift of a machine."""
 
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ class Noise(NamedTuple):
     Attributes:
         of_block: The standard deviation of the logarithm of a block's time.
         of_process: The standard deviation of the logarithm of a process's time, without the variation of its blocks.
-        linear_drift: The slowdown of the machine from the first round to the last.
-        walk: The standard deviation of the random change from one round to the next.
+        linear_drift: The increase of the logarithm of all times from the first round to the last.
+        walk: The standard deviation of the random change of the logarithm of all times from one round to the next.
     """
 
     of_block: float = 0.02
@@ -28,16 +28,15 @@ def log_medians(
 ) -> tuple[Floats, Floats]:
     """Return the logarithms of the median times of the processes of two configurations, with shape (draws, rounds).
 
-    The times of blocks have a log-normal distribution around the time of their process, and the times of processes have
-    one around the time of their round.
-    The drift of a round is the same for both configurations.
+    The times of blocks are log-normally distributed around the time of their process, and the times of processes are
+    log-normally distributed around the time of their round. The drift of a round is the same for both configurations.
 
     Args:
-        ratio: The time of the first configuration, relative to that of the second.
+        ratio: The time of the first configuration divided by the time of the second configuration.
         num_draws: The number of independent runs.
         num_rounds: The number of rounds, with one process of each configuration.
         num_blocks: The number of blocks of each process.
-        noise: The variation of times.
+        noise: The variation of times. ``None`` means the default of each source.
         seed: The random seed.
     """
     noise = noise or Noise()

@@ -34,13 +34,13 @@ def start(family):
     return f"| {family} | `{family.visibility_variable}=1,3 ray start {amount}` |"
 
 
-def test_the_page_shows_the_table_of_families():
+def test_the_accelerators_page_contains_the_table_of_families():
     lines = PAGE.read_text().splitlines()
 
     assert [line for line in lines if line in {row(family) for family in FAMILIES}] == [*map(row, FAMILIES)]
 
 
-def test_the_page_shows_how_to_start_a_node_with_some_devices_of_each_family():
+def test_the_accelerators_page_contains_the_command_to_start_a_node_with_some_devices_of_each_family():
     lines = PAGE.read_text().splitlines()
 
     assert [line for line in lines if "=1,3 ray start" in line and line.startswith("|")] == [
@@ -48,7 +48,7 @@ def test_the_page_shows_how_to_start_a_node_with_some_devices_of_each_family():
     ]
 
 
-def test_the_page_of_policies_lists_the_memory_of_each_known_type():
+def test_the_policies_page_lists_the_memory_of_each_known_gpu_type():
     page = (PAGE.parents[1] / "reference" / "policies.md").read_text()
     rows = [
         f"| {name} | {total.mib:,}{' less 1 %' if total.is_nominal else ''} | {total.source} | {total.variants} |"
@@ -62,12 +62,12 @@ def test_no_device_type_belongs_to_two_families():
     assert sum(len(family.types) for family in FAMILIES) == len(ACCELERATOR_TYPES)
 
 
-def test_three_variables_hide_gpus_from_every_framework():
+def test_nvidia_amd_and_intel_gpus_have_a_visibility_variable():
     assert GPU_VISIBILITY_VARIABLES == ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
 def test_all_gpu_families_allow_the_same_amounts():
-    """The check of an amount relies on this, because a resource request does not contain the GPU family."""
+    """The check of an amount relies on equal amounts, because a resource request does not contain the GPU family."""
     assert len({(family.can_be_split, family.amounts) for family in FAMILIES if family.resource == "GPU"}) == 1
 
 
@@ -136,16 +136,16 @@ def test_a_device_type_of_another_resource_raises_an_error_with_the_valid_types(
 
 
 WITHOUT_TOTAL = {"AMD-Instinct-MI300A", "AMD-Radeon-R9-200-HD-7900", "AMD-Radeon-HD-7900"}
-"""GPUs that share their memory with the CPU, and types with several memory sizes, except Apple's GPUs."""
+"""GPU types that share their memory with the CPU or exist with several memory sizes, except Apple's GPUs."""
 
 
-def test_every_gpu_type_with_one_memory_size_has_a_total():
+def test_every_gpu_type_with_one_memory_size_has_a_memory_total():
     types = {name for family in families_of("GPU") if family.vendor != "Apple" for name in family.types}
 
     assert GPU_TOTALS.keys() == types - WITHOUT_TOTAL
 
 
-def test_each_total_has_a_source():
+def test_each_memory_total_has_a_source():
     assert all(total.source for total in GPU_TOTALS.values())
 
 
@@ -166,5 +166,5 @@ def test_the_memory_of_a_type_without_a_published_total_is_its_nominal_size_less
 
 
 @pytest.mark.parametrize("accelerator_type", [None, "M3-Max", "AMD-Instinct-MI300A", "unheard-of"])
-def test_the_memory_of_an_uncertain_type_is_unknown(accelerator_type):
+def test_the_memory_of_a_type_without_a_certain_total_is_unknown(accelerator_type):
     assert gpu_memory_of_type(accelerator_type) is None

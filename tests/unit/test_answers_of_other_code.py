@@ -38,7 +38,7 @@ def test_a_policy_that_returns_no_plan_raises_an_error_with_its_name(policy):
         policy.plan(CPUS)
 
 
-def test_explaining_a_plan_on_another_cluster_is_an_error():
+def test_explaining_a_plan_on_another_cluster_raises_an_error():
     plan = GpuPolicy().plan(ClusterCapacity.of(Resources(cpus=4, gpus=2)))
 
     with pytest.raises(InvalidResourcesError, match="the plan uses more GPU than the cluster has"):
@@ -50,7 +50,7 @@ def test_a_request_for_nodes_requires_a_plan():
         request_capacity(None)
 
 
-def test_a_resource_without_total_hours_can_be_shown():
+def test_a_resource_with_zero_total_hours_can_be_shown():
     idle = (IdleHours(reason="waiting", hours=1.0),)
     usage = ResourceUsage(
         elapsed_s=1e14, resources=(ResourceHours(resource="CPU", total_hours=0, used_hours=0, idle=idle),)

@@ -64,7 +64,7 @@ def test_a_trial_runs_on_the_device_for_the_largest_measured_size_up_to_its_own_
 
 
 @pytest.mark.parametrize("config", [{}, {"batch_size": "large"}, {"batch_size": 0}, {"batch_size": True}])
-def test_a_config_without_a_valid_size_gets_the_gpu_and_is_reported(config):
+def test_a_trial_whose_config_has_no_valid_size_runs_on_the_gpu_and_is_reported(config):
     plan = policy().plan(CLUSTER)
 
     assert device(plan, **config) == "GPU"
@@ -83,7 +83,7 @@ def test_the_size_may_be_in_a_nested_mapping():
 def test_gpus_and_the_remaining_cpus_both_have_slots():
     plan = policy(gpu=GpuPolicy(gpus=0.5, cpus=1)).plan(CLUSTER)
 
-    # If all configs need GPUs, 4 trials run at once. At most 10 run: 4 on GPUs, and 6 on the remaining 12 CPUs.
+    # If all configs need GPUs, 4 trials run concurrently. At most 10 run, 4 on GPUs and 6 on the remaining 12 CPUs.
     assert (plan.min_concurrent_trials, plan.max_concurrent_trials) == (4, 10)
     assert plan.explain().splitlines()[:3] == [
         "4 to 10 trials at once, depending on their configs, limited by GPU",
@@ -108,7 +108,7 @@ def test_a_cap_and_labels_apply_to_both_devices():
     assert {str(plan.slot_for({"batch_size": size}).label_selector) for size in (16, 64)} == {"{'zone': '!eu'}"}
 
 
-def test_train_runs_also_get_slots_by_config():
+def test_train_runs_get_the_slots_for_their_configs():
     plan = policy(gpu=GpuPolicy(cpus=1, num_workers=2), cpu=CpuPolicy(cpus=2, num_workers=4)).plan(CLUSTER)
 
     small, large = (plan.for_config({"batch_size": size}) for size in (16, 64))
@@ -160,7 +160,7 @@ def test_differences_from_the_measurement_are_reported(fields, message):
     ],
     ids=["no GPU, whatever the age", "no CPU slot"],
 )
-def test_all_trials_run_on_the_only_device_with_room(fields, cluster, where):
+def test_all_trials_run_on_the_only_device_that_they_fit(fields, cluster, where):
     plan = policy(**fields).plan(cluster)
 
     assert (plan.by_config, device(plan)) == (None, where)
@@ -169,7 +169,7 @@ def test_all_trials_run_on_the_only_device_with_room(fields, cluster, where):
     )
 
 
-def test_the_error_names_both_devices_if_neither_fits():
+def test_if_a_trial_fits_neither_device_the_error_contains_both_requests():
     with pytest.raises(InfeasibleRequestError, match="one trial needs 2 CPUs, 1 GPU or else 64 CPUs, but"):
         policy(cpu=CpuPolicy(cpus=64)).plan(nodes((16, 0)))
 
@@ -188,7 +188,7 @@ def test_the_error_names_both_devices_if_neither_fits():
     ],
     ids=["GPU", "CPU"],
 )
-def test_a_decision_from_other_hardware_is_rejected_unless_accepted(decision, message):
+def test_a_decision_from_other_hardware_is_rejected_unless_other_hardware_is_accepted(decision, message):
     with pytest.raises(InfeasibleRequestError, match=message):
         policy(decision).plan(CLUSTER)
 
@@ -196,7 +196,7 @@ def test_a_decision_from_other_hardware_is_rejected_unless_accepted(decision, me
     assert any(", and is used on a" in reason.lower() for reason in plan.reasons)
 
 
-def test_unused_nodes_may_have_other_hardware_than_the_measured_hardware():
+def test_the_hardware_of_unused_nodes_may_differ_from_the_measured_hardware():
     other = gpu_node("b", gpus=8, cpus=0, accelerator_type="T4").model_copy(update={"cpu_model": "a CPU"})
     both = CLUSTER.model_copy(update={"nodes": (NODE, other)})
 
@@ -266,7 +266,7 @@ def test_one_of_several_workloads_must_be_chosen():
         ({"cpu": AutoscalingPolicy(CPU)}, "Wrap the BenchmarkedPolicy in the AutoscalingPolicy"),
     ],
 )
-def test_a_wrong_field_is_explained(fields, message):
+def test_an_invalid_field_raises_an_error_that_explains_it(fields, message):
     with pytest.raises(InvalidResourcesError, match=message):
         policy(**fields)
 

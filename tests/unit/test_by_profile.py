@@ -48,14 +48,14 @@ def gpus_for(plan, **config):
 def test_each_config_gets_the_gpu_fraction_that_it_needs():
     plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
 
-    # With a margin of a tenth, the configs need 2.2, 4.4, 8.8 and 17.6 of 80 GiB.
+    # With 10 % of headroom, the configs need 2.2, 4.4, 8.8 and 17.6 GiB of the 80 GiB.
     shares = [gpus_for(plan, batch=batch) for batch in (8, 16, 32, 64)]
     assert shares[:2] == [0.0277, 0.0555]
     assert 0.11 <= shares[2] < 0.13
     assert shares[3] == 0.25
 
 
-def test_many_sizes_are_reduced_to_twelve_that_suffice_for_each_config():
+def test_many_memory_sizes_are_reduced_to_twelve_slot_sizes_that_suffice_for_all_configs():
     profile = profile_of(*(measured(batch, batch=batch) for batch in range(1, 31)))
     plan = GpuMemoryPolicy(profile=profile, headroom=0).plan(ONE_GPU)
 
@@ -67,7 +67,7 @@ def test_many_sizes_are_reduced_to_twelve_that_suffice_for_each_config():
 
 
 def with_host_memory(*gib):
-    """Return a profile of configs that each need 2 GiB of GPU memory and the given host memory."""
+    """Return a profile whose configs need 2 GiB of GPU memory each, and the given amounts of host memory in GiB."""
     return profile_of(
         *(
             measured(2, batch=i).model_copy(update={"host_memory_bytes": each and each * GIB})
@@ -98,14 +98,14 @@ def test_each_trial_reserves_the_measured_host_memory(policy, memory_gib, at_onc
     assert any("of host memory per trial" in reason for reason in plan.reasons) == (memory_gib is not None)
 
 
-def test_the_number_of_trials_at_once_depends_on_their_configs():
+def test_the_number_of_concurrent_trials_depends_on_their_configs():
     plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
 
     assert (plan.min_concurrent_trials, plan.max_concurrent_trials) == (4, 36)
     assert plan.explain().splitlines()[0] == "4 to 36 trials at once, depending on their configs, limited by GPU"
 
 
-def test_the_plan_explains_measurements_formula_and_the_fraction_of_each_config():
+def test_the_plan_explains_the_measurements_the_formula_and_the_gpu_fraction_of_each_config():
     lines = GpuMemoryPolicy(profile=PROFILE, cpus=1).plan(ONE_GPU).explain().splitlines()
 
     assert "  at most 4 with 1 CPU, 0.25 GPU, 20 GiB of GPU memory" in lines
@@ -157,12 +157,12 @@ def test_small_configs_use_gpus_that_are_too_small_for_the_largest_config():
     plan = GpuMemoryPolicy(profile=profile_of(measured(6, batch=8), measured(30, batch=64))).plan(mixed)
 
     slots = [plan.slot_for({"batch": batch}) for batch in (8, 64)]
-    # Each of the 21 devices fits one small trial.
+    # Each of the 21 GPUs has room for one small trial.
     assert [(slot.accelerator_type, slot.max_concurrent_trials) for slot in slots] == [(None, 21), ("A100", 2)]
 
 
 @pytest.mark.parametrize("fields", [{}, {"gpu_memory": "6GiB", "profile": PROFILE}], ids=["neither", "both"])
-def test_either_an_amount_or_a_profile_is_required(fields):
+def test_exactly_one_of_an_amount_and_a_profile_is_required(fields):
     with pytest.raises(InvalidResourcesError, match="GpuMemoryPolicy requires either gpu_memory"):
         GpuMemoryPolicy(**fields)
 
@@ -199,7 +199,7 @@ def test_a_wrapping_policy_applies_to_slots_of_every_size(wrapped, at_once, sele
     assert plan.slot_for({"batch": 8}).label_selector == plan.label_selector == (selector or {})
 
 
-def test_reserved_devices_that_are_too_small_are_excluded_for_larger_sizes():
+def test_with_a_reservation_larger_slots_exclude_nodes_whose_gpus_are_too_small():
     capacity = ClusterCapacity.of(
         gpu_node("a", gpu_memory_gib=10, cpus=4), gpu_node("b", gpu_memory_gib=80, cpus=64, gpus=2)
     )
@@ -236,7 +236,7 @@ def test_added_nodes_suffice_for_trials_of_the_largest_size(policy, nodes_to_add
     assert (plan.nodes_to_add, asked) == ({"gpu": nodes_to_add}, nodes_to_add + 1)
 
 
-def test_a_plan_by_profile_survives_json_and_pickle():
+def test_a_plan_by_profile_is_equal_after_json_and_pickle():
     plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
 
     assert TrialPlan.from_json(plan.to_json()) == plan == pickle.loads(pickle.dumps(plan))

@@ -40,7 +40,7 @@ def test_unknown_gpu_memory_stays_unknown(devices):
 
 
 def test_more_gpus_than_devices_leave_gpu_memory_unknown():
-    """Ray would assign a device to several trials."""
+    """With more GPUs than devices, Ray would assign one device to several trials."""
     node = gpu_node("a", gpus=1, gpu_memory_gib=80)
 
     assert node.model_copy(update={"resources": Resources(gpus=4)}).smallest_gpu_memory_bytes is None
@@ -97,7 +97,7 @@ def test_a_nested_mistake_is_reported_with_its_path(resources, message):
 
 
 @pytest.mark.parametrize("amount", ["3", "3.0", "0.5", "0.33333"])
-def test_an_amount_in_a_file_equals_the_amount_in_python(amount):
+def test_an_amount_in_json_equals_the_same_amount_in_python(amount):
     loaded = Resources.from_json(f'{{"gpus": {amount}}}')
 
     assert loaded == Resources(gpus=float(amount))

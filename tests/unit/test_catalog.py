@@ -102,7 +102,7 @@ def test_a_catalog_round_trips_through_json(tmp_path):
         ),
     ],
 )
-def test_an_invalid_node_type_is_refused_with_a_fix(tmp_path, fields, message):
+def test_the_error_for_an_invalid_node_type_contains_a_fix(tmp_path, fields, message):
     path = tmp_path / "nodes.json"
     path.write_text(json.dumps({"nodes": [{"name": "node", "cpus": 8, "memory": "32GiB", **fields}]}))
 
@@ -148,7 +148,7 @@ def test_the_capacity_of_a_catalog_has_the_number_of_nodes_in_count():
     assert by_shape[8].node.smallest_gpu_memory_bytes == 39 * 2**30
 
 
-def test_a_slice_type_without_a_count_is_one_slice():
+def test_a_slice_type_without_a_count_counts_as_one_slice():
     tpu = NodeType(cpus=8, custom={"TPU": 4}, accelerator_type="TPU-V6E", topology="4x4")
 
     assert len(capacity_of(NodeCatalog(nodes=(tpu,))).nodes) == 4
@@ -198,7 +198,7 @@ def test_a_head_of_several_nodes_is_refused(fields):
     ],
     ids=["above the count", "a partial slice", "negative"],
 )
-def test_an_invalid_minimum_is_refused(fields, message):
+def test_an_invalid_minimum_number_of_nodes_is_rejected(fields, message):
     with pytest.raises(InvalidResourcesError, match=message):
         node_type(**fields)
 

@@ -1,4 +1,4 @@
-"""Child processes do not run modules or programs of the working directory."""
+"""Child processes do not run modules or programs from the working directory."""
 
 import ast
 import subprocess
@@ -14,7 +14,7 @@ STARTS = "tune_policies/files/child_python.py"
 
 
 @pytest.mark.parametrize("arguments", [("-c", "import random, json"), ("-m", "json.tool", "--help")])
-def test_a_child_imports_no_module_of_the_working_directory(tmp_path, arguments):
+def test_a_child_imports_no_module_from_the_working_directory(tmp_path, arguments):
     for name in ("random", "json", "argparse"):
         (tmp_path / f"{name}.py").write_text(f"open('ran-{name}', 'w')\n")
 
@@ -43,7 +43,7 @@ def planted(folder, name, text="touch ran"):
 
 
 @pytest.mark.parametrize("path", ["", ".", "bin:", ":/nowhere", "./bin:."])
-def test_no_program_of_the_working_directory_is_started(path, tmp_path, monkeypatch):
+def test_no_program_from_the_working_directory_is_started(path, tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
     for name in ("nvidia-cuda-mps-control", "bin/nvidia-cuda-mps-control"):
         planted(tmp_path, name)

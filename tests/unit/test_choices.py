@@ -1,4 +1,4 @@
-"""Tests of the choice of a policy that can run now, and of what the other policies would need."""
+"""Tests of the choice of a policy that can run now, and of the resources that the other policies would request."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def resources(bundles):
     return [{name: round(amount, 4) for name, amount in bundle.resources.items()} for bundle in bundles]
 
 
-def test_each_choice_keeps_the_number_of_trials_that_must_run_at_once():
+def test_each_choice_keeps_min_trials():
     gpu, cpu = GpuPolicy(), CpuPolicy()
     several = GpuPolicy(accelerator_type=("H100", "A100"), min_trials=4)
 
@@ -89,7 +89,7 @@ def test_auto_policy_uses_a_gpu_a_gpu_fraction_or_a_cpu():
     ],
     ids=["resources", "capped", "capped above what fits", "reserving", "train workers"],
 )
-def test_fewer_than_fit_is_set_if_the_policy_limits_the_trials(policy, fewer_than_fit):
+def test_fewer_than_fit_is_set_if_the_policy_limits_the_number_of_trials(policy, fewer_than_fit):
     assert policy.plan(ALIVE).fewer_than_fit is fewer_than_fit
 
 
@@ -167,7 +167,7 @@ def test_bundles_of_better_slot_types_come_first():
     assert [tuple(bundle) for bundle in bundles] == [({"GPU": 0.5}, {"market": "spot"})] * 2 + [({"CPU": 2}, {})]
 
 
-def test_more_bundles_than_a_request_may_have_are_rejected_with_the_limit():
+def test_a_request_with_too_many_bundles_raises_an_error_with_the_limit():
     workers = TrialSlot(trial=Resources(), num_workers=9, per_worker=Resources(cpus=1), max_concurrent_trials=1)
 
     with pytest.raises(InvalidResourcesError, match="100000 trials may need 1,000,000 bundles, more than the 100,000"):

@@ -104,7 +104,7 @@ def test_a_wrong_field_is_reported_with_its_path_and_a_fix(changes, path, messag
     assert message in problem.message
 
 
-def test_a_number_instead_of_a_text_is_reported_and_read_as_text():
+def test_a_number_instead_of_a_string_is_reported_and_read_as_a_string():
     ((cluster,), wrong) = read(manifest(spec=spec(rayStartParams={"num-cpus": 0, "block": True})))
 
     place = ("spec", "workerGroupSpecs", 0, "rayStartParams")
@@ -115,7 +115,7 @@ def test_a_number_instead_of_a_text_is_reported_and_read_as_text():
     assert cluster.spec.workerGroupSpecs[0].rayStartParams == {"num-cpus": "0", "block": "true"}
 
 
-def test_a_fraction_without_quotes_is_reported_and_read_as_text():
+def test_a_fraction_without_quotes_is_reported_and_read_as_a_string():
     ((cluster,), (problem,)) = read(manifest(spec=spec(template=pod(cpu=0.5))))
 
     assert problem.message == 'cpu must be a whole number or a string, got 0.5: write "0.5", in quotes'

@@ -1,4 +1,4 @@
-"""Tests of whether the processes of a group run at once, and of the resources that each process reserves."""
+"""Tests of whether the processes of a group run concurrently, and of the resources that each process reserves."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def colocated(capacity, cpus, *devices, has_control=True):
         pytest.param([(4, 1)], 1, ("gpu@0.25", "cpu", "cpu"), id="fractions of a GPU"),
     ],
 )
-def test_processes_that_fit_at_once_reserve_the_resources_of_trials(shapes, cpus, devices):
+def test_processes_that_fit_concurrently_reserve_the_resources_of_trials(shapes, cpus, devices):
     colocation, options = colocated(nodes(*shapes), cpus, *devices)
 
     assert (colocation.is_together, colocation.shares_cpus_on) == (True, None)
@@ -41,7 +41,7 @@ def test_processes_that_fit_at_once_reserve_the_resources_of_trials(shapes, cpus
         (("gpu@0.5", "cpu"), [(16, 0.5), (0, 0), (0, 0.5)]),
     ],
 )
-def test_if_cpus_are_short_one_process_reserves_the_cpus_for_all(devices, reserved):
+def test_if_cpus_are_short_one_process_reserves_the_cpus_for_all_processes(devices, reserved):
     colocation, options = colocated(nodes((16, 1)), 16, *devices)
 
     assert colocation.is_together

@@ -1,4 +1,4 @@
-"""Tests of decisions from a run. A decision compares whole trials on a cluster, and their costs."""
+"""Tests of decisions from a benchmark run. A decision compares the times and costs of whole trials on a cluster."""
 
 import pytest
 from hypothesis import given, settings
@@ -35,10 +35,10 @@ def sizes_of(decided):
     return {each.size: each for each in workload.sizes}
 
 
-def test_the_time_of_a_trial_is_its_start_plus_its_steps():
+def test_the_time_of_a_trial_is_its_start_time_plus_the_time_of_its_steps():
     found = sizes_of(decide(a_run(), TERMS, CLUSTER))
 
-    # CPU: 1 s + 1,000 steps of 25.6 ms. GPU: 5 s + 1,000 steps of 1.256 ms. The median round takes 0.2 % longer.
+    # A trial takes 1 s plus 1,000 steps of 25.6 ms on the CPU, and 5 s plus 1,000 steps of 1.256 ms on the GPU.
     assert found[256].cpu.trial_s == pytest.approx(26.6, rel=0.01)
     assert found[256].gpu.trial_s == pytest.approx(6.256, rel=0.01)
     assert (found[256].cpu.start_s, found[256].gpu.start_s) == (pytest.approx(1), pytest.approx(5))
@@ -93,24 +93,24 @@ def test_a_packing_record_of_another_gpu_is_refused():
         decide(a_run(), TERMS, CLUSTER, PRICES, packed_on("NVIDIA H200"))
 
 
-def test_a_trial_costs_its_part_of_the_cheapest_machine_and_the_faster_device_may_cost_more():
+def test_the_cost_of_a_trial_is_its_part_of_the_price_of_the_cheapest_machine():
     found = sizes_of(decide(a_run(), TERMS, CLUSTER, PRICES))[256]
 
     assert found.cpu.cost_per_trial == pytest.approx(0.2 * found.cpu.trial_s / 3600)
     assert found.gpu.cost_per_trial == pytest.approx(2.0 * found.gpu.trial_s / 3600)
-    # The GPU is 4 times as fast, and 10 times as expensive.
+    # The GPU is 4 times as fast as the CPU and 10 times as expensive.
     assert (found.answer, found.cheapest) == ("GPU", "CPU")
     assert found.flips_at == found.speedup
 
 
-def test_a_cluster_without_room_runs_no_trials_per_hour():
+def test_a_cluster_without_gpus_runs_no_gpu_trials_per_hour():
     found = sizes_of(decide(a_run(), TERMS, ClusterCapacity.of(gpu_node("a", gpus=0, cpus=16))))[256]
 
     assert (found.gpu.at_once, found.gpu.trials_per_hour) == (0, 0)
     assert found.answer == "GPU"
 
 
-def test_a_decision_can_be_about_a_gpu_fraction():
+def test_a_decision_can_compare_the_cpu_with_a_gpu_fraction():
     run_set = a_run(("cpu", "gpu", "gpu@0.25"))
 
     found = sizes_of(decide(run_set, Terms(steps_per_trial=1000, gpu="gpu@0.25"), CLUSTER))[256]
@@ -118,7 +118,7 @@ def test_a_decision_can_be_about_a_gpu_fraction():
     assert (found.gpu.device, found.gpu.at_once) == ("gpu@0.25", 4)
 
 
-def test_a_trial_on_two_gpus_pays_for_both_and_shares_neither():
+def test_the_cost_of_a_trial_on_two_gpus_includes_both_gpus_without_sharing():
     runs = [process("mlp", 256, "cpu", number) for number in range(5)]
     for number in range(5):
         of_gpu = process("mlp", 256, "gpu", number)
@@ -135,7 +135,7 @@ def test_a_trial_on_two_gpus_pays_for_both_and_shares_neither():
     assert found.price_of == "2 A10G and 4 CPUs"
 
 
-def test_an_ambiguous_comparison_of_costs_has_a_reason():
+def test_an_ambiguous_comparison_of_costs_is_reported_with_a_reason():
     # The price ratio is almost equal to the speed-up, so a trial costs almost the same on both devices.
     faster = sizes_of(decide(a_run(), TERMS, CLUSTER))[256].speedup
     prices = Prices(date="2026-05-01", currency="USD", cpu=0.05, gpus={"A10G": 0.2 * faster * 1.05 - 0.2})
@@ -154,7 +154,7 @@ def test_the_decision_contains_the_machine_and_the_versions():
     assert (decision.price_date, decision.currency) == ("2026-05-01", "USD")
 
 
-def test_noise_makes_a_small_difference_ambiguous_but_not_a_large_one():
+def test_noise_makes_a_small_difference_ambiguous_but_not_a_large_difference():
     noisy = a_run(sizes=(32, 1024), noise=tuple(NoiseReading(round=number, load=2.0) for number in range(5)))
     terms = Terms(steps_per_trial=1500)
 
@@ -201,7 +201,7 @@ def test_a_size_measured_on_only_one_device_is_omitted_and_reported():
     ],
     ids=["one device", "a device is missing", "nothing", "no size of both"],
 )
-def test_a_run_that_decides_nothing_is_explained(run_set, message):
+def test_a_run_without_a_decision_raises_an_error_with_the_reason(run_set, message):
     with pytest.raises(UndecidedError, match=message):
         decide(run_set, TERMS, CLUSTER)
 
@@ -271,14 +271,14 @@ def test_cpu_nodes_are_paid_for_until_the_last_trial_has_ended():
 
     assert found.gpu_cost == pytest.approx(2.0 * found.gpu_s / 3600)
     assert found.nodes_cost == pytest.approx(2 * 0.8 * found.nodes_s / 3600)
-    # 25 nodes at a price of 0.8 for 26.6 s cost less than the GPU at a price of 2.0 for 625 s.
+    # 25 nodes at 0.8 per hour for 26.6 s cost less than the GPU at 2.0 per hour for 625 s.
     assert found.as_cheap_up_to == 25
 
 
-def test_more_gpu_trials_at_once_need_more_nodes():
+def test_packing_shortens_the_time_of_all_trials_on_the_gpu():
     found = decided_with_nodes(packing=packed_on(UNREAD_GPU)).gpu_or_nodes
 
-    # The GPU runs 1.5 times as many trials per hour: 100 take 417 s. In this time, a node runs 15 rounds of 4 trials.
+    # With 1.5 times the throughput, the GPU runs 100 trials in 417 s. Meanwhile, a node runs 15 rounds of 4 trials.
     assert (found.gpu_s, found.num_nodes) == (pytest.approx(100 * 6.256 / 1.5, rel=0.01), 2)
     assert decided_with_nodes().gpu_or_nodes.gpu_s > found.gpu_s
 
@@ -291,7 +291,7 @@ def test_cpu_nodes_have_the_size_of_the_clusters_largest_node_without_gpus():
         decided_with_nodes(node_cpus=None)
 
 
-def test_a_node_must_have_room_for_a_trial():
+def test_a_cpu_node_without_room_for_a_trial_is_rejected():
     with pytest.raises(
         InvalidResourcesError, match=r"a node with 2 CPUs is too small .* with 4 CPUs\. Pass --node-cpus 4"
     ):
@@ -299,7 +299,7 @@ def test_a_node_must_have_room_for_a_trial():
 
 
 @pytest.mark.parametrize("num_trials", [0, 100_001])
-def test_the_number_of_trials_has_bounds(num_trials):
+def test_a_number_of_trials_out_of_bounds_is_rejected(num_trials):
     with pytest.raises(InvalidResourcesError, match="num_trials"):
         NodesQuestion(num_trials=num_trials)
 
@@ -323,7 +323,9 @@ def test_no_number_of_cpu_nodes_is_as_fast_if_one_trial_takes_longer_than_all_tr
     gpu_trial_s=st.integers(1, 100),
     price=st.integers(1, 20),
 )
-def test_the_crossover_in_nodes_equals_the_result_of_counting(num_trials, per_node, cpu_trial_s, gpu_trial_s, price):
+def test_the_crossover_in_nodes_equals_the_result_of_trying_all_numbers(
+    num_trials, per_node, cpu_trial_s, gpu_trial_s, price
+):
     found = Nodes(num_trials, per_node, 1, float(price)).against_gpu(
         cpu_trial_s=cpu_trial_s, gpu_trial_s=gpu_trial_s, speedups=(1.0, 1.0), gpu_price=10.0
     )

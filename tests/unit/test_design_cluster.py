@@ -82,14 +82,14 @@ def groups(plan):
         pytest.param(GpuPolicy(accelerator_type=("H100", "A100")), {"a100": 16}, id="the first available GPU type"),
     ],
 )
-def test_the_groups_are_the_cheapest_with_room_for_all_trials(policy, expected):
+def test_the_cheapest_groups_with_room_for_all_trials_are_chosen(policy, expected):
     plan = design_cluster(policy, catalog(L4, FOUR_L4, A100, CPU, SLICE), 16)
 
     assert groups(plan) == expected
 
 
-def test_workers_get_many_small_nodes_if_these_cost_less_than_few_large_ones():
-    """One A100 node has room for all three trials, and each trial needs two T4 nodes."""
+def test_workers_get_many_small_nodes_if_they_cost_less_than_a_few_large_nodes():
+    """One A100 node has room for all three trials, but costs more than two T4 nodes for each trial."""
     t4 = node_type("t4", 16, 1, 1.0, accelerator_type="T4")
     a100 = node_type("a100", 96, 8, 37.0, accelerator_type="A100")
 
@@ -108,18 +108,18 @@ def test_each_slot_type_gets_a_group_of_suitable_nodes():
 
 
 def test_no_nodes_are_added_for_trials_that_fit_better_slots():
-    """A node has four GPUs, and two trials need no more."""
+    """One node has four GPUs, and the two trials need only two GPUs."""
     policy = MixedPolicy(GpuPolicy(), CpuPolicy(cpus=2))
 
     assert groups(design_cluster(policy, catalog(FOUR_L4, CPU), 2)) == {"l4-4": 1}
 
 
-def test_slot_types_that_share_room_get_no_more_nodes_than_the_trials_need():
+def test_slot_types_that_share_resources_get_no_more_nodes_than_the_trials_need():
     """The first slot type uses all CPUs, so no slot of the second type exists."""
     assert groups(design_cluster(MixedPolicy(CpuPolicy(), CpuPolicy()), catalog(CPU), 16)) == {"cpu": 1}
 
 
-def test_slot_types_share_the_trials_by_their_speeds():
+def test_trials_are_divided_among_slot_types_in_proportion_to_their_speeds():
     policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2), speeds=(3, 1))
 
     assert groups(design_cluster(policy, catalog(L4, CPU), 64)) == {"cpu": 2, "l4": 12}
@@ -139,13 +139,13 @@ def test_a_slot_type_without_nodes_is_omitted_with_a_reason():
     assert any(reason.startswith("the design has no nodes for GpuPolicy") for reason in plan.reasons)
 
 
-def test_train_workers_next_to_other_slot_types_have_nodes_with_their_device():
+def test_train_workers_next_to_other_slot_types_get_nodes_with_their_device():
     policy = MixedPolicy(GpuPolicy(num_workers=2), CpuPolicy(cpus=2))
 
     assert groups(design_cluster(policy, catalog(L4, CPU), 16)) == {"cpu": 1, "l4": 16}
 
 
-def test_train_workers_of_several_slot_types_have_nodes_with_their_devices():
+def test_train_workers_of_several_slot_types_get_nodes_with_their_devices():
     policy = MixedPolicy(GpuPolicy(num_workers=2), CpuPolicy(num_workers=2))
 
     assert groups(design_cluster(policy, catalog(L4, CPU), 16)) == {"cpu": 1, "l4": 16}
@@ -231,12 +231,12 @@ def test_a_decision_without_effect_is_reported(policy, node_types):
     assert "the decision has no effect" in " ".join(plan.reasons)
 
 
-def test_a_design_needs_the_memory_that_pods_request():
+def test_a_design_requires_the_memory_of_each_node_type():
     with pytest.raises(InvalidResourcesError, match="the memory of cpu-8 is missing"):
         design_cluster(CpuPolicy(), catalog(NodeType(cpus=8)), 4)
 
 
-def test_without_prices_the_fewest_nodes_are_chosen():
+def test_without_prices_the_smallest_number_of_nodes_is_chosen():
     free = [each.model_copy(update={"price_per_hour": None}) for each in (L4, FOUR_L4)]
 
     plan = design_cluster(GpuPolicy(), catalog(*free), 64)
@@ -245,7 +245,7 @@ def test_without_prices_the_fewest_nodes_are_chosen():
     assert plan.price_per_hour is None
 
 
-def test_nodes_without_a_price_come_last():
+def test_nodes_without_a_price_are_used_last():
     unknown = FOUR_L4.model_copy(update={"price_per_hour": None})
 
     plan = design_cluster(GpuPolicy(), catalog(L4.model_copy(update={"count": 60}), unknown), 64)
@@ -260,7 +260,7 @@ def test_the_price_includes_all_nodes_and_the_head():
     assert design_cluster(GpuPolicy(), catalog(L4, head=head), 10).price_per_hour == pytest.approx(7.2)
 
 
-def test_with_too_few_nodes_in_the_catalog_as_many_trials_run_as_fit():
+def test_if_the_catalog_has_too_few_nodes_the_remaining_trials_wait():
     plan = design_cluster(GpuPolicy(), catalog(L4.model_copy(update={"count": 3})), 64)
 
     assert groups(plan) == {"l4": 3}
@@ -290,7 +290,7 @@ def test_with_too_few_nodes_in_the_catalog_as_many_trials_run_as_fit():
     ],
     ids=["the limit of nodes", "the cap of the policy"],
 )
-def test_a_policy_that_limits_the_trials_is_reported_with_a_suggestion(policy, reasons):
+def test_a_policy_that_limits_the_number_of_trials_is_reported_with_a_suggestion(policy, reasons):
     plan = design_cluster(policy, catalog(L4), 12)
 
     assert plan.reasons[1:] == reasons
@@ -318,14 +318,14 @@ def numbers(plan):
         ),
     ],
 )  # fmt: skip
-def test_a_group_keeps_its_minimum_of_nodes(policy, node_types, least, expected):
+def test_a_group_keeps_its_minimum_number_of_nodes(policy, node_types, least, expected):
     plan = design_cluster(policy, catalog(*node_types), 8, min_nodes=least)
 
     assert numbers(plan) == expected
     assert plan.trials.nodes_to_add == {name: most - few for name, (few, most) in expected.items() if most > few}
 
 
-def test_the_call_overrides_the_minimum_of_the_catalog():
+def test_min_nodes_of_the_call_overrides_min_nodes_of_the_catalog():
     nodes = catalog(L4.model_copy(update={"min_nodes": 2}))
 
     assert numbers(design_cluster(GpuPolicy(), nodes, 8)) == {"l4": (2, 8)}
@@ -351,7 +351,7 @@ def test_trials_run_on_a_head_with_gpus(num_trials, expected):
     assert plan.price_per_hour == pytest.approx(4 + 0.7 * sum(expected.values()))
 
 
-def test_trials_that_only_fit_the_head_run_there():
+def test_trials_that_fit_only_the_head_run_on_the_head():
     head = node_type("boss", 48, 4, accelerator_type="L4")
 
     plan = design_cluster(GpuPolicy(gpus=4), catalog(L4, head=head), 3)
@@ -365,7 +365,7 @@ def test_groups_of_slices_have_the_number_of_hosts_per_slice():
     assert (group.num_hosts, group.max_nodes, group.trials_at_once) == (4, 12, 3)
 
 
-def test_a_plan_uses_slices_of_the_minimum_nodes():
+def test_min_nodes_of_a_group_of_slices_count_as_alive_slices():
     spec = design_cluster(ON_SLICES, catalog(SLICE), 3).spec
     (group,) = spec.groups
     always = spec.model_copy(update={"groups": (group.model_copy(update={"min_nodes": 8}),)})
@@ -386,7 +386,7 @@ def test_too_few_nodes_for_one_trial_are_rejected():
 
 
 @pytest.mark.parametrize("num_trials", [0, -1, 1.5, True])
-def test_the_number_of_trials_is_a_whole_number_above_zero(num_trials):
+def test_a_number_of_trials_that_is_not_a_positive_integer_is_rejected(num_trials):
     with pytest.raises(InvalidResourcesError, match="num_trials must be a whole number"):
         design_cluster(CpuPolicy(), catalog(CPU), num_trials)
 
@@ -410,7 +410,7 @@ def test_the_number_of_compared_nodes_is_limited_for_any_number_of_types():
 
 
 @pytest.mark.parametrize("name", ["Mine", "1st", "a_b", "a" * 54, ""])
-def test_the_name_must_be_valid_in_kuberay(name):
+def test_a_name_that_is_invalid_in_kuberay_is_rejected(name):
     with pytest.raises(InvalidResourcesError, match="at most 53"):
         design_cluster(CpuPolicy(), catalog(CPU), 4, name=name)
 
@@ -433,7 +433,7 @@ SEVERAL = [
 
 
 @pytest.mark.parametrize("policy", SEVERAL, ids=kind_of)
-def test_the_trials_fit_the_cluster_of_the_file(policy):
+def test_the_trials_fit_the_designed_cluster(policy):
     plan = design_cluster(policy, catalog(L4, FOUR_L4, A100, CPU), 10)
 
     found = AutoscalingPolicy(CappedPolicy(policy, 10)).plan(plan.spec.capacity)
@@ -450,7 +450,7 @@ def at_once(policy, spec):
 
 
 @pytest.mark.parametrize("policy", [each for each in SEVERAL if not isinstance(each, MixedPolicy)], ids=kind_of)
-def test_one_node_less_is_not_enough(policy):
+def test_with_one_node_less_not_all_trials_fit(policy):
     spec = design_cluster(policy, catalog(L4, FOUR_L4, A100, CPU), 10).spec
 
     for group in spec.groups:
@@ -465,7 +465,7 @@ def test_the_order_of_the_catalog_does_not_affect_the_plan():
     assert design_cluster(policy, catalog(L4, CPU, A100), 9) == design_cluster(policy, catalog(A100, CPU, L4), 9)
 
 
-def test_a_plan_survives_json():
+def test_a_design_is_equal_after_json():
     plan = design_cluster(GpuPolicy(gpus=0.25), catalog(L4, CPU), 9)
 
     assert ClusterDesign.from_json(plan.to_json()) == plan
@@ -485,7 +485,7 @@ def test_the_explanation_of_a_design_has_its_nodes_price_and_reasons():
     ]
 
 
-def test_the_price_of_a_trial_on_a_node_type_is_for_the_slots_of_that_type():
+def test_the_price_of_a_trial_hour_is_computed_with_the_slots_of_each_node_type():
     types = catalog(
         NodeType(name="l4", cpus=8, gpus=1, memory="32GiB", accelerator_type="L4", price_per_hour=0.9),
         NodeType(name="a100", cpus=12, gpus=1, memory="85GiB", accelerator_type="A100-80G", price_per_hour=6),
@@ -532,7 +532,7 @@ class NeverPlans(ResourcePolicy):
         ),
     ],
 )
-def test_without_a_catalog_nodes_suit_the_policy(policy, name, resources):
+def test_without_a_catalog_the_node_type_is_derived_from_the_policy(policy, name, resources):
     (group,) = design_cluster(policy, None, 16).groups
 
     assert group.node_type.name == name
@@ -559,10 +559,10 @@ def test_without_a_catalog_nodes_suit_the_policy(policy, name, resources):
         pytest.param(NeverPlans(), "no default nodes for NeverPlans: pass a catalog", id="a policy that fits no node"),
     ],
 )
-def test_without_a_catalog_an_undetermined_policy_is_rejected(policy, message):
+def test_without_a_catalog_a_policy_that_does_not_determine_a_node_type_is_rejected(policy, message):
     with pytest.raises(InvalidResourcesError, match=message):
         design_cluster(policy, None, 64)
 
 
-def test_a_user_defined_policy_is_planned_with_a_catalog():
+def test_a_design_for_a_user_defined_policy_uses_the_catalog():
     assert groups(design_cluster(PolicyOfAUser(), catalog(CPU), 64)) == {"cpu": 4}

@@ -1,4 +1,4 @@
-"""Random policies and catalogs: the plan of a design is valid on the cluster of its file."""
+"""Tests that the planned trials fit the designed cluster, for random policies and catalogs."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +39,7 @@ policies = one_kind | st.tuples(one_kind, sized_by_the_user(st.just(0))).map(lam
 
 
 @given(policy=policies, catalog=catalogs, num_trials=st.integers(1, 40))
-def test_the_planned_number_of_trials_runs_at_once(policy, catalog, num_trials):
+def test_the_planned_number_of_trials_fits_the_designed_cluster(policy, catalog, num_trials):
     try:
         plan = design_cluster(policy, catalog, num_trials)
     except InfeasibleRequestError:

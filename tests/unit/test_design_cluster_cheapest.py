@@ -1,4 +1,4 @@
-"""The chosen nodes are the cheapest, compared with all possible numbers of nodes."""
+"""Tests that the chosen nodes are the cheapest of all possible numbers of nodes."""
 
 from itertools import product
 
@@ -95,7 +95,7 @@ def test_no_cheaper_nodes_have_room_for_as_many_trials(policy, types, num_trials
 
 
 @given(policy=policies, types=catalogs, num_trials=st.integers(1, 20))
-def test_no_nodes_are_chosen_if_none_fit(policy, types, num_trials):
+def test_choosing_nodes_raises_an_error_if_no_trial_fits(policy, types, num_trials):
     pool = NodePool({each.name: each for each in types}, head_of(HEAD))
     assume(not at_once(policy, pool, pool.most))
 

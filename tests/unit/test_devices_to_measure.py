@@ -1,4 +1,4 @@
-"""Names of devices to measure, and the resources that a trial reserves on each."""
+"""Names of devices to measure, and the resources that a trial reserves on each device."""
 
 import pytest
 
@@ -19,12 +19,12 @@ from tune_policies.benchmarks.measuring.colocation import Device, parse_device, 
         ("neuron_cores", Device("neuron_cores")),
     ],
 )
-def test_a_device_is_a_family_with_an_amount(text, device):
+def test_a_device_is_parsed_to_a_family_and_an_amount(text, device):
     assert parse_device(text) == device
 
 
 @pytest.mark.parametrize("text", ["cpu", "gpu", "gpu@0.25", "TPU", "TPU@4"])
-def test_the_text_of_a_device_can_be_parsed_again(text):
+def test_a_parsed_device_is_formatted_as_the_same_text(text):
     assert str(parse_device(text)) == text
 
 
@@ -50,7 +50,7 @@ def test_a_device_given_twice_is_measured_once():
     assert parse_devices(["gpu", "cpu", "gpu@1"]) == (Device("GPU"), Device("CPU"))
 
 
-def test_a_trial_has_the_same_cpus_on_every_device():
+def test_a_trial_reserves_the_same_cpus_on_every_device():
     capacity = nodes((16, 1))
 
     workers = [plan_device(parse_device(text), capacity, 4).plan.worker for text in ("cpu", "gpu", "gpu@0.25")]

@@ -164,7 +164,7 @@ def test_a_machine_without_gpus_gets_a_note():
         "no answer",
     ],
 )
-def test_each_problem_is_one_finding(node, expected):
+def test_each_problem_is_reported_as_one_finding(node, expected):
     findings = [line for line in findings_of(node) if "CPU build" not in line or line == expected]
 
     assert findings == [expected]
@@ -261,7 +261,7 @@ def test_a_cpu_node_beside_gpu_nodes_has_no_findings():
     assert findings_of(healthy("a"), cpu_node) == []
 
 
-def test_equal_findings_on_several_nodes_are_merged_with_their_names():
+def test_equal_findings_on_several_nodes_are_merged_and_list_the_nodes():
     cpu_build = (Framework(name="torch", version="2.13.0+cpu"),)
 
     findings = diagnose([healthy("c", frameworks=cpu_build), healthy("b"), healthy("a", frameworks=cpu_build)])

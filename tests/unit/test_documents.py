@@ -1,4 +1,4 @@
-"""YAML is parsed as plain data with the line of each part. All errors are DocumentErrors with a line."""
+"""Tests that YAML is parsed to plain data with line numbers, and that every error is a DocumentError with a line."""
 
 import gzip
 import io

@@ -41,7 +41,7 @@ def workers(plan):
         pytest.param(1, (1, 2, 8), id="a single trial may use all CPUs"),
     ],
 )
-def test_a_trial_may_grow_into_the_room_that_the_others_leave(at_once, expected):
+def test_a_trial_may_grow_into_the_resources_that_other_trials_leave_free(at_once, expected):
     plan = CappedPolicy(CpuPolicy(num_workers=(2, 9)), at_once).plan(nodes((8, 0)))
 
     assert workers(plan) == expected
@@ -54,7 +54,7 @@ def test_a_trial_may_grow_into_the_room_that_the_others_leave(at_once, expected)
     more=st.integers(1, 20),
     cap=st.integers(1, 10),
 )
-def test_a_grown_trial_fits_next_to_the_fewest_workers_of_the_others(shapes, gpus, least, more, cap):
+def test_a_grown_trial_fits_next_to_other_trials_with_their_minimum_number_of_workers(shapes, gpus, least, more, cap):
     policy = CappedPolicy(GpuPolicy(gpus=gpus, cpus=0.1, num_workers=(least, least + more)), cap)
     capacity = nodes(*shapes)
     try:
@@ -70,7 +70,7 @@ def test_a_grown_trial_fits_next_to_the_fewest_workers_of_the_others(shapes, gpu
     assert all_workers == held or most == least + more
 
 
-def test_each_size_of_a_profile_has_its_own_room_to_grow():
+def test_each_memory_size_of_a_profile_has_its_own_maximum_number_of_workers():
     measured = [GpuMemoryMeasurement(config={"batch": each}, total_bytes=each * 2**30) for each in (4, 14)]
     policy = GpuMemoryPolicy(profile=GpuMemoryProfile(measurements=measured), cpus=1, num_workers=(1, 9))
 
@@ -91,7 +91,7 @@ def test_with_several_slot_types_trials_do_not_grow_and_the_plan_explains_it(cap
     assert "each trial stays at its minimum number of workers" in plan.explain()
 
 
-def test_resources_for_growth_are_idle_with_this_reason():
+def test_the_reason_for_idle_resources_is_their_reservation_for_growth():
     capacity = nodes((8, 0))
     plan = CappedPolicy(CpuPolicy(num_workers=(2, 5)), 2).plan(capacity)
 
@@ -103,7 +103,7 @@ def test_resources_for_growth_are_idle_with_this_reason():
     ]
 
 
-def test_a_slot_whose_maximum_of_workers_is_below_its_minimum_is_rejected():
+def test_a_slot_with_max_workers_below_num_workers_is_rejected():
     with pytest.raises(InvalidResourcesError, match="max_workers=1 is not valid with num_workers="):
         TrialSlot(
             trial=Resources(memory_bytes=1),
@@ -124,7 +124,7 @@ def test_a_slot_whose_maximum_of_workers_is_below_its_minimum_is_rejected():
     ],
     ids=lambda policy: type(policy).__name__,
 )
-def test_every_policy_with_workers_accepts_a_pair_in_python_and_json(policy):
+def test_every_policy_with_workers_accepts_a_minimum_and_a_maximum_in_python_and_json(policy):
     capacity = ClusterCapacity.of(gpu_node("a", gpus=4, cpus=32, gpu_memory_gib=16, custom={"NPU": 8}))
 
     plan = policy.plan(capacity)
@@ -144,12 +144,12 @@ def test_every_policy_with_workers_accepts_a_pair_in_python_and_json(policy):
         ("2", "num_workers must be a whole number, 0 or above, got '2'"),
     ],
 )
-def test_an_invalid_pair_is_rejected(num_workers, message):
+def test_an_invalid_minimum_or_maximum_number_of_workers_is_rejected(num_workers, message):
     with pytest.raises(InvalidResourcesError, match=message):
         CpuPolicy(num_workers=num_workers)
 
 
-def test_after_running_out_of_memory_fewer_workers_have_room_to_grow():
+def test_after_an_oom_error_the_maximum_number_of_workers_is_lower():
     gpus = gpu_node("a", gpus=2, cpus=8, gpu_memory_gib=16)
     plan = CappedPolicy(GpuPolicy(gpus=0.25, cpus=1, num_workers=(1, 8)), 1).plan(ClusterCapacity.of(gpus))
 

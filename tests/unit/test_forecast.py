@@ -1,4 +1,4 @@
-"""A forecast counts the trials at the minimum and maximum size of a cluster, with the price."""
+"""A forecast contains the number of trials and the price of a cluster at its minimum and maximum size."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_trials_run_on_permanent_and_on_added_nodes():
     assert stages == [(4, {"gpu": 1}), (16, {"gpu": 4})]
 
 
-def test_a_forecast_has_a_reason_if_no_trial_runs_on_the_minimum_of_nodes():
+def test_a_forecast_explains_why_no_trial_runs_on_the_minimum_number_of_nodes():
     minimum = forecast_trials(POLICY, cluster()).at_minimum
 
     assert (minimum.trials_at_once, minimum.nodes) == (0, {"gpu": 0})
@@ -101,7 +101,7 @@ def test_without_a_catalog_there_is_no_price():
         pytest.param([node_type("gpu"), node_type("l4", price_per_hour=2)], None, id="a missing price"),
     ],
 )
-def test_a_group_has_the_price_of_the_nearest_node_type(types, price):
+def test_a_group_has_the_price_of_the_most_similar_node_type(types, price):
     catalog = NodeCatalog(nodes=tuple(types), head=HEAD.model_copy(update={"price_per_hour": 0.0}))
 
     forecast = forecast_trials(POLICY, cluster(group(accelerator_type="L4", max_nodes=1)), catalog=catalog)
@@ -110,7 +110,7 @@ def test_a_group_has_the_price_of_the_nearest_node_type(types, price):
     assert any("no price for 'gpu'" in caution for caution in forecast.cautions) == (price is None)
 
 
-def test_a_missing_price_of_the_head_is_a_caution():
+def test_a_missing_price_of_the_head_is_reported_as_a_caution():
     catalog = NodeCatalog(nodes=(node_type("gpu", price_per_hour=1.25),))
 
     forecast = forecast_trials(POLICY, cluster(), catalog=catalog)
@@ -120,7 +120,7 @@ def test_a_missing_price_of_the_head_is_a_caution():
 
 
 @pytest.mark.parametrize("is_counted", [True, False])
-def test_a_device_type_that_the_autoscaler_cannot_find_is_a_caution(is_counted):
+def test_a_device_type_that_the_autoscaler_cannot_find_is_reported_as_a_caution(is_counted):
     wanted = GpuPolicy(accelerator_type="L4")
 
     forecast = forecast_trials(wanted, cluster(group(accelerator_type="L4", is_type_counted=is_counted)))

@@ -53,7 +53,7 @@ def test_trials_use_slots_of_their_type(assignments, expected):
         max_size=12,
     )
 )
-def test_free_slots_never_exceed_the_slots_that_trials_leave(assignments):
+def test_free_slots_never_exceed_the_slots_that_trials_do_not_use(assignments):
     free = free_slots(PLACEMENTS, assignments)
 
     for slot_type, total in ((0, 6), (1, 3)):

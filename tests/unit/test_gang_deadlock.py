@@ -1,4 +1,4 @@
-"""Train runs that wait indefinitely for resources that others reserve."""
+"""Train runs that wait indefinitely for resources that other runs reserve."""
 
 from itertools import compress, product
 
@@ -55,7 +55,7 @@ def test_drivers_that_leave_room_for_one_gang_run_one_after_the_other():
     assert stuck(ClusterOccupancy(nodes=(node(cpus=4),), waiting=runs)) == []
 
 
-def test_a_small_run_that_can_start_releases_its_driver_for_a_large_one():
+def test_a_small_run_that_can_start_releases_the_resources_of_its_driver_for_a_large_run():
     small, large = run("small", 2, gang(1), driver()), run("large", 1, gang(3), driver())
 
     assert stuck(ClusterOccupancy(nodes=(node(cpus=4),), waiting=(small, large))) == []
@@ -90,7 +90,7 @@ def test_a_permanent_reservation_blocks_a_run():
         pytest.param(gang(2, cpus=2, label_selector={"zone": "x"}), True, id="one node has the label"),
     ],
 )
-def test_a_gang_must_fit_node_by_node_and_device_by_device(needs, is_stuck):
+def test_each_bundle_of_a_gang_must_fit_one_node_and_its_devices(needs, is_stuck):
     nodes = (node("a", gpus=1, zone="x"), node("b", gpus=1, zone="y"))
 
     assert bool(stuck(ClusterOccupancy(nodes=nodes, waiting=(run("one", needs=needs),)))) == is_stuck
@@ -122,7 +122,7 @@ SERVER = Reservation(node_id="a", amounts={"CPU": CPU}, holder="actor Server")
         (gang(2), (), (SERVER,), "Stop other programs"),
     ],
 )
-def test_the_error_suggests_what_would_help_one_run(needs, share, permanent, hint):
+def test_the_error_suggests_a_fix_for_a_single_run(needs, share, permanent, hint):
     one = run("one", needs=needs, share=share)
     view = ClusterOccupancy(nodes=(node(),), permanent=permanent, waiting=(one,))
 
@@ -152,7 +152,7 @@ def addable(name, most, cpus=2, gpus=0, **labels):
 
 
 def test_nodes_of_any_type_can_be_added_within_the_common_limit():
-    """The types are in alphabetical order, and the first type would use up the limit."""
+    """If nodes were added in the order of the types, the first type would use up the limit."""
     types = (addable("cpu", 2, cpus=4), addable("gpu", 2, cpus=4, gpus=1))
     gpu_run = run("one", needs=gang(2, gpus=1))
 
@@ -172,8 +172,8 @@ def test_an_idle_node_can_be_replaced_by_a_node_that_a_run_needs():
     assert stuck(ClusterOccupancy(nodes=nodes[:2], waiting=(gpu_run,), **of_gpus)) == ["one"]
 
 
-def test_a_node_that_can_be_added_has_one_unit_of_its_device_type():
-    worker = {"CPU": 0.0001, "accelerator_type:T4": 0.001}  # Ray reserves 0.001 for each worker
+def test_a_node_that_can_be_added_has_one_unit_of_the_resource_of_its_device_type():
+    worker = {"CPU": 0.0001, "accelerator_type:T4": 0.001}  # Ray reserves 0.001 of this resource for each worker
     type_of = NodeTypeCapacity(name="t4", resources=Resources(cpus=1), accelerator_type="T4", max_nodes_to_add=1)
     runs = tuple(run(str(n), needs=BundleGroup([worker] * n)) for n in (1000, 1001))
 

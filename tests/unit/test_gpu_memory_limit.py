@@ -1,4 +1,4 @@
-"""Tests of the limit of a GPU fraction: its memory minus the overhead, in the unit of each framework."""
+"""Tests of memory limits: the memory of the GPU fraction minus the overhead, in the unit of each framework."""
 
 import pytest
 
@@ -30,11 +30,11 @@ GIB = 2**30
         ),
     ],
 )
-def test_each_framework_gets_the_fraction_less_its_overhead(limit, convert, expected):
+def test_each_framework_gets_the_memory_of_the_fraction_minus_its_overhead(limit, convert, expected):
     assert convert(GpuMemoryLimit(limit)) == pytest.approx(expected, rel=1e-9)
 
 
-def test_apples_fraction_is_never_the_zero_that_means_unlimited():
+def test_the_fraction_for_mps_is_never_zero_because_zero_means_unlimited():
     assert GpuMemoryLimit(int(0.85 * GIB) + 1).torch_mps_fraction(500 * GIB) > 0
 
 
@@ -75,5 +75,5 @@ def test_an_invalid_argument_is_named_in_the_error(call, message):
     ("memory_bytes", "total_gib", "expected_gib"),
     [(None, 80, 20), (8 * GIB, 80, 8), (8 * GIB, 32, 8), (8 * GIB, 16, 4)],
 )
-def test_a_limit_is_the_memory_of_the_plan_up_to_the_fraction_of_the_device(memory_bytes, total_gib, expected_gib):
+def test_a_limit_is_the_planned_memory_but_at_most_the_fraction_of_the_device(memory_bytes, total_gib, expected_gib):
     assert GpuShare(fraction=0.25, memory_bytes=memory_bytes).bytes_of(total_gib * GIB) == expected_gib * GIB

@@ -12,7 +12,7 @@ GIB = 2**30
 
 
 def profile_of(*measured, **kwargs):
-    """Return a profile from (config, GiB) pairs. An optional third item is how the trial ended."""
+    """Return a profile from tuples of a config, its GPU memory in GiB and, optionally, ``ended_by``."""
     return GpuMemoryProfile(
         measurements=tuple(
             GpuMemoryMeasurement(config=config, total_bytes=int(gib * GIB), ended_by=(*ended, "max_steps")[0])
@@ -82,7 +82,7 @@ configs = st.dictionaries(st.sampled_from(["batch", "width", "net", "lr"]), plai
 
 
 @given(st.lists(st.tuples(configs, st.floats(0.001, 80)), min_size=1, max_size=5), configs)
-def test_a_profile_survives_json(measured, asked):
+def test_a_profile_is_equal_after_json(measured, asked):
     profile = profile_of(*measured, versions={"ray": "2.60.0"})
     again = GpuMemoryProfile.from_json(profile.to_json())
 
@@ -93,7 +93,7 @@ def test_a_profile_survives_json(measured, asked):
 
 
 @given(st.lists(st.tuples(configs, st.floats(0.001, 80)), min_size=1, max_size=5))
-def test_a_measured_config_never_gets_less_than_was_measured(measured):
+def test_a_measured_config_never_gets_less_than_its_measured_memory(measured):
     profile = profile_of(*measured)
 
     assert all(profile.gpu_memory_bytes(config) >= int(gib * GIB) for config, gib in measured)
@@ -116,7 +116,7 @@ def test_a_profile_without_measurements_is_rejected():
         GpuMemoryProfile(measurements=())
 
 
-def test_memory_is_unknown_if_a_whole_number_exceeds_its_only_measured_value():
+def test_memory_is_unknown_if_an_integer_parameter_exceeds_its_only_measured_value():
     profile = profile_of(({"batch": 8, "width": 256}, 2), ({"batch": 16, "width": 256}, 3))
 
     assert profile.gpu_memory_bytes({"batch": 8, "width": 8192}) is None

@@ -47,7 +47,7 @@ def planned(policy, *node_types, num_trials=16):
         pytest.param("nvidia.com/gpu", GKE_SHARING, [], id="time slices on GKE"),
     ],
 )
-def test_parts_have_the_memory_of_their_profile(key, selector, expected):
+def test_gpu_parts_have_the_memory_of_their_mig_profile(key, selector, expected):
     found = parts_of_gpus([key], selector, 2)
 
     assert (None if found is None else [device.memory_bytes for device in found]) == expected
@@ -60,14 +60,14 @@ def test_parts_have_the_memory_of_their_profile(key, selector, expected):
         pytest.param("2GiB", 14, ("parts", 7, 14), id="less memory: two trials share a part"),
     ],
 )
-def test_trials_run_on_parts_that_have_the_memory(gpu_memory, num_trials, expected):
+def test_trials_run_on_gpu_parts_only_if_a_part_has_enough_memory(gpu_memory, num_trials, expected):
     policy = GpuMemoryPolicy(gpu_memory=gpu_memory, cpus=1)
     groups = planned(policy, parts("nvidia.com/mig-1g.5gb"), node_type("whole", gpus=1), num_trials=num_trials).groups
 
     assert [(each.node_type.name, each.max_nodes, each.trials_at_once) for each in groups] == [expected]
 
 
-def test_time_slices_have_no_known_memory():
+def test_the_memory_of_time_slices_is_unknown():
     with pytest.raises(InfeasibleRequestError, match="GPU memory"):
         planned(GpuMemoryPolicy(gpu_memory="6GiB"), parts("nvidia.com/gpu.shared"))
 
@@ -81,7 +81,7 @@ def test_a_forecast_uses_the_memory_of_gpu_parts(least):
         forecast_trials(GpuMemoryPolicy(gpu_memory="6GiB"), spec.model_copy(update={"groups": (group,)}))
 
 
-def test_a_measurement_on_whole_gpus_does_not_apply_to_parts():
+def test_a_measurement_on_whole_gpus_does_not_apply_to_gpu_parts():
     catalog = NodeCatalog(nodes=(parts("nvidia.com/mig-1g.5gb"), node_type("a100", gpus=1), node_type("cpu")))
     policy = MixedPolicy(GpuPolicy(gpus=1, cpus=1), CpuPolicy(cpus=4))
 
@@ -91,7 +91,7 @@ def test_a_measurement_on_whole_gpus_does_not_apply_to_parts():
 
 
 @pytest.mark.parametrize("key", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"])
-def test_a_pod_with_several_parts_is_refused(key):
-    """CUDA shows a process at most one MIG device, and two time slices may belong to one GPU."""
+def test_a_pod_with_several_gpu_parts_is_rejected(key):
+    """CUDA exposes at most one MIG device to a process, and two time slices may belong to the same GPU."""
     with pytest.raises(InvalidResourcesError, match="Set gpus to 1"):
         NodeCatalog(nodes=(parts(key, gpus=2),))

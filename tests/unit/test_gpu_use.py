@@ -1,4 +1,4 @@
-"""The check whether a workload for a GPU has used the GPU."""
+"""Tests of the check that a workload for a GPU has used the GPU."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_without_a_peak_the_current_use_shows_that_the_gpu_was_used():
     [{}, {"torch": memory(0)}, {"jax": memory(0, held_bytes=4)}],
     ids=["not initialized", "only initialized", "a memory pool"],
 )
-def test_a_framework_without_allocations_on_the_gpu_is_refused(counters):
+def test_a_gpu_workload_without_allocations_on_the_gpu_is_rejected(counters):
     with pytest.raises(ProbeError, match="was called for a GPU, but used none"):
         has_used_gpu(counters, {"torch", "numpy"})
 

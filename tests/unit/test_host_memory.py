@@ -34,7 +34,7 @@ ROOMY, TIGHT, UNREAD = (
         pytest.param(CpuPolicy(memory="20GiB"), 3, id="CPUs"),
     ],
 )
-def test_each_worker_reserves_host_memory_which_limits_the_trials(policy, at_once):
+def test_the_host_memory_that_each_worker_reserves_limits_the_number_of_trials(policy, at_once):
     plan = policy.plan(ClusterCapacity.of(ROOMY, TIGHT))
 
     assert (plan.max_concurrent_trials, plan.limited_by) == (at_once, "memory")
@@ -63,14 +63,14 @@ def test_unknown_host_memory_does_not_limit_trials_and_is_reported(policy):
     ],
     ids=lambda policy: type(policy).__name__,
 )
-def test_too_much_host_memory_is_an_error_with_the_available_amount(policy):
+def test_a_request_for_too_much_host_memory_raises_an_error_with_the_available_amount(policy):
     with pytest.raises(
         InfeasibleRequestError, match=r"65 GiB .* short of memory. Request at most 64GiB of host memory"
     ):
         policy.plan(ClusterCapacity.of(ROOMY, TIGHT))
 
 
-def test_gpus_on_nodes_without_enough_host_memory_do_not_affect_the_fraction():
+def test_gpus_on_nodes_without_enough_host_memory_do_not_affect_the_memory_of_a_gpu_fraction():
     small = gpu_node("small", gpu_memory_gib=8, memory_gib=1)
 
     plan = GpuPolicy(gpus=0.5, memory="2GiB").plan(ClusterCapacity.of(ROOMY, small))

@@ -19,12 +19,12 @@ from tune_policies.files.yaml_documents import DocumentError
 from tune_policies.values.value import Value
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.timeout(600)  # a loader without limits would not end
+pytestmark = pytest.mark.timeout(600)  # a loader without limits would never end
 
 
 @functools.cache
 def results(*, heavy):
-    """Return the result of each loader for each form of file, by the names of the loader and the form."""
+    """Return the result of each loader for each form of file, keyed by the names of loader and form."""
     command = [sys.executable, "-m", "tests.unit.hostile_table", *(form for form in FORMS if (form in HEAVY) == heavy)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -33,7 +33,7 @@ def results(*, heavy):
 
 @pytest.mark.parametrize("form", [pytest.param(each, marks=[pytest.mark.slow] * (each in HEAVY)) for each in FORMS])
 @pytest.mark.parametrize("loader", LOADERS)
-def test_every_loader_rejects_a_hostile_file_by_name_or_reads_it_safely(loader, form):
+def test_every_loader_rejects_a_hostile_file_with_its_name_or_reads_it_safely(loader, form):
     found = results(heavy=form in HEAVY)[loader, form]
     text = "\n".join(found["messages"])
 
@@ -54,7 +54,7 @@ def test_loading_all_forms_in_turn_stays_below_the_memory_limit(loader):
     assert max(found["bytes"] for (name, _), found in results(heavy=True).items() if name == loader) < MOST_BYTES
 
 
-def test_a_price_table_is_also_read_with_limits(tmp_path):
+def test_a_price_table_in_a_special_or_huge_file_raises_an_error(tmp_path):
     for form in (device, pipe, huge):
         path = tmp_path / f"{form.__name__}.csv"
         form(path)
@@ -77,7 +77,7 @@ def test_a_file_that_becomes_a_pipe_while_it_is_opened_does_not_block(tmp_path, 
         read_bytes(path)
 
 
-def test_a_kernel_file_of_reported_size_0_has_the_same_limit():
+def test_the_size_limit_also_applies_to_a_kernel_file_of_reported_size_0():
     with pytest.raises(UnreadableFileError, match="more than 2 bytes"):
         read_bytes("/proc/self/stat", max_bytes=2)
 
@@ -115,7 +115,7 @@ def test_valid_json_is_parsed_to_its_data(data):
 
 
 @pytest.mark.parametrize(("text", "data"), [("", None), ("---\n---\na: 1", {"a": 1})])
-def test_empty_documents_do_not_count(text, data):
+def test_empty_documents_are_ignored(text, data):
     assert parse_data(text, "file") == data
 
 

@@ -1,4 +1,4 @@
-"""Damaged files are read or explained, without a traceback."""
+"""Damaged files are read, or rejected with a message and without a traceback."""
 
 import copy
 
@@ -89,7 +89,7 @@ def damaged(draw):
 
 
 @given(damaged() | anything)
-def test_a_damaged_file_is_read_or_explained(data):
+def test_a_damaged_file_is_read_or_rejected_with_a_message(data):
     clusters, problems = clusters_in(Document(data, {(): 1}, "cluster.yaml"))
     if is_cluster_yaml(data):
         cluster, problems = read_cluster_yaml(data)

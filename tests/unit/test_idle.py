@@ -1,4 +1,4 @@
-"""Idle resources of a plan with their reasons; used and idle amounts add up to the total."""
+"""Idle resources of a plan with their reasons. The used and the idle amounts add up to the total."""
 
 from collections import Counter
 
@@ -166,7 +166,7 @@ def test_used_and_idle_amounts_add_up_to_the_total(capacity, policy):
 
 @pytest.mark.parametrize("cpus", [1, 2, 3])
 def test_the_reported_reservation_is_the_requested_amount(cpus):
-    """CPUs that are idle because they are too few for a trial are not included."""
+    """The reservation does not include CPUs that are idle because they are too few for another trial."""
     capacity = nodes((8, 0), (3, 0))
 
     parts = idle(capacity, ReservingPolicy(CpuPolicy(cpus=2), cpus=cpus).plan(capacity))

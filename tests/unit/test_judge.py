@@ -84,7 +84,7 @@ def test_a_round_without_times_of_both_configurations_is_omitted():
 
 
 @given(times, times, st.floats(0.01, 100))
-def test_swapped_times_give_the_inverse_and_another_unit_changes_nothing(first, second, unit):
+def test_swapped_times_in_another_unit_give_the_inverse_ratio(first, second, unit):
     def scaled(all_times):
         return {number: tuple(each * unit for each in blocks) for number, blocks in all_times.items()}
 
@@ -183,7 +183,7 @@ DRIFTING = [1.04**number for number in range(8)]
         *("one round, the other way", "the ratio drifts", "both drift"),
     ],
 )
-def test_a_verdict_has_its_reason(first, second, outcome, reason):
+def test_a_verdict_has_the_expected_reason(first, second, outcome, reason):
     found = compare_times(rounds(*first), rounds(*second))
 
     assert found.outcome is outcome
@@ -198,7 +198,7 @@ def test_a_doubt_is_reported_and_makes_a_factor_of_two_ambiguous(ratio, outcome)
 
 
 @given(times, times, st.sampled_from([0.02, 0.05, 0.5]))
-def test_a_verdict_agrees_with_its_interval_and_swapped_times_give_the_opposite(first, second, same_within):
+def test_a_verdict_agrees_with_its_interval_and_swapped_times_give_the_opposite_verdict(first, second, same_within):
     found = compare_times(first, second, same_within=same_within)
 
     match found.outcome:

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tune_policies.kuberay.design.cheapest_nodes import Item, cheapest_cover
 
 
-def test_the_cover_of_nothing_is_empty():
+def test_the_cover_of_an_amount_of_zero_is_empty():
     assert cheapest_cover([Item("a", 1, 1, (1,))], 0) == {}
 
 
-def test_items_of_equal_cost_are_chosen_by_name():
+def test_ties_in_cost_are_resolved_by_name():
     items = [Item("b", 2, 9, (3, 1)), Item("a", 2, 9, (3, 1))]
 
     assert cheapest_cover(items, 4) == cheapest_cover(items[::-1], 4) == {"a": 2}
@@ -31,7 +31,7 @@ items = st.lists(
 
 
 @given(items=items, needed=st.integers(0, 90))
-def test_no_other_set_is_cheaper(items, needed):
+def test_no_other_cover_is_cheaper(items, needed):
     found = cheapest_cover(items, needed)
 
     def cost(counts):

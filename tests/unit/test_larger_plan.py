@@ -19,7 +19,7 @@ def larger(plan, out_of_memory=ACCELERATOR, nodes=NODES, **kwargs):
     return larger_plan(plan, out_of_memory, **{"growth": 2.0, "max_gpus": 1.0, **kwargs}, nodes=nodes)
 
 
-def test_each_worker_gets_more_and_fewer_trials_run_at_once():
+def test_each_worker_gets_a_larger_gpu_fraction_and_fewer_trials_run_concurrently():
     plan = plan_of(GpuPolicy(gpus=0.25, cpus=1, num_workers=2))
 
     after = larger(plan)
@@ -28,11 +28,11 @@ def test_each_worker_gets_more_and_fewer_trials_run_at_once():
     assert (after.worker.gpus, after.worker.cpus, after.num_workers) == (0.5, 1, 2)
 
 
-def test_host_memory_grows_and_the_gpu_fraction_stays():
+def test_host_memory_increases_and_the_gpu_fraction_does_not_change():
     after = larger(plan_of(GpuPolicy(gpus=0.25, cpus=1, num_workers=1)), HOST)
 
     assert (after.worker.gpus, after.worker.memory_bytes, after.gpu_memory_bytes) == (0.25, 4 * GIB, 4 * GIB)
-    assert after.max_concurrent_trials == 3  # 16 GiB has no room for four trials and their drivers
+    assert after.max_concurrent_trials == 3  # 16 GiB of host memory are too little for four trials with their drivers
 
 
 def test_only_nodes_with_the_labels_of_the_plan_are_used():

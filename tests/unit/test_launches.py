@@ -1,4 +1,4 @@
-"""LaunchWatch decides from the reports of the autoscaler that a request will not be satisfied."""
+"""Tests that LaunchWatch detects from reports of the autoscaler that a request will not be satisfied."""
 
 from collections import Counter
 

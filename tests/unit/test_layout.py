@@ -104,7 +104,7 @@ class Pool:
         self._free.append(place)
 
     def run(self, num_ends):
-        """Start trials in free slots while others end, and return whether all fit."""
+        """Start trials in free slots while other trials end, and return whether all started trials fit."""
         for _ in range(num_ends):
             while self._free and self._rng.random() < 0.8:
                 if not self.start_one():
@@ -165,7 +165,7 @@ def test_on_a_smaller_cluster_only_trials_with_room_for_their_driver_are_placed(
     assert [slot.max_concurrent_trials for slot in with_places(slots, ClusterCapacity.of(node("a", 8, 2 * GIB)))] == [1]
 
 
-def test_gpu_node_types_come_last_for_trials_without_gpus():
+def test_trials_without_gpus_use_gpu_node_types_last():
     types = [
         NodeTypeCapacity(name=name, resources=Resources(cpus=cpus, gpus=gpus), max_nodes_to_add=1)
         for name, cpus, gpus in (("a", 8, 1), ("b", 2, 0), ("c", 4, 0), ("d", 1, 0))
@@ -207,12 +207,12 @@ def test_slots_with_different_gpu_fractions_do_not_share_a_node():
         ),
     ],
 )
-def test_slots_go_to_nodes_where_they_leave_the_fewest_devices_without_cpus(first, shapes, at_once):
+def test_slots_are_placed_so_that_as_few_devices_as_possible_remain_without_cpus(first, shapes, at_once):
     assert counts(MixedPolicy(first, GpuPolicy(cpus=1)), nodes(*shapes)) == at_once
 
 
 @pytest.mark.parametrize(("node_gib", "at_once"), [(2, [1, 1]), (2.5, [1, 2])])
-def test_host_memory_of_drivers_is_not_used_by_other_slots(node_gib, at_once):
+def test_host_memory_of_drivers_is_not_available_to_other_slots(node_gib, at_once):
     with_driver, others = CappedPolicy(CpuPolicy(num_workers=1), 1), CpuPolicy(memory="1GiB")
 
     assert counts(MixedPolicy(with_driver, others), ClusterCapacity.of(node("a", 4, int(node_gib * GIB)))) == at_once

@@ -14,7 +14,7 @@ from tune_policies.trainers.gpu_memory import free_memory as leaks
 
 @pytest.fixture
 def child(monkeypatch):
-    """A child process of a trial."""
+    """Yield a child process of a trial."""
     monkeypatch.delenv("TUNE_POLICIES_TRIAL", raising=False)
     leaks.mark_processes()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
@@ -31,8 +31,8 @@ def in_a_container(monkeypatch):
     monkeypatch.setattr(leaks, "_HOST_PID_NAMESPACE", 0)
 
 
-def test_a_child_is_not_ended_if_the_driver_may_list_ids_of_the_host(child, monkeypatch):
-    """In a container, an older driver lists IDs of the host, which can equal a child's ID by chance."""
+def test_a_child_is_not_ended_if_the_driver_may_list_process_ids_of_the_host(child, monkeypatch):
+    """In a container, an older driver lists process IDs of the host. One of them can equal a child's ID by chance."""
     in_a_container(monkeypatch)
     driver_lists(monkeypatch, child.pid)
 
@@ -42,7 +42,9 @@ def test_a_child_is_not_ended_if_the_driver_may_list_ids_of_the_host(child, monk
 
 @pytest.mark.filterwarnings("ignore:process .* of the trial still used:UserWarning")
 @pytest.mark.parametrize("is_own_number_listed", [True, False], ids=["in a container", "on the host"])
-def test_a_child_that_uses_gpu_memory_is_ended_if_the_ids_are_certain(is_own_number_listed, child, monkeypatch):
+def test_a_child_that_uses_gpu_memory_is_ended_if_the_process_ids_are_reliable(
+    is_own_number_listed, child, monkeypatch
+):
     if is_own_number_listed:
         in_a_container(monkeypatch)
         driver_lists(monkeypatch, os.getpid(), child.pid)
@@ -62,7 +64,7 @@ SLEEPS = ["sleep", "120"]
 
 @contextmanager
 def a_process(**options):
-    """A process whose parent has ended."""
+    """Yield the ID of a process whose parent has ended."""
     start = f"import subprocess; print(subprocess.Popen({SLEEPS}, stdout=-3, stderr=-3, **{options}).pid)"
     done = subprocess.run([sys.executable, "-S", "-c", start], capture_output=True, text=True, check=True)
     number = int(done.stdout)
@@ -108,7 +110,7 @@ def test_a_process_without_the_mark_of_the_trial_is_not_ended(carried, trial, mo
 
 
 @pytest.mark.filterwarnings("ignore:process .* of the trial still used:UserWarning")
-def test_a_process_with_the_mark_of_the_trial_is_ended_after_its_parent(trial, monkeypatch):
+def test_a_process_with_the_mark_of_the_trial_is_ended_even_if_its_parent_has_ended(trial, monkeypatch):
     with a_process(env=mark()) as number:
         driver_lists(monkeypatch, number)
 

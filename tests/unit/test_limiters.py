@@ -1,6 +1,6 @@
-"""The calls of each limiter to its framework. Stand-ins have the functions that the limiters use.
+"""The calls of each limiter to its framework. Stand-ins define the functions that the limiters use.
 
-The real frameworks detect no GPU here. The tests in ``tests/on_gpu`` check that the limits are enforced.
+The real frameworks detect no GPU in these tests. The tests in ``tests/on_gpu`` check that the limits are enforced.
 """
 
 import os
@@ -62,7 +62,7 @@ def nothing_set(monkeypatch):
 
 
 class BackEnd:
-    """``torch.cuda``, ``torch.xpu`` or ``torch.npu`` with one device."""
+    """A stand-in for ``torch.cuda``, ``torch.xpu`` or ``torch.npu`` with one device."""
 
     def __init__(self, *, reserved=0, allocator="native"):
         self.reserved = reserved
@@ -114,7 +114,7 @@ def torch(**back_ends):
 
 
 class TensorFlowConfig:
-    """``tensorflow.config`` with one GPU; the first tensor starts the runtime."""
+    """A stand-in for ``tensorflow.config`` with one GPU. The first tensor starts the runtime."""
 
     def __init__(self, *, growth=False, started=False):
         self.growth = growth
@@ -148,7 +148,7 @@ def tensorflow(**state):
 
 
 class CupyCuda:
-    """``cupy.cuda`` with one device."""
+    """A stand-in for ``cupy.cuda`` with one device."""
 
     def __init__(self, *, held=0, allocator=None):
         self.held = held
@@ -199,7 +199,7 @@ def cupy(**state):
 
 @pytest.fixture
 def jax(monkeypatch):
-    """Return a function that builds a JAX with a plugin for CUDA."""
+    """Return a function that builds a stand-in for JAX with a plugin, by default for CUDA."""
 
     def build(
         *, has_started=False, platform="gpu", platforms=None, plugin="xla_cuda12", bytes_limit=None, options=None
@@ -220,7 +220,7 @@ def jax(monkeypatch):
 
 
 def jax_limits(gib=4.85, environment=None):
-    """Return limits on a device of 16 GiB. The size comes from the plan, because the device cannot be read."""
+    """Return limits on a device of 16 GiB. The plan determines this size, because the device cannot be read."""
     return limits_of(gib=gib, fraction=gib / 16, environment=environment)
 
 
@@ -241,7 +241,7 @@ def test_the_limit_is_at_most_the_fraction_of_the_visible_device():
     assert (limits.share_bytes, limits.limit_bytes) == (4 * GIB, {"torch": 3 * GIB})
 
 
-def test_apples_back_end_is_limited_to_a_fraction_of_the_recommended_memory():
+def test_the_mps_back_end_is_limited_to_a_fraction_of_the_recommended_memory():
     apple = Apple()
 
     limit("torch", torch(mps=apple), FractionLimits(GpuShare(fraction=0.585)))
@@ -249,7 +249,7 @@ def test_apples_back_end_is_limited_to_a_fraction_of_the_recommended_memory():
     assert apple.fraction == pytest.approx(0.5)
 
 
-def test_torch_without_a_gpu_sees_no_device():
+def test_torch_without_a_gpu_is_not_limited():
     assert not LIMITERS["torch"].limit(torch(), limits_of())
 
 
@@ -275,7 +275,7 @@ def test_the_users_smaller_fraction_for_torch_has_precedence(name, value, fracti
     assert (back_end.fractions, limits.limit_bytes) == ({0: fraction}, {"torch": int(TOTAL * fraction)})
 
 
-def test_a_limit_on_a_back_end_of_an_older_torch_is_not_enforceable():
+def test_a_back_end_of_an_older_torch_is_reported_as_not_enforceable():
     limits = limit("torch", torch(xpu=SimpleNamespace(is_available=lambda: True)))
 
     assert (limits.not_enforceable, limits.limit_bytes) == (["torch.xpu"], {})
@@ -338,7 +338,7 @@ def test_cupys_pool_is_limited_to_its_budget_or_the_users_smaller_limit(own, exp
         "host memory is not used",
     ],
 )
-def test_jax_is_limited_by_the_environment_before_it_starts(jax, environ, expected, monkeypatch):
+def test_jax_is_limited_by_environment_variables_before_it_starts(jax, environ, expected, monkeypatch):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
 
@@ -349,7 +349,7 @@ def test_jax_is_limited_by_the_environment_before_it_starts(jax, environ, expect
 
 
 @pytest.mark.parametrize(("own", "expected"), [(None, "0.500000"), (".3", "0.300000")])
-def test_a_later_limit_replaces_an_earlier_one_but_not_the_users_setting(jax, own, expected, monkeypatch):
+def test_a_later_limit_replaces_an_earlier_limit_but_not_the_users_setting(jax, own, expected, monkeypatch):
     if own:
         monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", own)
     environment = OwnEnvironment()
@@ -378,7 +378,7 @@ def test_after_jaxs_start_only_the_same_limit_is_accepted(jax, gib):
     [{"has_started": True, "platform": "cpu"}, {"platforms": "cpu"}, {"plugin": "xla_metal"}],
     ids=["it has started on the CPU", "it may use only the CPU", "no GPU plugin is installed"],
 )
-def test_jax_without_a_gpu_sees_no_device(jax, state):
+def test_jax_without_a_gpu_is_not_limited(jax, state):
     assert not LIMITERS["jax"].limit(jax(**state), jax_limits())
     assert "XLA_CLIENT_MEM_FRACTION" not in os.environ
 
@@ -404,7 +404,7 @@ def test_jax_without_a_gpu_sees_no_device(jax, state):
         ),
     ],
 )
-def test_a_limit_that_cannot_be_set_is_an_error(jax, framework, module, environ, message, monkeypatch):
+def test_a_limit_that_cannot_be_set_raises_an_error(jax, framework, module, environ, message, monkeypatch):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     built = jax(**module) if framework == "jax" else module()
@@ -428,7 +428,7 @@ UNENFORCED = [
 
 
 @pytest.mark.parametrize(("framework", "module", "environ", "message"), UNENFORCED)
-def test_a_setting_that_disables_the_limit_is_an_error_or_a_warning(
+def test_a_setting_that_disables_the_limit_causes_an_error_or_a_warning(
     jax, framework, module, environ, message, monkeypatch
 ):
     for name, value in environ.items():
@@ -471,7 +471,7 @@ def test_a_setting_that_does_not_affect_jaxs_limit_is_accepted(jax, environ, mon
         ("jax", {}, {"XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB": "64"}, "reserves memory that"),
     ],
 )
-def test_a_setting_that_weakens_the_limit_is_a_warning(jax, framework, module, environ, message, monkeypatch):
+def test_a_setting_that_weakens_the_limit_causes_a_warning(jax, framework, module, environ, message, monkeypatch):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
 
@@ -530,7 +530,7 @@ def test_a_limit_is_in_force_until_it_is_raised_or_removed(framework, build, cha
         ({}, {"has_started": True}, False),
     ],
 )
-def test_jaxs_limit_is_checked_in_its_environment_and_then_in_its_devices(
+def test_jaxs_limit_is_checked_in_the_environment_and_then_on_the_devices(
     jax, environ, state, is_in_force, monkeypatch
 ):
     limits = limit("jax", jax(), jax_limits())

@@ -65,7 +65,7 @@ def test_a_finding_in_an_aliased_part_has_the_line_of_the_alias():
     ],
     ids=["the head's image has no version", "the head has the same image"],
 )
-def test_the_fix_for_an_image_with_another_ray_depends_on_the_image_of_the_head(of_head, fix):
+def test_the_fix_for_an_image_with_another_ray_version_depends_on_the_image_of_the_head(of_head, fix):
     text = CLUSTER.replace("spec:\n  enable", 'spec:\n  rayVersion: "2.60.0"\n  enable')
     text = text.replace("name: ray-worker", "name: ray-worker\n          image: rayproject/ray:2.59.0")
     text = text.replace("- name: ray-head\n          ", f"- {{{of_head}name: ray-head, ").replace(
@@ -117,11 +117,11 @@ def test_an_unreadable_file_is_a_finding(tmp_path, content):
 @pytest.mark.parametrize(
     "text", ["", "# nothing\n", "kind: ConfigMap\napiVersion: v1\n"], ids=["empty", "a comment", "other"]
 )
-def test_a_file_without_a_cluster_is_a_note(text):
+def test_a_file_without_a_cluster_is_reported_as_a_note(text):
     assert [(each.rule, each.severity) for each in lint_text(text, "x")] == [("no-cluster", "note")]
 
 
-def test_a_number_without_quotes_is_found_and_other_fields_are_checked():
+def test_a_number_without_quotes_is_reported_and_other_fields_are_checked():
     text = CLUSTER.replace("minReplicas: 0", "minReplicas: 7\n    rayStartParams: {num-cpus: 4}")
 
     assert places(text, "invalid-field", "min-above-max") == [(15, "min-above-max"), (16, "invalid-field")]

@@ -1,4 +1,4 @@
-"""Loaded clusters have the resources that Ray counts on each node, and the numbers of nodes."""
+"""Tests of the resources that Ray counts on each node of a loaded cluster, and of the numbers of nodes."""
 
 import pytest
 import yaml
@@ -40,7 +40,7 @@ def load_group(load):
     return read
 
 
-def test_a_manifest_is_read_as_ray_counts_it(load):
+def test_a_manifest_is_read_with_the_resources_that_ray_counts(load):
     template = pod(**{"cpu": "7500m", "memory": "32Gi", "nvidia.com/gpu": 2})
     worker = {"minReplicas": 1, "maxReplicas": 3, "replicas": 2, "idleTimeoutSeconds": 30, "template": template}
 
@@ -98,7 +98,7 @@ def test_the_resources_of_a_node_follow_rays_precedence(load_group, worker, reso
 
 
 @pytest.mark.parametrize(("version", "gpus"), [("2.50.1", 0), ("2.51.0", 1), ("2.60.0", 1), (None, 1), ("nightly", 1)])
-def test_the_resources_of_a_group_count_since_ray_2_51(load, version, gpus):
+def test_the_resources_of_a_group_are_used_from_ray_2_51_on(load, version, gpus):
     cluster = load(manifest([{"resources": {"GPU": "1"}}], rayVersion=version))
 
     assert cluster.groups[0].resources.gpus == gpus
@@ -113,14 +113,14 @@ def test_the_resources_of_a_group_count_since_ray_2_51(load, version, gpus):
     ],
     ids=["a label alone", "a resource", "no type"],
 )
-def test_the_autoscaler_finds_a_device_type_only_by_the_resource(load_group, worker, is_counted):
+def test_the_autoscaler_recognizes_a_device_type_only_by_its_resource(load_group, worker, is_counted):
     assert load_group(**worker).is_type_counted == is_counted
 
 
 TPU = {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "4x4"}
 
 
-def test_the_hosts_of_a_tpu_slice_are_added_together(load_group):
+def test_each_replica_of_a_tpu_group_is_a_whole_slice(load_group):
     group = load_group(numOfHosts=4, replicas=1, maxReplicas=3, template=pod(TPU, **{"cpu": "24", "google.com/tpu": 4}))
 
     assert (group.num_hosts, group.start_nodes, group.max_nodes) == (4, 4, 12)
@@ -135,7 +135,7 @@ def test_the_hosts_of_a_tpu_slice_are_added_together(load_group):
         pytest.param({"replicas": 2, "maxReplicas": 3, "suspend": True}, 0, id="none while suspended"),
     ],
 )
-def test_the_initial_nodes_are_limited_by_minimum_and_maximum(load_group, worker, start):
+def test_the_initial_number_of_nodes_is_limited_by_minimum_and_maximum(load_group, worker, start):
     assert load_group(**worker).start_nodes == start
 
 
@@ -171,7 +171,7 @@ available_node_types:
 """
 
 
-def test_a_cluster_yaml_is_read_as_ray_counts_it(load):
+def test_a_cluster_yaml_is_read_with_the_resources_that_ray_counts(load):
     cluster = load(CLUSTER_YAML)
 
     assert (cluster.name, cluster.head.resources, cluster.max_nodes, cluster.idle_timeout_s) == (
@@ -257,12 +257,12 @@ def test_a_head_with_unknown_resources_runs_no_trials(load):
         assert (cluster.head.resources, cluster.assumptions, len(cluster.groups)) == (Resources(), (UNKNOWN_HEAD,), 1)
 
 
-def test_all_node_types_with_unknown_resources_are_named(load):
+def test_the_error_lists_all_node_types_with_unknown_resources(load):
     with pytest.raises(InvalidResourcesError, match=r"(?s)'gpu' has no resources.*'more' has no CPU in its resources"):
         load(f"{ON_AWS}  more: {{resources: {{mine: 1}}, node_config: {{InstanceType: p3.2xlarge}}}}\n")
 
 
-def test_unknown_devices_that_aws_adds_are_an_assumption(load):
+def test_unknown_devices_that_aws_adds_are_reported_as_an_assumption(load):
     cluster = load(ON_AWS.replace("gpu: {resources: {}", "gpu: {resources: {CPU: 4}"))
 
     assert cluster.groups[0].resources == Resources(cpus=4)
@@ -272,7 +272,7 @@ def test_unknown_devices_that_aws_adds_are_an_assumption(load):
     )
 
 
-def test_a_default_number_of_workers_is_an_assumption(load):
+def test_a_default_number_of_workers_is_reported_as_an_assumption(load):
     text = ON_AWS.replace("max_workers: 6\nhead_node_type: head\n", "").replace("  head:", "  ray.head.default:")
 
     cluster = load(text.replace("gpu: {resources: {}", "gpu: {resources: {CPU: 4, GPU: 1}"))
@@ -281,7 +281,7 @@ def test_a_default_number_of_workers_is_an_assumption(load):
     assert cluster.assumptions == ("the file has no max_workers, so Ray's default for aws is assumed: 2",)
 
 
-def test_default_node_types_are_an_assumption(load):
+def test_default_node_types_are_reported_as_an_assumption(load):
     cluster = load("cluster_name: mine\nmax_workers: 3\nprovider: {type: gcp, region: here}\n")
 
     assert (cluster.head.resources, [(group.name, group.max_nodes) for group in cluster.groups]) == (
@@ -366,6 +366,6 @@ def test_default_node_types_are_an_assumption(load):
         ),
     ],
 )
-def test_an_uncountable_cluster_is_refused_with_the_reason(load, data, message):
+def test_a_cluster_whose_resources_cannot_be_counted_is_rejected_with_the_reason(load, data, message):
     with pytest.raises(InvalidResourcesError, match=rf"(?s)cluster\.yaml.*{message}"):
         load(data)

@@ -38,7 +38,7 @@ shapes = st.builds(
 
 
 class OneNode(RuleBasedStateMachine):
-    """The remaining resources of a node while requests are allocated, or reserved on unknown devices and released."""
+    """The remaining resources of a node while requests are allocated, reserved on unknown devices, and released."""
 
     @initialize(cpus=st.integers(0, 80_000), gpus=st.integers(0, 5), memory=st.none() | st.integers(0, 30))
     def begin(self, cpus, gpus, memory):
@@ -203,10 +203,11 @@ def quiet():
 
 
 @pytest.mark.parametrize("seed", [5, *(pytest.param(seed, marks=pytest.mark.rest) for seed in (0, 2))])
-def test_failing_trials_and_lost_nodes_lose_no_trial_and_leave_none_waiting(seed):
+def test_if_trials_fail_and_nodes_are_lost_no_trial_is_lost_or_waits_indefinitely(seed):
     """``python -m tests.evidence churn`` simulates a day with 10,000 faults.
 
-    The seeds cover trials that can run only on CPUs or only on GPUs, while such slots stay idle for other trials.
+    With these seeds, some waiting trials can run only on CPUs or only on GPUs. For all other trials, the scheduler
+    would leave these slots idle.
     """
     with simulated_run(seed, most_steps=12) as churn:
         churn.pass_hours(0.1, num_faults=12)
@@ -215,7 +216,7 @@ def test_failing_trials_and_lost_nodes_lose_no_trial_and_leave_none_waiting(seed
 
 
 def test_a_trial_is_retried_if_its_reused_process_dies_during_reset():
-    """Tune receives two errors. Without a policy, it ends the trial regardless of ``max_failures``."""
+    """Tune receives two errors. Without a policy, Tune ends the trial regardless of ``max_failures``."""
     num_killed = 0
     with simulated_run(0, num_trials=60, most_steps=4) as churn:
         while not churn.controller.is_finished():

@@ -14,7 +14,7 @@ from tune_policies.trainers.gpu_memory.overhead import NOTHING_MEASURED, Assumpt
 GIB, MIB = 2**30, 2**20
 CAPACITY = ClusterCapacity.of(
     gpu_node("a", gpu_memory_gib=80, accelerator_type="A100")
-)  # the devices also have this name
+)  # the devices are also named A100
 
 
 def measured(batch, peak, overhead, framework="torch", gpu_model="A100"):
@@ -136,7 +136,7 @@ def test_a_framework_that_was_not_measured_gets_at_least_the_safe_default(measur
     ]
 
 
-def test_an_unmeasured_framework_does_not_fail_if_the_fraction_is_too_small_for_it():
+def test_an_unmeasured_framework_gets_a_minimum_budget_if_the_fraction_is_too_small_for_it():
     share = holding(GpuMemoryPolicy(profile=SMALL, headroom=0).plan(CAPACITY).slot_for({"batch": 8}))
     limit = share.limit("jax", "0.10.0", total_bytes=80 * GIB, gpu_model="A100")
 

@@ -12,7 +12,7 @@ coefficients = st.just(0) | st.integers(1, 100).map(lambda mib: mib * MIB)
 
 
 def points_of(function, **values):
-    """Return a point for each combination of values, given as lists by the names of the function's parameters."""
+    """Return a (config, result) pair for each combination of the listed values of the function's parameters."""
     configs = [{}]
     for name, choices in values.items():
         configs = [{**config, name: choice} for config in configs for choice in choices]
@@ -41,7 +41,7 @@ def points_of(function, **values):
         ),
     ],
 )
-def test_the_formula_has_the_numbers_that_affect_memory(function, values, asked):
+def test_the_formula_contains_the_parameters_that_affect_memory(function, values, asked):
     fit = fit_memory(points_of(function, **values))
 
     assert fit.bytes_for(asked) == pytest.approx(function(**asked), rel=0.001)
@@ -59,7 +59,7 @@ def test_the_formula_is_never_below_a_measurement(points):
 
 
 @given(points=measured, less=numbers, more=numbers)
-def test_larger_numbers_never_need_less_memory(points, less, more):
+def test_larger_parameters_never_need_less_memory(points, less, more):
     fit = fit_memory(points)
     larger = {name: max(less[name], more[name]) for name in less}
 
@@ -67,7 +67,7 @@ def test_larger_numbers_never_need_less_memory(points, less, more):
 
 
 @pytest.mark.parametrize("number", [2.3e-308, 1e300, 10**400, -1], ids=["tiny", "huge", "beyond floats", "negative"])
-def test_a_number_that_does_not_affect_memory_does_not_change_the_estimate(number):
+def test_a_parameter_that_does_not_affect_memory_does_not_change_the_estimate(number):
     fit = fit_memory(
         [({"batch": 8, "n": number}, GIB), ({"batch": 16, "n": 0}, 2 * GIB), ({"batch": 16, "n": 1}, 2 * GIB)]
     )
@@ -75,7 +75,7 @@ def test_a_number_that_does_not_affect_memory_does_not_change_the_estimate(numbe
     assert fit.bytes_for({"batch": 32, "n": number}) == pytest.approx(4 * GIB, rel=0.01)
 
 
-def test_the_formula_does_not_cover_unused_numbers_above_the_measured_range():
+def test_the_formula_does_not_cover_unused_parameters_above_the_measured_range():
     fit = fit_memory(points_of(lambda batch, width: batch * MIB, batch=[8, 16], width=[256]))
 
     assert fit.covers({"batch": 999, "width": 256})

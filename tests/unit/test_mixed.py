@@ -142,7 +142,7 @@ _planned = []
 
 
 class Noted(CpuPolicy):
-    """A policy that counts how often it plans."""
+    """A policy that records each call of ``plan``."""
 
     def plan(self, capacity):
         _planned.append(capacity)

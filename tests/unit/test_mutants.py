@@ -56,7 +56,7 @@ def test_strings_annotations_and_code_outside_functions_are_not_changed(source):
     assert changed(source) == []
 
 
-def test_a_mutant_has_its_line_and_its_change():
+def test_a_mutant_records_its_line_and_its_change():
     made = mutant(in_function("x = a\ny = a < b\n"), 1)
 
     assert (made.line, made.change) == (3, "a < b -> a > b")

@@ -1,4 +1,4 @@
-"""The nodes that an autoscaler's configuration allows to add."""
+"""Tests of the nodes that an autoscaler may add according to its configuration."""
 
 from collections import Counter
 
@@ -42,7 +42,7 @@ def test_a_type_without_a_limit_has_the_limit_of_the_cluster():
     assert row.max_nodes_to_add == 4
 
 
-def test_the_device_type_comes_from_the_resource_as_in_the_autoscaler():
+def test_the_device_type_is_read_only_from_the_resources_as_in_the_autoscaler():
     (row,) = addable(config(gpu={"resources": {"GPU": 1}, "labels": {"ray.io/accelerator-type": "L4"}}))
 
     assert (row.accelerator_type, row.labels) == (None, {"ray.io/accelerator-type": "L4"})
@@ -111,7 +111,7 @@ def test_the_resources_of_a_placement_group_are_not_resources_of_the_node():
 
 
 def test_a_custom_resource_of_a_node_is_limited_to_the_maximum_of_a_request():
-    """A resource may be the size of a disk in bytes. Such a large amount must not cause an error in the probe."""
+    """A custom resource may be the size of a disk in bytes. Such a large amount must not make the probe fail."""
     totals = {"CPU": 4, "memory": 2 * 2**40, "disk_bytes": 4e12}
 
     assert to_resources(totals) == Resources(cpus=4, memory_bytes=2 * 2**40, custom={"disk_bytes": 1e11})

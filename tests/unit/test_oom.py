@@ -37,7 +37,7 @@ def test_an_error_that_only_mentions_memory_is_no_oom_error(name, text):
 
 
 @pytest.mark.parametrize("form", [pytest.param(row[0], id=name) for name, row in (ACCELERATOR | HOST).items()])
-def test_a_traceback_has_the_same_result_as_the_error(form):
+def test_a_traceback_is_classified_like_its_error(form):
     assert classify_oom_text(traceback_of(*form)) == classify_oom(build(*form))
 
 
@@ -53,7 +53,7 @@ def traceback_of(name, text):
     )
 
 
-def test_only_the_last_failure_of_a_trial_counts():
+def test_only_the_last_failure_of_a_trial_is_classified():
     header = "Failure # {} (occurred at 2026-01-01_00-00-00)\n"
     ran_out, wrong = traceback_of(TORCH_OOM, torch_text()), traceback_of("ValueError", "no")
 
@@ -105,14 +105,14 @@ def test_a_printed_exception_group_is_parsed():
     assert classify_oom(text).requested_bytes == 2 * GIB
 
 
-def test_a_suppressed_context_does_not_count():
+def test_a_suppressed_context_is_ignored():
     hidden = raised(ValueError("no"), cause=None, context=build(TORCH_OOM, ""))
     hidden.__suppress_context__ = True
 
     assert classify_oom(hidden) == NONE
 
 
-def test_the_innermost_oom_error_counts():
+def test_the_innermost_oom_error_is_classified():
     first = build(TORCH_OOM, torch_text())
     second = raised(MemoryError(), context=first)
 
@@ -176,7 +176,7 @@ def refuse(*_):
 
 
 class HostileError(Exception):
-    """An error whose every part raises."""
+    """An error whose attributes and methods all raise errors."""
 
     __str__ = __repr__ = refuse
     args = message = cause = exceptions = worker_failures = __cause__ = __context__ = property(refuse)
@@ -249,7 +249,7 @@ def test_no_text_makes_the_classification_raise(text):
     assert classify_oom(RuntimeError(text)).kind in ("accelerator", "host", "none")
 
 
-def test_only_notes_of_ended_processes_beyond_the_limit_are_old():
+def test_only_notes_of_ended_processes_beyond_the_limit_are_returned_as_old():
     notes = [f"key:node:actor-{pid}:{pid}:{1000 - pid}".encode() for pid in range(6)]
     started = {0: 1000, 5: 7}  # process 5 has ended, and a new process has the same ID
 

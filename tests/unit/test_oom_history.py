@@ -37,7 +37,7 @@ RECORD = OomRecord(settings=memory_settings(CONFIG), floor=MemoryFloor(gpu_ticks
         pytest.param({"seed": 1}, 0.25, id="a new key"),
     ],
 )
-def test_a_config_similar_to_one_that_ran_out_of_memory_needs_as_much(changes, gpus):
+def test_a_config_similar_to_a_config_that_ran_out_of_memory_gets_as_much_memory(changes, gpus):
     floor = floor_for(memory_settings({**CONFIG, **changes}), [RECORD])
 
     assert floor.apply_to([{"GPU": 0.25}]) == [{"GPU": gpus}]
@@ -71,7 +71,7 @@ def test_memory_keys_must_be_a_list_of_names(keys, message):
     assert str(caught.value) == message
 
 
-def test_an_unknown_memory_key_is_returned_with_the_nearest_key():
+def test_an_unknown_memory_key_is_returned_with_the_most_similar_key():
     keys = ["model/widht", "model", "model/width", "layers/0", "lr", "x", "seed"]
 
     unknown = unknown_keys(keys, [CONFIG, {"seed": 1}])
@@ -79,7 +79,7 @@ def test_an_unknown_memory_key_is_returned_with_the_nearest_key():
     assert unknown == {"model/widht": "; did you mean 'model/width'?", "x": ""}
 
 
-def test_the_record_with_the_most_memory_applies():
+def test_the_record_with_the_largest_amount_of_memory_applies():
     more = RECORD.model_copy(update={"floor": MemoryFloor(gpu_ticks=10000, memory_bytes=GIB)})
 
     assert floor_for(memory_settings(CONFIG), [more, RECORD]) == more.floor
@@ -108,7 +108,7 @@ def test_objects_in_a_config_are_compared_by_their_type_or_name():
         pytest.param({"path": "\udc80", "\udc81": 1}, id="a path that is not UTF-8"),
     ],
 )
-def test_a_record_survives_json(config):
+def test_a_record_is_equal_after_json(config):
     record = OomRecord(settings=memory_settings(config), floor=MemoryFloor(gpu_ticks=5000))
 
     restored = OomRecord.from_json(record.to_json())

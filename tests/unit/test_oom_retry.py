@@ -38,7 +38,7 @@ def after(bundle, out_of_memory=ACCELERATOR, *, growth=2.0, max_gpus=1.0, nodes=
         pytest.param(0.25, 4.0, 0.6, 0.5, id="the maximum is rounded down to an equal part"),
     ],
 )
-def test_a_gpu_fraction_grows_to_equal_parts(gpus, growth, max_gpus, expected):
+def test_a_gpu_fraction_grows_to_an_equal_part_or_to_whole_gpus(gpus, growth, max_gpus, expected):
     assert after({"CPU": 2, "GPU": gpus}, growth=growth, max_gpus=max_gpus) == {"CPU": 2, "GPU": expected}
 
 
@@ -91,7 +91,7 @@ def test_a_request_that_cannot_grow_raises_an_error_with_the_reason(bundle, max_
         pytest.param({}, HOST, 4 * GIB, id="from 2 GiB if its request is unknown"),
     ],
 )
-def test_host_memory_grows_in_bytes(bundle, out_of_memory, expected):
+def test_host_memory_is_doubled_up_to_the_memory_of_the_largest_node(bundle, out_of_memory, expected):
     assert after({"CPU": 1, **bundle}, out_of_memory) == {"CPU": 1, "memory": expected}
 
 
@@ -145,7 +145,7 @@ def grown(bundles, *, out_of_memory=ACCELERATOR, max_gpus=1.0, nodes=NODES, **wh
     return floor.apply_to(bundles)
 
 
-def test_the_fraction_of_an_npu_grows_like_that_of_a_gpu():
+def test_an_npu_fraction_grows_like_a_gpu_fraction():
     nodes = (gpu_node("a", gpus=0, custom={"NPU": 2}),)
 
     assert after({"NPU": 0.25}, nodes=nodes) == {"NPU": 0.5}
@@ -169,7 +169,7 @@ HALF = {"GPU": 0.5}
         pytest.param([{"CPU": 1}, HALF, {"GPU": 1.0}], (ONE,), {}, id="next to a whole device"),
     ],
 )
-def test_a_trial_does_not_grow_if_its_bundles_only_fit_one_by_one(bundles, nodes, where):
+def test_a_trial_does_not_grow_if_its_bundles_fit_individually_but_not_together(bundles, nodes, where):
     with pytest.raises(
         InfeasibleRequestError, match="no node has 1 GPU in addition to the other resources of the trial"
     ):
@@ -195,7 +195,7 @@ def test_fractions_must_fit_single_devices():
     assert not is_held(BundleGroup([{"GPU": 0.6}] * 3), [TWO])
 
 
-def test_growth_that_does_not_fit_is_reduced_to_what_fits():
+def test_growth_is_limited_to_the_largest_amount_that_fits():
     devices = (gpu_node("a", gpus=8, accelerator_type="T4"), gpu_node("b", gpus=3, accelerator_type="A100"))
     memory = (gpu_node("a", gpus=4, memory_gib=32), gpu_node("b", gpus=0, memory_gib=256))
     thirds = [{"GPU": 0.25, "CPU": 32}] * 6

@@ -76,7 +76,7 @@ def test_the_rule_of_thumb_counts_trials_that_fit_no_node(apart):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_plan_is_above_the_optimum(apart, seed):
+def test_no_plan_has_more_trials_than_the_optimum(apart, seed):
     compared = apart(solver.compared, seed)
 
     assert all(planned <= best for planned, best, _ in compared), compared

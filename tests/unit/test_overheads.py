@@ -53,7 +53,7 @@ def test_without_a_measurement_the_overhead_is_a_safe_default(framework, capabil
     assert Overheads().bytes_for("NVIDIA H200", framework, "1.0", capability) == (expected, Assumption.SAFE_DEFAULT)
 
 
-def test_the_source_of_a_measured_overhead_has_its_gpu_and_date():
+def test_the_source_of_a_measured_overhead_contains_the_gpu_and_the_date():
     overhead, source = Overheads(measured=(measured(),)).bytes_for("NVIDIA H200", "torch", "2.13.0")
 
     assert (overhead, str(source)) == (500 * MIB, "measured on 2026-07-01 (NVIDIA H200, torch 2.13.0, by process)")
@@ -129,7 +129,7 @@ def test_concurrent_saves_keep_all_measurements(cache):
     ["", '{"measured": [', '{"measured": [], "format": 2}', '{"measured": [{"gpu_model": "NVIDIA H200"}]}', "\xff\x00"],
     ids=["empty", "truncated", "newer version", "missing fields", "not text"],
 )
-def test_an_invalid_file_is_a_warning_and_is_replaced_by_the_next_measurement(cache, text):
+def test_an_invalid_file_causes_a_warning_and_is_replaced_by_the_next_measurement(cache, text):
     cache.parent.mkdir()
     cache.write_text(text, encoding="latin-1")
 

@@ -1,4 +1,4 @@
-"""On clusters with different nodes, each node type has its own slots, which all fit at once."""
+"""On clusters with different nodes, each node type has its own slots, and all slots fit concurrently."""
 
 import pytest
 from hypothesis import given
@@ -53,7 +53,7 @@ def amounts(plan):
         pytest.param(GpuPolicy(num_workers=2), [(16, 0, 0, None)], id="Train workers may be on any node"),
     ],
 )
-def test_each_node_type_has_slots_that_suit_it(policy, slots):
+def test_each_node_type_has_suitable_slots(policy, slots):
     plan = policy.plan(LARGE_AND_SMALL)
 
     found = [
@@ -63,7 +63,7 @@ def test_each_node_type_has_slots_that_suit_it(policy, slots):
 
 
 @pytest.mark.parametrize("policy", [GpuPolicy(gpus=0.5), GpuMemoryPolicy(gpu_memory="30GiB")])
-def test_the_plan_names_the_gpus_of_slots_that_list_their_nodes(policy):
+def test_the_explanation_contains_the_gpus_of_slots_that_select_nodes_by_id(policy):
     sizes = [40, 40, 80, 80]
     nodes = [gpu_node(f"n{i}", gpu_memory_gib=size, accelerator_type="A100") for i, size in enumerate(sizes)]
 
@@ -144,7 +144,7 @@ def test_fractions_keep_their_places_after_nodes_are_added():
     assert [layout.count(i) for i in range(len(plan.slots))] == [1, 5]
 
 
-def test_devices_that_differ_by_some_mebibytes_count_as_one_size():
+def test_devices_that_differ_by_a_few_mebibytes_count_as_one_size():
     capacity = ClusterCapacity.of(
         gpu_node("a", gpus=1, cpus=4, gpu_memory_gib=79.15), gpu_node("b", gpus=1, cpus=4, gpu_memory_gib=79.2)
     )
@@ -152,13 +152,13 @@ def test_devices_that_differ_by_some_mebibytes_count_as_one_size():
     assert len(GpuPolicy(gpus=0.5).plan(capacity).slots) == 1
 
 
-def test_slots_of_a_mixed_policy_keep_their_types():
+def test_slots_of_a_mixed_policy_keep_their_device_types():
     plan = MixedPolicy(GpuMemoryPolicy(gpu_memory="12GiB", cpus=1), GpuPolicy(cpus=1)).plan(LARGE_AND_SMALL)
 
     assert amounts(plan) == [(192, 1, 0.1666, "A100"), (1, 1, 1, "T4")]
 
 
-def test_an_explanation_of_many_types_stays_short():
+def test_an_explanation_of_many_slot_types_is_short():
     capacity = ClusterCapacity.of(*(gpu_node(f"n{i}", gpus=1, cpus=i + 1) for i in range(40)))
 
     lines = GpuPolicy().plan(capacity).explain().splitlines()
@@ -187,7 +187,7 @@ def planned(policy, capacity):
 
 
 @given(policies, clusters())
-def test_own_slots_are_at_least_as_many_and_fit_their_nodes_and_devices(policy, capacity):
+def test_slots_per_node_type_are_at_least_as_many_as_common_slots_and_fit_their_nodes(policy, capacity):
     plan = planned(policy, capacity)
     if plan is None:
         return

@@ -80,7 +80,7 @@ def test_a_failed_run_is_recorded_separately():
     assert (len(runs.samples), runs.failures) == (1, ("mlp, plan, 8 at once: a trial failed",))
 
 
-def test_a_record_survives_json_and_json_of_earlier_versions_still_loads():
+def test_a_record_is_equal_after_json_and_json_of_earlier_versions_can_be_loaded():
     runs = record(sample("alone", 1, 50, losses=(2.0,)))
 
     assert ThroughputRecord.from_json(runs.to_json()) == runs

@@ -14,21 +14,21 @@ MIXED = TrialPlan(
 )
 
 
-def test_a_plan_survives_json_and_pickle():
+def test_a_plan_is_equal_after_json_and_pickle():
     plan = GpuPolicy(gpus=0.3, num_workers=2).plan(nodes((8, 4)))
 
     assert TrialPlan.from_json(plan.to_json()) == plan
     assert pickle.loads(pickle.dumps(plan)) == plan
 
 
-def test_a_plan_saved_with_the_removed_field_divides_cpus_still_loads():
+def test_a_plan_with_the_removed_field_divides_cpus_can_be_loaded():
     plan = CpuPolicy().plan(nodes((2, 0)))
     older = plan.to_json().replace('"slots"', '"divides_cpus": true, "slots"', 1)
 
     assert TrialPlan.from_json(older) == plan
 
 
-def test_tune_gets_lower_case_resource_names_and_the_device_type():
+def test_the_resources_for_tune_have_lower_case_names_and_the_device_type():
     slot = TrialSlot(trial=Resources(cpus=2, gpus=0.5), max_concurrent_trials=1, accelerator_type="A100")
     plan = TrialPlan(slots=(slot,), limited_by="GPU")
 
@@ -47,7 +47,7 @@ def test_the_number_of_rounds_is_rounded_up(trials, rounds):
     assert CpuPolicy().plan(nodes((4, 0))).num_rounds(trials) == rounds
 
 
-def test_a_plan_with_two_slot_types_counts_both_and_has_the_properties_of_the_first():
+def test_a_plan_with_two_slot_types_counts_the_trials_of_both_and_has_the_resources_of_the_first():
     assert (MIXED.max_concurrent_trials, MIXED.trial, MIXED.use_gpu) == (12, Resources(gpus=0.25), True)
 
 
@@ -58,7 +58,7 @@ def test_a_cap_keeps_the_better_slot_types(cap, kept):
     assert [slot.max_concurrent_trials for slot in capped.slots] == kept
 
 
-def test_the_explanation_has_the_trials_at_once_their_resources_the_limit_and_the_reasons():
+def test_the_explanation_has_the_number_of_trials_their_resources_the_limit_and_the_reasons():
     text = GpuPolicy(gpus=0.4).plan(nodes((16, 3))).explain()
 
     assert text.splitlines() == [

@@ -1,4 +1,4 @@
-"""The picture of a plan: it contains every slot, similar nodes are one card, and external texts are escaped."""
+"""Tests that the picture of a plan contains every slot, shows similar nodes as one card, and escapes names."""
 
 from xml.etree import ElementTree
 
@@ -63,7 +63,7 @@ def test_every_worker_of_a_plan_is_on_a_node_with_room_for_it(capacity, policy):
         assert sum(each.workers[slot_type] for each in found) == wanted
     for node, workers in found:
         left = RemainingNode(node.amounts)
-        # Whole devices come first, because fractions fit on the remaining devices.
+        # Whole devices are allocated first, because fractions also fit on the devices that remain.
         by_share = sorted(zip(plan.slots, workers, strict=True), key=lambda each: -each[0].worker.gpus)
         assert all(left.allocate(slot.worker.ticks) for slot, count in by_share for _ in range(count))
 
@@ -143,7 +143,7 @@ GROWING = ClusterCapacity(nodes=(gpu_node("head", gpus=0),), node_types=(TYPE,))
         ),
     ],
 )
-def test_a_picture_contains_the_texts(policy, capacity, expected):
+def test_a_picture_contains_the_expected_texts(policy, capacity, expected):
     shown = texts(policy, capacity)
 
     assert [each for each in expected if each not in shown] == []

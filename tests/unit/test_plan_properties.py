@@ -42,7 +42,7 @@ from tune_policies.values.resources import to_ticks
 
 
 @given(clusters(), even_splits(num_workers))
-def test_an_even_split_needs_the_fewest_rounds_and_leaves_no_slot_of_its_size_idle(capacity, policy):
+def test_an_even_split_needs_the_minimum_number_of_rounds_and_leaves_no_slot_of_its_size_idle(capacity, policy):
     plan = plan_or_skip(policy, capacity)
 
     least = {"cpus": policy.min_cpus, "memory": policy.memory, "num_workers": policy.num_workers}
@@ -54,7 +54,7 @@ def test_an_even_split_needs_the_fewest_rounds_and_leaves_no_slot_of_its_size_id
 
 
 def follow(policy, suggestion):
-    """Return the policy with the suggested change, or ``None`` if it suggests no value for a field."""
+    """Return the policy with the suggested change, or ``None`` if the suggestion contains no value for a field."""
     if isinstance(policy, GpuMemoryPolicy):
         found = re.match(r"Request at most (\S+) of GPU memory, or add a larger GPU", suggestion)
         return build_policy({**policy.model_dump(), "gpu_memory": found[1]}) if found else None
@@ -69,14 +69,14 @@ def follow(policy, suggestion):
 
 
 @given(clusters(), sized_by_the_user(num_workers))
-def test_the_suggestion_of_an_error_works(capacity, policy):
+def test_the_suggestion_of_an_error_resolves_the_error(capacity, policy):
     first = why_not(policy, capacity)
     smaller = first and follow(policy, first.suggestion)
     assume(smaller)
 
     second = why_not(smaller, capacity)
 
-    # Even with enough GPU memory, there may be too few CPUs, or too few GPUs for the workers.
+    # If the GPU memory suffices, the cluster may still have too few CPUs or GPUs for the workers.
     was_memory, is_memory = (error.short_of.endswith("GPU memory") for error in (first, second or first))
     assert second is None or (was_memory and not is_memory)
 
@@ -101,7 +101,9 @@ def test_reserved_resources_stay_free(capacity, cpus, gpus, policy):
 
 
 @given(clusters(), st.sampled_from([0.5, 1, 2, 5]), st.integers(0, 2), leaves)
-def test_a_reservation_leaves_room_for_at_least_as_many_trials_as_one_on_few_nodes(capacity, cpus, gpus, policy):
+def test_a_reservation_leaves_room_for_at_least_as_many_trials_as_a_reservation_on_few_nodes(
+    capacity, cpus, gpus, policy
+):
     try:
         on_few_nodes = next(rests(capacity, Resources(cpus=cpus, gpus=gpus)))
     except InfeasibleRequestError:
@@ -133,7 +135,7 @@ def test_a_reservation_leaves_room_for_at_least_as_many_trials_as_one_on_few_nod
         ),
     ],
 )
-def test_reserved_resources_are_placed(shapes, reserved, left):
+def test_resources_are_reserved_on_the_expected_nodes(shapes, reserved, left):
     first = next(rests(nodes(*shapes), Resources(**reserved)))
 
     assert sorted((node.resources.cpus, node.resources.gpus) for node in first.nodes) == left
@@ -163,7 +165,7 @@ def test_more_nodes_never_turn_a_plan_into_an_error(capacity, policy):
     assert AutoscalingPolicy(policy).plan(capacity)
 
 
-def test_an_added_node_never_takes_the_id_of_an_alive_one():
+def test_an_added_node_never_gets_the_id_of_an_alive_node():
     alive = ClusterCapacity.of(gpu_node("small+1")).model_copy(update={"node_types": (SMALL,)})
 
     ids = [node.node_id for node in alive.with_nodes_added({"small": 2}).nodes]
@@ -213,7 +215,7 @@ def test_rounded_memory_does_not_change_the_number_of_trials(memories, needed, n
     assert count_trials(seen.groups, request) == count_trials(capacity.groups, request)
 
 
-def test_nodes_that_differ_by_bytes_share_a_shape_only_for_requests_without_memory():
+def test_nodes_that_differ_by_a_few_bytes_share_a_shape_only_for_requests_without_memory():
     capacity = ClusterCapacity.of(*(Resources(cpus=1, memory_bytes=2**30 + at) for at in range(9)))
 
     seen = with_rounded_memory(capacity, memory=None, num_workers=0)

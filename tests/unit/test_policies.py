@@ -1,4 +1,4 @@
-"""The plans for common clusters. Tests in ``on_ray`` compare them with Ray's scheduling."""
+"""The plans for common clusters. Tests in ``on_ray`` compare the plans with Ray's scheduling."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def may_grow(alive, *node_types):
 
 
 def in_use(*used):
-    """Return nodes with 8 CPUs and 2 GPUs each, and the given resources in use."""
+    """Return a node for each argument, with 8 CPUs, 2 GPUs and these resources in use."""
     both = zip(nodes(*[(8, 2)] * len(used)).nodes, used, strict=True)
     return ClusterCapacity(nodes=tuple(node.model_copy(update={"in_use": each}) for node, each in both))
 
@@ -89,7 +89,7 @@ ADDRESSED = gpu_node("0123456789abcdef", gpus=0, cpus=2).model_copy(update={"add
 
 
 def planned(plan):
-    """Return the slots of a plan, the limiting resource, and the nodes to add, as a line."""
+    """Return a line with the slots of a plan, the limiting resource and the nodes to add."""
     added = " ".join(f"+{count} {name}" for name, count in plan.nodes_to_add.items())
     return " | ".join([" + ".join(map(_slot, plan.slots)), plan.limited_by, *([added] if added else [])])
 
@@ -484,5 +484,5 @@ PLANS = {
 
 
 @pytest.mark.parametrize(("capacity", "policy", "expected"), PLANS.values(), ids=PLANS)
-def test_the_plan_for_a_cluster(capacity, policy, expected):
+def test_the_plan_for_a_cluster_has_the_expected_slots(capacity, policy, expected):
     assert planned(policy.plan(capacity)) == expected

@@ -92,7 +92,7 @@ def test_nested_policies_keep_every_promise_except_a_plan_on_some_cluster(policy
             raise
 
 
-def test_the_list_contains_every_public_policy():
+def test_the_tested_policies_include_every_public_policy():
     public = {name for name in tune_policies.__all__ if name.endswith("Policy")} - {"ResourcePolicy"}
 
     assert public == set(policies.__all__) == {type(policy).__name__ for policy in POLICIES}
@@ -129,7 +129,7 @@ CPU, GPU, GROWING = CpuPolicy(), GpuPolicy(gpus=0.25), CpuPolicy(num_workers=(1,
 
 
 def changed(policy, capacity, **changes):
-    """Return the plan of a policy with changed slots; each change is a function of the old value."""
+    """Return the plan of a policy with changed slots. ``changes`` maps each field to a function of its old value."""
     plan = policy.plan(capacity)
     slots = [
         slot.model_copy(update={name: change(getattr(slot, name)) for name, change in changes.items()})
@@ -233,7 +233,7 @@ def test_every_promise_has_a_policy_that_breaks_it():
     assert broken | {Promise.IS_A_VALUE} == set(Promise)
 
 
-def test_the_error_has_the_smallest_cluster_that_shows_the_mistake():
+def test_the_error_contains_the_smallest_cluster_that_reproduces_the_mistake():
     with pytest.raises(PolicyCheckError) as caught:
         check_policy(FaultyPolicy(fault="counts a trial twice"))
 
@@ -242,7 +242,7 @@ def test_the_error_has_the_smallest_cluster_that_shows_the_mistake():
     assert "smallest cluster found: ClusterCapacity.from_dict({'nodes': ({'node_id'" in str(caught.value)
 
 
-def test_the_random_clusters_include_all_kinds():
+def test_the_random_clusters_include_all_kinds_of_clusters():
     rng = random.Random(0)
     clusters = [draw_cluster(rng) for _ in range(200)]
 

@@ -34,7 +34,7 @@ NAMED = "{kind: GpuMemoryPolicy, profile: measured.json, headroom: 0.2}"
 
 @pytest.fixture
 def path(tmp_path):
-    """Return a policy file in a folder with a profile and a decision."""
+    """Return the path of a policy file in a folder with a profile and a decision."""
     (tmp_path / "measured.json").write_text(PROFILE.to_json())
     (tmp_path / "decision.json").write_text(a_decision().to_json())
     return tmp_path / "policy.yaml"
@@ -106,7 +106,7 @@ def test_a_policy_is_loaded_from_its_file(path, text, policy):
         ("{kind: BenchmarkedPolicy, decision: measured.json}", "measured.json is not a decision: "),
     ],
 )
-def test_a_wrong_file_is_rejected_with_its_name_and_the_rule(path, text, message):
+def test_an_invalid_file_is_rejected_with_its_name_and_the_rule(path, text, message):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
 
     with pytest.raises(InvalidResourcesError) as caught:
@@ -159,13 +159,13 @@ def test_policies_may_be_nested_32_deep():
     ],
     ids=["data", "JSON", "Python"],
 )
-def test_policies_that_are_nested_deeper_are_rejected(build, depth):
+def test_policies_nested_more_than_32_deep_are_rejected(build, depth):
     with pytest.raises(InvalidResourcesError, match="policies are nested more than 32 levels deep"):
         build(nested(depth))
 
 
 def test_mistakes_at_every_depth_are_reported_together():
-    """Wrong policies are validated again for the error message, but not twice as often at each level of nesting."""
+    """The second validation, for the error message, must not double the number of validations at each level."""
     policy = nested(32)
     inner = policy
     while "inner" in inner:
@@ -192,7 +192,7 @@ def test_no_class_can_have_the_name_of_another_policy(name, base):
     assert GpuPolicy() | CpuPolicy() == FirstFeasiblePolicy(GpuPolicy(), CpuPolicy())
 
 
-def test_a_builtin_policy_that_the_program_has_not_imported_keeps_its_name():
+def test_the_name_of_a_builtin_policy_is_reserved_even_if_the_policy_is_not_imported():
     program = (
         "from tune_policies import ResourcePolicy\nclass MixedPolicy(ResourcePolicy):\n    def plan(self, c): ...\n"
     )
@@ -203,13 +203,13 @@ def test_a_builtin_policy_that_the_program_has_not_imported_keeps_its_name():
     )
 
 
-def test_an_abstract_class_is_not_a_kind_and_may_have_any_name():
+def test_an_abstract_class_is_not_a_kind_of_policy_and_may_have_any_name():
     type("CpuPolicy", (ResourcePolicy,), {"__module__": "a_library"})
 
     assert policies_by_kind()["CpuPolicy"] is CpuPolicy
 
 
-def test_a_class_of_a_reloaded_module_replaces_itself(tmp_path, monkeypatch):
+def test_a_class_of_a_reloaded_module_replaces_the_previous_class(tmp_path, monkeypatch):
     (tmp_path / "reloaded_policies.py").write_text(
         "from tune_policies import CpuPolicy\nclass ReloadedPolicy(CpuPolicy): ...\n"
     )

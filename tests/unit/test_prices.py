@@ -37,7 +37,7 @@ def written(tmp_path):
     return write
 
 
-def test_a_trial_pays_for_the_larger_of_its_cpu_and_gpu_fractions_of_the_cheapest_machine(written):
+def test_a_trial_costs_its_larger_fraction_of_the_cpus_or_gpus_of_the_cheapest_machine(written):
     prices = load_prices(written(OWN, "prices.yaml"))
 
     assert prices.per_hour(cpus=2, gpus=1, accelerator_type="A100").per_hour == pytest.approx(0.8)
@@ -76,7 +76,7 @@ def test_a_skypilot_catalog_has_machines_and_gpus_that_can_be_added_to_a_machine
     assert prices.per_hour(cpus=1, gpus=1, accelerator_type="V100").per_hour == pytest.approx(v100)
 
 
-def test_the_date_of_a_catalog_is_that_of_its_file(written):
+def test_the_date_of_a_catalog_is_the_modification_date_of_its_file(written):
     path = written(VMS)
     os.utime(path, (0, 0))
 
@@ -128,7 +128,7 @@ def test_an_invalid_price_file_is_refused_with_the_field(written, text, message)
         ({"name": "prices.yaml", "use_spot": True}, "--spot requires SkyPilot's vms.csv"),
     ],
 )
-def test_an_invalid_option_is_explained(written, options, message):
+def test_an_invalid_option_raises_an_error_that_explains_it(written, options, message):
     name = options.pop("name", "vms.csv")
 
     with pytest.raises(InvalidResourcesError, match=message):

@@ -1,4 +1,4 @@
-"""Tests of the use of slots by their trials, and of the advice on a policy that runs more trials at once."""
+"""Tests of the use of slots by their trials, and of the advice on a policy that runs more concurrent trials."""
 
 import pytest
 

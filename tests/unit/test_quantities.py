@@ -28,7 +28,7 @@ from tune_policies.values.errors import InvalidResourcesError
         (0.5, Fraction(1, 2)),
     ],
 )
-def test_an_amount_is_exact(quantity, amount):
+def test_a_quantity_is_parsed_exactly(quantity, amount):
     assert parse_quantity(quantity) == amount
 
 
@@ -56,6 +56,6 @@ def test_ray_counts_whole_units_rounded_up(quantity, amount):
         ("٣", "not a Kubernetes quantity"),
     ],
 )
-def test_an_invalid_quantity_is_refused_with_a_fix(quantity, message):
+def test_the_error_for_an_invalid_quantity_contains_a_fix(quantity, message):
     with pytest.raises(InvalidResourcesError, match=message):
         parse_quantity(quantity)

@@ -1,4 +1,4 @@
-"""The random clusters and policies of the evidence."""
+"""The random clusters and policies that the evidence scripts draw."""
 
 import random
 from itertools import islice
@@ -30,7 +30,7 @@ def test_the_same_seed_gives_the_same_cluster_policies_and_plans():
     assert draw_cases(7, 4) == draw_cases(7, 4)
 
 
-def test_clusters_are_small_enough_to_start():
+def test_random_clusters_are_small_enough_to_start():
     capacities = [drawn(seed, 0)[0] for seed in range(200)]
 
     assert {len(capacity.nodes) for capacity in capacities} == set(range(1, MOST_NODES + 1))

@@ -259,7 +259,7 @@ def test_an_invalid_policy_is_rejected_at_construction(build, message):
     ],
     ids=["run", "tuner"],
 )
-def test_max_concurrent_trials_must_be_a_count(start, value):
+def test_max_concurrent_trials_must_be_a_non_negative_integer(start, value):
     with pytest.raises(InvalidResourcesError) as caught:
         start(value)
 

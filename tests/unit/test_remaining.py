@@ -83,7 +83,7 @@ def test_released_resources_are_available_again(has, held, worker):
 
 
 @given(st.integers(0, 4), st.integers(1, 30), planned_workers, st.integers(0, 3))
-def test_subtracting_workers_never_leaves_more_than_any_placement_of_them(gpus, memory, worker, drivers):
+def test_subtracting_workers_never_leaves_more_resources_than_placing_the_workers(gpus, memory, worker, drivers):
     node = gpu_node("a", gpus=gpus, cpus=4)
     node = node.model_copy(update={"resources": node.resources.replaced(memory_bytes=memory)})
     fit = workers_on_node(node, Request(worker=resources(worker)))

@@ -1,4 +1,4 @@
-"""Used and idle resources of a run are metered to Ray's tick, and trials are counted by how they ended."""
+"""The used and idle resources of a run are metered in Ray's ticks, and trials are counted by their outcome."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -43,7 +43,7 @@ def reservation(gpus=1, slot_type=0):
 
 
 def trial(name, status="PENDING", **changes):
-    """Return a stand-in for Tune's trial, with one GPU."""
+    """Return a stand-in for a trial of Tune, by default with one GPU."""
     resources = SimpleNamespace(required_resources={"GPU": changes.pop("gpus", 1)})
     return SimpleNamespace(trial_id=name, status=status, config={}, placement_group_factory=resources, **changes)
 
@@ -53,7 +53,7 @@ def plan_of(num_gpus=2):
 
 
 def begin(run, each, now_s):
-    """Start a trial as Tune does: it calls the callback before it changes the status."""
+    """Start a trial. Like Tune, call the callback before changing the status."""
     run.start(each, now_s)
     each.status = "RUNNING"
 
@@ -223,7 +223,7 @@ def test_a_trial_uses_its_slot_only_while_it_runs():
     assert gpu.used_hours == 10 / 3600
 
 
-def test_each_trial_is_counted_once_by_how_it_ended():
+def test_each_trial_is_counted_once_by_its_outcome():
     run = RunMonitor(plan_of(), None, 6, None)
     done, stopped, paused, failed, cut_off, _ = trials = [trial(name) for name in "abcdef"]
     for each in trials[:5]:
@@ -240,7 +240,7 @@ def test_each_trial_is_counted_once_by_how_it_ended():
 
     assert run.record(2).trials.model_dump(exclude_defaults=True) == {
         "num_finished": 1,
-        "num_stopped_early": 2,  # one of them was paused
+        "num_stopped_early": 2,  # one of these trials was paused
         "num_failed": 1,
         "num_cut_off": 1,
         "num_unfinished": 1,
@@ -252,7 +252,7 @@ def test_each_trial_is_counted_once_by_how_it_ended():
     [(True, {"num_finished": 1}), (False, {"num_stopped_early": 1})],
     ids=["at max_t", "before max_t"],
 )
-def test_a_trial_that_a_scheduler_stops_at_its_max_t_has_finished(is_at_end, outcome):
+def test_a_trial_that_a_scheduler_stops_at_its_max_t_counts_as_finished(is_at_end, outcome):
     run = RunMonitor(plan_of(), None, 1, None)
     one = trial("a")
     begin(run, one, 0)
@@ -309,7 +309,7 @@ def test_a_trial_that_is_retried_with_more_gpus_counts_as_raised():
     assert usage.trials.num_retries == 1
 
 
-def test_the_span_of_a_raised_trial_has_the_raised_amounts():
+def test_the_span_of_a_trial_with_raised_resources_has_the_raised_amounts():
     plan = GpuPolicy(gpus=0.25, cpus=1).plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=24)))
     run = RunMonitor(plan, None, 1, None)
     one = trial("a", gpus=0.25)
@@ -327,7 +327,7 @@ def test_refused_allocations_are_counted_by_process():
     assert run.record(0).out_of_memory.num_refused_allocations == 4
 
 
-def test_rounds_are_counted_with_the_maximum_of_trials_that_ran_at_once():
+def test_the_record_has_the_number_of_rounds_and_the_maximum_number_of_concurrent_trials():
     run = RunMonitor(plan_of(2), None, 5, None)
     trials = [trial(name) for name in "abcde"]
     for each in trials:
@@ -338,7 +338,7 @@ def test_rounds_are_counted_with_the_maximum_of_trials_that_ran_at_once():
     usage = run.record(1)
 
     assert (usage.num_rounds_planned, usage.num_rounds, usage.max_trials_at_once) == (3, 5, 1)
-    assert ResourceUsage.from_json(usage.to_json().replace("num_rounds", "num_waves")) == usage  # the old name
+    assert ResourceUsage.from_json(usage.to_json().replace("num_rounds", "num_waves")) == usage  # the old field name
 
 
 class Planning:
@@ -380,7 +380,7 @@ def test_hours_are_counted_by_the_slot_that_the_scheduler_assigned():
     assert {each.slot: each.hours for each in usage.slots} == {"1 GPU": {"GPU": 1.0}, "2 CPUs": {"CPU": 2.0}}
 
 
-def test_usage_counts_the_resources_that_a_trial_requests_and_not_those_of_its_slot():
+def test_usage_counts_the_resources_that_a_trial_requests_and_not_the_resources_of_its_slot():
     run = RunMonitor(TrialPlan(slots=(GPU_SLOT,), limited_by="GPU"), None, 1, None)
     begin(run, trial("raised", gpus=2), 0)
 
@@ -443,7 +443,7 @@ def test_a_new_plan_is_returned_once_and_metered_afterwards():
     assert record.resources[0].idle[0] == IdleHours(reason=SEARCH, hours=20 / 3600)
 
 
-def test_a_restored_run_continues_to_count():
+def test_a_restored_run_continues_its_counts():
     run = RunMonitor(plan_of(), None, 2, None)
     done, waits = trial("done"), trial("waits")
     begin(run, done, 0)
@@ -462,7 +462,7 @@ def test_a_restored_run_continues_to_count():
     assert (usage.trials.num_stopped_early, usage.trials.num_finished) == (1, 1)
 
 
-def test_a_trial_that_ran_out_of_memory_before_a_restore_counts_as_raised_when_it_starts_with_more():
+def test_a_trial_that_is_retried_with_more_gpus_after_a_restore_counts_as_raised():
     before = RunMonitor(plan_of(), None, 1, None)
     one = trial("a", gpus=0.5)
     begin(before, one, 0)
@@ -484,14 +484,14 @@ def test_a_run_that_is_restored_under_another_plan_records_both_plans():
     assert [plan.why for plan in usage.plans] == ["", "the run was restored"]
 
 
-# The spans: which trial had which slot, and when.
+# The spans of trials in slots.
 
 
 def spans_of(usage):
     return [(span.place, span.began_s, span.ended_s, span.end) for span in usage.spans]
 
 
-def test_a_trial_takes_the_first_free_place():
+def test_a_trial_gets_the_first_free_place():
     run = RunMonitor(plan_of(), None, 3, None)
     a, b, c = trials = [trial(name) for name in "abc"]
     begin(run, a, 0)

@@ -8,7 +8,7 @@ from tune_policies.values.resources import from_ticks, to_ticks
 
 @given(st.integers(min_value=1, max_value=10**9))
 def test_ray_reads_the_exact_ticks_of_an_amount(ticks):
-    """Ray truncates the product with 10,000, so 0.0384 would lose a tick."""
+    """Ray multiplies the amount by 10,000 and truncates the product, so 0.0384 would lose a tick."""
     assert int(from_ticks(ticks) * 10_000) == ticks
 
 
@@ -17,7 +17,7 @@ def test_ticks_are_equal_after_conversion_to_an_amount_and_back(ticks):
     assert to_ticks(ticks / 10_000) == to_ticks(from_ticks(ticks)) == ticks
 
 
-def test_finer_amounts_are_rounded_down_as_in_ray():
+def test_amounts_finer_than_a_tick_are_rounded_down_as_in_ray():
     assert to_ticks(1 / 3) == 3333
 
 

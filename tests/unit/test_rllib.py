@@ -6,7 +6,7 @@ from tests.clusters import gpu_node, nodes
 from tune_policies import ClusterCapacity, CpuPolicy, GpuMemoryPolicy, GpuPolicy, InvalidResourcesError
 from tune_policies.trainers import size_algorithm
 
-pytestmark = pytest.mark.rest  # tests/on_ray/test_rllib.py runs such algorithms
+pytestmark = pytest.mark.rest  # tests/on_ray/test_rllib.py runs algorithms with these configs
 
 
 @pytest.fixture(scope="module")
@@ -77,12 +77,12 @@ def test_the_original_config_is_unchanged(ppo, is_frozen):
         (CpuPolicy(cpus=0.5), "0 whole CPUs, but an RLlib trial with num_workers=0 needs 1"),
     ],
 )
-def test_too_few_cpus_are_an_error(ppo, policy, message):
+def test_too_few_cpus_raise_an_error(ppo, policy, message):
     with pytest.raises(InvalidResourcesError, match=message):
         size_algorithm(ppo.PPOConfig(), policy.plan(nodes((8, 0))))
 
 
-def test_several_gpus_for_one_learner_are_an_error(ppo):
+def test_several_gpus_for_one_learner_raise_an_error(ppo):
     with pytest.raises(InvalidResourcesError, match="Use gpus=1 and num_workers=2"):
         size_algorithm(ppo.PPOConfig(), GpuPolicy(gpus=2, cpus=4).plan(nodes((8, 2))))
 

@@ -27,11 +27,11 @@ def expressions():
 
 
 def exported():
-    """Return the metrics by their names in Ray's export."""
+    """Return the metrics, keyed by the names under which Ray exports them."""
     return {f"ray_{each.name}": each for each in GAUGES} | {f"ray_{each.name}_total": each for each in COUNTERS}
 
 
-def test_the_dashboard_shows_each_metric_and_no_other():
+def test_the_dashboard_shows_exactly_the_exported_metrics():
     asked = {name for text in expressions() for name in re.findall(r"ray_\w+", text)}
 
     assert asked == set(exported())
@@ -68,7 +68,7 @@ def test_each_gauge_has_a_value():
     }
 
 
-def test_each_counter_has_a_count():
+def test_each_counter_has_a_value():
     counts = {tags: value for (_, tags), value in counts_of(STATUS).items()}
 
     assert counts == {("GPU memory",): 2, ("host memory",): 0, ("allocation refused",): 0, (): 2}

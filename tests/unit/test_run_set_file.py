@@ -1,4 +1,4 @@
-"""The file of a run set: it survives writing and reading, and other kinds of files are refused."""
+"""Tests that a run set is equal after writing and reading, and that other kinds of files are rejected."""
 
 import json
 
@@ -58,7 +58,7 @@ def as_earlier_versions_wrote(data):
     data |= {"version": "1.0", "benchmarks": [], "metadata": {}}
 
 
-def test_a_file_of_an_earlier_version_still_loads(path, run_set):
+def test_a_file_of_an_earlier_version_can_be_loaded(path, run_set):
     found = read_run_set(changed(path, run_set, as_earlier_versions_wrote))
 
     assert found.settings.sizes == {"mlp": (16,)}
@@ -135,7 +135,7 @@ def test_at_most_three_invalid_fields_are_reported(path, run_set):
     assert str(caught.value).endswith("and more")
 
 
-def test_the_error_for_a_missing_file_contains_the_command_that_writes_one(path):
+def test_the_error_for_a_missing_file_contains_the_command_that_writes_the_file(path):
     with pytest.raises(InvalidResourcesError, match=r"cannot read the run set .*run\.json: No such file.*bench run"):
         read_run_set(path)
 

@@ -30,7 +30,7 @@ def run_set():
 
 
 def process(number, *seconds, phase=Phase.COMPUTE, **fields):
-    """Return a process with a warm-up of a minute, and blocks of two steps that took ``seconds`` per step."""
+    """Return a process with a warm-up of one minute. ``seconds`` are the times per step of blocks of two steps."""
     warmup = Block(phase=phase, order=0, at_s=0, num_steps=1, seconds=60, is_warmup=True)
     blocks = (Block(phase=phase, order=1, at_s=-1.5, num_steps=2, seconds=2 * each) for each in seconds)
     about = {"round": number, "order": 0, "pid": 1, "node": "a", "started_at": BEGAN, **fields}
@@ -154,7 +154,7 @@ def test_the_lines_below_the_table_report_missing_times_failures_and_noise(run_s
     assert line in shown(run_set).splitlines()
 
 
-def test_the_machine_is_written_in_a_line():
+def test_the_machine_is_described_on_one_line():
     machine = Environment(
         cpu_model="EPYC",
         num_cpus=16,

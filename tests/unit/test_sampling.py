@@ -16,7 +16,7 @@ from tune_policies.probe.sampling import (
 
 
 def large_cluster(num_nodes, accelerator_type=None):
-    """Return GPU nodes with memory that differs by some MiB, and with labels that identify nodes."""
+    """Return GPU nodes whose host memory differs by a few MiB, with labels that identify each node."""
     return [
         NodeCapacity(
             node_id=f"{i:04}",
@@ -69,7 +69,7 @@ def test_all_nodes_of_a_kind_are_read_if_the_first_three_differ():
 
     known, num_read = read(nodes, lambda node: facts(40 if node.node_id in ("0002", "0150") else 80))
 
-    # All 100 nodes of zone "a" are read, because the first three differ. Of every other kind, three nodes are read.
+    # All 100 nodes of zone "a" are read, because the first three differ. Three nodes of each other kind are read.
     assert num_read == 100 + 3 + 3
     assert [known[name].devices[0].memory_bytes // GIB for name in ("0002", "0004", "0150", "0151", "x9")] == [
         *(40, 80, 40, 80, 80)
@@ -88,7 +88,7 @@ def test_nodes_that_differ_only_in_usable_cpus_are_all_read():
     assert num_read == 200
 
 
-def test_cpu_nodes_are_also_read_by_kind():
+def test_only_three_cpu_nodes_of_the_same_kind_are_read():
     nodes = [NodeCapacity(node_id=f"{i}", resources=Resources(cpus=8)) for i in range(5000)]
 
     known, num_read = read(nodes, lambda _: NodeFacts(usable_cpus=4))
@@ -96,7 +96,7 @@ def test_cpu_nodes_are_also_read_by_kind():
     assert (num_read, {fact.usable_cpus for fact in known.values()}, len(known)) == (3 + 0, {4}, 5000)
 
 
-def test_kinds_beyond_the_limit_are_unread_with_a_reason():
+def test_kinds_beyond_the_limit_are_not_read_and_have_a_reason():
     nodes = [gpu_node(f"{i:04}", gpus=1, cpus=1 + i // 2) for i in range(400)]
     kinds = group_kinds(nodes)
 
@@ -106,7 +106,7 @@ def test_kinds_beyond_the_limit_are_unread_with_a_reason():
     assert (len(first), len(reasons), set(reasons.values())) == (100, 300, {"too many kinds of nodes"})
 
 
-def test_nodes_of_an_unreadable_kind_share_its_reason():
+def test_all_nodes_of_an_unreadable_kind_have_the_same_reason():
     kinds = group_kinds(large_cluster(200))
     failures = {node.node_id: "no driver" for node in first_reads(kinds, ())}
 

@@ -1,4 +1,4 @@
-"""Sanitized texts contain no control characters, build commands or secrets."""
+"""Sanitized texts contain no control characters, commands for CI services, or secrets."""
 
 import io
 import json
@@ -48,7 +48,7 @@ def test_printable_json_contains_the_same_data(text):
         ("größe 東京 [bold] a::b ## heading", "größe 東京 [bold] a::b ## heading"),
     ],
 )
-def test_control_sequences_are_escaped_and_other_texts_stay(text, expected):
+def test_control_sequences_are_escaped_and_other_texts_do_not_change(text, expected):
     assert one_line(text) == expected
 
 

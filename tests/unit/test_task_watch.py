@@ -35,7 +35,7 @@ def are_starved(nodes, request):
         pytest.param([node(2, (OURS, 2))], {f"CPU_group_{0:028x}{OURS}": 1}, False, id="a request inside a group"),
     ],
 )
-def test_tasks_are_starved_if_they_would_fit_without_the_groups_of_the_run(nodes, request_, is_so):
+def test_tasks_are_starved_if_they_would_fit_without_the_placement_groups_of_the_run(nodes, request_, is_so):
     assert are_starved(nodes, request_) == is_so
 
 
@@ -65,7 +65,7 @@ def test_the_warning_suggests_a_policy_that_reserves_the_requested_resources():
     assert "ReservingPolicy(policy, cpus=2, gpus=0.5)" in text
 
 
-def test_the_suggested_policy_also_reserves_the_resources_of_lasting_actors():
+def test_the_suggested_policy_also_reserves_the_resources_of_long_lived_actors():
     text = warning([{"CPU": 1.0}], {"CPU": 2.0, "GPU": 1.0})
 
     assert "because long-lived actors and this program's trials and Train workers have reserved these resources" in text

@@ -1,4 +1,4 @@
-"""Plans only use whole, intact TPU slices."""
+"""Plans use only whole, intact TPU slices."""
 
 import pytest
 from hypothesis import given
@@ -190,7 +190,7 @@ def test_workers_that_cannot_fill_slices_are_rejected_at_construction(changes, m
         ),
     ],
 )
-def test_too_few_slices_are_an_error_with_a_suggestion(changes, hosts, suggestion):
+def test_too_few_slices_raise_an_error_with_a_suggestion(changes, hosts, suggestion):
     with pytest.raises(InfeasibleRequestError) as caught:
         policy(**changes).plan(ClusterCapacity.of(*hosts))
 
@@ -202,7 +202,7 @@ def test_too_few_slices_are_an_error_with_a_suggestion(changes, hosts, suggestio
     ("cpus", "at_once"),
     [pytest.param(8, 1, id="all CPUs of a host"), pytest.param(None, 2, id="the same number of CPUs on both hosts")],
 )
-def test_a_plan_for_slices_can_be_wrapped(cpus, at_once):
+def test_a_policy_for_slices_can_be_wrapped(cpus, at_once):
     plan = ReservingPolicy(policy(cpus=cpus), cpus=8).plan(ClusterCapacity.of(*A, *B))
 
     assert (plan.common_slot.topology, plan.max_concurrent_trials) == ("2x2x2", at_once)

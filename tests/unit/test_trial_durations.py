@@ -1,4 +1,4 @@
-"""The durations of trials in each slot type, and when a slow slot should stay idle."""
+"""Tests of the durations of trials in each slot type, and of the decision to leave a slow slot idle."""
 
 import itertools
 import pickle
@@ -65,7 +65,7 @@ def test_with_known_durations_a_run_of_equal_trials_reaches_the_lower_bound(num_
 
 
 def ratios_with_known_speeds(work, slots):
-    """Return the ratios of a run's makespan to runs on only the fastest type and on all types, and to the bound."""
+    """Return a run's makespan relative to runs on the fastest slot type and on all types, and to the lower bound."""
     best = max(slots, key=lambda slot_type: slot_type.speed)
     found = simulate(work, slots, durations=TrialDurations([slot_type.speed for slot_type in slots]))
     others = (simulate(work, [best], durations=None), simulate(work, slots, durations=None))
@@ -73,7 +73,7 @@ def ratios_with_known_speeds(work, slots):
 
 
 def test_with_known_speeds_a_run_of_equal_trials_is_as_short_as_possible():
-    """This covers the decisions before the first trial has ended, and speeds that differ by a factor of a million."""
+    """The runs include decisions before the first trial has ended, and speeds that differ by a factor of a million."""
     rng = random.Random(0)
     for _ in range(1000):
         slots = [SlotType(rng.randint(1, 12), 10 ** rng.uniform(-3, 3)) for _ in range(rng.randint(2, 4))]
@@ -96,7 +96,7 @@ def test_before_a_trial_has_ended_slot_types_are_compared_by_their_speeds():
     assert not is_left_idle(durations=TrialDurations([10, 1]), slots=(8, 4), running=[(FAST, 3600)] * 8, num_waiting=80)
 
 
-def test_speeds_decide_until_a_trial_has_ended_in_a_slot_type_with_a_speed():
+def test_the_speeds_are_used_until_a_trial_has_ended_in_a_slot_type_with_a_speed():
     durations = durations_of(None, None, 5, speeds=[10, 1, None])
 
     assert is_left_idle(durations=durations, slots=(2, 2, 2))
@@ -122,11 +122,11 @@ def test_a_slow_slot_is_used_while_many_trials_wait():
 @pytest.mark.parametrize(
     "durations", [TrialDurations([2, 1]), durations_of(1, None, speeds=[2, 1])], ids=["none has ended", "one has"]
 )
-def test_an_endless_search_uses_every_slot_and_is_decided_immediately(durations):
+def test_in_an_endless_search_no_slot_stays_idle_and_the_decision_is_immediate(durations):
     assert not should_idle(1, durations=durations, slots=[1, 1], running=[], num_waiting=sys.maxsize)
 
 
-def test_a_slow_slot_that_becomes_free_before_the_others_is_used_until_the_end():
+def test_a_slow_slot_that_becomes_free_before_the_fast_slots_is_used_until_the_end():
     assert not is_left_idle(durations=durations_of(4, 5), num_waiting=2, running=((FAST, 0), (FAST, 0)))
 
 
@@ -140,7 +140,7 @@ def test_a_slow_slot_that_becomes_free_before_the_others_is_used_until_the_end()
         pytest.param(SLOW, durations_of(1, 10), 0, id="without a waiting trial"),
     ],
 )
-def test_a_slot_does_not_stay_idle(slot_type, durations, num_waiting):
+def test_a_slot_is_not_left_idle_without_a_reason(slot_type, durations, num_waiting):
     assert not is_left_idle(slot_type, durations=durations, num_waiting=num_waiting)
 
 
@@ -159,14 +159,14 @@ def test_a_slow_slot_stays_idle_if_a_fast_slot_becomes_free_soon():
     assert (late, early) == (True, False)
 
 
-def test_trials_in_slots_that_were_removed_free_no_slot():
+def test_trials_in_removed_slots_do_not_free_a_slot():
     left = is_left_idle(durations=durations_of(6, 10), slots=(1, 2), running=((FAST, 5.5), (FAST, 0)), num_waiting=1)
 
     assert not left
 
 
 def test_a_slow_slot_stays_idle_earlier_if_the_durations_of_trials_vary():
-    """A long trial in the slow slot would end long after all others."""
+    """A long trial in the slow slot would end long after all other trials."""
     equal, mixed = TrialDurations([1, 0.25]), TrialDurations([1, 0.25])
     for seconds in [1] * 9:
         equal.add(FAST, seconds)
@@ -199,7 +199,7 @@ def test_the_duration_in_a_slot_type_with_few_trials_follows_from_the_speeds():
     assert durations.typical_s(1) == 20
 
 
-def test_the_duration_in_a_slot_type_with_many_trials_is_the_measured_one():
+def test_the_duration_in_a_slot_type_with_many_trials_is_the_measured_duration():
     assert durations_of(2, 4, speeds=[10, 1], times=9).typical_s(1) == 4
 
 
@@ -207,11 +207,11 @@ def test_without_finished_trials_the_duration_is_unknown():
     assert TrialDurations([10, 1]).typical_s(0) is None
 
 
-def test_a_duration_of_zero_is_used():
+def test_a_duration_of_zero_is_valid():
     assert is_left_idle(durations=durations_of(0, 10), num_waiting=1000)
 
 
-def test_durations_survive_pickling():
+def test_durations_are_equal_after_pickling():
     durations = pickle.loads(pickle.dumps(durations_of(1, 2)))
 
     assert durations.typical_s(1) == 2

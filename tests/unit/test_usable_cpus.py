@@ -75,11 +75,11 @@ V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/cpu"
         "v1 container with its path on the host",
     ],
 )
-def test_the_smallest_cgroup_quota_limits_the_cpus(machine, files, expected):
+def test_the_smallest_cgroup_quota_limits_the_usable_cpus(machine, files, expected):
     assert machine(files) == expected
 
 
-def test_the_cpu_affinity_limits_the_cpus():
+def test_the_cpu_affinity_limits_the_usable_cpus():
     code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
     code += "from tune_policies.probe.node_facts import read_usable_cpus; print(read_usable_cpus())"
 
@@ -89,7 +89,7 @@ def test_the_cpu_affinity_limits_the_cpus():
 
 
 @pytest.mark.parametrize(("share", "expected"), [("1", 1), ("100000", AFFINITY), ("", AFFINITY), ("0", AFFINITY)])
-def test_the_slurm_allocation_limits_the_cpus(machine, monkeypatch, share, expected):
+def test_the_slurm_allocation_limits_the_usable_cpus(machine, monkeypatch, share, expected):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", share)
 
     assert machine({}) == expected

@@ -1,4 +1,4 @@
-"""The GPU memory records of a run are read from its folder and merged, and lead to advice."""
+"""Tests of GPU memory records that are read from the folder of a run and merged, and of the advice based on them."""
 
 import json
 
@@ -120,7 +120,7 @@ def test_a_result_has_all_keys_with_numbers_or_texts_and_is_read_unchanged(usage
 
 
 def test_records_with_lists_and_mappings_are_read():
-    """Such records are in files, in errors, and in results of earlier versions."""
+    """Files, errors and results of earlier versions contain records of this form."""
     assert GpuMemoryUsage.from_json(FULL.to_json()) == FULL
 
 
@@ -166,13 +166,13 @@ def test_fractions_of_unknown_size_are_shown_in_gpus(tmp_path):
     assert advise(read_usage(tmp_path)) == ["1 trial ran out of memory with 0.25 GPU, but not with 0.5 GPU: a"]
 
 
-def test_the_table_counts_the_ooms_of_all_fractions(tmp_path):
+def test_the_table_counts_the_oom_errors_of_all_fractions(tmp_path):
     write(tmp_path, "a", result(used(5)), error=noted(used(4.1, **SMALL, num_ooms=2)))
 
     assert shown(read_usage(tmp_path))[3].split()[-1] == "2"
 
 
-def test_the_ooms_of_a_trials_processes_are_added(tmp_path):
+def test_the_oom_errors_of_a_trials_processes_are_added_up(tmp_path):
     events = [(7, 1), (7, 2), (8, 1)]
     write(tmp_path, "a", error=noted(*(used(3, pid=pid, num_ooms=ooms) for pid, ooms in events)))
 
@@ -223,13 +223,13 @@ def test_the_record_of_a_train_run_has_the_highest_peak_of_its_workers(tmp_path)
 @pytest.mark.parametrize(
     ("name", "message"), [("nowhere", "is not a folder"), (".", "contains no results of Tune or Train")]
 )
-def test_a_folder_without_a_run_is_an_error(tmp_path, name, message):
+def test_a_folder_without_a_run_raises_an_error(tmp_path, name, message):
     with pytest.raises(InvalidResourcesError, match=message):
         read_usage(tmp_path / name)
 
 
 @given(st.lists(st.builds(used, st.integers(0, 20), share_kept=st.sampled_from([True, False, None])), min_size=1))
-def test_a_merged_record_has_the_highest_peak_and_any_exceeded_limit(usages):
+def test_a_merged_record_has_the_highest_peak_and_reports_an_exceeded_limit(usages):
     whole = merge_usages(usages)
 
     assert whole.peak_reserved_bytes == max(usage.peak_reserved_bytes for usage in usages)

@@ -1,4 +1,4 @@
-"""Values are shown as tables in notebooks and terminals, and names in them are escaped."""
+"""Values are shown as tables in notebooks and terminals, and names in these tables are escaped."""
 
 from html.parser import HTMLParser
 
@@ -24,7 +24,7 @@ NODE = gpu_node("a", gpus=2, cpus=32, gpu_memory_gib=80, accelerator_type="A100"
 
 
 class Page(HTMLParser):
-    """Collects the tags and texts of a page."""
+    """A parser that collects the tags and texts of a page."""
 
     def __init__(self, page):
         super().__init__()
@@ -103,7 +103,7 @@ def test_a_plan_shows_a_row_per_slot_type_its_limit_and_its_reasons():
     assert "- CpuPolicy: each trial reserves 10 CPUs, as requested, and no GPU" in texts
 
 
-def test_a_decision_shows_the_size_from_which_a_gpu_pays():
+def test_a_decision_shows_the_size_from_which_a_gpu_is_worth_its_price():
     texts = in_notebook(a_decision("A100"))
 
     assert "Cheaper" not in texts

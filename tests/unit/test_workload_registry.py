@@ -19,7 +19,7 @@ from tune_policies.benchmarks.workloads.registry import (
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A working directory whose modules are removed from ``sys.modules`` afterwards."""
+    """Yield a working directory, and remove its modules from ``sys.modules`` afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path
@@ -35,7 +35,7 @@ def test_sizes_are_ascending_powers_of_two(name):
     assert all(size.bit_count() == 1 for size in sizes)
 
 
-def test_the_error_for_an_unknown_name_suggests_the_nearest_and_lists_all():
+def test_the_error_for_an_unknown_name_suggests_the_most_similar_name_and_lists_all_names():
     with pytest.raises(InvalidResourcesError, match=r"'matmull'; did you mean 'matmul'\? \(known: matmul, mlp, .*\)"):
         load_workload("matmull")
 

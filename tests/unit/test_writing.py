@@ -1,4 +1,4 @@
-"""The content of written files."""
+"""The content of written cluster files."""
 
 import pytest
 import yaml
@@ -32,7 +32,7 @@ def pod(node_type, **options):
     return group(node_type, **options)["template"]["spec"]
 
 
-def test_the_manifest_of_a_small_cluster():
+def test_the_manifest_of_a_small_cluster_has_the_expected_text():
     text = write_cluster(a_design(reasons=("12 trials at once need 3 nodes.",)))
 
     assert text == EXPECTED
@@ -169,7 +169,7 @@ spec:
 """
 
 
-def test_reasons_of_any_text_stay_comments():
+def test_reasons_with_any_text_are_written_as_comments():
     text = write_cluster(a_design(reasons=("first\nkind: Pod\x07", "- \u2028kind: Pod")))
 
     assert yaml.safe_load(text)["kind"] == "RayCluster"
@@ -221,7 +221,7 @@ INTEL = gpu_type(name="intel", accelerator_type="Intel-GPU-Max-1550")
     ],
     ids=["next to NVIDIA's GPUs", "of another vendor next to them", "without GPUs", "next to GPU parts"],
 )
-def test_nvidia_gpus_are_hidden_from_pods_without_them(node_types, variables):
+def test_nvidia_gpus_are_hidden_from_pods_without_gpus(node_types, variables):
     written = spec(a_design(*node_types))
 
     groups = [written["headGroupSpec"], *written["workerGroupSpecs"]]
@@ -257,7 +257,7 @@ def test_without_known_gpu_nodes_the_head_runs_anywhere(node_type, platform):
 
 
 @given(st.text() | st.text(alphabet="a \n\t\r#:-'\"\u2028\x85"))
-def test_any_command_of_a_job_round_trips(command):
+def test_any_command_of_a_job_is_written_unchanged(command):
     if command:
         assert spec(a_design(), job=command, image="me/ray:1")["entrypoint"] == command
 
@@ -323,7 +323,7 @@ def test_the_head_and_every_group_have_optional_fields():
         "TPU",
     ],
 )
-def test_amounts_that_ray_ignores_in_limits_are_group_resources(fields, key, expected):
+def test_amounts_that_ray_ignores_in_limits_are_written_as_group_resources(fields, key, expected):
     written = group(cpu_type(**fields))
     resources = written["template"]["spec"]["containers"][0]["resources"]
 
@@ -333,7 +333,7 @@ def test_amounts_that_ray_ignores_in_limits_are_group_resources(fields, key, exp
 
 
 def test_an_older_ray_gets_amounts_as_start_parameters():
-    """Ray 2.50 ignores the field ``resources``, and KubeRay rejects this field next to such parameters."""
+    """Ray 2.50 ignores the field ``resources``. KubeRay rejects it next to resources in ``rayStartParams``."""
     written = group(gpu_type(device_key="nvidia.com/mig-1g.10gb"), ray_version="2.50.1")
 
     assert written["rayStartParams"] == {"num-gpus": "1", "resources": "'{\"accelerator_type:L4\": 1}'"}
@@ -372,7 +372,7 @@ def test_the_option_num_gpus_writes_gpus_as_a_start_parameter(ray_version):
     assert written["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
 
 
-def test_a_head_with_gpus_is_written_as_a_group_with_gpus():
+def test_a_head_with_gpus_is_written_like_a_group_with_gpus():
     head = spec(a_design(head=GPU_HEAD))["headGroupSpec"]
     ray = head["template"]["spec"]["containers"][0]
 
@@ -382,7 +382,7 @@ def test_a_head_with_gpus_is_written_as_a_group_with_gpus():
     assert "affinity" not in head["template"]["spec"]
 
 
-def test_a_replica_is_a_slice():
+def test_each_replica_of_a_tpu_group_is_a_slice():
     tpu = cpu_type(name="tpu", custom={"TPU": 4}, accelerator_type="TPU-V6E", topology="4x4")
     plan = a_design(groups=(DesignedGroup(node_type=tpu, min_nodes=4, max_nodes=16, num_hosts=4),))
 
@@ -392,7 +392,7 @@ def test_a_replica_is_a_slice():
     assert numbers == [1, 1, 4, 4]
 
 
-def test_a_group_starts_with_its_minimum():
+def test_a_group_starts_with_its_minimum_number_of_nodes():
     plan = a_design(groups=(DesignedGroup(node_type=gpu_type(), min_nodes=2, max_nodes=3),))
 
     assert spec(plan)["workerGroupSpecs"][0]["replicas"] == 2
@@ -448,7 +448,7 @@ def test_memory_is_written_to_the_byte(memory):
     assert int(written.rstrip("GMKi")) * units.get(written[-2:], 1) == memory
 
 
-def test_there_is_a_device_plugin_for_each_family():
+def test_each_device_family_has_a_device_plugin():
     assert [plugin.family for plugin in DEVICE_PLUGINS] == [str(family) for family in FAMILIES]
 
 
@@ -536,7 +536,7 @@ def test_invalid_options_are_refused(fields, message):
         WriteOptions(**fields)
 
 
-def test_the_launcher_installs_the_same_ray_or_runs_the_image():
+def test_the_launcher_installs_the_given_ray_version_or_uses_the_image():
     def config(**options):
         return yaml.safe_load(write_cluster(a_design(), WriteOptions(format="cluster-yaml", **options)))
 
@@ -552,14 +552,14 @@ def test_the_launcher_installs_the_same_ray_or_runs_the_image():
         pytest.param(gpu_type(), {}, False, id="NVIDIA's GPUs"),
     ],
 )
-def test_a_comment_names_devices_without_software_in_rays_images(node_type, options, expected):
+def test_a_comment_lists_devices_without_software_in_rays_images(node_type, options, expected):
     text = write_cluster(a_design(node_type), WriteOptions(**options))
 
     assert ("# Ray's images have no software for Intel Gaudi. Use an image that contains it." in text) == expected
 
 
 @pytest.mark.parametrize("image", [None, "me/ray:1"])
-def test_a_comment_explains_what_rays_image_lacks(image):
+def test_a_comment_lists_software_that_rays_image_does_not_contain(image):
     text = write_cluster(a_design(), WriteOptions(image=image))
 
     assert ("# Ray's images contain neither tune-policies nor a framework" in text) == (image is None)
@@ -572,7 +572,7 @@ def test_a_comment_explains_what_rays_image_lacks(image):
         pytest.param(({"pool": "a"}, {"pool": "b"}), False, id="distinguished by the user's labels"),
     ],
 )
-def test_a_comment_names_groups_that_select_the_same_nodes(labels, expected):
+def test_a_comment_lists_groups_that_select_the_same_nodes(labels, expected):
     large = gpu_type(name="l4-4", gpus=4, node_selector=labels[1])
 
     text = write_cluster(a_design(gpu_type(node_selector=labels[0]), large))
@@ -590,7 +590,7 @@ def test_a_comment_names_groups_that_select_the_same_nodes(labels, expected):
         pytest.param({"accelerator_type": None}, "gke", False, id="GPUs of any type"),
     ],
 )
-def test_a_comment_names_device_types_without_a_label(fields, platform, expected):
+def test_a_comment_lists_device_types_without_a_label(fields, platform, expected):
     text = write_cluster(a_design(gpu_type(**fields)), WriteOptions(platform=platform))
 
     assert ("# No label selects the nodes with L4" in text) == expected

@@ -53,7 +53,7 @@ def test_an_existing_file_is_only_replaced_with_force(make, write, tmp_path):
     assert (path.lstat().st_ino, names(tmp_path)) == (before.st_ino, ["output"])
 
 
-def test_a_file_that_another_process_creates_in_the_meantime_stays(tmp_path, monkeypatch):
+def test_a_file_that_another_process_creates_in_the_meantime_is_not_replaced(tmp_path, monkeypatch):
     path = tmp_path / "output"
     sync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda number: (path.write_text("theirs"), sync(number)))
@@ -274,7 +274,7 @@ with locked(Path(sys.argv[1])):
 """
 
 
-def test_a_lock_belongs_to_one_process_at_a_time(tmp_path):
+def test_only_one_process_at_a_time_can_acquire_a_lock(tmp_path):
     path = tmp_path / "run.json"
     command = [sys.executable, "-c", HOLDS, path]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
@@ -310,7 +310,7 @@ for _ in range(20):
 """
 
 
-def test_processes_that_append_under_a_lock_lose_nothing(tmp_path):
+def test_processes_that_append_under_a_lock_lose_no_data(tmp_path):
     path = tmp_path / "record"
     path.write_text("")
 

@@ -1,4 +1,4 @@
-"""Builds runs of a few processes with known step times."""
+"""Runs of a few processes with known step times."""
 
 from datetime import UTC, datetime
 
@@ -19,7 +19,7 @@ QUIET = tuple(NoiseReading(round=number, load=0.05) for number in range(ROUNDS))
 
 
 def processes(device, step_s, *, size=1, is_control=False, wobble=0.001):
-    """Yield five processes of a configuration whose times differ slightly."""
+    """Yield five processes of one configuration. Their times differ slightly."""
     configuration = Configuration(workload="mlp", size=size, device=device, is_control=is_control)
     for number in range(ROUNDS):
         seconds = step_s * (1 + wobble * (number % 3)) * 10

@@ -1,4 +1,4 @@
-"""Inserts a mistake into a valid file."""
+"""Insert a mistake into a valid file."""
 
 from typing import NamedTuple
 
@@ -7,10 +7,10 @@ class Planted(NamedTuple):
     """A file with a mistake.
 
     Attributes:
-        claim: A description of the mistake, which is also the name of the test.
+        claim: A description of the mistake. It is also the ID of the test.
         text: The file with the mistake.
         rule: The rule that must report the mistake.
-        line: The line of the mistake, from 1.
+        line: The line number of the mistake, counted from 1.
     """
 
     claim: str
