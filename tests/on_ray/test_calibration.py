@@ -1,6 +1,6 @@
-"""A task on the GPU's node measures the memory overhead, which is then saved.
+"""A task on the node of a GPU measures the memory overhead, and the result is saved.
 
-There is no real GPU. A stand-in for NVML lists one, and a stand-in for CuPy increases its memory use.
+The GPU is not real. A stand-in for NVML lists it, and a stand-in for CuPy increases its memory use.
 """
 
 import os

@@ -23,7 +23,7 @@ from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
 from tune_policies.kuberay.writing import write_cluster
 from tune_policies.kuberay.writing.options import WriteOptions
 
-# Simulated GPUs have no NVML.
+# A probe warns because NVML does not list simulated GPUs.
 pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")]
 
 GIB = 2**30

@@ -38,7 +38,7 @@ class Worker:
     ],
     ids=str,
 )
-def test_exactly_the_planned_number_of_actors_runs_at_once(capacity, policy):
+def test_exactly_the_planned_number_of_actors_runs_concurrently(capacity, policy):
     plan = policy.plan(capacity)
     actor = ray.remote(Worker).options(**plan.remote_options())
 

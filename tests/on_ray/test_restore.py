@@ -98,7 +98,7 @@ def checkpoints(trainable):
 
 
 def resumed_after_manual_resources(trainable, folder):
-    """Tune saves manually set resources with each trial, and with trials that it has not created yet."""
+    """Run with manually set resources, which Tune saves for all trials, and return the trials of the resumed run."""
     options = {
         "name": "experiment",
         "storage_path": str(folder),
@@ -142,7 +142,7 @@ def restored_by_the_tuner(trainable, folder):
 )
 @pytest.mark.ray_border
 def test_unfinished_trials_resume_with_the_resources_of_the_new_plan(tmp_path, trainable, resumed):
-    """They resume from their checkpoints, and the planned number runs at once."""
+    """The trials resume from their checkpoints, and the planned number of trials runs concurrently."""
     trials = {trial.config["fate"]: trial for trial in resumed(trainable, tmp_path)}
 
     found = {

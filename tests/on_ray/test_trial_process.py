@@ -1,4 +1,4 @@
-"""Tune trials under a policy: reserved resources, visible devices, and the unchanged trainable of the user."""
+"""Tune trials under a policy have the reserved resources and visible devices, and run the unchanged trainable."""
 
 import os
 import time
@@ -109,7 +109,7 @@ def report_and_change_the_environment(config):
     tune.report(seen | {"pid": os.getpid()})
 
 
-def test_a_reused_process_resets_environment_variables_that_the_last_trial_changed(tmp_path):
+def test_a_reused_process_resets_environment_variables_that_the_previous_trial_changed(tmp_path):
     trials = run(
         report_and_change_the_environment,
         GpuPolicy(cpus=1),
@@ -215,7 +215,9 @@ ON_GPUS = GpuPolicy(gpus=0.5)
         ),
     ],
 )
-def test_a_trial_that_cannot_use_its_gpu_falls_back_to_cpus_and_is_counted(tmp_path, capsys, policy, slot, trainable):
+def test_a_trial_that_cannot_use_its_gpu_falls_back_to_cpus_and_the_fallback_is_counted(
+    tmp_path, capsys, policy, slot, trainable
+):
     wait_until(lambda: not any(node.in_use.ticks for node in probe_cluster().nodes))  # until an earlier run has ended
     options = {"scheduler": PolicyScheduler(policy, falls_back=True), "callbacks": [PolicyCallback()]}
 
@@ -229,7 +231,7 @@ def test_a_trial_that_cannot_use_its_gpu_falls_back_to_cpus_and_is_counted(tmp_p
 
 
 @pytest.mark.parametrize("policy", [GpuPolicy(), GpuPolicy().plan(ClusterCapacity.of(Resources(cpus=1, gpus=1)))])
-def test_falls_back_needs_a_policy_with_an_alternative(policy):
+def test_falls_back_requires_a_policy_with_an_alternative(policy):
     with pytest.raises(
         InvalidResourcesError, match=r"needs a policy with a second choice, .*GpuPolicy\(\) \| CpuPolicy"
     ):
