@@ -59,7 +59,7 @@ def trials_in(folder):
 def test_trials_of_a_library_get_the_slots_of_the_policy(name, tmp_path, environment):
     module, num_trials = LIBRARIES[name]
     if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} is not installed: make test-libraries LIBRARY={name}")
+        pytest.skip(f"{module} is not installed. Run make test-libraries LIBRARY={name}")
 
     output = run_library(name, tmp_path, environment)
 

@@ -98,7 +98,7 @@ def checkpoints(trainable):
 
 
 def resumed_after_manual_resources(trainable, folder):
-    """Run with manually set resources, which Tune saves for all trials, and return the trials of the resumed run."""
+    """Run with manually set resources, which Tune saves, resume the run under a plan, and return its trials."""
     options = {
         "name": "experiment",
         "storage_path": str(folder),

@@ -23,7 +23,7 @@ CPU_PLAN = CpuPolicy(cpus=1, num_workers=2).plan(nodes((4, 2)))
 SHARED_GPU_PLAN = GpuPolicy(gpus=0.5, cpus=1, num_workers=2).plan(nodes((4, 2)))
 WHOLE_GPU_PLAN = GpuPolicy(cpus=1, num_workers=2).plan(nodes((4, 2)))
 
-# Builders are listed by name, because access to a builder imports its framework, and importing TensorFlow takes seconds.
+# Builders are listed by name, because access to a builder imports its framework. Importing TensorFlow takes seconds.
 OF_TORCH, *OF_OTHERS = [
     f"build_{framework}_trainer" for framework in ("torch", "jax", "lightgbm", "tensorflow", "xgboost")
 ]

@@ -239,7 +239,7 @@ def test_falls_back_requires_a_policy_with_an_alternative(policy):
 
 
 @pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.slow)])
-def test_an_unenforced_memory_limit_of_a_framework_fails_the_trial(tmp_path, framework):
+def test_a_trial_fails_if_the_memory_limit_of_a_framework_cannot_be_enforced(tmp_path, framework):
     """The limit cannot be enforced because the GPU is simulated."""
 
     def train(config):
@@ -300,7 +300,7 @@ class Child:
 
 
 class WithChildren(tune.Trainable):
-    """Reserves one bundle for itself and two for its child actors, which it places by bundle index."""
+    """Reserves one bundle for itself and two bundles for child actors that it places by bundle index."""
 
     @classmethod
     def default_resource_request(cls, config):
@@ -348,7 +348,7 @@ def test_a_requeued_trial_keeps_its_placement_group_bundles_and_reserves_more_me
 
 
 @pytest.mark.rest
-def test_the_policy_replaces_a_single_bundle_of_a_trainable_and_prints_this_once(tmp_path, capsys):
+def test_the_policy_replaces_a_single_bundle_of_a_trainable_and_prints_a_message_once(tmp_path, capsys):
     trainable = tune.with_resources(report, {"cpu": 3})
 
     trials = run(trainable, CpuPolicy(cpus=1), tmp_path, num_samples=2)
