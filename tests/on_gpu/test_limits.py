@@ -18,7 +18,7 @@ from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
 pytestmark = pytest.mark.gpu
 
 GIB = 2**30
-CHUNK = 2**28  # elements of 4 bytes, and below the 2**31 elements above which JAX treats arrays differently
+CHUNK = 2**28  # elements of 4 bytes, fewer than 2**31 because JAX treats larger arrays differently
 NEEDS = {"torch": "torch", "jax": "jax_plugins", "cupy": "cupy"}
 
 ENFORCE = """

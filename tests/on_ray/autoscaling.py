@@ -63,7 +63,7 @@ def autoscaling_cluster(node_types, *, v2, cpus=1, max_workers=None, idle_timeou
         v2: Whether to use autoscaler v2.
         cpus: CPUs of the head node.
         max_workers: The maximum number of worker nodes of all types. Defaults to the sum of the types' maximums.
-        idle_timeout_minutes: The minutes after which the autoscaler removes an idle node.
+        idle_timeout_minutes: The time in minutes after which the autoscaler removes an idle node.
     """
     # The path is short because Ray creates sockets in this folder, and their paths are limited.
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as name:
@@ -174,7 +174,7 @@ def alive_workers():
 
 
 def workers_when(expected, timeout_s=60):
-    """Count the worker nodes of each type when the counts equal ``expected``, or at the deadline."""
+    """Wait until the counts of worker nodes equal ``expected``, or for ``timeout_s``. Return the counts by type."""
     deadline = time.monotonic() + timeout_s
     while (found := dict(alive_workers())) != expected and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Train runs whose workers can never start fail with an error that lists the resources. Other runs continue."""
+"""Train runs whose workers can never start fail with an error that lists the missing resources. Other runs continue."""
 
 import re
 import subprocess
@@ -23,7 +23,7 @@ from tune_policies.trainers.occupancy import remove_abandoned_groups
 # Older versions of Ray wrap every error that ends the controller in a ControllerError.
 PASSED_ON = InfeasibleRequestError if hasattr(TrainController, "_run_controller_hook") else ControllerError
 SOON_S = 30 if PASSED_ON is InfeasibleRequestError else 60
-"""The seconds within which a run must fail that Ray alone would retry indefinitely.
+"""The deadline in seconds for the failure of a run that Ray alone would retry indefinitely.
 
 Older versions of Ray detect the failure 30 s later.
 """
@@ -33,7 +33,7 @@ RAY = {"num_cpus": 2}
 
 
 def trainer_for(tmp_path, loop, num_workers=1, **scaling):
-    """Return Ray's trainer without a framework, whose workers start within a second."""
+    """Return a trainer without a framework, because its workers start within a second."""
     return DataParallelTrainer(
         loop,
         scaling_config=ScalingConfig(num_workers=num_workers, **scaling),

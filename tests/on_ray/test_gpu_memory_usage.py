@@ -79,7 +79,7 @@ def run_function(config):
 
 @pytest.fixture(scope="module")
 def trials(nvml, tmp_path_factory):
-    """Run each function as a trial, and yield the trials by function name, and the bystander process."""
+    """Run each function as a trial, and yield the trials keyed by function name, with the bystander process."""
     with subprocess.Popen(["sleep", "100"]) as bystander:
         config = {"what": tune.grid_search(list(FUNCTIONS)), "bystander": bystander.pid}
         trials = run(run_function, tmp_path_factory.mktemp("results"), config=config)

@@ -364,7 +364,7 @@ def run_twice(tmp_path):
 
 @pytest.mark.slow
 def test_a_restored_experiment_keeps_its_out_of_memory_history(tmp_path):
-    """The history applies to trials that had not started, and after the plan changes the resources of trials."""
+    """It also applies to trials that had not started, and to trials with the resources of a new plan."""
     trials = sorted(run_twice(tmp_path), key=lambda trial: trial.trial_id)
 
     ran_out, alike, small = (Path(tmp_path, "notes", trial.trial_id).read_text().splitlines() for trial in trials)

@@ -1,4 +1,4 @@
-"""The usage that PolicyCallback records if a run starts in different ways and uses Tune's reporters and loggers."""
+"""PolicyCallback records the usage of runs that start in different ways and use Tune's reporters and loggers."""
 
 import csv
 import json

@@ -82,7 +82,7 @@ def meet(config):
     return {"visible": os.environ["CUDA_VISIBLE_DEVICES"]}
 
 
-def test_slots_of_all_types_run_concurrently_and_set_the_visible_gpus_of_their_processes(tmp_path):
+def test_trials_in_slots_of_all_types_run_concurrently_and_only_gpu_trials_see_gpus(tmp_path):
     policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=0.25), CpuPolicy(cpus=2))
 
     trials = run(tmp_path, PolicyScheduler(policy), meet, 10)

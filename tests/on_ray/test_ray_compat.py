@@ -330,7 +330,7 @@ def test_the_function_of_a_trainable_can_be_wrapped(tmp_path):
 
 
 class FailPendingTrials(FIFOScheduler):
-    """Makes trials whose config sets ``fails`` fail before they start."""
+    """Fails each trial whose config sets ``fails``, before the trial starts."""
 
     def on_trial_add(self, tune_controller_, trial):
         super().on_trial_add(tune_controller_, trial)
@@ -381,7 +381,7 @@ def test_tunes_warning_about_unused_gpus_can_be_hidden_and_shown_again():
 
 
 def named(block):
-    """Return a change of the arguments of ``tune.run`` that adds the name of the block to the config of the trials."""
+    """Return a function that adds the name of the block to the config that is passed to ``tune.run``."""
     return lambda arguments: {"config": {"block": block}}
 
 

@@ -138,7 +138,7 @@ def restored_by_the_tuner(trainable, folder):
         (Class, restored_by_the_tuner),
         pytest.param(function, resumed_after_manual_resources, marks=pytest.mark.slow),
     ],
-    ids=["class, Tuner", "function, tune.run after manual resources"],
+    ids=["class, Tuner", "function, tune.run after a run with manually set resources"],
 )
 @pytest.mark.ray_border
 def test_unfinished_trials_resume_with_the_resources_of_the_new_plan(tmp_path, trainable, resumed):

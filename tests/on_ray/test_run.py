@@ -106,7 +106,15 @@ class Trainer:
         (spans, {"policy": "CpuPolicy"}, "policy must be a policy"),
         (Trainer(), {"policy": CpuPolicy()}, r"Trainer is a trainer, .* pass as_trainable\(function\)"),
     ],
-    ids=["no policy", "only a scheduler", "resources twice", "two policies", "wrong limit", "text", "trainer"],
+    ids=[
+        "no policy",
+        "only a scheduler",
+        "resources set twice",
+        "two policies",
+        "invalid limit",
+        "a string",
+        "a trainer",
+    ],
 )
 def test_invalid_arguments_of_run_are_rejected(trainable, kwargs, message):
     with pytest.raises(InvalidResourcesError, match=message):

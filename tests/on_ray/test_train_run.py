@@ -183,8 +183,8 @@ class Plain:
     ("start", "taken"),
     [
         pytest.param(START._replace(program="restoring", config="drawn again"), [0], id="the restored trial"),
-        pytest.param(START._replace(config="exploited"), [], id="another config in the same program"),
-        pytest.param(START._replace(trial_id="new", program="other"), [], id="a new trial of the same name"),
+        pytest.param(START._replace(config="exploited"), [], id="a different config in the same program"),
+        pytest.param(START._replace(trial_id="new", program="other"), [], id="a new trial with the same name"),
     ],
 )
 def test_only_reports_of_the_same_trial_are_used(earlier_run, start, taken):
