@@ -45,7 +45,7 @@ def plan_with_gpu_fraction(capacity):
 
 
 def allocated_with_torch(most):
-    """Allocate memory until it fails or reaches ``most`` bytes, and return the allocated bytes."""
+    """Allocate memory until an allocation fails or ``most`` bytes are allocated, and return the allocated bytes."""
     import torch
 
     held = []

@@ -1,4 +1,4 @@
-"""Real Ray instances for tests. Their GPUs are simulated: Ray schedules them, but no devices exist."""
+"""Real Ray instances for tests. Ray schedules their simulated GPUs, but no devices exist."""
 
 import os
 import subprocess

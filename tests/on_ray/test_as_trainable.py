@@ -1,4 +1,4 @@
-"""Train runs as Tune trials on a real Ray cluster: results, checkpoints, errors and clean-up of workers."""
+"""Tests the results, checkpoints, errors and clean-up of Train runs that are Tune trials."""
 
 import os
 import random
@@ -170,7 +170,7 @@ def test_num_to_keep_in_the_trainer_is_rejected(tmp_path):
 
 
 @pytest.mark.rest
-def test_a_policy_without_train_workers_fails_the_trial(tmp_path):
+def test_a_trial_fails_if_its_policy_plans_no_train_workers(tmp_path):
     results = run(lambda: None, tmp_path, policy=CpuPolicy())
 
     assert isinstance(results[0].error, InvalidResourcesError)

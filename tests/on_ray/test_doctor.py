@@ -1,4 +1,4 @@
-"""The doctor on real clusters with simulated GPUs."""
+"""Runs the doctor on real clusters with simulated GPUs."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tune_policies.probe.doctor.cluster_reader import examine
 # No machine has this many GPUs or CPUs.
 MANY_GPUS, MANY_CPUS = 64, 4096
 
-SHOW_GPUS = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"  # Ray 2.50 hides the GPUs from tasks that request none
+SHOW_GPUS = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"  # otherwise, Ray 2.50 hides GPUs from tasks without GPUs
 
 on_a_cpu_build = pytest.mark.skipif(torch.version.cuda is not None, reason="requires a CPU build of torch")
 

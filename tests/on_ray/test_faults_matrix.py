@@ -1,4 +1,4 @@
-"""Some cells of the fault matrix on a real Ray cluster. ``python -m tests.evidence faults`` runs all cells."""
+"""Tests some cells of the fault matrix on a real Ray cluster. ``python -m tests.evidence faults`` runs all cells."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Trials that run out of memory resume with more memory, without an effect on other trials and schedulers."""
+"""Trials that run out of memory resume with more memory, without affecting other trials or the inner scheduler."""
 
 import json
 import os
@@ -364,7 +364,7 @@ def run_twice(tmp_path):
 
 @pytest.mark.slow
 def test_a_restored_experiment_keeps_its_out_of_memory_history(tmp_path):
-    """It also applies to trials that had not started, and to trials with the resources of a new plan."""
+    """The history also applies to trials that had not started, and to trials with the resources of a new plan."""
     trials = sorted(run_twice(tmp_path), key=lambda trial: trial.trial_id)
 
     ran_out, alike, small = (Path(tmp_path, "notes", trial.trial_id).read_text().splitlines() for trial in trials)

@@ -71,7 +71,7 @@ def test_a_given_cluster_file_takes_precedence_over_the_autoscaler(tmp_path):
 
 
 @pytest.mark.rest
-@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # the GPU is simulated
+@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # the memory of a simulated GPU cannot be read
 def test_a_starting_node_counts_as_addable_and_a_running_node_does_not(autoscaled):
     autoscaled.launches(**{"gpu-node": "hang"})
     holders = [OnGpu.remote() for _ in range(2)]

@@ -31,7 +31,7 @@ from tune_policies import (
 )
 from tune_policies.ray_compat.autoscaler import find_autoscaler
 
-# Simulated GPUs have no NVML.
+# NVML does not list simulated GPUs.
 pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
 
 

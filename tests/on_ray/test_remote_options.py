@@ -20,7 +20,7 @@ def capacity():
     ) as started:
         ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ProbeWarning)  # simulated GPUs have no NVML
+            warnings.simplefilter("ignore", ProbeWarning)  # NVML does not list simulated GPUs
             yield probe_cluster()
 
 
