@@ -16,14 +16,14 @@ time.sleep(600)
 
 
 def evaluate_with_torch(expression):
-    """Evaluate an expression in a new process with torch."""
+    """Return the value of an expression that a new process evaluates with torch."""
     code = f"import json, torch; print(json.dumps({expression}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def sees_a_gpu(framework):
-    """Return whether TensorFlow or JAX is installed and finds a GPU, by running it in a new process."""
+    """Return whether TensorFlow or JAX finds a GPU in a new process, or ``False`` if it is not installed."""
     code = {
         "tensorflow": "import tensorflow as t; print(bool(t.config.list_physical_devices('GPU')))",
         "jax": "import jax; print(jax.default_backend() == 'gpu')",
@@ -33,7 +33,7 @@ def sees_a_gpu(framework):
 
 
 def used_bytes():
-    """Return the memory in use on the visible devices, by all processes, as the driver reports it."""
+    """Return the bytes that all processes use on the visible devices, as reported by the driver."""
     return sum(device.used_bytes for device in read_device_use())
 
 

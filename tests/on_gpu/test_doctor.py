@@ -19,7 +19,7 @@ def test_the_gpus_and_their_driver_are_read():
     assert node.cuda_version
 
 
-def test_a_gpu_that_torch_can_use_causes_no_finding_about_driver_or_build():
+def test_a_gpu_that_torch_can_use_causes_no_finding_about_the_driver_or_the_torch_build():
     findings = [found.what for found in examine("local").findings]
 
     assert not [what for what in findings if what.startswith("torch ") or "driver does not answer" in what]

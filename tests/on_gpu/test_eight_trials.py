@@ -1,4 +1,4 @@
-"""Eight trials share a GPU. Each stays within its limit, and an OOM error of one trial does not affect the others."""
+"""Eight trials share a GPU. Each trial stays within its limit, and an OOM error affects only its own trial."""
 
 import threading
 import warnings
@@ -30,7 +30,7 @@ def plan():
 
 @contextmanager
 def recorded_usage():
-    """Sample the additional memory use of the GPU twice per second, as the driver reports it."""
+    """Sample the additional memory use of the GPU, as reported by the driver, twice per second."""
     before, there_before = used_bytes(), processes().keys()
     samples, is_over = [], threading.Event()
 
@@ -107,7 +107,7 @@ def test_every_process_stays_within_its_memory_limit_for_two_minutes(plan, tmp_p
 
 
 def count_steps(config):
-    """Allocate the memory of the config in ten steps, with a checkpoint after each."""
+    """Allocate the memory of the config in ten steps, with a checkpoint after each step."""
     import json
     import tempfile
     from pathlib import Path
@@ -126,7 +126,7 @@ def count_steps(config):
             tune.report({"step": step, "began_at": first}, checkpoint=tune.Checkpoint.from_directory(folder))
 
 
-def test_a_trial_that_exceeds_its_limit_is_requeued_without_affecting_others(plan, tmp_path):
+def test_a_trial_that_exceeds_its_limit_is_requeued_without_affecting_other_trials(plan, tmp_path):
     share = plan.gpu_memory_bytes
     wanted = [int(1.5 * share), *[share // 4] * (NUM_TRIALS - 1)]
 

@@ -50,7 +50,7 @@ def test_every_trial_of_an_example_uses_the_gpu(name, tmp_path):
     assert on_gpus
 
 
-def test_the_trial_that_runs_out_of_memory_resumes_from_its_checkpoint_with_more(tmp_path):
+def test_the_trial_that_runs_out_of_memory_resumes_from_its_checkpoint_with_more_memory(tmp_path):
     small, large = run_example("tune_oom_retry", tmp_path)
 
     assert (small["started_at"], large["started_at"]) == (0, 1)

@@ -18,7 +18,7 @@ from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
 pytestmark = pytest.mark.gpu
 
 GIB = 2**30
-CHUNK = 2**28  # elements of 4 bytes; JAX treats arrays with more than 2**31 elements differently
+CHUNK = 2**28  # elements of 4 bytes, fewer than 2**31 because JAX treats larger arrays differently
 NEEDS = {"torch": "torch", "jax": "jax_plugins", "cupy": "cupy"}
 
 ENFORCE = """
@@ -77,7 +77,7 @@ print(*CURRENT.gpu_memory_usage().limit_bytes)
 
 
 @pytest.mark.parametrize("framework", NEEDS)
-def test_a_limit_is_still_in_force_after_allocations(framework):
+def test_a_limit_is_still_enforced_after_allocations(framework):
     pytest.importorskip(NEEDS[framework])
 
     assert run(ENFORCE + textwrap.dedent(ALLOCATE[framework]) + PRINT_LIMITS) == ["refused", framework]
@@ -167,5 +167,5 @@ def test_a_process_that_ran_jax_is_reused_or_replaced_without_a_failure(plan, tm
     usages = [GpuMemoryUsage.from_dict(trial.last_result["gpu_memory"]) for trial in trials]
     assert [(trial.status, trial.num_failures) for trial in trials] == [("TERMINATED", 0)] * 2
     assert [usage.share_bytes for usage in usages] == [plan.gpu_memory_bytes] * 2
-    # JAX reports the peak of the whole process.
+    # JAX reports the peak of the whole process, including earlier trials.
     assert usages[1].pid == usages[0].pid or usages[1].peak_allocated_bytes < 2 * GIB

@@ -30,7 +30,7 @@ def run_set():
 
 @pytest.fixture(scope="module")
 def on_cpu():
-    """The run set of a workload that is called for a GPU, but computes on the CPU."""
+    """Measure a workload that is called for a GPU but computes on the CPU, and return the run set."""
     sizes = {f"{__name__}:stays_on_cpu": (64,)}
     return measured(Settings(sizes=sizes, devices=("gpu",), num_rounds=1, has_control=False))
 
@@ -74,6 +74,6 @@ def test_only_a_process_on_a_gpu_reports_gpu_memory(run_set):
     assert run_on(run_set, "gpu").peak_gpu_bytes >= 3 * 4 * SIZE**2
 
 
-def test_a_gpu_workload_that_computes_on_the_cpu_is_a_failure(on_cpu):
+def test_a_gpu_workload_that_computes_on_the_cpu_is_recorded_as_a_failure(on_cpu):
     assert not on_cpu.runs
     assert "was called for a GPU, but used none" in on_cpu.failures[0].message

@@ -54,7 +54,7 @@ def test_the_probe_reads_the_model_memory_and_uuid_of_a_gpu(capacity):
     assert device.uuid.startswith("GPU-")
 
 
-def test_a_plan_by_gpu_memory_fits_the_device(capacity):
+def test_a_gpu_memory_plan_contains_as_many_trials_as_fit_on_the_device(capacity):
     plan = GpuMemoryPolicy(gpu_memory="6GiB").plan(capacity)
     node = next(capacity.gpu_nodes())
 
@@ -72,7 +72,7 @@ def test_a_trial_within_its_limit_reports_its_peak_memory(capacity, tmp_path):
     assert trial.last_result["visible"] == 1
 
 
-def test_a_trial_that_exceeds_its_limit_fails_without_affecting_others(capacity, tmp_path):
+def test_a_trial_that_exceeds_its_limit_fails_without_affecting_other_trials(capacity, tmp_path):
     plan = GpuPolicy(gpus=0.25).plan(capacity)
     share = plan.gpu_memory_bytes / GIB
 

@@ -32,7 +32,7 @@ def cause_of_oom(fraction, held, asked):
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
 
 
-def test_an_oom_error_at_the_limit_is_distinguished_from_a_device_filled_by_others():
+def test_an_oom_error_at_the_limit_is_distinguished_from_a_device_filled_by_other_processes():
     assert cause_of_oom(0.25, 0.1, 0.2) == "accelerator torch 0.2 0.25 own_limit"
 
     with memory_in_use(int(0.8 * evaluate_with_torch("torch.cuda.get_device_properties(0).total_memory"))):

@@ -27,7 +27,7 @@ of_each_kind = pytest.mark.parametrize("kind", TRAININGS)
 
 
 def train(kind):
-    """Train for some steps, and return the allocator's peaks and the total memory use.
+    """Train for five steps. Return the allocator's peaks, the memory use, and whether the driver lists the process.
 
     The allocator keeps its reserved memory, so the driver reports the peak at the end.
     """

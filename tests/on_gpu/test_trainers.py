@@ -1,6 +1,6 @@
-"""The memory limits and visible devices of workers of each framework on a real GPU. `make test-gpu` runs these tests.
+"""Tests the limits and visible devices of each framework's workers on a real GPU. `make test-gpu` runs these tests.
 
-Each test imports its own trainer, so that a test does not need the frameworks of the other tests.
+Each test imports its own trainer, so that a test does not require the frameworks of other tests.
 """
 
 import json
@@ -26,7 +26,7 @@ def capacity():
 
 
 def seen_by_worker(build, loop, plan, folder):
-    """Run one worker, and return what it recorded."""
+    """Run one worker, and return the values that it recorded."""
     build(
         loop,
         plan=plan,
@@ -45,7 +45,7 @@ def plan_with_gpu_fraction(capacity):
 
 
 def allocated_with_torch(most):
-    """Allocate memory until it fails or reaches ``most`` bytes, and return the allocated bytes."""
+    """Allocate memory until an allocation fails or ``most`` bytes are allocated, and return the allocated bytes."""
     import torch
 
     held = []
@@ -112,7 +112,7 @@ def boost_with_xgboost(config):
 def test_an_xgboost_worker_trains_on_the_gpu_and_reports_an_unenforced_limit(capacity, tmp_path):
     xgboost = pytest.importorskip("xgboost")
     if not xgboost.build_info().get("USE_CUDA"):
-        pytest.skip("this xgboost is built for the CPU")
+        pytest.skip("this build of XGBoost does not support GPUs")
     from tune_policies.trainers import build_xgboost_trainer
 
     seen = seen_by_worker(build_xgboost_trainer, boost_with_xgboost, plan_with_gpu_fraction(capacity), tmp_path)

@@ -1,4 +1,4 @@
-"""Usage records and memory leaks on a real GPU. `make test-gpu` runs these tests."""
+"""Tests usage records and the handling of memory leaks on a real GPU. `make test-gpu` runs these tests."""
 
 import contextlib
 import os
@@ -65,7 +65,7 @@ def test_the_memory_use_of_torch_is_its_peak_plus_its_overhead(plan, tmp_path):
     print(f"taken {taken / GIB:.3f} GiB, reserved {usage.peak_reserved_bytes / GIB:.3f}, {usage.sources}")
     assert 2 * GIB <= usage.peak_allocated_bytes < 2 * GIB + 256 * MIB
     assert usage.share_kept is True
-    if usage.process_bytes is None:  # in some containers; the assumed overhead must then be sufficient
+    if usage.process_bytes is None:  # in some containers, where the assumed overhead must be sufficient
         assert usage.sources["process_bytes"].startswith("not known")
         assert 100 * MIB < taken - usage.peak_reserved_bytes <= usage.overhead_bytes
     else:
@@ -143,7 +143,7 @@ def test_a_child_process_that_outlives_its_trial_is_terminated(plan, tmp_path):
     if not trial.last_result["listed"]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(trial.last_result["child"], 9)
-        pytest.skip("the driver and this container number processes differently")
+        pytest.skip("the driver does not list processes by their IDs in this container")
     deadline = time.monotonic() + 20
     while Path(f"/proc/{trial.last_result['child']}").exists():
         assert time.monotonic() < deadline, "the child still runs"

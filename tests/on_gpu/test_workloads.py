@@ -1,4 +1,4 @@
-"""The workloads give the same losses on GPU and CPU, and ResNet-50 is about as fast as published results.
+"""Each workload has the same losses on GPU and CPU, and ResNet-50 is about as fast as in published results.
 
 Each workload runs in a new process, as in a benchmark.
 """
@@ -65,7 +65,7 @@ def run(code, *arguments):
 def test_a_workload_has_the_same_losses_on_gpu_and_cpu(name):
     on_gpu = run(EPOCH, name, SIZES[name], "gpu")
     if on_gpu["tolerance"] is None:
-        pytest.skip(f"the framework of {name} finds no GPU here")
+        pytest.skip(f"the framework of {name} finds no GPU on this machine")
     on_cpu = run(EPOCH, name, SIZES[name], "cpu")
 
     close = {phase: losses and pytest.approx(losses, rel=on_cpu["tolerance"]) for phase, losses in phases(on_cpu)}
@@ -76,10 +76,11 @@ def phases(found):
     return [(phase, found[phase]) for phase in ("with_transfers", "compute")]
 
 
-# Published for one H200 as "FP32" and "FP16". With 24.6 GFLOP per image, the first equals 56 TFLOP/s. This is close to
-# the 67 TFLOP/s without tensor cores, so the figure is for PyTorch's float32 default, which uses TF32 in convolutions.
+# These figures are published for one H200 as "FP32" and "FP16". With 24.6 GFLOP per image, the "FP32" figure equals
+# 56 TFLOP/s. This is too close to the peak of 67 TFLOP/s without tensor cores, so "FP32" means PyTorch's float32
+# default, which uses TF32 in convolutions.
 @pytest.mark.parametrize(("name", "images_per_s"), [("resnet50-tf32", 2_259), ("resnet50-fp16", 3_079)])
-def test_resnet_50_on_an_h200_is_about_as_fast_as_published(name, images_per_s):
+def test_resnet_50_on_an_h200_has_about_the_published_speed(name, images_per_s):
     if "H200" not in evaluate_with_torch("torch.cuda.get_device_name(0)"):
         pytest.skip("the published figures are for an H200")
 

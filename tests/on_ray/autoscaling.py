@@ -31,39 +31,39 @@ COMMANDS = ("initialization", "setup", "head_setup", "worker_setup", "head_start
 
 
 class AutoscalingCluster:
-    """A running cluster: its address for ``ray.init``, and the folder of files that control launches."""
+    """The address of a running cluster for ``ray.init``, and the folder of the files that control node launches."""
 
     def __init__(self, address, modes):
         self.address, self.modes = address, modes
         modes.mkdir()
 
     def launches(self, **modes):
-        """Set the mode of launches for each node type: ``start``, ``less``, ``fail`` or ``hang``."""
+        """Set the launch mode of each node type to ``start``, ``less``, ``fail`` or ``hang``."""
         for name, mode in modes.items():
-            # An atomic replacement, because the autoscaler may read the file at the same time.
+            # Replace the file atomically, because the autoscaler may read it at the same time.
             (self.modes / f".{name}").write_text(mode)
             (self.modes / f".{name}").replace(self.modes / name)
 
     def end_launches(self):
-        """Make hanging launches fail, because each blocks one of the autoscaler's two launch threads."""
+        """Make hanging launches fail, because each of them blocks one of the autoscaler's two launch threads."""
         self.launches(**{file.name: "fail" for file in self.modes.iterdir() if file.read_text() == "hang"})
 
 
 def node_type(max_workers=1, **resources):
-    """Return the configuration of a node type. ``resources`` uses Ray's names."""
+    """Return the configuration of a node type. The keys of ``resources`` are Ray's resource names."""
     return {"resources": resources, "labels": {}, "node_config": {}, "min_workers": 0, "max_workers": max_workers}
 
 
 @contextmanager
 def autoscaling_cluster(node_types, *, v2, cpus=1, max_workers=None, idle_timeout_minutes=5):
-    """Start a head node with an autoscaler that can add ``node_types``, and disconnect at the end.
+    """Start a head node with an autoscaler that can add ``node_types``. At the end, disconnect and stop all nodes.
 
     Args:
         node_types: The node types by name, made by :func:`node_type`.
         v2: Whether to use autoscaler v2.
         cpus: CPUs of the head node.
-        max_workers: The maximum number of worker nodes of all types. Defaults to the sum over the types.
-        idle_timeout_minutes: The time after which the autoscaler removes an idle node.
+        max_workers: The maximum number of worker nodes of all types. Defaults to the sum of the types' maximums.
+        idle_timeout_minutes: The time in minutes after which the autoscaler removes an idle node.
     """
     # The path is short because Ray creates sockets in this folder, and their paths are limited.
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as name:
@@ -144,7 +144,7 @@ def _free_port():
 
 @contextmanager
 def cluster_of_yaml(text, *, v2):
-    """Start the cluster of a cluster YAML, with raylets on this machine as nodes, and connect to it."""
+    """Start the cluster that a cluster YAML defines, with raylets on this machine as its nodes, and connect to it."""
     config = yaml.safe_load(text)
     types = dict(config["available_node_types"])
     head = types.pop(config["head_node_type"])
@@ -158,7 +158,7 @@ def cluster_of_yaml(text, *, v2):
 
 
 def cluster_status():
-    """Return the GCS's state of the cluster, which includes the reports of autoscaler v2."""
+    """Return the state of the cluster from Ray's GCS, including the reports of autoscaler v2."""
     reply = GetClusterStatusReply()
     reply.ParseFromString(ray._private.worker.global_worker.gcs_client.get_cluster_status(timeout_s=10))
     return reply
@@ -174,7 +174,7 @@ def alive_workers():
 
 
 def workers_when(expected, timeout_s=60):
-    """Return the worker nodes once they equal ``expected``, or the nodes at the deadline."""
+    """Wait until the counts of worker nodes equal ``expected``, or for ``timeout_s``. Return the counts by type."""
     deadline = time.monotonic() + timeout_s
     while (found := dict(alive_workers())) != expected and time.monotonic() < deadline:
         time.sleep(0.2)

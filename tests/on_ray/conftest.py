@@ -43,7 +43,7 @@ def nvml(tmp_path_factory):
 
 def pytest_collection_modifyitems(items):
     places = [place for place, item in enumerate(items) if HERE in item.path.parents]
-    # The sort is stable. Modules with their own Ray instances come first.
+    # The stable sort keeps the order of the tests in each module. Modules with their own Ray instances come first.
     for place, item in zip(places, sorted((items[place] for place in places), key=_required_resources), strict=True):
         item.add_marker(pytest.mark.ray)
         items[place] = item
@@ -55,12 +55,12 @@ def _required_resources(item):
 
 @pytest.fixture
 def without_loggers(monkeypatch):
-    """Disable Tune's loggers, which do not close their files if a run is stopped or a trial is paused."""
+    """Disable Tune's loggers, because they do not close their files if a run is stopped or a trial is paused."""
     monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 
 
 @pytest.fixture
 def memory_group():
-    """A cgroup in which the kernel kills processes that use too much host memory."""
+    """Create a cgroup in which the kernel kills processes that use too much host memory."""
     with small_group() as group:
         yield group

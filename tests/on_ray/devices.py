@@ -14,7 +14,7 @@ VARIABLES = {str(family): family.visibility_variable for family in FAMILIES}
 
 
 def report_devices(config):
-    """Wait until all planned trials run at the same time, then report the value of the visibility variable."""
+    """Wait until all planned trials run at the same time, then report the variable with the visible devices."""
     folder = Path(config["folder"])
     (folder / uuid.uuid4().hex).touch()
     wait_until(lambda: len(list(folder.iterdir())) >= config["at_once"])
@@ -22,7 +22,7 @@ def report_devices(config):
 
 
 def devices_of_each_trial(plan, variable, tmp_path):
-    """Run all planned trials at the same time, and return the visible devices of each."""
+    """Run all planned trials at the same time, and return the visible devices of each trial."""
     folder = tmp_path / "running"
     folder.mkdir()
     results = tune.run(

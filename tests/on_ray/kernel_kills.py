@@ -17,7 +17,7 @@ def small_group():
         group.mkdir()
         (group / "memory.limit_in_bytes").write_text(str(200 * _MIB))
     except OSError:
-        pytest.skip("this user cannot make cgroups (version 1) here")
+        pytest.skip("this user cannot create cgroups (version 1) on this machine")
     try:
         yield str(group)
     finally:
@@ -25,6 +25,6 @@ def small_group():
 
 
 def be_killed(group):
-    """Allocate more host memory than the cgroup allows, in this process."""
+    """Allocate more host memory in this process than the cgroup allows."""
     Path(group, "cgroup.procs").write_text(str(os.getpid()))
     b"x" * (400 * _MIB)

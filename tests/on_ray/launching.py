@@ -1,6 +1,6 @@
-"""A node provider whose launches succeed, fail or hang, controlled by files.
+"""A node provider for Ray's autoscaler, whose launches succeed, fail or hang as set in files.
 
-For each node, it starts a real raylet with simulated GPUs here. The autoscaler uses it like a cloud's provider.
+For each node, the provider starts a real raylet with simulated GPUs on this machine.
 """
 
 import time
@@ -11,14 +11,14 @@ from ray.autoscaler.node_launch_exception import NodeLaunchException
 from ray.autoscaler.tags import TAG_RAY_USER_NODE_TYPE
 
 LAUNCHED = ".launched"
-"""The suffix of the file that each launch of a node type touches."""
+"""The suffix of the file per node type that the provider touches at each launch."""
 
 
 class LaunchingProvider(FakeMultiNodeProvider):
-    """Ray's fake provider, with launches controlled by the files in the folder ``modes`` of its configuration.
+    """Ray's fake provider, whose launches depend on the files in the folder ``modes`` of its configuration.
 
     Each file is named after a node type and contains a mode. With ``start`` (the default), launches succeed. With
-    ``less``, the node has only one CPU. With ``fail``, launches fail immediately. With ``hang``, they never finish.
+    ``less``, the node has only one CPU. With ``fail``, launches fail immediately. With ``hang``, launches never finish.
     """
 
     def create_node_with_resources_and_labels(self, node_config, tags, count, resources, labels):
@@ -28,6 +28,6 @@ class LaunchingProvider(FakeMultiNodeProvider):
             time.sleep(0.2)
         if mode == "fail":
             raise NodeLaunchException("OutOfStock", "no such machine is left", None)
-        # Ray's fake provider does not accept host memory. Its nodes have the memory of the machine.
+        # Ray's fake provider does not accept host memory. Its nodes declare the host memory of this machine.
         promised = {"CPU": 1} if mode == "less" else {name: resources[name] for name in resources if name != "memory"}
         super().create_node_with_resources_and_labels(node_config, tags, count, promised, labels)

@@ -1,4 +1,4 @@
-"""Finds and ends processes by an environment variable, which their children inherit, or waits for their end."""
+"""Finds and kills processes by an environment variable that their children inherit, and waits for processes to end."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ def processes_with(variable, value):
     mark = f"{variable}={value}".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
-        # Ended processes and processes of other users cannot be read. A zombie has no environment.
+        # The environment of ended processes and of other users' processes cannot be read. A zombie has no environment.
         with suppress(OSError):
             if mark in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))

@@ -10,7 +10,7 @@ from tune_policies.benchmarks.workloads.steps import Steps
 
 
 def spin(size, device):
-    """A step takes ``size`` microseconds on every device, and 20 times as long with transfers."""
+    """A step takes ``size`` microseconds on every device, and 20 times as many with transfers."""
     return Steps(
         with_transfers=lambda: _wait(20 * size),
         compute=lambda: _wait(size),
@@ -28,7 +28,7 @@ def _wait(microseconds):
 
 
 def environment(size, device):
-    """The loss encodes the number of threads of the process, and whether GPUs are hidden."""
+    """The loss is the number of threads of the process, plus 100 if the GPUs are hidden."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
     return Steps(with_transfers=lambda: int(os.environ["OMP_NUM_THREADS"]) + 100 * hidden, tolerance=1e9)
 
@@ -67,7 +67,7 @@ def has_long_epochs(size, device):
 
 
 def has_one_long_step(size, device):
-    """One step takes half of the time limit in its test, so that no second step fits."""
+    """The first step takes half of the test's time limit, so the remaining time is too short for a second step."""
     return Steps(with_transfers=lambda: _wait(4e6), steps_per_epoch=1)
 
 

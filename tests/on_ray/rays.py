@@ -1,4 +1,4 @@
-"""Real Ray instances for tests. Their GPUs are simulated: Ray schedules them, but no devices exist."""
+"""Real Ray instances for tests. Ray schedules their simulated GPUs, but no devices exist."""
 
 import os
 import subprocess
@@ -34,7 +34,10 @@ def end_shared_ray():
 
 
 def _is_idle(within_s=5):
-    """Return whether all CPUs and GPUs become free in time. Trials of the previous module may still be ending."""
+    """Return whether all CPUs and GPUs become free within ``within_s`` seconds.
+
+    Trials of the previous module may still be ending.
+    """
     deadline = time.monotonic() + within_s
     while any(ray.available_resources().get(name) != ray.cluster_resources().get(name) for name in ("CPU", "GPU")):
         if time.monotonic() > deadline:

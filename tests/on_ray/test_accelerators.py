@@ -35,7 +35,7 @@ def capacity():
         pytest.param("Huawei Ascend", "NPU", marks=pytest.mark.slow),
     ],
 )
-def test_concurrent_trials_see_disjoint_devices_that_cover_the_node(capacity, tmp_path, family, resource):
+def test_concurrent_trials_share_no_device_and_use_all_devices_of_the_node(capacity, tmp_path, family, resource):
     plan = AcceleratorPolicy(resource=resource, amount=2).plan(capacity)
 
     seen = devices_of_each_trial(plan, VARIABLES[family], tmp_path)
@@ -57,7 +57,7 @@ def test_a_trial_with_a_fraction_of_an_npu_sees_only_its_npu(capacity, tmp_path)
 @pytest.mark.rest
 @pytest.mark.parametrize("resource", ["GPU", "NPU"])
 def test_ray_rejects_fractional_amounts_above_one_device(capacity, resource):
-    """Ray's accelerator managers do not state this rule."""
+    """This rule cannot be read from Ray's accelerator managers."""
     options = {"num_gpus": 1.5} if resource == "GPU" else {"resources": {resource: 1.5}}
 
     with pytest.raises(ValueError, match=f"{resource} resource quantities >1 must.*be whole numbers"):

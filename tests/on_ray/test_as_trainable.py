@@ -1,4 +1,4 @@
-"""Train runs as Tune trials on a real Ray cluster: results, checkpoints, errors and clean-up of workers."""
+"""Tests the results, checkpoints, errors and clean-up of Train runs that are Tune trials."""
 
 import os
 import random
@@ -31,7 +31,7 @@ RAY = {"num_cpus": 2}
 
 
 def trainer_of(loop, run_config=None):
-    """Return a builder of Ray's trainer without a framework. Its workers start within a second."""
+    """Return a function that builds a trainer without a framework, because its workers start within a second."""
 
     def build(config):
         return DataParallelTrainer(
@@ -105,7 +105,7 @@ def test_train_reports_become_ordered_tune_results_and_tune_manages_the_checkpoi
 
 
 @pytest.mark.slow
-def test_the_name_of_a_train_run_becomes_a_subfolder_of_each_trial(tmp_path):
+def test_each_trial_saves_its_train_run_in_a_subfolder_with_the_name_of_the_run(tmp_path):
     def loop():
         report_step(0)
 
@@ -170,7 +170,7 @@ def test_num_to_keep_in_the_trainer_is_rejected(tmp_path):
 
 
 @pytest.mark.rest
-def test_a_policy_without_train_workers_fails_the_trial(tmp_path):
+def test_a_trial_fails_if_its_policy_plans_no_train_workers(tmp_path):
     results = run(lambda: None, tmp_path, policy=CpuPolicy())
 
     assert isinstance(results[0].error, InvalidResourcesError)
@@ -200,7 +200,7 @@ class Data:
 
 
 def unrepeatable_config(folder):
-    """Return a config whose ``repr`` and some values change when Tune restores the trial."""
+    """Return a config that has a different ``repr`` and different values after Tune restores the trial."""
     return {
         "folder": str(folder),
         "loss": lambda x: x,
@@ -222,9 +222,11 @@ def run_until_killed(address, folder):
 
 @pytest.mark.slow
 @pytest.mark.ray_border
-@pytest.mark.skipif(Version(ray.__version__) < Version("2.54"), reason="Train does not number its reports")
+@pytest.mark.skipif(
+    Version(ray.__version__) < Version("2.54"), reason="Ray Train numbers its reports only in Ray 2.54 or later"
+)
 def test_a_trial_resumes_from_its_latest_checkpoint_after_its_program_was_killed(tmp_path):
-    """Tune saves the state of the run only when the run starts."""
+    """``TUNE_GLOBAL_CHECKPOINT_S`` makes Tune save the state of the run only when the run starts."""
     address = ray.get_runtime_context().gcs_address
     command = f"from {__name__} import run_until_killed; run_until_killed({address!r}, {str(tmp_path)!r})"
     variables = os.environ | {"TUNE_GLOBAL_CHECKPOINT_S": "1000"}

@@ -1,6 +1,6 @@
-"""A task on the GPU's node measures the memory overhead, which is then saved.
+"""A task on the node of a GPU measures the memory overhead, and the result is saved.
 
-There is no real GPU. A stand-in for NVML lists one, and a stand-in for CuPy increases its memory use.
+The GPU is not real. A stand-in for NVML lists it, and a stand-in for CuPy increases its memory use.
 """
 
 import os
@@ -72,7 +72,7 @@ def test_measured_overheads_are_saved_for_later_plans(node):
 
 
 @pytest.mark.rest
-def test_a_gpu_that_stays_in_use_raises_an_error_with_advice(node):
+def test_calibration_raises_an_error_with_advice_if_the_gpu_stays_in_use(node):
     @ray.remote(num_gpus=1, num_cpus=0)
     class Busy:
         def ready(self):

@@ -1,4 +1,4 @@
-"""With a generated cluster YAML, a real autoscaler adds the requested nodes, runs trials on them, and removes them."""
+"""With a generated cluster YAML, a real autoscaler adds the requested nodes, and removes them after the trials."""
 
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
 from tune_policies.kuberay.writing import write_cluster
 from tune_policies.kuberay.writing.options import WriteOptions
 
-# Simulated GPUs have no NVML.
+# A probe warns because NVML does not list simulated GPUs.
 pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")]
 
 GIB = 2**30
@@ -92,7 +92,7 @@ def run(plan, number, folder):
     "case",
     [pytest.param(CASES[name], id=name, marks=() if name == "quarter GPUs" else pytest.mark.slow) for name in CASES],
 )
-def test_requested_nodes_start_run_the_trials_and_are_removed(case, tmp_path):
+def test_requested_nodes_start_and_run_the_trials_and_are_then_removed(case, tmp_path):
     plan = planned(case)
     text = write_cluster(plan, WriteOptions(format="cluster-yaml"))
     number = case.requested or plan.trials.max_concurrent_trials

@@ -1,4 +1,4 @@
-"""The doctor on real clusters with simulated GPUs."""
+"""Runs the doctor on real clusters with simulated GPUs."""
 
 import json
 import os
@@ -17,12 +17,12 @@ from tune_policies.probe import node_facts
 from tune_policies.probe.doctor import cluster_reader
 from tune_policies.probe.doctor.cluster_reader import examine
 
-# More GPUs and CPUs than any machine has.
+# No machine has this many GPUs or CPUs.
 MANY_GPUS, MANY_CPUS = 64, 4096
 
-SHOW_GPUS = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"  # Ray 2.50 hides the GPUs from tasks that request none
+SHOW_GPUS = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"  # otherwise, Ray 2.50 hides GPUs from tasks without GPUs
 
-on_a_cpu_build = pytest.mark.skipif(torch.version.cuda is not None, reason="needs a build of torch for CPUs")
+on_a_cpu_build = pytest.mark.skipif(torch.version.cuda is not None, reason="requires a CPU build of torch")
 
 
 def doctor(environment, *arguments):
@@ -45,8 +45,8 @@ def other_torch(tmp_path_factory):
 def examined(other_torch, isolated_environment):
     """The diagnosis of two nodes, and the output of the command.
 
-    One node declares more resources than the machine has. The other has a different version of torch and a hidden
-    GPU. The nodes are read one after the other, because only one may be read at a time.
+    One node declares more resources than the machine has. The other node has a different version of torch and
+    a hidden GPU. The fixture limits the doctor to one node at a time.
     """
     path = os.pathsep.join([str(other_torch), os.environ.get("PYTHONPATH", "")])
     two_nodes = (
@@ -75,7 +75,7 @@ def node_with(diagnosis, gpus):
 
 
 @pytest.mark.rest
-def test_declared_gpus_that_do_not_exist_are_a_problem_of_their_node(diagnosis):
+def test_declared_gpus_that_do_not_exist_are_reported_as_a_problem_of_their_node(diagnosis):
     (found,) = [finding for what, finding in findings(diagnosis).items() if what.startswith("Ray counts 64 GPUs")]
 
     assert (found.severity, found.nodes) == ("problem", (node_with(diagnosis, MANY_GPUS).name,))
@@ -83,7 +83,7 @@ def test_declared_gpus_that_do_not_exist_are_a_problem_of_their_node(diagnosis):
 
 @pytest.mark.rest
 @on_a_cpu_build
-def test_a_cpu_build_of_torch_is_a_problem_on_a_node_with_gpus(diagnosis):
+def test_a_cpu_build_of_torch_on_a_node_with_gpus_is_reported_as_a_problem(diagnosis):
     torch_build = f"torch {torch.__version__} is a CPU build on a node"
     (found,) = [finding for what, finding in findings(diagnosis).items() if what.startswith(torch_build)]
 
@@ -91,12 +91,12 @@ def test_a_cpu_build_of_torch_is_a_problem_on_a_node_with_gpus(diagnosis):
 
 
 @pytest.mark.rest
-def test_declared_cpus_that_do_not_exist_are_a_problem(diagnosis):
+def test_declared_cpus_that_do_not_exist_are_reported_as_a_problem(diagnosis):
     assert any(what.startswith(f"Ray counts {MANY_CPUS} CPUs, but the ") for what in findings(diagnosis))
 
 
 @pytest.mark.rest
-def test_a_different_package_version_is_a_problem_of_the_deviating_node(diagnosis):
+def test_a_different_package_version_is_reported_as_a_problem(diagnosis):
     odd, usual = node_with(diagnosis, 0).name, node_with(diagnosis, MANY_GPUS).name
     (found,) = [finding for what, finding in findings(diagnosis).items() if what.startswith("torch differs")]
 
@@ -113,7 +113,7 @@ def test_the_environment_of_each_node_is_read(diagnosis):
 
 
 @pytest.mark.rest
-def test_the_command_exits_with_1_if_there_are_problems_and_fits_80_columns(examined):
+def test_the_command_exits_with_1_after_problems_and_its_output_fits_80_columns(examined):
     diagnosis, done = examined
 
     assert (done.returncode, done.stderr) == (1, "")
@@ -122,7 +122,7 @@ def test_the_command_exits_with_1_if_there_are_problems_and_fits_80_columns(exam
 
 
 @pytest.mark.rest
-def test_reserved_resources_are_counted_and_a_node_that_does_not_respond_in_time_is_a_problem():
+def test_reserved_resources_are_counted_and_a_node_without_a_timely_response_is_reported_as_a_problem():
     with local_ray(num_cpus=2, num_gpus=4):
         holder = ray.util.placement_group([{"CPU": 1, "GPU": 1}])
         ray.get(holder.ready(), timeout=60)
@@ -158,7 +158,7 @@ def test_without_a_ray_cluster_the_exit_status_reports_problems(isolated_environ
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has GPUs")
-def test_a_machine_without_gpus_has_a_finding_that_trials_run_on_cpus():
+def test_on_a_machine_without_gpus_the_doctor_reports_that_trials_run_on_cpus():
     assert "no GPU was found, so trials run on CPUs" in [finding.what for finding in examine("local").findings]
 
 

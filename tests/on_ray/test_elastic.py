@@ -53,7 +53,7 @@ def cluster():
 
 @pytest.mark.slow
 def test_five_workers_with_a_fifth_of_a_gpu_start_on_one_gpu(cluster, tmp_path):
-    """With the floats that Ray uses, 0.2 would fit only four times into five times 0.2."""
+    """With floats, as in Ray, the resources of five such workers would suffice for only four."""
     policy = GpuPolicy(gpus=0.2, cpus=0.1, num_workers=(2, 9))
     plan = CappedPolicy(policy, ALONE).plan(nodes((1, 1)))
 
@@ -109,7 +109,7 @@ def test_a_run_starts_on_the_existing_nodes_and_grows_when_a_node_is_added(clust
     assert sizes_seen(tmp_path) == [1, 2]
 
 
-def test_num_workers_is_a_range_only_if_the_run_has_room_to_grow():
+def test_num_workers_is_a_range_only_if_the_run_can_add_workers():
     policy = CpuPolicy(num_workers=(2, 8))
 
     full, alone = policy.plan(nodes((8, 0))), CappedPolicy(policy, ALONE).plan(nodes((8, 0)))

@@ -40,7 +40,7 @@ class Interrupt(tune.Callback):
     [
         pytest.param(run_indefinitely, {"callbacks": [Interrupt()]}, None, id="Ctrl-C"),
         pytest.param(fail, {"fail_fast": True}, tune.TuneError, id="fail_fast"),
-        # A second failure during Tune's clean-up would be raised before Tune calls any callback.
+        # The failure of a second trial during Tune's clean-up would be raised before Tune calls any callback.
         pytest.param(
             fail,
             {"fail_fast": "raise", "num_samples": 1},

@@ -14,7 +14,7 @@ from tune_policies import ClusterCapacity, NodeCapacity, Resources
 
 RAY = {"num_cpus": 2}
 
-EXPECTED_METRICS = {  # the metric of each example, and the range of its best value; the demo runs the others
+EXPECTED_METRICS = {  # the metric and the range of its best value, for each example that the demo does not run
     "train_huggingface": ("loss", 0, 0.5),
     "train_jax": ("loss", 0, 0.01),
     "train_lightgbm": ("train-binary_error", 0, 0.1),
@@ -50,12 +50,12 @@ SLOW = {
 NUM_RESULTS = {"tune_trainables": 6, "tune_pbt": 4, "tune_optuna_asha": 4, "tune_pytorch": 4, "tune_mixed": 4}
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:gymnasium")  # from the spaces of RLlib's CartPole
+@pytest.mark.filterwarnings("ignore::UserWarning:gymnasium")  # RLlib's CartPole causes these warnings
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.slow if name in SLOW else pytest.mark.rest) for name in EXPECTED_METRICS],
 )
-def test_an_example_reaches_its_metric_on_cpus(name, tmp_path):
+def test_an_example_reaches_its_expected_metric_on_cpus(name, tmp_path):
     metric, least, most = EXPECTED_METRICS[name]
 
     results = run_example(name, tmp_path)
@@ -71,7 +71,7 @@ ONE_GPU = NodeCapacity(node_id="one", resources=Resources(cpus=16, gpus=1), **WI
 FOUR_GPUS = NodeCapacity(node_id="four", resources=Resources(cpus=32, gpus=4), **WITH_MEMORY)
 
 SLOW_TO_IMPORT = ("train_", "tune_rllib")
-GPUS_OF_A_TRIAL = {  # on a machine with one GPU, and with four
+GPUS_OF_A_TRIAL = {  # on a machine with one GPU, and on a machine with four GPUs
     "train_in_tune": (2 / 19, 2 / 19),
     "tune_fsdp": (1, 2),
     "tune_mixed": (1 / 2, 1 / 2),

@@ -30,7 +30,7 @@ def test_a_script_keeps_its_arguments_output_streams_and_exit_status(folder):
 
 
 @pytest.mark.rest
-def test_a_module_runs_with_the_option_m(folder):
+def test_the_option_m_runs_a_module(folder):
     (folder / "own").mkdir()
     (folder / "own" / "__main__.py").write_text("import sys\nprint(__name__, sys.argv[1:])\n")
 
@@ -71,7 +71,7 @@ print([trial.last_result["slot"] for trial in found.trials])
 
 
 @pytest.mark.rest
-def test_the_policy_applies_to_the_runs_of_a_program(folder):
+def test_the_policy_applies_to_the_tune_runs_of_a_program(folder):
     (folder / "script.py").write_text(TUNE_SCRIPT.replace('"."', repr(str(folder))))
 
     done = execute(folder, "script.py")

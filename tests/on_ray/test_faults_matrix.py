@@ -1,4 +1,4 @@
-"""Some cells of the fault matrix on a real Ray cluster. ``python -m tests.evidence faults`` runs all cells."""
+"""Tests some cells of the fault matrix on a real Ray cluster. ``python -m tests.evidence faults`` runs all cells."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ def inject(*faults, way="policy-scheduler"):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_killed_workers_and_nodes_lose_no_trial_and_do_not_affect_other_trials():
+def test_no_trial_is_lost_if_a_worker_or_node_is_killed_and_other_trials_are_not_affected():
     done = inject("worker-killed", "node-killed-no-failure-allowed")
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -33,7 +33,7 @@ def test_a_trial_killed_by_rays_memory_monitor_is_retried():
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_trial_that_loses_the_node_of_its_train_workers_is_requeued_with_max_failures_0():
+def test_a_trial_that_loses_the_node_of_its_train_workers_is_requeued_even_with_max_failures_0():
     done = inject("node-killed-no-failure-allowed", way="as_trainable")
 
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Train runs whose workers can never start fail with the missing resources. Other runs continue."""
+"""Train runs whose workers can never start fail with an error that lists the missing resources. Other runs continue."""
 
 import re
 import subprocess
@@ -20,17 +20,20 @@ from tune_policies import InfeasibleRequestError
 from tune_policies.trainers import with_deadlock_check
 from tune_policies.trainers.occupancy import remove_abandoned_groups
 
-# Older versions of Ray wrap every error that ends the controller.
+# Older versions of Ray wrap every error that ends the controller in a ControllerError.
 PASSED_ON = InfeasibleRequestError if hasattr(TrainController, "_run_controller_hook") else ControllerError
 SOON_S = 30 if PASSED_ON is InfeasibleRequestError else 60
-"""The deadline for a run that Ray would retry indefinitely. Older versions of Ray detect the failure 30 s later."""
+"""The deadline in seconds for the failure of a run that Ray alone would retry indefinitely.
+
+Older versions of Ray detect the failure 30 s later.
+"""
 
 
 RAY = {"num_cpus": 2}
 
 
 def trainer_for(tmp_path, loop, num_workers=1, **scaling):
-    """Return Ray's trainer without a framework. Its workers start within a second."""
+    """Return a trainer without a framework, because its workers start within a second."""
     return DataParallelTrainer(
         loop,
         scaling_config=ScalingConfig(num_workers=num_workers, **scaling),
@@ -119,7 +122,7 @@ def test_a_run_waits_for_actors_of_another_program(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_a_run_waits_for_the_workers_of_another_run_until_they_finish(tmp_path):
+def test_a_run_waits_until_the_workers_of_another_run_finish(tmp_path):
     def train_for_long():
         time.sleep(12)  # longer than the timeout for blocked runs
 

@@ -41,7 +41,7 @@ def test_a_run_fails_if_no_combination_of_new_nodes_is_sufficient(tmp_path):
 
 
 @pytest.mark.timeout(180)
-def test_a_run_waits_for_new_nodes_of_one_sufficient_type(tmp_path, cluster):
+def test_a_run_waits_for_new_nodes_of_a_sufficient_type(tmp_path, cluster):
     cluster.launches(gpu="hang")
     launched = Timer(10, cluster.launches, kwargs={"gpu": "start"})  # longer than the timeout for blocked runs
     launched.start()

@@ -79,7 +79,7 @@ def run_function(config):
 
 @pytest.fixture(scope="module")
 def trials(nvml, tmp_path_factory):
-    """One trial of each function, by name."""
+    """Run each function as a trial, and yield the trials keyed by function name, with the bystander process."""
     with subprocess.Popen(["sleep", "100"]) as bystander:
         config = {"what": tune.grid_search(list(FUNCTIONS)), "bystander": bystander.pid}
         trials = run(run_function, tmp_path_factory.mktemp("results"), config=config)
@@ -256,7 +256,7 @@ def train_loop(config):
 @pytest.mark.ray_border
 def test_train_workers_report_their_usage_and_save_it_in_the_folder_of_the_run(nvml, tmp_path):
     plan = GpuMemoryPolicy(gpu_memory="4GiB", num_workers=2, cpus=1).plan(CAPACITY)
-    # Ray's trainer without a framework, because the frameworks would not find a GPU here.
+    # Use Ray's trainer without a framework, because frameworks would not find the simulated GPU.
     run_config = ray.train.RunConfig(storage_path=str(tmp_path))
     trainer = build_trainer(DataParallelTrainer, train_loop, plan, {}, LimitOptions(), {"run_config": run_config})
 

@@ -39,7 +39,9 @@ def vendor(request, tmp_path_factory):
     packages = tmp_path_factory.mktemp("packages")
     for name, source in PACKAGES[request.param].items():
         if Version(ray.__version__) < Version("2.60"):
-            pytest.skip("needs Ray 2.60: older versions use AMD's C library and another variable for Intel")
+            pytest.skip(
+                "requires Ray 2.60 or later: earlier versions use AMD's C library and a different variable for Intel"
+            )
         (packages / name).write_text(source)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(packages), prepend=os.pathsep)
@@ -49,7 +51,7 @@ def vendor(request, tmp_path_factory):
 
 @pytest.mark.rest
 @pytest.mark.parametrize("vendor", ["AMD GPU", *SLOW], indirect=True, scope="module")
-def test_concurrent_trials_see_disjoint_gpus_that_cover_the_node(vendor, tmp_path):
+def test_concurrent_trials_share_no_gpu_and_use_all_gpus_of_the_node(vendor, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ProbeWarning)
         plan = AcceleratorPolicy(resource="GPU", amount=2).plan(probe_cluster())
@@ -60,5 +62,5 @@ def test_concurrent_trials_see_disjoint_gpus_that_cover_the_node(vendor, tmp_pat
     assert all_devices(seen) == ["0", "1", "2", "3"]
 
 
-def test_rays_visibility_variable_for_gpus_is_among_those_that_hide_gpus():
+def test_gpu_visibility_variables_include_the_variable_that_ray_uses():
     assert get_accelerator_manager_for_resource("GPU").get_visible_accelerator_ids_env_var() in GPU_VISIBILITY_VARIABLES

@@ -1,4 +1,4 @@
-"""Runs the unchanged examples of libraries that call Tune, and of Ray Serve next to Tune, under a policy.
+"""Runs unchanged examples under a policy. In the examples, a library calls Tune, or Ray Serve runs next to Tune.
 
 `make test-libraries` creates an environment for each library and runs its test there.
 """
@@ -26,7 +26,7 @@ LIBRARIES = {  # the required module, and the number of trials in the example
 
 @pytest.fixture
 def environment(isolated_environment, tmp_path):
-    # Ultralytics saves its runs elsewhere if it sees pytest.
+    # Ultralytics saves its runs in a different folder if it detects pytest.
     without_pytest = {name: value for name, value in isolated_environment.items() if not name.startswith("PYTEST_")}
     offline = {"HF_HUB_OFFLINE": "1", "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
     return {**without_pytest, **offline, "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
@@ -59,7 +59,7 @@ def trials_in(folder):
 def test_trials_of_a_library_get_the_slots_of_the_policy(name, tmp_path, environment):
     module, num_trials = LIBRARIES[name]
     if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} is not installed: make test-libraries LIBRARY={name}")
+        pytest.skip(f"{module} is not installed. Run make test-libraries LIBRARY={name}")
 
     output = run_library(name, tmp_path, environment)
 

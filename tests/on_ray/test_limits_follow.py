@@ -78,7 +78,7 @@ class WidenOnce(FIFOScheduler):
         return TrialScheduler.PAUSE
 
 
-def test_a_paused_trial_with_an_infeasible_new_config_fails_without_affecting_others(nvml, tmp_path, monkeypatch):
+def test_a_paused_trial_with_an_infeasible_new_config_fails_without_affecting_other_trials(nvml, tmp_path, monkeypatch):
     monkeypatch.setenv(
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1"
     )  # Tune's loggers do not close the files of paused trials

@@ -1,4 +1,4 @@
-"""Measures the memory of trials and makes plans from it, with simulated GPUs and stand-ins for CuPy and NVML.
+"""Measures the memory of trials and plans with the measurements, using simulated GPUs and stand-ins for CuPy and NVML.
 
 The stand-ins (tests/stand_ins.py) simulate allocations and their counters. The tests in tests/on_gpu use real
 frameworks and a real driver.
@@ -54,7 +54,7 @@ CAPACITY = ClusterCapacity.of(NODE)
 
 
 def use(config):
-    if config.get("how") == "is silent":  # A slow import: other threads see a partly imported module.
+    if config.get("how") == "is silent":  # During this slow import, other threads see an incomplete module.
         sys.modules["cupy"] = ModuleType("cupy")
         time.sleep(0.5)
         del sys.modules["cupy"]
@@ -143,7 +143,7 @@ def test_host_memory_of_child_processes_is_included_and_shared_memory_is_counted
 
     shared, own = (int(each) / HOST_BYTES for each in output.split())
     assert shared < 0.2
-    assert 0.3 < own < 0.7  # minus library pages that other processes share
+    assert 0.3 < own < 0.7  # 0.5, minus library pages that other processes share
 
 
 def test_a_progress_line_is_printed_for_each_config(measured, on_stderr):
@@ -155,7 +155,7 @@ def test_a_progress_line_is_printed_for_each_config(measured, on_stderr):
 
 
 def test_the_end_of_each_measurement_is_recorded_and_the_error_names_a_failed_config(measured):
-    """A trial that runs out of memory needs at least the whole device."""
+    """The measurement of a trial that runs out of memory is the total memory of its device."""
     error, by_config = measured
     found = {key: (each.num_steps, each.ended_by, each.total_bytes) for key, each in by_config.items()}
 
@@ -187,9 +187,9 @@ def test_each_trial_gets_the_gpu_fraction_that_its_config_needs(measured, tmp_pa
             raise_on_failed_trial=False,
         ).trials
 
-    # 2.85 GiB, 3.85 GiB and the interpolated 3.35 GiB, plus a headroom of 10 %, on a device with 16 GiB.
+    # The trials need 2.85 GiB, 3.85 GiB and an interpolated 3.35 GiB, plus a headroom of 10 %, of a 16 GiB device.
     assert [trial.last_result.get("gpu") for trial in trials] == [0.2, 0.3333, 0.25, None]
-    # About 51.85 GiB: the fit to the measurements is not exact.
+    # The expected value is 51.85 GiB, but the fit to the measurements is not exact.
     message = r"one trial needs 51\.[89] GiB of GPU memory with the config \{'batch': 400\}"
     assert re.search(message, Path(trials[3].error_file).read_text())
 

@@ -49,7 +49,7 @@ def measured(capacity, *workloads, **fields):
 
 @pytest.fixture(scope="module")
 def steps(capacity):
-    """The run sets after each step of a measurement with two rounds and steps of 300 µs."""
+    """Return the run sets that a measurement with two rounds yields. Its workload takes 300 µs per step."""
     return list(measure_steps(capacity, "spin", devices=("cpu", "gpu", "TPU"), num_rounds=2))
 
 
@@ -77,7 +77,7 @@ def test_the_run_set_is_updated_after_each_round(steps):
     assert [(len(each.runs), each.is_complete) for each in steps] == [(0, False), (3, False), (6, False), (6, True)]
 
 
-def test_the_epoch_and_the_steps_of_a_process_are_timed_and_its_facts_are_recorded(steps):
+def test_a_run_records_the_times_losses_and_peak_memory_of_its_process(steps):
     """The time of the first epoch includes the start of the process. Warm-up steps are marked."""
     run = steps[-1].runs[0]
     compute, transfers = (run.times_s(phase) for phase in (Phase.COMPUTE, Phase.TRANSFERS))
@@ -170,7 +170,7 @@ def test_a_failed_workload_is_recorded_once_and_a_crashed_process_is_retried_in_
 
 
 @pytest.mark.rest
-def test_a_long_epoch_is_cut_short_and_its_steps_are_timed(capacity):
+def test_a_long_first_epoch_is_cut_short_and_steps_are_timed(capacity):
     run_set = measured(
         capacity, "has_long_epochs", devices=("cpu",), has_control=False, num_blocks=1, process_timeout_s=8
     )
@@ -182,7 +182,7 @@ def test_a_long_epoch_is_cut_short_and_its_steps_are_timed(capacity):
 
 
 @pytest.mark.slow
-def test_the_time_of_the_first_epoch_is_kept_if_no_further_step_fits(capacity):
+def test_the_time_of_the_first_epoch_is_recorded_if_the_time_limit_allows_no_further_step(capacity):
     run_set = measured(capacity, "has_one_long_step", devices=("cpu",), has_control=False, process_timeout_s=8)
 
     (run,) = run_set.runs

@@ -1,4 +1,4 @@
-"""A project may have its own packages ``trainers`` and ``benchmarks``, locally and on Ray's workers."""
+"""A user's project can contain packages named ``trainers`` and ``benchmarks``, in the driver and on Ray's workers."""
 
 import os
 import subprocess
@@ -49,7 +49,7 @@ def project(tmp_path):
 
 
 def run(project, *arguments):
-    # Put the user's project first on sys.path, as Python does for a script in that folder, and this project after it.
+    # Put the user's project first on sys.path, as Python does for a script in that folder, and tune-policies second.
     environment = {**os.environ, "PYTHONPATH": f"{project}{os.pathsep}{INSTALLED}"}
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(
@@ -58,7 +58,7 @@ def run(project, *arguments):
 
 
 def test_a_users_package_named_trainers_works_in_the_driver_and_in_trials(project, tmp_path):
-    """Ray ships this project to its workers."""
+    """Ray ships the source code of tune-policies to its workers."""
     (project / "tune_it.py").write_text(SCRIPT.replace("RUNTIME_ENV", SHIPPED))
 
     done = run(project, "tune_it.py", tmp_path / "results")
@@ -100,7 +100,7 @@ if __name__ == "__main__":
 """
 
 
-def test_trainers_and_tune_policies_trainers_are_the_same_module_in_driver_and_workers(tmp_path):
+def test_trainers_and_tune_policies_trainers_are_the_same_module_in_the_driver_and_in_workers(tmp_path):
     (tmp_path / "one_copy.py").write_text(ONE_COPY)
 
     done = run(tmp_path, "one_copy.py")

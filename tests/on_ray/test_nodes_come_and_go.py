@@ -24,7 +24,7 @@ INTERVAL_S = 0.5
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A head node without CPUs, which detects dead nodes faster than after the default of 14 s."""
+    """Start a head node without CPUs that detects dead nodes earlier than after Ray's default of 14 s."""
     health = {
         "health_check_initial_delay_ms": 1000,
         "health_check_period_ms": 500,
@@ -42,7 +42,7 @@ def cluster():
 
 @pytest.fixture
 def add_node(cluster):
-    """Add nodes for one test."""
+    """Return a function that adds a node until the end of the test."""
     added = []
 
     def add(**resources):
@@ -124,7 +124,7 @@ def test_running_trials_keep_their_slots_when_a_node_of_another_type_is_added(tm
 
 
 class StartsSlowly(tune.Trainable):
-    """Finishes its set-up only after the plan has changed, and its step after the other trial has started."""
+    """Finishes its set-up after the plan has changed, and finishes its step after the other trial has started."""
 
     def setup(self, config):
         record(config, "starts")

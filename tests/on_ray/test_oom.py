@@ -1,4 +1,4 @@
-"""Real out-of-memory errors, as raised by Ray and as saved by Tune."""
+"""Classifies real out-of-memory errors that Ray raises and that Tune saves."""
 
 import time
 
@@ -28,7 +28,7 @@ def sleep(config=None):
 
 
 def classifications(function, folder):
-    """Classify the errors of ``function`` in a task and in a trial, and the text of the trial's error file."""
+    """Classify the error of ``function`` in a task, its error in a trial, and the text of the trial's error file."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - the class of the error differs
         ray.get(ray.remote(function).options(max_retries=0).remote(), timeout=60)
     run_config = tune.RunConfig(storage_path=folder, verbose=0)

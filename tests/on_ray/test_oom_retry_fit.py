@@ -29,7 +29,7 @@ def train(config):
     done = json.loads(Path(checkpoint.path, "done.json").read_text()) if checkpoint else 0
     for step in range(done + 1, 4):
         with Path(config["notes"]).open("a") as file:
-            file.write(f"{step} at {share:g}\n")  # Ray Train replaces print
+            file.write(f"{step} at {share:g}\n")  # not printed, because Ray Train replaces print
         if step == 2 and share < config["needs"]:
             raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         with tempfile.TemporaryDirectory() as folder:
@@ -39,7 +39,7 @@ def train(config):
 
 def fit(tmp_path, plan=PLAN, *, loop=train, **config):
     def build(plan):
-        # Ray's trainer instead of the builders, which would import torch and limit its GPU memory.
+        # Use Ray's trainer, because the builders of this package would import torch and limit its GPU memory.
         return DataParallelTrainer(
             loop,
             train_loop_config={"notes": str(tmp_path / "notes"), **config},
@@ -63,7 +63,7 @@ def test_a_train_run_that_ran_out_of_memory_resumes_with_a_larger_gpu_fraction(t
 
 
 def load_data(config):
-    note_kernel_kills()  # like the builders before they run the user's loop
+    note_kernel_kills()  # the builders do this before they run the user's loop
     if ray.get_runtime_context().get_assigned_resources()["memory"] < 700 * 2**20:
         be_killed(config["group"])
     with Path(config["notes"]).open("a") as file:
@@ -72,7 +72,7 @@ def load_data(config):
 
 @pytest.mark.slow
 @pytest.mark.ray_border
-def test_a_worker_that_the_kernel_oom_killed_is_retried_with_more_host_memory(tmp_path, memory_group):
+def test_a_worker_killed_by_the_kernel_oom_killer_is_retried_with_more_host_memory(tmp_path, memory_group):
     plan = GpuPolicy(gpus=0.25, cpus=1, memory="400MiB", num_workers=1).plan(nodes((4, 2)))
 
     fit(tmp_path, plan, loop=load_data, group=memory_group)
@@ -81,7 +81,7 @@ def test_a_worker_that_the_kernel_oom_killed_is_retried_with_more_host_memory(tm
 
 
 @pytest.mark.slow
-def test_a_run_that_exceeds_a_whole_gpu_fails_with_an_explanation(tmp_path):
+def test_a_run_that_exceeds_a_whole_gpu_fails_with_an_error_that_explains_the_limit(tmp_path):
     plan = GpuPolicy(gpus=0.5, cpus=1, num_workers=1).plan(nodes((4, 2)))
 
     with pytest.raises(InfeasibleRequestError, match="more than 1 GPU, but max_gpus is 1") as raised:

@@ -1,4 +1,4 @@
-"""Trials that run out of memory resume with more memory, without an effect on other trials and schedulers."""
+"""Trials that run out of memory resume with more memory, without affecting other trials or the inner scheduler."""
 
 import json
 import os
@@ -116,7 +116,7 @@ def test_trials_that_run_out_of_memory_resume_and_other_trials_do_not_restart(tm
 
 
 class Training(tune.Trainable):
-    """The same as ``train``, as a class whose process can be reused."""
+    """Does the same as ``train``, as a class whose process Tune can reuse."""
 
     def setup(self, config):
         self.done = 0
@@ -147,7 +147,7 @@ class Training(tune.Trainable):
 
 @pytest.mark.slow
 def test_a_trial_that_exploits_a_large_config_gets_its_gpu_fraction(tmp_path):
-    """Population-based training replaces the small config, which performs worse, by the large one with its state."""
+    """The trial with the small config scores worse, so PBT replaces its config and state by the large ones."""
     (tmp_path / "notes").mkdir()
     inner = PopulationBasedTraining(
         time_attr="training_iteration",
@@ -181,7 +181,7 @@ def test_a_trial_that_exploits_a_large_config_gets_its_gpu_fraction(tmp_path):
 @pytest.mark.rest
 @pytest.mark.ray_border
 def test_a_trial_that_runs_out_of_memory_in_a_reused_process_is_requeued(tmp_path):
-    """The reset fails before the trial runs, and Tune would end the run because of fail_fast."""
+    """Without the scheduler, Tune would end the run because of ``fail_fast`` when the reset fails."""
     trials = run(
         tmp_path,
         OomRetryScheduler(),
@@ -220,7 +220,7 @@ class Saving(tune.Trainable):
 
 @pytest.mark.slow
 def test_hyperband_accepts_a_requeued_trial_that_ran_out_of_memory_at_a_milestone(tmp_path):
-    """The first bracket has three trials and no milestone. The second stops the worst trial after three steps."""
+    """The first bracket has three trials and no milestone. The second one stops its worst trial after three steps."""
     inner = HyperBandScheduler(metric="loss", mode="min", max_t=9, reduction_factor=3)
     first = [{"num_steps": 1, "loss": 1}] * 3
     second = [
@@ -238,8 +238,8 @@ def test_hyperband_accepts_a_requeued_trial_that_ran_out_of_memory_at_a_mileston
 
 
 @pytest.mark.rest
-def test_a_config_similar_to_one_that_ran_out_of_memory_starts_with_more(tmp_path):
-    """This includes trials for which Tune had already requested resources."""
+def test_a_trial_whose_config_is_similar_to_one_that_ran_out_of_memory_starts_with_more_memory(tmp_path):
+    """This also applies to a trial for which Tune has already requested resources."""
     trials = run(
         tmp_path,
         OomRetryScheduler(),
@@ -267,7 +267,7 @@ ERRORS = {
 
 
 def fail(config):
-    """Raise the given errors, one per attempt, then finish."""
+    """Raise one of the given errors in each attempt. After the last error, the next attempt finishes."""
     folder = Path(config["folder"], tune.get_context().get_trial_id())
     with folder.open("a") as file:
         assigned = ray.get_runtime_context().get_assigned_resources()
@@ -287,18 +287,22 @@ FAILURES = {
     ),
     "out of memory adds no retry for other errors": (["gpu", "other", "other"], "ERROR", ["0.25", "0.5", "0.5"]),
     "a trial on a whole GPU is not requeued": (["gpu"] * 3, "ERROR", ["0.25", "0.5", "1"]),
-    "an error caused by a neighbor first repeats the fraction": (
+    "after an error caused by a neighbor, the first retries keep the GPU fraction": (
         ["neighbour"] * 3,
         "TERMINATED",
         ["0.25"] * 3 + ["0.5"],
     ),
-    "host memory is raised too": (["host", "gpu"], "TERMINATED", ["0.25, 0 MiB", "0.25, 4096 MiB", "0.5, 4096 MiB"]),
+    "the reserved host memory is increased too": (
+        ["host", "gpu"],
+        "TERMINATED",
+        ["0.25, 0 MiB", "0.25, 4096 MiB", "0.5, 4096 MiB"],
+    ),
 }
 
 
 @pytest.mark.slow
 def test_retries_after_out_of_memory_and_other_errors_are_counted_separately(tmp_path, caplog):
-    """Every trial has a different config, so that the scheduler cannot apply the history of one to another."""
+    """All configs differ, so that the scheduler does not apply the history of a trial to other trials."""
     trials = run(
         tmp_path,
         OomRetryScheduler(),
@@ -361,7 +365,7 @@ def run_twice(tmp_path):
 
 @pytest.mark.slow
 def test_a_restored_experiment_keeps_its_out_of_memory_history(tmp_path):
-    """This includes a run that gets new resources, and trials that had not started."""
+    """The history also applies to trials that had not started, and to trials with the resources of a new plan."""
     trials = sorted(run_twice(tmp_path), key=lambda trial: trial.trial_id)
 
     ran_out, alike, small = (Path(tmp_path, "notes", trial.trial_id).read_text().splitlines() for trial in trials)
@@ -374,7 +378,7 @@ def test_a_restored_experiment_keeps_its_out_of_memory_history(tmp_path):
 
 
 def load_data(config):
-    """Exceed the host memory of the first attempt, and report the reserved resources of the second."""
+    """Exceed the host memory in the first attempt, and report the reserved resources in the second attempt."""
     reserved = ray.get_runtime_context().get_assigned_resources()
     if reserved["memory"] < 700 * 2**20:
         if config["trial"] == "crash":
@@ -404,7 +408,7 @@ def test_a_trial_that_ran_out_of_host_memory_keeps_its_gpu_fraction_and_a_crashe
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_a_trial_that_the_kernel_oom_killed_is_requeued_with_more_host_memory(tmp_path, memory_group):
+def test_a_trial_killed_by_the_kernel_oom_killer_is_requeued_with_more_host_memory(tmp_path, memory_group):
     (trial,) = load_under_plan(tmp_path, memory_group)
 
     assert (trial.status, trial.last_result["reserved_mib"]) == ("TERMINATED", 800)

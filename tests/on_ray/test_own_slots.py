@@ -1,4 +1,4 @@
-"""A run divides each GPU by its own memory if the GPUs have different sizes."""
+"""If GPUs have different memory sizes, a run divides each GPU according to its memory."""
 
 from collections import Counter
 from pathlib import Path
@@ -13,7 +13,7 @@ from tune_policies import GpuMemoryPolicy, probe_cluster, run
 
 @pytest.fixture(scope="module", autouse=True)
 def large_and_small():
-    """Simulated GPUs of known types. The planner assumes 39.6 GiB for an A100 and 14.7 GiB for a T4."""
+    """Start a cluster with simulated GPUs. The planner assumes 39.6 GiB for an A100 and 14.7 GiB for a T4."""
     small_store = {"object_store_memory": 100 * 2**20}
     with cluster_of(
         {"num_cpus": 3, "num_gpus": 1, "resources": {"accelerator_type:A100": 1}, **small_store},
@@ -24,7 +24,7 @@ def large_and_small():
 
 
 def wait_for_all(config):
-    """Wait until the planned number of trials runs at once, or fail."""
+    """Wait until the planned number of trials runs concurrently, or fail."""
     share = ray.get_runtime_context().get_assigned_resources()["GPU"]
     folder = Path(config["folder"])
     (folder / tune.get_context().get_trial_id()).touch()
@@ -34,7 +34,7 @@ def wait_for_all(config):
 
 @pytest.mark.rest
 @pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
-def test_each_gpu_size_runs_as_many_trials_as_fit_its_memory(tmp_path):
+def test_each_gpu_runs_as_many_trials_as_fit_into_its_memory(tmp_path):
     policy = GpuMemoryPolicy(gpu_memory="11GiB", cpus=1)
     at_once = policy.plan(probe_cluster()).max_concurrent_trials
     running = tmp_path / "running"

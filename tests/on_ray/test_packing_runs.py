@@ -1,4 +1,4 @@
-"""The runs of the packing benchmark, here on CPUs. The benchmark itself needs a GPU."""
+"""Tests the runs of the packing benchmark on CPUs, although the benchmark itself requires a GPU."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def capacity():
 
 
 @pytest.mark.slow
-def test_a_run_counts_its_trials_and_all_have_the_same_loss(capacity):
+def test_a_run_counts_its_trials_and_all_trials_have_the_same_loss(capacity):
     plan = CappedPolicy(CpuPolicy(), 2).plan(capacity)
 
     sample = run_trials(Sharing(PackingMode.PACKED, Training("mlp", "mlp", 8, 20), 2, plan))
@@ -50,7 +50,7 @@ def test_a_trial_runs_a_workload_from_the_working_directory(capacity, tmp_path, 
 
 
 @pytest.mark.slow
-def test_a_run_without_active_mps_raises_an_error(capacity):
+def test_a_run_with_mps_raises_an_error_if_mps_is_not_active(capacity):
     plan = CpuPolicy().plan(capacity)
 
     with pytest.raises(FailedRunError, match="mps did not limit the trials"):

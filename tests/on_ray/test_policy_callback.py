@@ -1,4 +1,4 @@
-"""The usage that PolicyCallback records, for each way to start a run and next to Tune's reporters and loggers."""
+"""PolicyCallback records the usage of runs that start in different ways and use Tune's reporters and loggers."""
 
 import csv
 import json
@@ -42,7 +42,7 @@ def usage_of(tmp_path):
 
 
 def run(trainable, tmp_path, *callbacks, **kwargs):
-    """Run one experiment, which reuses processes by default."""
+    """Run one experiment that reuses processes by default."""
     return tune.run(
         trainable,
         callbacks=[*callbacks],
@@ -62,7 +62,7 @@ def sleep(config):
 
 
 def sleep_with_another(config):
-    """Wait until two trials have started. On a slow machine, the first would otherwise end before the second starts."""
+    """Wait until two trials have started, because a slow machine could finish one before it starts the other."""
     Path(config["started"], str(uuid4())).touch()
     wait_until(lambda: len(list(Path(config["started"]).iterdir())) >= 2)
     sleep(config)
@@ -116,8 +116,8 @@ def report_usage_record(config):
 
 
 @pytest.mark.rest
-def test_the_callback_works_with_every_logger_in_a_tuner(tmp_path, capfd, monkeypatch):
-    """Tune's default loggers (CSV, JSON and TensorBoard) and MLflow's accept the GPU memory usage in results."""
+def test_the_callback_works_with_tunes_default_loggers_and_mlflow(tmp_path, capfd, monkeypatch):
+    """Tune's default loggers (CSV, JSON and TensorBoard) and MLflow's logger accept the GPU memory usage in results."""
     mlflow = pytest.importorskip("mlflow")
     from ray.air.integrations.mlflow import MLflowLoggerCallback
 
@@ -308,12 +308,12 @@ def test_an_error_that_cannot_be_unpickled_is_classified_by_its_text(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", ["CpuPolicy", POLICY], ids=["a name", "a policy"])
-def test_a_plan_of_another_type_is_rejected(wrong):
+def test_an_argument_other_than_a_plan_is_rejected(wrong):
     with pytest.raises(InvalidResourcesError, match="plan must be the TrialPlan of a policy"):
         PolicyCallback(wrong)
 
 
 @pytest.mark.rest
-def test_a_run_without_a_policy_and_a_plan_raises_an_error(tmp_path):
+def test_a_run_without_a_policy_or_a_plan_raises_an_error(tmp_path):
     with pytest.raises(InvalidResourcesError, match="PolicyCallback has no plan"):
         run(fail_once, tmp_path, PolicyCallback())

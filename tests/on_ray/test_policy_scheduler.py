@@ -82,7 +82,7 @@ def meet(config):
     return {"visible": os.environ["CUDA_VISIBLE_DEVICES"]}
 
 
-def test_slots_of_all_types_run_at_once_and_set_up_their_processes(tmp_path):
+def test_trials_in_slots_of_all_types_run_concurrently_and_only_gpu_trials_see_gpus(tmp_path):
     policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=0.25), CpuPolicy(cpus=2))
 
     trials = run(tmp_path, PolicyScheduler(policy), meet, 10)
@@ -119,7 +119,7 @@ class Counting(tune.Trainable):
 
 
 def device_types(folder):
-    """Return the device type of each step, by trial."""
+    """Return the device types of the steps of each trial, keyed by trial ID."""
     found = {}
     for line in notes(folder):
         trial_id, _, kind, _ = line.split()
@@ -140,7 +140,7 @@ def test_processes_are_reused_only_for_the_same_slot_type(tmp_path):
 
     processes = {(kind, pid) for _, _, kind, pid in map(str.split, notes(tmp_path))}
     assert {kind for kind, _ in processes} == {"GPU", "CPU"}
-    # There can be fewer than 3 processes, because a process that ends a trial early runs the next one.
+    # There can be fewer than 3 processes, because a process that finishes a trial early also runs the next trial.
     assert len({pid for _, pid in processes}) == len(processes) <= 3
     assert all((result.metrics["slot"] == GPU_SLOT) == result.metrics["has_gpu"] for result in results)
 
@@ -176,7 +176,7 @@ class WaitForGpuTrial(Counting):
         pytest.param(True, "GPU", id="may_move=True"),
     ],
 )
-def test_a_paused_trial_keeps_its_device_type_unless_it_may_move(tmp_path, may_move, then):
+def test_a_paused_trial_keeps_its_device_type_unless_may_move_is_true(tmp_path, may_move, then):
     scheduler = PolicyScheduler(plan_of(1, 1), PausesAfterEachStep(), may_move=may_move)
 
     run(tmp_path, scheduler, WaitForGpuTrial, 2)
@@ -326,7 +326,7 @@ def fail_first_on_a_cpu(config):
 
 
 @pytest.mark.slow
-def test_restored_trials_keep_their_device_type_with_the_slots_of_the_new_plan(tmp_path):
+def test_restored_trials_keep_their_device_type_and_get_slots_of_the_new_plan(tmp_path):
     before, two_cpus = plan_of(1, 1), TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=1)
     after = before.model_copy(update={"slots": (before.slots[0], two_cpus)})
 

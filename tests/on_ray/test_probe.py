@@ -42,7 +42,7 @@ from tune_policies.ray_compat.connection import find_ray, last_error
 
 @pytest.fixture
 def no_ray_address_file(monkeypatch):
-    """Use a temporary folder without a cluster's address. Its path is short because Ray creates sockets there."""
+    """Make Ray use an empty temporary folder. The path is short because Ray creates sockets in this folder."""
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
         monkeypatch.setenv("RAY_TMPDIR", folder)
         yield
@@ -60,7 +60,7 @@ def test_probe_starts_and_stops_ray_if_no_cluster_is_running():
 
 @pytest.mark.rest
 def test_probe_uses_the_existing_connection_and_keeps_it(monkeypatch):
-    """It warns once if the memory of GPUs cannot be read. It raises an error for another address, or if Ray fails."""
+    """The probe warns once if GPU memory cannot be read. For another address, or if Ray fails, it raises an error."""
 
     def gone(*_):
         raise ray.exceptions.RaySystemError("connection lost")
@@ -118,7 +118,7 @@ def drain(node, reason="DRAIN_NODE_REASON_PREEMPTION"):
 # At first, the GCS still reports the drained node as schedulable, but rejects tasks on it.
 @pytest.mark.filterwarnings("ignore:CPU limits of unread nodes")
 @pytest.mark.ray_border
-def test_draining_nodes_are_separate_and_reserved_resources_count_as_in_use():
+def test_draining_nodes_are_listed_separately_and_reserved_resources_count_as_in_use():
     with cluster_of({"num_cpus": 2}, {"num_cpus": 3, "resources": {"old": 1}}, {"num_cpus": 4}) as cluster:
         ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
         # A draining node stays alive while its resources are in use.
@@ -142,7 +142,7 @@ def port_answers(port):
 
 
 def eventually(read, true):
-    """Read until the condition is true or the deadline is reached, because nodes report to the GCS with a delay."""
+    """Read until the condition is true or 20 s have passed, because nodes report to the GCS with a delay."""
     deadline = time.monotonic() + 20
     while not true(found := read()) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -161,7 +161,7 @@ def ray_client(monkeypatch):
     """Connect through Ray Client to a cluster with two CPUs."""
     # The Ray Client server imports all of Ray. On a busy machine, this takes longer than Ray's timeout of 30 s.
     monkeypatch.setenv("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "150")
-    # Ray forks the server process next to gRPC's threads. With gRPC's fork handlers, the process often crashes.
+    # Ray forks the server process while threads of gRPC run. With gRPC's fork handlers, the process often crashes.
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -251,7 +251,7 @@ def test_a_port_that_never_responds_raises_an_error_at_the_timeout(silent_port):
 
 @pytest.mark.ray_border
 def test_the_saved_address_of_a_dead_cluster_raises_an_error_immediately(closed_port, tmp_path, monkeypatch):
-    """`ray start` saves the address in a file, which Ray uses if no other address is given."""
+    """`ray start` saves the address in a file, and Ray uses this address if no other address is given."""
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text(f"127.0.0.1:{closed_port}")
@@ -263,7 +263,7 @@ def test_the_saved_address_of_a_dead_cluster_raises_an_error_immediately(closed_
 
 
 def test_an_error_while_ray_starts_is_raised_as_a_probe_error(monkeypatch):
-    """The error is simulated, because Ray would wait for half a minute."""
+    """The error is simulated, because Ray would raise it only after half a minute."""
 
     def time_out(**_):
         raise Exception("The current node timed out during startup")
@@ -334,7 +334,7 @@ HOSTILE = "a[bold]b[/red]\x1b[31m\n::add-mask::c\u202e"
 def test_modules_in_the_working_folder_are_not_imported_and_names_are_escaped(
     tmp_path, isolated_environment, hostile_cluster, command
 ):
-    """Ray would add the working folder, with its numpy.py, to the import path of the workers."""
+    """By default, Ray adds the working folder, with its numpy.py, to the import path of the workers."""
     for name in ("random", "json", "numpy", "pydantic", "pynvml"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / name)!r} + '-ran', 'w')\nraise ImportError\n")
     program = [sys.executable, "-P", "-m", "tune_policies", command, "--address", hostile_cluster.address]
@@ -359,9 +359,9 @@ def hostile_cluster():
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # the GPU is simulated
+@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # the memory of a simulated GPU cannot be read
 def test_a_cluster_is_found_by_its_address_and_by_the_environment(hostile_cluster, monkeypatch):
-    """After the probe, the program is disconnected."""
+    """The probe disconnects from the cluster at its end."""
     by_address = probe_cluster(hostile_cluster.address)
     monkeypatch.setenv("RAY_ADDRESS", hostile_cluster.address)
     by_environment = probe_cluster()

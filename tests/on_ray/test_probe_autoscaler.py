@@ -22,11 +22,11 @@ class OnGpu:
 
 
 def gpu_nodes_to_add(expected):
-    """Wait until the expected number of GPU nodes can be added. Return the last number and the number for all types."""
+    """Wait until the expected number of GPU nodes can be added, and return this number and the number for all types."""
     deadline = time.monotonic() + 30
     while True:
         capacity = probe_cluster()
-        # A node may briefly count as both starting and running. A type without addable nodes has no row.
+        # A node may briefly count as both starting and running. A type without addable nodes is not listed.
         found = {row.name: row.max_nodes_to_add for row in capacity.node_types}.get("gpu-node", 0)
         if found == expected or time.monotonic() > deadline:
             return found, capacity.max_nodes_to_add
@@ -71,7 +71,7 @@ def test_a_given_cluster_file_takes_precedence_over_the_autoscaler(tmp_path):
 
 
 @pytest.mark.rest
-@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # the GPU is simulated
+@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # the memory of a simulated GPU cannot be read
 def test_a_starting_node_counts_as_addable_and_a_running_node_does_not(autoscaled):
     autoscaled.launches(**{"gpu-node": "hang"})
     holders = [OnGpu.remote() for _ in range(2)]

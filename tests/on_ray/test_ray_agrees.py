@@ -1,4 +1,4 @@
-"""Ray schedules as many trials at once as the plan counts, and not one more.
+"""Ray schedules exactly as many concurrent trials as the plan contains.
 
 Each trial consists of the placement groups that Tune and Train would request, on real nodes with simulated GPUs.
 """
@@ -49,7 +49,7 @@ CLUSTERS = {
 }
 EVERY_TIME = "labels, types and licenses"
 
-# These policies plan as many trials as fit, so one more must wait.
+# These policies plan as many trials as fit, so an additional trial must wait.
 FILLING = {
     "labels, types and licenses": [
         SelectingPolicy(CpuPolicy(num_workers=2), label_selector={"zone": "!us"}),
@@ -67,7 +67,7 @@ FILLING = {
     ],
 }
 
-# These policies leave resources free, so only their planned trials must fit.
+# These policies leave resources free, so the test checks only that the planned trials fit.
 SPARING = {
     "many GPUs": [ReservingPolicy(CappedPolicy(GpuPolicy(), 5), gpus=4, cpus=4)],
 }
@@ -85,7 +85,7 @@ def cluster(request):
     with cluster_of(*CLUSTERS[request.param]) as started:
         ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ProbeWarning)  # simulated GPUs have no NVML
+            warnings.simplefilter("ignore", ProbeWarning)  # NVML does not list simulated GPUs
             capacity = probe_cluster()
         read = sorted((node.resources.cpus, node.resources.gpus) for node in capacity.nodes)
         assert read == sorted((node["num_cpus"], node["num_gpus"]) for node in CLUSTERS[request.param])
@@ -98,7 +98,7 @@ def cluster(request):
     indirect=["cluster"],
     scope="module",
 )
-def test_ray_schedules_all_planned_trials_at_once_and_no_further_trial(cluster, policy, fills):
+def test_ray_schedules_all_planned_trials_concurrently_and_no_further_trial(cluster, policy, fills):
     plan = policy.plan(cluster.capacity)
     strategies = ("PACK", "SPREAD") if plan.num_workers > 1 else ("PACK",)
 

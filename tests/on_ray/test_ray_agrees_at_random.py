@@ -1,4 +1,4 @@
-"""Some of the 300 random clusters of ``python -m tests.evidence ray-agreement``."""
+"""Checks some of the 300 random clusters of ``python -m tests.evidence ray-agreement``."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_ray_schedules_exactly_the_planned_trials_on_a_random_cluster(seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [208, 211])  # each Train worker of a trial needs its own node
-def test_ray_schedules_the_slots_of_all_types_of_a_mixed_plan_at_once(seed):
+def test_ray_schedules_the_slots_of_all_types_of_a_mixed_plan_concurrently(seed):
     with without_prestarted_workers():
         result = check_cluster(seed, num_policies=4, mixed=True)
 

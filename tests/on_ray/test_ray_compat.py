@@ -109,7 +109,7 @@ def test_living_actors_are_read_with_their_resources_node_and_owner():
 def test_dead_actors_are_found_in_errors_of_train_workers():
     holder = Holder.remote()
     actor_id = ray.get(holder.own_id.remote())
-    # ray.kill is asynchronous, so that a short call could still finish.
+    # ray.kill is asynchronous, so a short call could finish before the actor dies.
     call = holder.wait.remote()
     ray.kill(holder)
     with pytest.raises(RayActorError) as raised:
@@ -158,7 +158,7 @@ def test_placement_groups_are_read_with_their_creator_and_can_be_removed():
     ray.kill(owner)
 
 
-def test_the_cluster_state_contains_its_nodes_and_pending_demand():
+def test_the_cluster_state_contains_the_nodes_and_the_pending_demand():
     state = read_cluster_state(10)
     task = ray.remote(num_cpus=90)(lambda: None).remote()
 
@@ -174,7 +174,7 @@ def test_a_driver_on_the_cluster_is_not_a_ray_client():
     assert not is_through_client()
 
 
-def test_a_module_that_is_pickled_by_value_need_not_exist_on_the_worker(tmp_path, monkeypatch):
+def test_a_module_pickled_by_value_works_on_a_worker_that_cannot_import_it(tmp_path, monkeypatch):
     (tmp_path / "local_module.py").write_text("def answer():\n    return 42\n")
     monkeypatch.syspath_prepend(tmp_path)
     import local_module
@@ -235,7 +235,7 @@ def private_members_used(module, names):
     )
 
 
-def test_all_private_members_of_tunes_controller_that_are_used_are_checked_at_the_start():
+def test_the_check_at_the_start_covers_all_private_members_of_tunes_controller_that_are_used():
     """A run checks ``MEMBERS`` at its start, so this tuple must be complete."""
     names = {"controller", "self._controller", "state.controller", "unwrapped(tune_controller)"}
     found = {
@@ -248,8 +248,8 @@ def test_all_private_members_of_tunes_controller_that_are_used_are_checked_at_th
 
 
 @pytest.mark.parametrize("name", [*tune_controller.MEMBERS, "resumed", "search_alg", "get_trials", "checkpoint"])
-def test_tunes_controller_has_the_members_that_are_used(watched, name):
-    """Public members are checked too, because they are not documented either."""
+def test_tunes_controller_has_the_members_that_this_package_uses(watched, name):
+    """The test also checks public members, because Ray does not document them either."""
     assert hasattr(watched.controller, name)
 
 
@@ -330,7 +330,7 @@ def test_the_function_of_a_trainable_can_be_wrapped(tmp_path):
 
 
 class FailPendingTrials(FIFOScheduler):
-    """Before they start, fails the trials whose config sets ``fails``."""
+    """Fails each trial whose config sets ``fails``, before the trial starts."""
 
     def on_trial_add(self, tune_controller_, trial):
         super().on_trial_add(tune_controller_, trial)
@@ -345,7 +345,7 @@ class FailPendingTrials(FIFOScheduler):
         return super().choose_trial_to_run(tune_controller_)
 
 
-def test_a_pending_trial_can_fail_without_affecting_others(tmp_path):
+def test_a_pending_trial_can_fail_without_affecting_other_trials(tmp_path):
     trials = tune.run(
         report_once,
         config={"fails": tune.grid_search([True, False])},
@@ -381,7 +381,7 @@ def test_tunes_warning_about_unused_gpus_can_be_hidden_and_shown_again():
 
 
 def named(block):
-    """Return a change of ``tune.run`` that puts the name of the block into the config of its trials."""
+    """Return a function that adds the name of the block to the config that is passed to ``tune.run``."""
     return lambda arguments: {"config": {"block": block}}
 
 
@@ -433,7 +433,7 @@ def test_every_way_to_run_tune_uses_the_innermost_block(tmp_path):
 
 
 def test_tune_run_is_unchanged_in_other_threads_and_restored_after_an_error(tmp_path, monkeypatch):
-    # With its signal handler, Tune runs only in the main thread.
+    # With its signal handler enabled, Tune runs only in the main thread.
     monkeypatch.setenv("TUNE_DISABLE_SIGINT_HANDLER", "1")
     found = []
 

@@ -1,4 +1,4 @@
-"""plan_when_ready with a real autoscaler whose launches succeed, fail or hang.
+"""Tests plan_when_ready with a real autoscaler whose launches succeed, fail or hang.
 
 The tests share a cluster, and each test uses its own node type, so that their order does not matter.
 """
@@ -31,7 +31,7 @@ from tune_policies import (
 )
 from tune_policies.ray_compat.autoscaler import find_autoscaler
 
-# Simulated GPUs have no NVML.
+# NVML does not list simulated GPUs.
 pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
 
 
@@ -75,7 +75,7 @@ def timed(policy, **kwargs):
 
 
 def without_types():
-    """Probe without the autoscaler's node types, as on KubeRay."""
+    """Return the probed capacity without the autoscaler's node types, as on KubeRay."""
     return probe_cluster().model_copy(update={"node_types": None, "max_nodes_to_add": None})
 
 
@@ -101,7 +101,7 @@ def test_planning_waits_for_a_gpu_node_that_can_be_added():
     ],
     ids=["known node types", "unknown node types"],
 )
-def test_a_gpu_that_no_node_type_has_is_skipped_within_seconds(probe, why):
+def test_a_policy_for_a_gpu_that_no_node_type_has_is_skipped_within_seconds(probe, why):
     plan, seconds = timed(gpu_or_cpu("H200"), probe=probe)
 
     assert not plan.use_gpu
@@ -307,7 +307,7 @@ def test_planning_does_not_wait_without_an_autoscaler(caplog):
             plan_when_ready(FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=9)), timeout_s=60)
 
     assert [error.short_of for error in caught.value.tried] == ["GPU", "CPU"]
-    assert "plan_when_ready" not in str(caught.value)  # the error does not advise to call it again
+    assert "plan_when_ready" not in str(caught.value)  # the error does not advise calling plan_when_ready again
     assert plan.max_concurrent_trials == 2
     assert "and this cluster has no autoscaler" in plan.reasons[0]
     assert seconds < 5

@@ -20,7 +20,7 @@ def capacity():
     ) as started:
         ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ProbeWarning)  # simulated GPUs have no NVML
+            warnings.simplefilter("ignore", ProbeWarning)  # NVML does not list simulated GPUs
             yield probe_cluster()
 
 
@@ -38,7 +38,7 @@ class Worker:
     ],
     ids=str,
 )
-def test_exactly_the_planned_number_of_actors_runs_at_once(capacity, policy):
+def test_exactly_the_planned_number_of_actors_runs_concurrently(capacity, policy):
     plan = policy.plan(capacity)
     actor = ray.remote(Worker).options(**plan.remote_options())
 

@@ -98,7 +98,7 @@ def checkpoints(trainable):
 
 
 def resumed_after_manual_resources(trainable, folder):
-    """Tune saves manually set resources with each trial, and with trials that it has not created yet."""
+    """Run with manually set resources, which Tune saves, resume the run under a plan, and return its trials."""
     options = {
         "name": "experiment",
         "storage_path": str(folder),
@@ -138,11 +138,11 @@ def restored_by_the_tuner(trainable, folder):
         (Class, restored_by_the_tuner),
         pytest.param(function, resumed_after_manual_resources, marks=pytest.mark.slow),
     ],
-    ids=["class, Tuner", "function, tune.run after manual resources"],
+    ids=["class, Tuner", "function, tune.run after a run with manually set resources"],
 )
 @pytest.mark.ray_border
 def test_unfinished_trials_resume_with_the_resources_of_the_new_plan(tmp_path, trainable, resumed):
-    """They resume from their checkpoints, and the planned number runs at once."""
+    """The trials resume from their checkpoints, and the planned number of trials runs concurrently."""
     trials = {trial.config["fate"]: trial for trial in resumed(trainable, tmp_path)}
 
     found = {

@@ -1,4 +1,4 @@
-"""Tune's saved state is readable without this package, and resuming a run has no unwanted effects."""
+"""Tune can read its saved state without this package, and policies do not interfere with other features of Tune."""
 
 import functools
 import json
@@ -97,7 +97,7 @@ def test_the_saved_state_of_a_run_with_a_searcher_has_the_same_keys_as_without_a
 
 
 @pytest.mark.rest
-def test_applied_keeps_another_wrapper_of_tune_run(tmp_path, monkeypatch):
+def test_applied_keeps_an_existing_wrapper_of_tune_run(tmp_path, monkeypatch):
     calls = []
     original = tune.run
 

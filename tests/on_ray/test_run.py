@@ -1,4 +1,4 @@
-"""run, tuner and applied run Tune under a policy, which limits the number of concurrent trials."""
+"""run, tuner and applied run Tune under a policy that limits the number of concurrent trials."""
 
 import os
 import signal
@@ -49,7 +49,7 @@ def spans(config):
 
 
 def most_at_once(results):
-    """Return the largest number of trials that ran at once."""
+    """Return the maximum number of trials that ran concurrently."""
     changes = sorted([*((each["start"], 1) for each in results), *((each["end"], -1) for each in results)])
     return max(accumulate(change for _, change in changes))
 
@@ -106,7 +106,15 @@ class Trainer:
         (spans, {"policy": "CpuPolicy"}, "policy must be a policy"),
         (Trainer(), {"policy": CpuPolicy()}, r"Trainer is a trainer, .* pass as_trainable\(function\)"),
     ],
-    ids=["no policy", "only a scheduler", "resources twice", "two policies", "wrong limit", "text", "trainer"],
+    ids=[
+        "no policy",
+        "only a scheduler",
+        "resources set twice",
+        "two policies",
+        "invalid limit",
+        "a string",
+        "a trainer",
+    ],
 )
 def test_invalid_arguments_of_run_are_rejected(trainable, kwargs, message):
     with pytest.raises(InvalidResourcesError, match=message):
@@ -232,7 +240,7 @@ def test_applied_affects_tune_runs_of_a_library_only_in_the_block(tmp_path):
 
 
 @pytest.mark.rest
-def test_a_plan_of_the_run_and_the_innermost_block_take_precedence(tmp_path, capsys):
+def test_a_plan_passed_to_the_run_overrides_applied_and_an_inner_block_overrides_an_outer_block(tmp_path, capsys):
     """A run does not print a plan that the user passed."""
     plan = CpuPolicy(cpus=2).plan(ClusterCapacity.of(Resources(cpus=4)))
     options = {"storage_path": str(tmp_path), "verbose": 0}

@@ -1,4 +1,4 @@
-"""The metrics of a run that Ray's agent exports for Prometheus."""
+"""Ray's agent exports the metrics of a run for Prometheus."""
 
 import re
 import socket

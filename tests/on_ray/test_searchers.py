@@ -1,4 +1,4 @@
-"""With the same seed, trials and metrics under a plan equal those with manually set resources."""
+"""With the same seed, a plan and manually set resources give the same trials and metrics."""
 
 import json
 import random
@@ -16,8 +16,9 @@ from tune_policies import CpuPolicy, PolicyScheduler, probe_cluster
 
 SEED = 7
 GOAL = {"metric": "loss", "mode": "min"}
-# The suggestions of a searcher depend on the order of results, so trials run one at a time. This limit also counts
-# paused trials, so with schedulers that pause trials, each trial reserves all CPUs instead.
+# The suggestions of a searcher depend on the order of results, so trials run one at a time. The limit
+# max_concurrent_trials also counts paused trials, so tests of schedulers that pause trials reserve all CPUs for each
+# trial instead.
 ONE_AT_A_TIME = {"max_concurrent_trials": 1}
 
 
@@ -84,7 +85,7 @@ def run(trainable, folder, **kwargs):
 @pytest.mark.parametrize(
     "algorithm", [pytest.param(algorithm, marks=MARKS.get(algorithm, pytest.mark.slow)) for algorithm in ALGORITHMS]
 )
-def test_the_same_seed_gives_the_same_results_as_manually_set_resources(plan, tmp_path, algorithm):
+def test_with_the_same_seed_a_plan_gives_the_same_results_as_manually_set_resources(plan, tmp_path, algorithm):
     by_hand = run(train, tmp_path / "by_hand", resources_per_trial={"cpu": 2}, **ALGORITHMS[algorithm]())
 
     own = ALGORITHMS[algorithm]()
@@ -121,7 +122,7 @@ def results_seen_by_suggestions(tmp_path, **kwargs):
 
 @pytest.mark.slow
 def test_each_suggestion_uses_as_many_results_as_with_max_concurrent_trials(plan, tmp_path):
-    """Without ``max_concurrent_trials``, plain Tune requests each suggestion one result earlier."""
+    """Without ``max_concurrent_trials`` and without a policy, Tune requests each suggestion one result earlier."""
     limited = results_seen_by_suggestions(tmp_path, max_concurrent_trials=2, resources_per_trial={"cpu": 1})
 
     under_policy = results_seen_by_suggestions(tmp_path, scheduler=PolicyScheduler(CpuPolicy(cpus=1)))

@@ -15,7 +15,7 @@ def report_node(config):
 
 @pytest.fixture(scope="module")
 def nodes():
-    """The node IDs by zone. The head node has no zone."""
+    """Start a cluster, and return the node IDs keyed by zone. The zone of the head node is ``None``."""
     zones = ({}, {"labels": {"zone": "eu"}}, {"labels": {"zone": "us"}})
     with cluster_of(*({"num_cpus": 2, "object_store_memory": 100 * 2**20, **zone} for zone in zones)) as cluster:
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)

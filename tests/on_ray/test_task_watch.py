@@ -1,4 +1,4 @@
-"""A run warns if its trials wait for tasks without free CPUs, and explains how to reserve CPUs for them."""
+"""A run warns if its trials wait for tasks that find no free CPU, and explains how to reserve CPUs for them."""
 
 import logging
 import threading

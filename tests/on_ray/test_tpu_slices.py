@@ -25,7 +25,10 @@ only_where_train_reserves_slices = pytest.mark.skipif(IS_OLDER, reason="this Ray
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two slices of two hosts. Ray derives labels and resources from the environment variables of Google's machines."""
+    """Start two TPU slices of two hosts each.
+
+    Ray derives their labels and resources from environment variables that Google sets on its machines.
+    """
     with cluster_of() as started, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TPU_ACCELERATOR_TYPE", "v4-16")
         patch.setenv("TPU_TOPOLOGY", "2x2x2")
@@ -58,7 +61,7 @@ def on_worker(config):
 @only_where_train_reserves_slices
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_each_planned_trial_runs_on_its_own_tpu_slice_and_no_slice_remains(cluster, tmp_path):
+def test_each_planned_trial_runs_on_its_own_tpu_slice_and_no_slice_remains_free(cluster, tmp_path):
     plan = POLICY.plan(probe_cluster())
     running, stored = tmp_path / "running", str(tmp_path / "results")
     running.mkdir()
@@ -100,7 +103,7 @@ def test_the_planner_counts_as_many_tpu_slices_as_ray(cluster):
 @pytest.mark.rest
 @only_where_train_reserves_slices
 @pytest.mark.parametrize("num_workers", [2, 4])
-def test_the_scaling_config_of_a_tpu_plan_has_its_topology_and_workers(cluster, num_workers):
+def test_the_scaling_config_of_a_tpu_plan_has_the_planned_topology_and_workers(cluster, num_workers):
     plan = POLICY.model_copy(update={"num_workers": num_workers}).plan(probe_cluster())
 
     config = plan.scaling_config()
@@ -110,7 +113,7 @@ def test_the_scaling_config_of_a_tpu_plan_has_its_topology_and_workers(cluster, 
 
 
 @pytest.mark.skipif(not IS_OLDER, reason="this Ray version can reserve whole slices")
-def test_a_ray_version_without_tpu_slices_is_rejected_with_the_required_version():
+def test_the_error_for_a_ray_version_without_tpu_slices_names_the_required_version():
     plan = POLICY.plan(ClusterCapacity.of(*slice_hosts("a")))
 
     with pytest.raises(InvalidResourcesError, match=r"needs ScalingConfig\(topology=…\), but Ray Train in Ray 2"):

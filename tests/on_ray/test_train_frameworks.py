@@ -1,6 +1,7 @@
-"""Train workers of each framework use the planned threads and devices and train together.
+"""Train workers of each framework train together with the planned threads and devices.
 
-Each test looks up its trainer itself, because this imports the framework, and importing TensorFlow takes seconds.
+The tests access builders of trainers only when they run, because the access imports the framework, and importing
+TensorFlow takes seconds.
 """
 
 import json
@@ -18,7 +19,7 @@ from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, InvalidResourcesEr
 pytestmark = pytest.mark.rest
 
 THREADS = os.cpu_count() + 1
-"""More threads than any library uses by default."""
+"""A number of threads that no library uses by default."""
 
 PLAN = CpuPolicy(cpus=THREADS, num_workers=2).plan(nodes((2 * THREADS, 2)))
 GPU_PLAN = GpuPolicy(cpus=1, num_workers=2).plan(nodes((2 * THREADS, 2)))
@@ -202,7 +203,7 @@ def without_tf_keras(monkeypatch):
     monkeypatch.setattr("tune_policies.trainers.builders.find_spec", lambda _: None)
 
 
-def test_elastic_tensorflow_workers_need_tf_keras_from_the_start(monkeypatch):
+def test_elastic_tensorflow_workers_require_tf_keras_when_the_trainer_is_built(monkeypatch):
     plan = CappedPolicy(CpuPolicy(num_workers=(1, 9)), 1).plan(nodes((8, 0)))
 
     trainer = trainers.build_tensorflow_trainer(lambda: None, plan=plan)
@@ -219,7 +220,7 @@ def test_an_unknown_keras_version_is_rejected():
 
 
 @pytest.mark.parametrize(("keras_version", "legacy"), [(2, "1"), (3, "0")])
-def test_an_explicit_keras_version_needs_no_tf_keras(monkeypatch, keras_version, legacy):
+def test_an_explicit_keras_version_does_not_require_tf_keras(monkeypatch, keras_version, legacy):
     without_tf_keras(monkeypatch)
 
     trainer = trainers.build_tensorflow_trainer(lambda: None, plan=PLAN, keras_version=keras_version)

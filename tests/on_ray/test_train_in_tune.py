@@ -11,7 +11,7 @@ from tune_policies import CpuPolicy, PolicyScheduler
 RAY = {"num_cpus": 2}
 
 
-@pytest.mark.slow  # the tutorial tests the same with as_trainable
+@pytest.mark.slow  # the test of the tutorial covers this with as_trainable
 @pytest.mark.timeout(180)  # if each trial driver reserved a CPU, the runs would wait indefinitely
 def test_two_train_runs_on_two_cpus_finish(tmp_path):
     pytest.importorskip("torch")

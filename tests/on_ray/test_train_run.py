@@ -59,7 +59,7 @@ def trainer_with(callback, loop, tmp_path):
 
 @pytest.fixture(scope="module")
 def error_of_worker(own_ray, tmp_path_factory):
-    """The error of a training loop. Its text contains the worker's initial checkpoint."""
+    """Return the error of a training loop. Its text contains the worker's initial checkpoint."""
 
     def loop():
         raise ValueError(f"began with {ray.train.get_checkpoint().path}")
@@ -115,7 +115,7 @@ def test_the_run_config_of_a_trainer_can_be_replaced(trainer, tmp_path):
     assert (train_run.is_named(other), train_run.is_named(trainer.run_config)) == (True, False)
 
 
-def test_the_default_resources_of_a_worker_are_rays():
+def test_a_train_worker_has_rays_default_resources():
     assert train_run.worker_amounts(ScalingConfig(num_workers=1)) == {"CPU": 1}
     assert train_run.worker_amounts(ScalingConfig(num_workers=1, use_gpu=True)) == {"GPU": 1}
 
@@ -125,7 +125,7 @@ START = train_run.TrialStart.of("trial", "program", {"lr": 0.1})
 
 @pytest.fixture
 def earlier_run(tmp_path):
-    """Create the folder of an earlier Train run with reports of the given indices."""
+    """Return a function that creates the folder of an earlier Train run with the given report indices."""
     run_config = train_run.RunConfig(name="again", storage_path=str(tmp_path))
 
     def write(*numbers, began=None, lost=()):
@@ -157,15 +157,15 @@ def test_starting_a_run_removes_the_reports_of_an_earlier_run(tmp_path, earlier_
     assert missing_reports(run_config) == []
 
 
-def test_reports_of_an_earlier_run_after_a_checkpoint_are_found(tmp_path, earlier_run):
-    run_config = earlier_run(2, 0, 1, 4)  # Train may sort reports by a score; report 3 had no checkpoint
+def test_reports_that_follow_a_checkpoint_of_an_earlier_run_are_found(tmp_path, earlier_run):
+    run_config = earlier_run(2, 0, 1, 4)  # Train may sort reports by a score, and report 3 had no checkpoint
 
     assert missing_reports(run_config) == [0, 1, 2]
     assert missing_reports(run_config, str(tmp_path / "again" / "checkpoint_1")) == [2]
     assert missing_reports(run_config, str(tmp_path / "again" / "checkpoint_2")) == []
 
 
-def test_reports_after_a_missing_checkpoint_or_of_a_run_with_another_initial_checkpoint_are_ignored(
+def test_reports_after_a_missing_checkpoint_and_runs_with_a_different_initial_checkpoint_are_ignored(
     tmp_path, earlier_run
 ):
     others = str(tmp_path / "other" / "checkpoint_0")
@@ -183,8 +183,8 @@ class Plain:
     ("start", "taken"),
     [
         pytest.param(START._replace(program="restoring", config="drawn again"), [0], id="the restored trial"),
-        pytest.param(START._replace(config="exploited"), [], id="another config in the same program"),
-        pytest.param(START._replace(trial_id="new", program="other"), [], id="a new trial of the same name"),
+        pytest.param(START._replace(config="exploited"), [], id="a different config in the same program"),
+        pytest.param(START._replace(trial_id="new", program="other"), [], id="a new trial with the same name"),
     ],
 )
 def test_only_reports_of_the_same_trial_are_used(earlier_run, start, taken):
@@ -222,11 +222,11 @@ def test_an_unreadable_snapshot_of_reports_is_ignored(tmp_path, earlier_run, tex
         (train_run.WorkerCallback, "after_init_train_context"),
     ],
 )
-def test_trains_callbacks_have_the_overridden_methods(base, name):
+def test_ray_train_callbacks_define_the_overridden_methods(base, name):
     assert callable(getattr(base, name))
 
 
-def test_trains_controller_has_the_expected_name_and_an_abort_method():
+def test_ray_trains_controller_has_the_expected_name_and_an_abort_method():
     from ray.train.v2._internal.execution.controller import TrainController
 
     assert TrainController.__name__ == train_run.CONTROLLER_CLASS

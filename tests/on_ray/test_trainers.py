@@ -1,4 +1,4 @@
-"""Ray's trainers under a plan."""
+"""Tests Ray's trainers with the workers, resources and backends of a plan."""
 
 import json
 import os
@@ -23,7 +23,7 @@ CPU_PLAN = CpuPolicy(cpus=1, num_workers=2).plan(nodes((4, 2)))
 SHARED_GPU_PLAN = GpuPolicy(gpus=0.5, cpus=1, num_workers=2).plan(nodes((4, 2)))
 WHOLE_GPU_PLAN = GpuPolicy(cpus=1, num_workers=2).plan(nodes((4, 2)))
 
-# The builders are listed by name, because looking one up imports its framework, and importing TensorFlow takes seconds.
+# Builders are listed by name, because access to a builder imports its framework. Importing TensorFlow takes seconds.
 OF_TORCH, *OF_OTHERS = [
     f"build_{framework}_trainer" for framework in ("torch", "jax", "lightgbm", "tensorflow", "xgboost")
 ]
@@ -88,8 +88,8 @@ def test_workers_with_whole_gpus_use_rays_default_backend():
 
 
 @pytest.mark.rest
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_an_unenforced_limit_of_a_worker_fails_the_run(tmp_path):
+@pytest.mark.skipif(torch.cuda.is_available(), reason="requires a machine without a GPU")
+def test_a_run_fails_if_the_limit_of_a_worker_cannot_be_enforced(tmp_path):
     """The limit cannot be enforced because the GPU is simulated."""
     plan = GpuPolicy(gpus=0.5, cpus=1, num_workers=1).plan(nodes((4, 2)))
 
@@ -101,7 +101,7 @@ def test_an_unenforced_limit_of_a_worker_fails_the_run(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.ray_border
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="requires a machine without a GPU")
 @pytest.mark.parametrize("gpus", [0.5, 1])
 def test_a_training_loop_runs_with_simulated_gpus_on_cpus(tmp_path, gpus):
     def loop():
@@ -123,7 +123,7 @@ def test_a_training_loop_runs_with_simulated_gpus_on_cpus(tmp_path, gpus):
 
 
 @pytest.mark.parametrize("build", [OF_TORCH, *further(*OF_OTHERS)], indirect=True)
-def test_a_plan_without_workers_or_a_scaling_config_is_rejected(build):
+def test_a_plan_without_workers_and_a_users_scaling_config_are_rejected(build):
     with pytest.raises(InvalidResourcesError, match="num_workers=1 or more"):
         build(lambda: None, plan=CpuPolicy().plan(nodes((4, 2))))
     with pytest.raises(InvalidResourcesError, match="scaling_config cannot be passed, because the plan sets it"):

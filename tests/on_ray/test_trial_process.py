@@ -1,4 +1,4 @@
-"""Tune trials under a policy: reserved resources, visible devices, and the unchanged trainable of the user."""
+"""Tune trials under a policy have the reserved resources and visible devices, and run the unchanged trainable."""
 
 import os
 import time
@@ -109,7 +109,7 @@ def report_and_change_the_environment(config):
     tune.report(seen | {"pid": os.getpid()})
 
 
-def test_a_reused_process_resets_environment_variables_that_the_last_trial_changed(tmp_path):
+def test_a_reused_process_resets_environment_variables_that_the_previous_trial_changed(tmp_path):
     trials = run(
         report_and_change_the_environment,
         GpuPolicy(cpus=1),
@@ -215,7 +215,9 @@ ON_GPUS = GpuPolicy(gpus=0.5)
         ),
     ],
 )
-def test_a_trial_that_cannot_use_its_gpu_falls_back_to_cpus_and_is_counted(tmp_path, capsys, policy, slot, trainable):
+def test_a_trial_that_cannot_use_its_gpu_falls_back_to_cpus_and_the_fallback_is_counted(
+    tmp_path, capsys, policy, slot, trainable
+):
     wait_until(lambda: not any(node.in_use.ticks for node in probe_cluster().nodes))  # until an earlier run has ended
     options = {"scheduler": PolicyScheduler(policy, falls_back=True), "callbacks": [PolicyCallback()]}
 
@@ -229,7 +231,7 @@ def test_a_trial_that_cannot_use_its_gpu_falls_back_to_cpus_and_is_counted(tmp_p
 
 
 @pytest.mark.parametrize("policy", [GpuPolicy(), GpuPolicy().plan(ClusterCapacity.of(Resources(cpus=1, gpus=1)))])
-def test_falls_back_needs_a_policy_with_an_alternative(policy):
+def test_falls_back_requires_a_policy_with_an_alternative(policy):
     with pytest.raises(
         InvalidResourcesError, match=r"requires a policy with a second choice, .*GpuPolicy\(\) \| CpuPolicy"
     ):
@@ -237,7 +239,7 @@ def test_falls_back_needs_a_policy_with_an_alternative(policy):
 
 
 @pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.slow)])
-def test_an_unenforced_memory_limit_of_a_framework_fails_the_trial(tmp_path, framework):
+def test_a_trial_fails_if_the_memory_limit_of_a_framework_cannot_be_enforced(tmp_path, framework):
     """The limit cannot be enforced because the GPU is simulated."""
 
     def train(config):
@@ -301,7 +303,7 @@ class Child:
 
 
 class WithChildren(tune.Trainable):
-    """Reserves one bundle for itself and two for its child actors, which it places by bundle index."""
+    """Reserves one bundle for itself and two bundles for child actors that it places by bundle index."""
 
     @classmethod
     def default_resource_request(cls, config):
@@ -349,7 +351,7 @@ def test_a_requeued_trial_keeps_its_placement_group_bundles_and_reserves_more_me
 
 
 @pytest.mark.rest
-def test_the_policy_replaces_a_single_bundle_of_a_trainable_and_prints_this_once(tmp_path, capsys):
+def test_the_policy_replaces_a_single_bundle_of_a_trainable_and_prints_a_message_once(tmp_path, capsys):
     trainable = tune.with_resources(report, {"cpu": 3})
 
     trials = run(trainable, CpuPolicy(cpus=1), tmp_path, num_samples=2)

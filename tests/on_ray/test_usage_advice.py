@@ -1,4 +1,4 @@
-"""If you follow the advice of a finished run, more trials run at once within their resources."""
+"""If a run follows the advice of an earlier run, more trials run concurrently within their resources."""
 
 import re
 import time
@@ -30,7 +30,7 @@ def usage_of(policy, folder, name):
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_a_run_with_the_advised_policy_runs_more_trials_at_once_within_its_limits(tmp_path):
+def test_a_run_with_the_advised_policy_runs_more_concurrent_trials_within_its_limits(tmp_path):
     _, first = usage_of(CpuPolicy(cpus=2), tmp_path, "first")
     cpus, memory = re.match(
         r'CpuPolicy\(cpus=(\d+), memory="(\d+)MiB"\) would run up to 4 trials at once', first.slots[0].advice

@@ -78,7 +78,7 @@ EXPERIMENTS = {
 
 @pytest.mark.rest
 def test_each_experiment_of_a_list_gets_the_resources_of_the_policy(tmp_path):
-    """A trainable keeps its attributes and parameters, and a class with several bundles keeps its request."""
+    """A trainable keeps its attributes and parameters, and a class with several bundles keeps its resource request."""
     experiments = [
         tune.Experiment(name, run=build(), config={"name": name, "cpus": 3}, storage_path=str(tmp_path))
         for name, build in EXPERIMENTS.items()
@@ -95,7 +95,7 @@ def test_each_experiment_of_a_list_gets_the_resources_of_the_policy(tmp_path):
 
 
 @pytest.mark.rest
-def test_run_uses_the_resources_of_the_policy_for_a_registered_name(tmp_path):
+def test_run_applies_the_policy_to_a_trainable_passed_by_its_registered_name(tmp_path):
     tune.register_trainable("user_trainable", report)
 
     (trial,) = run("user_trainable", POLICY, storage_path=str(tmp_path), verbose=0).trials

@@ -1,4 +1,7 @@
-"""``with_limits`` limits tasks and actors like trials. CuPy and NVML are stand-ins (tests/stand_ins.py)."""
+"""``with_limits`` limits tasks and actors in the same way as trials.
+
+CuPy and NVML are stand-ins (tests/stand_ins.py).
+"""
 
 import os
 from contextlib import suppress
@@ -142,7 +145,7 @@ def test_a_reused_process_gets_a_new_limit_at_each_call(nvml):
 
 @pytest.mark.rest
 def test_a_multithreaded_actor_uses_the_planned_number_of_threads_and_no_gpu(nvml):
-    import torch  # loads OpenMP with the class, before the set-up of the process
+    import torch  # loads OpenMP together with the class, before the process is set up
 
     class Threads:
         def counts(self):
