@@ -8,8 +8,8 @@ Student's t interval of the mean logarithm of these ratios, so swapping the conf
 A configuration is faster if the 95 % interval lies outside the band that counts as the same, and the 99.5 % interval
 excludes equality. With these rules, at most about one in 100 comparisons of equal configurations reports a
 difference. Because a few rounds may agree by chance, the ratio must also differ from 1 by more than the scatter of the
-blocks within processes can explain at 99.5 % confidence. Configurations are the same if the interval lies within the
-band. Otherwise, the outcome is ambiguous.
+blocks within processes can explain at 99.5 % confidence. Configurations count as equally fast if the interval lies
+within the band. Otherwise, the outcome is ambiguous.
 
 Doubts about the times, for example because of load from other processes, do not widen the interval. If there is a
 doubt, the outcome is never "same", and a configuration counts as faster only if the interval lies outside the band

@@ -21,7 +21,7 @@ NUM_LANES: Final = 32
 
 
 def doubling(size: int, device: str) -> Steps:
-    """Return steps that write the doubles of ``size`` numbers into another array."""
+    """Return steps that multiply ``size`` numbers by 2 and write the results to another array."""
     values = np.random.default_rng(SEED).random(size, dtype=np.float32)
     return _kernel_steps(values, _double, _double_on_gpu, device)
 

@@ -24,7 +24,7 @@ class Steps(NamedTuple):
         synchronize: A function that waits until the device has finished its work. By default, the framework's
             function is used.
         dtype: The type of the numbers, such as ``"float32"``.
-        samples_per_step: The number of samples of a step, from which the throughput is computed.
+        samples_per_step: The number of samples per step, used to compute the throughput.
         tolerance: The allowed relative difference between the losses on two devices.
     """
 

@@ -281,7 +281,7 @@ def test_an_impossible_request_to_autoscaler_v1_is_abandoned_within_seconds(conn
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_the_reason_of_a_failed_launch_by_autoscaler_v1_is_reported(connected_to_v1):
+def test_the_reason_for_a_failed_launch_by_autoscaler_v1_is_reported(connected_to_v1):
     connected_to_v1.launches(fails="fail")
 
     plan, seconds = timed(gpu_or_cpu("A100"))

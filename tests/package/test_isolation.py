@@ -25,7 +25,7 @@ def control(tmp_path, monkeypatch):
     """Return a function that replaces NVIDIA's control program."""
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mine")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # also on a machine with a GPU
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # hide the GPU of the machine, if it has one
     for name in (mps.MEMORY_VARIABLE, mps.THREADS_VARIABLE):
         monkeypatch.setenv(name, "")  # restores the variable after the test
         monkeypatch.delenv(name)

@@ -89,7 +89,7 @@ def listed():
     return [(gpu["index"], gpu["uuid"], gpu["memory_bytes"] // GIB) for gpu in read_gpus()]
 
 
-def test_mig_devices_are_listed_with_their_own_size_instead_of_their_gpu(nvml):
+def test_mig_devices_replace_their_gpu_in_the_list_and_have_their_own_size(nvml):
     nvml(*split())
 
     assert listed() == [(0, "GPU-a", 40), (1, "MIG-x", 20), (2, "MIG-y", 5)]

@@ -69,7 +69,7 @@ VIEWS = {
 
 @pytest.mark.parametrize(("option", "has_private"), [((), True), (("--redact",), False)], ids=["all", "redacted"])
 @pytest.mark.parametrize("line", VIEWS)
-def test_published_files_have_default_permissions_and_redacted_ones_no_host_or_command(
+def test_published_files_have_default_permissions_and_redaction_removes_host_and_command(
     folder, line, option, has_private
 ):
     (folder / "other").touch()

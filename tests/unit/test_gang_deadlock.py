@@ -116,7 +116,7 @@ SERVER = Reservation(node_id="a", amounts={"CPU": CPU}, holder="actor Server")
 @pytest.mark.parametrize(
     ("needs", "share", "permanent", "hint"),
     [
-        (gang(2), driver(), (), "Reserve less for the driver, for example with run or tuner"),
+        (gang(2), driver(), (), "Reserve less for the driver (run and tuner do this)"),
         (gang(3), (), (), "Request num_workers=2, or add nodes, because the workers would not start"),
         (gang(1, cpus=3), (), (), "Request less for each worker, or add nodes, because the workers would not start"),
         (gang(2), (), (SERVER,), "Stop other programs"),

@@ -78,7 +78,7 @@ POLICIES = [
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
-def test_a_policy_keeps_every_promise(policy):
+def test_each_policy_passes_the_conformance_checks(policy):
     check_policy(policy, num_clusters=25, clusters=[CAPACITY])
 
 

@@ -138,7 +138,7 @@ class TrialUsage:
 def _sources(counters: Mapping[str, FrameworkMemory], kind: MemoryKind) -> str:
     known = [memory.how for memory in counters.values() if memory.peak_bytes(kind) is not None]
     silent = [name for name, memory in counters.items() if memory.peak_bytes(kind) is None]
-    instead = ", so the memory of its tensors is used" if kind == "reserved" and known else ""
+    instead = ", so the memory of its tensors is reported instead" if kind == "reserved" and known else ""
     return "; ".join([*known, *(f"{name} does not report this value{instead}" for name in silent)])
 
 

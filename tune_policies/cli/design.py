@@ -47,7 +47,9 @@ def design(
     ray_version: Annotated[
         str | None, option("The Ray version of the cluster. Defaults to the installed version.")
     ] = None,
-    image: Annotated[str | None, option("The image of all pods. Defaults to Ray's image of --ray-version.")] = None,
+    image: Annotated[
+        str | None, option("The container image of all pods. Defaults to Ray's official image for --ray-version.")
+    ] = None,
     platform: _Platform = "gke",
     namespace: Annotated[
         str | None,

@@ -323,5 +323,5 @@ def gpu_memory_of_type(accelerator_type: str | None) -> int | None:
 
 
 def may_be_nvidia(accelerator_type: str | None) -> bool:
-    """Return whether a GPU of this type can be an NVIDIA GPU. Ray also uses type names that no family lists."""
+    """Return whether a GPU of this type can be an NVIDIA GPU. A type that belongs to no known family can be one."""
     return not any(accelerator_type in family.types for family in FAMILIES if family.vendor != "NVIDIA")

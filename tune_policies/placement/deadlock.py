@@ -231,5 +231,5 @@ def _hint(view: ClusterOccupancy, stuck: Sequence[WaitingRun], gang: BundleGroup
                 "reserve no CPU or GPU for drivers, or add nodes."
             )
     if drivers:
-        return "Reserve less for the driver, for example with run or tuner, request fewer workers, or add nodes."
+        return "Reserve less for the driver (run and tuner do this), request fewer workers, or add nodes."
     return "Stop other programs, request fewer workers, or add nodes."

@@ -44,7 +44,7 @@ class Promise(Enum):
     IS_PURE = "plan() returns the same result each time, changes nothing, and does no I/O"
     IGNORES_ORDER = "the order of the nodes does not matter"
     PLAN_IS_A_VALUE = "a plan is equal after conversion to and from JSON and pickle, and states what limits it"
-    FITS = "all trials of a plan can run at once, device by device"
+    FITS = "all trials of a plan can run at once, and each fits on the individual devices of its nodes"
     IS_FULL = "no further trial fits, unless the plan sets fewer_than_fit"
     GROWS = "one elastic trial can grow to max_workers while all other trials have their minimum number of workers"
     SHARES_ARE_EQUAL = (

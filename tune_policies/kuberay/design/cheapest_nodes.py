@@ -378,7 +378,8 @@ def _certain_pieces(items: Sequence[Item], needed: int) -> dict[str, int]:
 def _search(items: Sequence[Item], needed: int) -> dict[str, int]:
     if needed <= 0:
         return {}
-    # A cheapest set has at most ``needed`` pieces, so numbers with this base compare like the tuples.
+    # A cheapest set has at most ``needed`` pieces, so cost tuples that are encoded as integers in this base keep their
+    # order.
     base = 1 + needed * max(max(item.cost) for item in items)
     unknown: tuple[int, _Link | None] | None = None
     found = [unknown] * (needed + 1)

@@ -129,7 +129,7 @@ class _Filling:
         return self.choices[at].num_trials if at in self.choices else 0
 
     def fill(self, at: int, num_trials: int) -> None:
-        """Choose nodes for a number of trials of a share, unless the chosen nodes already have room for them."""
+        """Choose nodes for ``num_trials`` trials of the choice ``at``, unless the chosen nodes have room for them."""
         if num_trials <= self.num_trials(at) or at in self.errors:
             return
         taken = self.units(without=at)

@@ -39,7 +39,7 @@ def lint_file(path: str | FilePath, name: str | None = None) -> list[Finding]:
 
 
 def lint_text(text: str, source: str, name: str | None = None) -> list[Finding]:
-    """Return the findings in a string, with ``source`` as the name of the file."""
+    """Check the text of a file and return the findings, which name the file ``source``."""
     try:
         documents = read_documents(text, source)
     except DocumentError as error:

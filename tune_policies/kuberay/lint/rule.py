@@ -38,7 +38,7 @@ class Finding(Value):
         rule: The name of the rule, such as ``"min-above-max"``.
         source: The name of the file.
         document: The index of the document in the file, not counting empty documents.
-        line: The line in the file, from 1.
+        line: The line number in the file, starting at 1.
         path: The keys and indices of the part in the document.
         message: A description of the mistake, with the value.
         why: Why the mistake matters.

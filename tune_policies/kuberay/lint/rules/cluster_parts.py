@@ -163,7 +163,7 @@ class Group(NamedTuple, Generic[_SpecT_co]):
 
 
 def devices_of(container: Container) -> dict[str, Quantity]:
-    """Return the amounts of devices of a container, by Kubernetes resource. Limits take precedence over requests."""
+    """Return how many devices a container requests, by Kubernetes resource. Limits take precedence over requests."""
     asked = {**container.resources.requests, **container.resources.limits}
     return {key: amount for key, amount in asked.items() if ray_resource(key) and exact(amount) != 0}
 

@@ -144,11 +144,11 @@ def has_other_gpus(at: Group[HeadGroup]) -> bool:
 def _gpus_differ_from_limit(gpus: _StatedGpus) -> Iterator[Found]:
     """Ray counts the stated number. If the pod has fewer GPUs, trials fail. If it has more, GPUs stay idle.
 
-    A different number is only correct if the device plugin counts wrongly.
+    A different number is only correct if the device plugin reports a wrong number.
     """
     if gpus.requested not in (0, gpus.stated):
         message = f"Ray counts {gpus.stated} GPUs in {gpus.at}, but each pod requests {gpus.requested} from Kubernetes"
-        yield Found(gpus.path, message, f'write "{gpus.requested}", unless the device plugin counts wrongly')
+        yield Found(gpus.path, message, f'unless the device plugin reports a wrong number, write "{gpus.requested}"')
 
 
 @RULES.of_each(_stated_gpus, "gpus-without-device", "warning", _GPU_PAGE)
@@ -264,5 +264,5 @@ def _hosts_per_slice(slices: _Slices) -> Iterator[Found]:
             f"{slices.at} has {hosts} hosts of {slices.chips} chips, but a {topology} slice has {of_slice} chips",
             f"write numOfHosts: {of_slice // slices.chips}"
             if of_slice and of_slice % slices.chips == 0
-            else "write the number of chips of one host under limits",
+            else "set the TPU amount in limits to the number of chips of one host",
         )

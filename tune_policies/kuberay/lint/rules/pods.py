@@ -203,7 +203,7 @@ def _unknown_type(at: Group[HeadGroup]) -> Iterator[Found]:
     """Trials request a type by Ray's name, so the autoscaler never adds a node of this group for them."""
     name = at.spec.labels.get(ACCELERATOR_TYPE)
     if name is not None and name not in ACCELERATOR_TYPES:
-        # A name that is not similar to a type of Ray may belong to a device that Ray does not support.
+        # Report only likely typos: a name unlike all of Ray's names may be a device that Ray does not support.
         near = suggest(name.removeprefix("nvidia-").removeprefix("NVIDIA-"), ACCELERATOR_TYPES)
         if near:
             message = f"{at} has the device type {name!r}, which is not one of Ray's device types{near}"
