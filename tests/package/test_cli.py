@@ -220,7 +220,7 @@ def test_non_ascii_characters_are_escaped_on_an_ascii_terminal(capacity, policy)
     assert r"1 gr\u00f6\u00dfe" in done.stderr
 
 
-def test_the_cpu_labels_have_the_format_of_ray_start():
+def test_cpu_labels_are_printed_in_the_format_that_ray_start_accepts():
     text, json_text = run("cpu-labels").stdout, run("cpu-labels", "--json").stdout
 
     assert parse_node_labels_string(text.rstrip("\n")) == json.loads(json_text)
@@ -237,7 +237,7 @@ def test_a_deleted_working_directory_is_reported(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_commands_with_a_result_have_a_json_option_and_h_prints_the_help():
+def test_commands_that_print_a_result_have_a_json_option_and_every_command_has_a_short_help_option():
     """Commands without ``--json`` write files, print a file, or run a program."""
     writers = {"report", "plot", "export", "dashboard", "schema", "exec"}
     found = dict(commands(typer.main.get_command(app)))
@@ -273,7 +273,7 @@ def test_shell_completion_covers_commands_and_options(typed, completed):
     assert completed in done.stdout.split()
 
 
-def test_a_doctor_that_cannot_read_the_nodes_exits_with_3():
+def test_doctor_exits_with_3_if_it_cannot_read_the_nodes():
     done = in_shell("", "doctor", "--address", "127.0.0.1:1", "--timeout-s", 5)
 
     assert (done.returncode, done.stdout) == (3, "")

@@ -47,7 +47,7 @@ def test_a_monitor_that_only_mirrors_the_nodes_adds_no_nodes(autoscaler_v2):
     assert _addable(state, monitor=None) == ((), None)
 
 
-def test_a_user_defined_type_such_as_node_0_is_not_a_mirrored_node():
+def test_a_user_defined_node_type_named_node_0_is_not_a_mirrored_node():
     v1 = {"autoscaler_report": {"active_nodes": {"node_0": 1}, "node_type_mapping": {"10.0.0.1": "node_0"}}}
 
     state = to_cluster_state(reply(("10.0.0.1", "", HEAD)), v1)

@@ -65,7 +65,7 @@ def test_a_seed_that_numpy_rejects_is_an_error(seed):
         ),
     ],
 )
-def test_invalid_configs_are_named(configs, message):
+def test_the_error_for_invalid_configs_contains_the_reason(configs, message):
     with pytest.raises(InvalidResourcesError, match=message):
         configs_to_measure(configs, num_samples=2, seed=0)
 
@@ -79,6 +79,6 @@ def test_invalid_configs_are_named(configs, message):
     ],
     ids=["a name", "another class", "a function without a config"],
 )
-def test_an_invalid_trainable_is_named(trainable, message):
+def test_the_error_for_an_invalid_trainable_contains_the_reason(trainable, message):
     with pytest.raises(InvalidResourcesError, match=message):
         check_trainable(trainable)

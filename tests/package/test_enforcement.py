@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.marks import further
+from tests.rest_parameters import further
 from tests.stand_ins import state_counts, write_stand_ins
 
 ENFORCE = """
@@ -72,7 +72,7 @@ for limits in (first, CURRENT.limits):
     ], done.stderr
 
 
-def test_a_later_fraction_replaces_an_earlier_one(tmp_path):
+def test_the_limit_of_the_next_trial_replaces_the_earlier_limit(tmp_path):
     """The next trial runs in the same process. CuPy is a stand-in."""
     write_stand_ins(tmp_path)
     code = f"""{ENFORCE}
@@ -146,7 +146,7 @@ def test_a_cpu_build_of_torch_alone_fails_at_the_first_result(beside_a_gpu):
     assert "MemoryLimitError: Ray assigned this process a fraction of a GPU, but torch sees no GPU" in done.stderr
 
 
-def test_a_caught_limit_error_is_a_warning_and_is_raised_at_the_next_result(beside_a_gpu):
+def test_a_limit_error_that_the_trial_catches_is_a_warning_and_is_raised_at_the_next_result(beside_a_gpu):
     done = beside_a_gpu("try: import cupy\nexcept Exception: pass\nprint(*CURRENT.limits.warnings)", share="0.25")
 
     assert done.stdout.startswith("a limit of 256 MiB leaves no memory for tensors: cupy")

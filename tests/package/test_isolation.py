@@ -73,7 +73,7 @@ def test_a_warning_is_added_to_the_limits_if_mps_cannot_limit_the_process(contro
     )
 
 
-def test_the_wait_for_a_daemon_has_a_deadline(control):
+def test_a_query_of_the_mps_daemon_times_out(control):
     control(HANGS)
     start = time.monotonic()
 
@@ -94,7 +94,7 @@ def test_the_wait_for_a_daemon_has_a_deadline(control):
         pytest.param(0.5, 4, ("much", None), ("0=4096M", "100"), id="an unreadable limit is replaced"),
     ],
 )
-def test_the_variables_of_mps_have_the_limit_or_the_users_smaller_settings(
+def test_the_mps_variables_contain_the_limit_or_a_smaller_value_set_by_the_user(
     control, fraction, gib, own, expected, monkeypatch
 ):
     for name, value in zip((mps.MEMORY_VARIABLE, mps.THREADS_VARIABLE), own, strict=True):

@@ -61,7 +61,7 @@ def two(tmp_path):
     return path
 
 
-def test_name_selects_one_of_several_clusters(two):
+def test_the_name_option_selects_one_of_several_clusters(two):
     found = json.loads(run(two, "--name", "two", "--json").stdout)["findings"]
 
     assert {each["document"] for each in found} == {1}

@@ -97,7 +97,7 @@ def test_the_plugins_of_jax_determine_its_build(packages, plugins, cuda):
     assert packages.frameworks()["jax"].cuda == cuda
 
 
-def test_without_frameworks_the_list_is_empty(packages):
+def test_no_framework_is_listed_if_none_is_installed(packages):
     assert packages.frameworks() == {}
 
 
@@ -119,7 +119,7 @@ def test_the_quota_of_a_cgroup_is_read_in_cpus(tmp_path, files, cpus):
     assert node_facts._quota(tmp_path) == cpus
 
 
-def test_the_cpus_that_slurm_assigns_to_a_task_are_a_limit(monkeypatch):
+def test_the_number_of_cpus_per_slurm_task_is_a_cpu_limit(monkeypatch):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
 
     assert node_facts._cpu_limits()["SLURM_CPUS_PER_TASK"] == 3

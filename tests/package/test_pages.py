@@ -140,7 +140,7 @@ def test_the_commands_of_a_page_run_and_print_the_shown_output(page, tmp_path, e
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(shown_commands(page))], ids=name)
-def test_commands_that_a_page_only_shows_exist_with_their_options(page):
+def test_commands_and_options_that_a_page_shows_but_the_tests_do_not_run_exist(page):
     for app, arguments in shown_commands(page):
         context = typer.main.get_command(app).make_context("", [*arguments])
         while hasattr(context.command, "resolve_command"):
@@ -148,7 +148,7 @@ def test_commands_that_a_page_only_shows_exist_with_their_options(page):
             context = command.make_context(found, [*arguments], parent=context)
 
 
-def test_every_link_of_a_page_leads_to_a_file():
+def test_every_relative_link_on_a_page_points_to_a_file():
     links = {page: re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()) for page in PAGES}
 
     assert [
@@ -159,7 +159,7 @@ def test_every_link_of_a_page_leads_to_a_file():
     ] == []
 
 
-def test_every_block_of_a_page_is_run():
+def test_every_code_block_has_a_language_that_the_tests_support():
     languages = {language for page in PAGES for language, _ in FENCE.findall(page.read_text())}
 
     assert languages <= {"", "console", "python", "yaml", "json", "diff", "{eval-rst}"}

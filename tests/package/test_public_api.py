@@ -144,7 +144,7 @@ WRAPPERS = [
 
 
 @pytest.mark.parametrize("policy", WRAPPERS, ids=lambda policy: policy.__name__)
-def test_policies_with_positional_arguments_have_the_defaults_of_their_fields(policy):
+def test_positional_arguments_of_policies_have_the_defaults_of_the_fields(policy):
     parameters = {
         name: each for name, each in inspect.signature(policy).parameters.items() if each.kind != each.VAR_POSITIONAL
     }
@@ -181,7 +181,7 @@ def test_the_error_of_a_wrong_call_contains_the_correct_call(call, message):
     assert message in str(caught.value)
 
 
-def test_user_defined_policies_also_reject_arguments_without_names():
+def test_user_defined_policies_also_reject_positional_arguments():
     class HalfPolicy(ResourcePolicy):
         share: float = 0.5
 

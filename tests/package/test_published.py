@@ -69,7 +69,7 @@ VIEWS = {
 
 @pytest.mark.parametrize(("option", "has_private"), [((), True), (("--redact",), False)], ids=["all", "redacted"])
 @pytest.mark.parametrize("line", VIEWS)
-def test_published_files_have_default_permissions_and_redacted_ones_no_host_or_command(
+def test_files_have_default_permissions_and_redacted_files_contain_no_host_or_command(
     folder, line, option, has_private
 ):
     (folder / "other").touch()
@@ -81,7 +81,7 @@ def test_published_files_have_default_permissions_and_redacted_ones_no_host_or_c
     assert mode(folder / VIEWS[line]) == mode(folder / "other")
 
 
-def test_a_redacted_run_is_the_same_measurement(run, folder):
+def test_a_redacted_run_contains_the_same_measurements(run, folder):
     assert run.redacted().configurations == run.configurations
     assert [each.blocks for each in run.redacted().runs] == [each.blocks for each in run.runs]
     write_run_set(run.redacted(), folder / "redacted.json")

@@ -131,7 +131,7 @@ def test_unprintable_characters_of_a_name_are_replaced_in_a_figure():
         *("no GPU", "nothing", "only first epochs", "outliers", "ended early", "not interleaved"),
     ],
 )
-def test_an_unusual_run_has_a_page_with_its_known_facts(run_set, text):
+def test_the_page_of_an_unusual_run_describes_the_available_measurements(run_set, text):
     assert text in html_page(build_content(run_set))
 
 
@@ -184,7 +184,7 @@ def report(*arguments):
     return CliRunner().invoke(app, ["report", *map(str, arguments)])
 
 
-def test_the_command_prints_the_file_that_it_wrote(run_file, tmp_path):
+def test_the_command_prints_the_path_of_the_file_that_it_wrote(run_file, tmp_path):
     (tmp_path / "decision.json").write_text(a_decision().to_json())
     (tmp_path / "packing.json").write_text(a_packing_record().to_json())
     beside = ("--decision", tmp_path / "decision.json", "--packing", tmp_path / "packing.json")

@@ -134,7 +134,7 @@ def test_the_page_starts_with_the_advice():
         ),
     ],
 )
-def test_resources_left_free_by_the_policy_lead_to_no_advice(hours, advice):
+def test_resources_that_the_policy_leaves_free_cause_no_advice(hours, advice):
     idle = tuple(IdleHours(reason=reason, hours=each) for reason, each in hours.items())
     usage = ResourceUsage(resources=(ResourceHours(resource="CPU", total_hours=4, used_hours=1, idle=idle),))
     run = RunUsage(trials=(TrialUsage(name="a", usage=memory(0)),))
@@ -142,7 +142,7 @@ def test_resources_left_free_by_the_policy_lead_to_no_advice(hours, advice):
     assert build_run_page("run", run, usage).summary == advice
 
 
-def test_each_span_is_a_bar_titled_with_its_trial_times_and_end():
+def test_the_title_of_each_bar_contains_the_trial_its_times_and_its_end():
     (picture,) = sections(build_run_page("tuned", *a_run()))["Slots"].pictures
 
     assert picture.figure.count("<title>train_ab12c_0000") == 8

@@ -42,7 +42,7 @@ def test_an_official_sample_has_no_false_finding(path: Path) -> None:
 
 
 @needs_samples
-def test_the_notes_on_the_samples_are_expected() -> None:
+def test_lint_reports_only_the_expected_notes_on_the_samples() -> None:
     notes: dict[str, set[str]] = {}
     for path in FILES:
         for each in lint_file(path):

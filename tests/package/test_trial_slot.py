@@ -46,7 +46,7 @@ def test_the_slot_is_stored_as_json_text():
     assert json.loads(text)["max_concurrent_trials"] == 4
 
 
-def test_a_trial_with_more_resources_keeps_its_slot():
+def test_a_trial_with_additional_resources_keeps_its_slot():
     more = with_bundles(GPU.placement_group_factory(), [{"CPU": 1, "GPU": 0.5}])
 
     assert slot_of_reservation(more) == GPU

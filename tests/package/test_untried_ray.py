@@ -101,14 +101,14 @@ def test_without_rays_client_module_no_client_is_connected(border_without):
     assert not border_without("connection", "ray.util.client", "ray").is_through_client()
 
 
-def test_a_missing_member_of_tunes_controller_is_an_error():
+def test_a_missing_attribute_of_the_tune_controller_is_an_error():
     with pytest.raises(
         RayVersionError, match="a part that a scheduler needs: ControllerOfAnotherTune has no _staged_trials"
     ):
         version.check_members(type("ControllerOfAnotherTune", (), {})(), ["_staged_trials"], "a scheduler")
 
 
-def test_a_missing_private_member_is_named():
+def test_the_error_for_a_missing_private_name_contains_the_name():
     of_module = r"lacks a part that counting needs: module 'ray' has no attribute '_no_such'"
 
     with pytest.raises(RayVersionError, match=of_module), version.needs_of_ray("counting"):

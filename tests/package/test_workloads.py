@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ray import tune
 
-from tests.marks import further
+from tests.rest_parameters import further
 from tests.workload_facts import facts, losses, refusal
 from tune_policies import InvalidResourcesError
 from tune_policies.benchmarks.measuring.packing import config_of, default_trainings, train_workload
@@ -76,7 +76,7 @@ def test_a_step_returns_the_same_result_from_device_memory_and_host_memory(name)
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_a_training_learns_its_batches(name):
+def test_the_loss_of_a_training_decreases(name):
     assert np.mean(facts_of(name)["later"]) < np.mean(facts_of(name)["first"])
 
 
@@ -107,7 +107,7 @@ def test_matmul_multiplies_matrices():
     assert facts_of("matmul")["first"] == pytest.approx([expected])
 
 
-def test_doubling_doubles():
+def test_the_doubling_workload_doubles_its_input():
     assert facts_of("doubling")["first"] == [2 * np.random.default_rng(0).random(SIZE, dtype=np.float32)[-1]]
 
 
@@ -129,14 +129,14 @@ assert float(there.compute()) == float(there.with_transfers()) == float(here.com
 
 
 @pytest.mark.parametrize("name", ["doubling", *further("branching")])
-def test_the_cuda_kernel_returns_the_result_of_the_cpu_kernel(name):
+def test_the_cuda_kernel_and_the_cpu_kernel_return_the_same_result(name):
     pytest.importorskip("numba")
 
     run("-c", ON_A_SIMULATED_GPU, name, NUMBA_ENABLE_CUDASIM="1")
 
 
 @pytest.mark.parametrize(("name", "num_dimensions"), [("heat-2d", 2), ("heat-3d", 3)])
-def test_one_heat_wave_decays_as_in_the_numerical_scheme(name, num_dimensions):
+def test_a_cosine_temperature_decays_as_the_numerical_scheme_predicts(name, num_dimensions):
     """A cosine is an eigenvector of the periodic stencil, with a known eigenvalue."""
     import torch
 
@@ -149,7 +149,7 @@ def test_one_heat_wave_decays_as_in_the_numerical_scheme(name, num_dimensions):
     assert _diffused(grid).numpy() == pytest.approx((factor * grid).numpy(), abs=1e-12)
 
 
-def test_bodies_move_by_newtons_law_and_keep_their_momentum():
+def test_bodies_move_according_to_newtons_law_and_conserve_momentum():
     import torch
 
     from tune_policies.benchmarks.workloads.simulations import _SOFTENING, _accelerations, _speeds
@@ -209,7 +209,7 @@ def test_two_trials_of_a_training_do_the_same_work(training, monkeypatch):
     assert [each["steps"] for each in first] == [1, 2, 3]
 
 
-def test_a_process_in_which_tensorflow_runs_sessions_is_measured():
+def test_devices_are_awaited_if_tensorflow_is_in_graph_mode():
     tensorflow = pytest.importorskip("tensorflow")
 
     with tensorflow.Graph().as_default():  # as after the import of RLlib, which calls disable_v2_behavior

@@ -34,7 +34,7 @@ def groups_of(spec, without):
     | st.tuples(cluster_plans(hosts=1), cluster_yaml, st.just(("devices",)))
 )
 @settings(max_examples=40)
-def test_a_written_file_is_read_as_designed(tmp_path_factory, case):
+def test_a_written_file_is_read_back_with_the_designed_values(tmp_path_factory, case):
     """A cluster YAML does not contain the parts of GPUs."""
     plan, options, without = case
     path = tmp_path_factory.getbasetemp() / "cluster.yaml"
