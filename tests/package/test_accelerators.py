@@ -19,7 +19,7 @@ from tune_policies.cluster.tpu_slices import TOPOLOGIES, SliceShape
 
 MANAGERS = {manager.__name__: manager for manager in get_all_accelerator_managers()}
 TABLE = "tune_policies/cluster/accelerators.py"
-# The table is for Ray 2.60. Older versions support fewer types and have another variable for one family.
+# The table describes Ray 2.60. Older versions support fewer accelerator types and use another variable for Intel GPUs.
 IS_OLDER = Version(ray.__version__) < Version("2.60")
 FORMER_VARIABLES = {"IntelGPUAcceleratorManager": "ONEAPI_DEVICE_SELECTOR"} if IS_OLDER else {}
 
@@ -61,7 +61,7 @@ amounts = st.sampled_from([0.0001, 0.25, 0.5, 0.9999, 1, 1.0, 1.5, 2, 2.5, 3, 4,
 @every_family
 @given(amount=amounts)
 def test_a_row_allows_the_amounts_that_ray_accepts(family, amount):
-    """Ray also rejects fractions above one device (tested in tests/on_ray)."""
+    """Ray also rejects amounts above 1 that are not integers, which ``tests/on_ray`` tests."""
     is_valid, _ = MANAGERS[family.ray_manager].validate_resource_request_quantity(amount)
 
     assert family.allows(amount) == (is_valid and (amount < 1 or float(amount).is_integer()))

@@ -1,4 +1,4 @@
-"""Tests of the output, exit status and errors of the commands ``tune-policies bench …`` that need no Ray."""
+"""Tests of the output, exit status and errors of ``tune-policies bench`` commands that do not require Ray."""
 
 import csv
 import json
@@ -40,7 +40,7 @@ def ended_by(error):
 
     @app.callback()
     def all_commands():
-        """Make the app a group. With a single command, Typer would not create a group."""
+        """Make the app a command group, because Typer does not create a group for a single command."""
 
     @app.command()
     def fail():

@@ -1,4 +1,4 @@
-"""Tests of the number and the nodes of concurrent trials that have several bundles."""
+"""Tests of the maximum number and the placement of concurrent trials with several bundles."""
 
 import pytest
 

@@ -94,7 +94,7 @@ def test_the_memory_use_is_read_after_an_earlier_child_has_freed_its_memory_or_a
 
 
 def test_a_gpu_that_cannot_be_read_is_reported(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # also on a machine with a GPU
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # hide the GPU of the machine, if it has one
 
     (found,) = measure_on_this_gpu(["torch"], 1.0, "NVIDIA H200")
 

@@ -25,7 +25,7 @@ def run(*arguments):
 
 
 def in_shell(redirected, *arguments, **options):
-    """Run a command as a process, from a shell with a redirection."""
+    """Run a command in Bash with redirected streams, and return the completed process."""
     command = ["bash", "-c", f'"$@" {redirected}', "bash", sys.executable, "-m", "tune_policies", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 

@@ -1,4 +1,4 @@
-"""Tests of the GCS data of autoscalers that cannot run in a test: KubeRay's sidecar and cloud autoscalers."""
+"""Tests with GCS data of autoscalers that cannot run in a test, such as KubeRay's sidecar and cloud autoscalers."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.ray_border
 
 
 def reply(*nodes, autoscaler_v2=False, pending=()):
-    """Return a reply of the GCS. ``nodes`` are (address, node type, resources) tuples."""
+    """Return a cluster status reply of the GCS. ``nodes`` are (address, node type, resources) tuples."""
     message = GetClusterStatusReply()
     for i, (address, node_type, resources) in enumerate(nodes):
         message.cluster_resource_state.node_states.add(

@@ -1,4 +1,4 @@
-"""Tests that a cluster YAML file is read with the same defaults as in Ray's own code."""
+"""Tests that cluster YAML files are read with the same defaults as Ray uses."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Tests of real frameworks with a GPU fraction on a machine without a GPU. ``tests/on_gpu`` tests the limits."""
+"""Tests of real frameworks with a GPU fraction on a machine without a GPU. ``tests/on_gpu`` tests real limits."""
 
 import os
 import subprocess
@@ -88,7 +88,7 @@ print(cupy.get_default_memory_pool().get_limit() == CURRENT.limits.limit_bytes["
 
 
 def test_two_frameworks_on_one_fraction_are_reported(tmp_path):
-    """Both frameworks are stand-ins. The real JAX does not detect a GPU, which does not affect this test."""
+    """CuPy and TensorFlow are stand-ins. JAX is real, but has no limit, because it does not detect a GPU."""
     write_stand_ins(tmp_path)
     (tmp_path / "tensorflow.py").write_text(
         "from types import SimpleNamespace\n"
@@ -184,7 +184,7 @@ sys.modules["torch"].npu = SimpleNamespace(
 
 
 def test_an_npu_fraction_is_limited_after_torch_npu_is_imported(tmp_path):
-    """PyTorch is real. It detects no device before the import, which must not be an error. torch_npu is a stand-in."""
+    """PyTorch is real and detects no NPU before torch_npu, a stand-in, is imported. This must not be an error."""
     (tmp_path / "torch_npu.py").write_text(NPU_TORCH)
     code = f"""{ENFORCE}
 enforce(None, 0.25, "NPU")

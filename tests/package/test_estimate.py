@@ -1,4 +1,4 @@
-"""Compares the memory estimate with a real training on the CPU, where tensors have the same size as on a GPU."""
+"""Compares the memory estimate with the peak of a real training on the CPU, where tensors are as large as on a GPU."""
 
 import functools
 import resource
@@ -38,7 +38,7 @@ def peak_of_tensors(train):
 @pytest.mark.parametrize("kind", ["mlp", *further("transformer", "resnet")])
 def test_the_estimate_is_within_15_percent_of_the_real_peak(kind, optimizer):
     training = TRAININGS[kind]
-    on_gpus = functools.partial(optimizer, foreach=True)  # PyTorch's default on GPUs
+    on_gpus = functools.partial(optimizer, foreach=True)  # ``foreach`` is PyTorch's default on GPUs
 
     real = peak_of_tensors(lambda: training.train(on_gpus, 2, "cpu"))
     estimate = estimate_gpu_memory(training.build, training.batch, optimizer, training.loss_fn)

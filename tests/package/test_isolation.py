@@ -22,10 +22,10 @@ BREAKS = "#!/no/such/interpreter"
 
 @pytest.fixture
 def control(tmp_path, monkeypatch):
-    """Return a function that replaces NVIDIA's control program."""
+    """Return a function that installs a script in place of NVIDIA's control program."""
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mine")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # also on a machine with a GPU
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # hide the GPU of the machine, if it has one
     for name in (mps.MEMORY_VARIABLE, mps.THREADS_VARIABLE):
         monkeypatch.setenv(name, "")  # restores the variable after the test
         monkeypatch.delenv(name)
@@ -120,7 +120,7 @@ def test_cuda_has_started_if_its_memory_device_is_open(tmp_path, target, expecte
     (tmp_path / "3").symlink_to(target)
 
     assert mps.cuda_has_started(tmp_path) == expected
-    assert not mps.cuda_has_started()  # in this process
+    assert not mps.cuda_has_started()  # CUDA has not started in this process
 
 
 def test_a_task_fails_if_cuda_has_started_on_another_gpu_in_its_process(monkeypatch):

@@ -1,4 +1,4 @@
-"""Tests that a decision is rejected if an installed package has another version than the measured one."""
+"""Tests that a decision is rejected if the version of an installed package differs from the measured version."""
 
 from importlib.metadata import distributions, version
 

@@ -1,4 +1,4 @@
-"""Tests of the properties that the doctor reads from the files of frameworks and the kernel."""
+"""Tests of the node properties that the doctor reads from files of frameworks and of the kernel."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ hip: Optional[str] = {hip}
 
 @pytest.fixture
 def packages(tmp_path):
-    """Return a folder of installed packages that contain only the files that the reader uses."""
+    """Return an object that creates packages with only the files that the reader uses, and that runs the reader."""
 
     class Packages:
         def installed(self, name, version):
@@ -35,7 +35,7 @@ def packages(tmp_path):
             (tmp_path / path).write_text(text)
 
         def frameworks(self):
-            """Read the frameworks in a Python process that finds only these packages and the two remote modules."""
+            """Return the frameworks by name, read by ``node_facts`` in a Python process with only these packages."""
             for module in (nvml, node_facts):
                 self.file(f"{module.__name__.replace('.', '/')}.py", Path(module.__file__).read_text())
             command = [sys.executable, "-S", "-P", "-m", node_facts.__name__]

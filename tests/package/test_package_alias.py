@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(code, *path):
-    """Run a program with the folders of ``path`` before the checkout in ``sys.path``."""
+    """Run a program in which ``sys.path`` lists the folders of ``path`` before the checkout, and return its output."""
     program = f"import sys; sys.path[:0] = {[*map(str, path), str(ROOT)]}\n{code}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""``tune-policies schema``: an editor and ``load_policy`` accept the same policy files."""
+"""Tests that the schema of ``tune-policies schema`` accepts the same policy files as ``load_policy``."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tests that groups in official samples and generated groups are counted in the same way as by Ray's autoscaler."""
+"""Tests that this project and Ray's autoscaler count the same resources of sample groups and generated groups."""
 
 import os
 from fractions import Fraction

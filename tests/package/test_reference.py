@@ -1,4 +1,4 @@
-"""The reference and the tables of policies contain every public name."""
+"""Tests that the reference contains every public name, and the tables contain every policy."""
 
 import re
 from pathlib import Path

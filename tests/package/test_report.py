@@ -1,4 +1,4 @@
-"""Reports in a real browser, narrow and wide, light and dark, and the command that writes them."""
+"""Tests of reports on narrow and wide screens in light and dark mode, and of the command that writes them."""
 
 import itertools
 from datetime import UTC, datetime
@@ -61,7 +61,7 @@ def without_blocks():
 
 @pytest.fixture(scope="module")
 def looks(tmp_path_factory):
-    """The problems, messages and requests of each page, by page and screen."""
+    """Return the problems, messages and requests of each page on each screen."""
     contents = {
         "full": build_content(a_run_set(), a_decision(), a_packing_record()),
         "hostile": build_content(hostile_run_set(), a_decision(HOSTILE), a_packing_record(HOSTILE)),
@@ -88,8 +88,8 @@ def test_the_page_has_no_problem_on_any_screen(looks, problem):
 def test_a_page_supports_dark_mode_and_has_every_kind_of_figure(looks):
     assert {screen[2] for screen, look in looks.items() if look["dark"]} == {"dark"}
     assert {screen[2] for screen, look in looks.items() if not look["dark"]} == {"light"}
-    # Each of the two workloads has figures of three times and a speed-up. One workload also has figures of the cost and
-    # the packing.
+    # Each of the two workloads has three figures of times and one of the speed-up. One workload also has one figure of
+    # the cost and one of the packing.
     assert looks["full", 1280, "light"]["num_figures"] == 2 * (3 + 1) + 1 + 1
 
 

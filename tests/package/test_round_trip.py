@@ -1,4 +1,4 @@
-"""Ray's own parsers read the planned values from a generated file."""
+"""Tests that Ray's own parsers read the planned values from a generated file."""
 
 import copy
 
@@ -44,7 +44,7 @@ def amounts(node_type):
 
 
 def without_slice_heads(resources):
-    """Remove the resource that only the first host of a TPU slice has, but that Ray's reader adds to each host."""
+    """Return the resources without ``TPU-…-head``, which Ray's reader adds to every host instead of only the first."""
     return {name: amount for name, amount in resources.items() if not name.startswith("TPU-")}
 
 
@@ -120,7 +120,7 @@ def test_the_launcher_accepts_a_cluster_yaml_with_all_optional_fields(read):
 
 @pytest.mark.parametrize("form", ["kuberay", "cluster-yaml"])
 def test_a_plan_for_a_device_type_adds_nodes_of_this_type_from_the_file(read, form):
-    """Trials for a type request a fraction of ``accelerator_type:…``. A node gets this resource only when it starts."""
+    """Trials for a device type request ``accelerator_type:…``, a resource that a node gets only when it starts."""
     plan = a_design(gpu_type(labels={"zone": "eu"}), gpu_type(name="h100", accelerator_type="H100"))
 
     rows = addable_node_types(
@@ -137,7 +137,7 @@ def test_a_plan_for_a_device_type_adds_nodes_of_this_type_from_the_file(read, fo
     [("TPU-V4", "2x2x2", 4), ("TPU-V5P", "2x2x4", 4), ("TPU-V6E", "4x4", 4)],
 )
 def test_a_slice_can_be_reserved_by_its_first_host(read, accelerator_type, topology, chips):
-    """Ray reads the pod type from the node selector, and Train requests the first host of such a slice."""
+    """Ray reads the pod type from the node selector, and Train requests the resource of the slice's first host."""
     tpu = gpu_type(gpus=0, custom={"TPU": chips}, accelerator_type=accelerator_type, topology=topology)
     shape = SliceShape(topology, accelerator_type)
     hosts = shape.chips // chips

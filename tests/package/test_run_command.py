@@ -1,4 +1,4 @@
-"""The command ``bench run`` reports invalid usage before Ray starts."""
+"""Tests that the command ``bench run`` reports invalid usage before Ray starts."""
 
 import sys
 

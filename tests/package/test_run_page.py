@@ -1,4 +1,4 @@
-"""The page of one run, in a real browser: narrow and wide, light and dark."""
+"""Tests of the page of a run in a real browser on narrow and wide screens in light and dark mode."""
 
 import json
 
@@ -36,7 +36,7 @@ def span(number, slot, place, began_s, ended_s, end, name="train_ab12c", **field
 
 
 def a_run(name="train_ab12c"):
-    """Return a run of half an hour on half GPUs and CPUs, with failures and a retry with more memory."""
+    """Return a run of 30 minutes in slots with half a GPU or only CPUs, with failures and a retry with more memory."""
     gpu, cpu, whole = "1 CPU, 0.5 GPU", "2 CPUs", "2 CPUs, 1 GPU"
     oom = {"out_of_memory": True, "error": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."}
     spans = (

@@ -1,4 +1,4 @@
-"""The tables of a cluster in a terminal of 80 columns."""
+"""Tests of the tables of a cluster in a terminal with 80 columns."""
 
 import pytest
 from rich.console import Console

@@ -1,4 +1,4 @@
-"""The pages of evidence name existing tests, and their categories follow from these tests."""
+"""Tests that the evidence pages name existing tests, and that the categories of their rows follow from these tests."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ HOWS = ("on CPUs", "simulated GPUs", "simulated devices", "stand-in", "by its re
 
 
 def rows(section):
-    """Yield each row of a section's table as its cells by column title."""
+    """Yield each row of a section's table as a dictionary of cells by column title."""
     body = re.search(rf"^## {section}$(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)[1]
     titles, *lines = re.findall(r"^\| (.+) \|$", body, re.MULTILINE)
     for line in lines:

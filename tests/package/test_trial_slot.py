@@ -1,4 +1,4 @@
-"""A trial reads its slot in its own process."""
+"""Tests that a trial reads its slot in its own process."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""An untested version of Ray: a warning, and an error when a function needs a private name that Ray lacks.
+"""Tests of the warning about an untested Ray version, and of the error if Ray lacks a required private name.
 
 The tests remove names from the installed Ray and import a second copy of a module of ``ray_compat``.
 """
@@ -21,7 +21,7 @@ from tune_policies.values import ray_versions
 
 
 def private_imports():
-    """Yield each module of ``ray_compat`` with each private name that it imports at the top."""
+    """Yield each module of ``ray_compat`` with each private name that it imports at module level."""
     for path in sorted(BORDER.glob("*.py")):
         for statement in ast.parse(path.read_text()).body:
             for node in ast.walk(statement) if isinstance(statement, ast.Try) else [statement]:
@@ -32,7 +32,7 @@ def private_imports():
 
 
 IMPORTS = list(private_imports())
-for border in {border for border, _, _ in IMPORTS}:  # so that Ray has already imported its own modules
+for border in {border for border, _, _ in IMPORTS}:  # import them first, so that Ray's own modules are loaded
     importlib.import_module(f"tune_policies.ray_compat.{border}")
 
 

@@ -44,7 +44,7 @@ def record_in(run_folder, **hours):
 
 @pytest.fixture
 def cpu_folder(tmp_path):
-    """Return the folder of a run on CPUs with a record."""
+    """Return the folder of a run on CPUs with a record of its resource use."""
     trial = tmp_path / "cpu-run" / "train_0_lr=0.1_2026-01-02_03-04-05"
     trial.mkdir(parents=True)
     (trial / "result.json").write_text('{"loss": 1}\n')

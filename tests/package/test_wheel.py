@@ -1,4 +1,4 @@
-"""The wheel contains only the package tune_policies, which includes the trainers and the benchmarks."""
+"""Tests that the wheel contains only the package tune_policies, which includes the trainers and the benchmarks."""
 
 import subprocess
 import sys
