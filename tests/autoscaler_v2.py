@@ -35,7 +35,7 @@ def nodes_launched(config, bundles, label_selectors=()):
 
 
 def _node_type(name, node_type, config):
-    """Return the node type that Ray's ``AutoscalingConfig`` would return, without its need for cloud credentials."""
+    """Return the node type as in Ray's ``AutoscalingConfig``, which is not used because it needs cloud credentials."""
     from ray.autoscaler.v2.instance_manager.config import NodeTypeConfig
 
     is_head = name == config["head_node_type"]

@@ -135,7 +135,7 @@ def faults(
     way: Annotated[list[str] | None, typer.Option(help="Name of a way to run trials. Can be repeated.")] = None,
     number: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of faults per run [default: depends on the fault].", show_default=False),
+        typer.Option(min=1, help="Number of faults per run. The default depends on the fault.", show_default=False),
     ] = None,
     seed: Seed = 0,
 ) -> None:
@@ -167,7 +167,7 @@ def churn(
 def mutants(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Modules to change [default: placement and policies].", show_default=False),
+        typer.Argument(help="Modules to change. By default, placement and policies.", show_default=False),
     ] = None,
     *,
     number: Annotated[int, typer.Option(min=1, help="Number of random mutants.")] = 400,

@@ -45,7 +45,7 @@ def test_a_cluster_without_an_autoscaler_does_not_grow(addable):
 
 
 def test_omitted_fields_of_a_worker_group_have_kuberays_defaults(addable):
-    """KubeRay's default for ``maxReplicas`` is the largest 32-bit integer. One node already exists."""
+    """KubeRay's default for ``maxReplicas`` is 2,147,483,647. One node already exists."""
     worker = {"groupName": "gpu", "rayStartParams": {}, "template": pod(cpu="8")}
 
     ((row,), _) = addable(manifest(workerGroupSpecs=[worker]))

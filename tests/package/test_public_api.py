@@ -35,7 +35,7 @@ PUBLIC = {
 }
 REFERENCE = (ROOT / "docs" / "reference" / "api.md").read_text()
 ONLY_RETURNED = dict(map(reversed, re.findall(r"^   ([a-z_.]+)\.(\w+)$", REFERENCE, re.MULTILINE)))
-"""The modules of the types and functions that the reference lists with their module, by name."""
+"""The module of each type and function that the reference lists with its module, by name."""
 
 
 def functions(owner):

@@ -21,7 +21,7 @@ UNDOCUMENTED = (
 DOCUMENTED_ALL_THE_SAME = ("ray.train.v2.jax",)
 """Ray documents its trainer for JAX under this name."""
 NVML = "ray._private.thirdparty.pynvml"
-"""A copy of NVIDIA's ``pynvml`` in Ray, whose names are NVIDIA's public API."""
+"""A copy of NVIDIA's ``pynvml`` in Ray. Its names are a public API of NVIDIA."""
 OF_OTHERS = {
     **dict.fromkeys(("_apply", "_buffers", "_initialized", "_param_to_grad_hook_handles", "_parameters"), "torch"),
     "_track_module_params_and_buffers": "torch",

@@ -128,7 +128,7 @@ def test_unprintable_characters_of_a_name_are_replaced_in_a_figure():
         (small(has_control=False, is_interleaved=False), "interleaved by process"),
     ],
     ids=[
-        *("no GPU", "nothing", "only first epochs", "outliers", "ended early", "not interleaved"),
+        *("no GPU", "no measurements", "only first epochs", "outliers", "an incomplete run", "not interleaved"),
     ],
 )
 def test_the_page_of_an_unusual_run_describes_the_available_measurements(run_set, text):

@@ -125,12 +125,14 @@ def test_the_page_starts_with_the_advice():
     ("hours", "advice"),
     [
         pytest.param(
-            {"not in the plan: reserved for others by the policy": 2}, "There is nothing to change.", id="as requested"
+            {"not in the plan: reserved for others by the policy": 2},
+            "There is nothing to change.",
+            id="only resources that the policy reserves",
         ),
         pytest.param(
             {"not in the plan: reserved for others by the policy": 2, "no trial was waiting": 1},
             "25% of the CPU time was idle for one reason: no trial was waiting.",
-            id="with another reason",
+            id="also waiting for trials",
         ),
     ],
 )

@@ -214,7 +214,9 @@ def measure_faults(faults: Sequence[str], ways: Sequence[str], number: int | Non
                 with tempfile.TemporaryDirectory(prefix="f", ignore_cleanup_errors=True) as folder:
                     cell = _run(FAULTS[name], way, cluster, Path(folder), number, random.Random(f"{seed} {name} {way}"))
                 cells[name, way] = cell
-                print(f"{name}, {way}: {cell.num_injected} injected", *cell.failures, sep="\n  * ", file=sys.stderr)
+                print(
+                    f"{name}, {way}: {cell.num_injected} faults injected", *cell.failures, sep="\n  * ", file=sys.stderr
+                )
     finally:
         cluster.end()
     print("| Fault | Way | Injected | Repeated steps (maximum) | Recovery (s) | Failures |")

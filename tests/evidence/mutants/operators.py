@@ -101,7 +101,7 @@ def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
         case ast.UnaryOp(op=ast.USub()):
             yield node, partial(setattr, node, "op", ast.UAdd())
         case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
-            if not isinstance(test, ast.Compare | ast.UnaryOp):  # these tests have their own mutants
+            if not isinstance(test, ast.Compare | ast.UnaryOp):  # such conditions have their own mutants
                 yield node, partial(setattr, node, "test", ast.UnaryOp(ast.Not(), test))
         case ast.comprehension(ifs=ifs):
             yield from ((each, partial(ifs.__setitem__, i, ast.Constant(True))) for i, each in enumerate(ifs))

@@ -64,7 +64,7 @@ def measure_planning(node_counts: list[int], repetitions: int) -> None:
         table.add_row(name, *(str(column.get(name, "")) for column in times.values()))
     TextConsole(width=110).print(table)
     print(
-        f"{repetitions} runs of each row in random order, {_NUM_SHAPES} node shapes. “different”: no two nodes are equal."
+        f"{repetitions} runs of each row in random order, {_NUM_SHAPES} node shapes. In “different”, all nodes differ."
     )
     print(f"{describe_machine()}\ncommand: {own_command()}")
 
