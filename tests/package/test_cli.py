@@ -76,7 +76,7 @@ def test_json_contains_rounds_only_if_num_trials_is_given(capacity, policy):
     assert TrialPlan.from_dict(plain).max_concurrent_trials == 16
 
 
-def test_a_saved_cluster_can_be_yaml(tmp_path, policy):
+def test_a_saved_cluster_can_be_a_yaml_file(tmp_path, policy):
     capacity = tmp_path / "capacity.yaml"
     capacity.write_text("# mine\nread_at: 2030-01-02 03:04:05+00:00\nnodes:\n- {node_id: a, resources: {cpus: 3}}\n")
 
@@ -203,7 +203,7 @@ def test_closed_or_full_streams_cause_no_traceback(capacity, policy, redirected,
     assert (done.returncode, done.stderr.strip()) == (status, stderr)
 
 
-def test_a_closed_stdin_is_an_invalid_file():
+def test_a_closed_stdin_is_reported_as_an_unreadable_file():
     done = in_shell("<&-", "kuberay", "lint", "-")
 
     assert done.returncode == 1

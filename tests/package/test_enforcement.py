@@ -87,7 +87,7 @@ print(cupy.get_default_memory_pool().get_limit() == CURRENT.limits.limit_bytes["
     assert done.stdout.strip() == "True", done.stderr
 
 
-def test_two_frameworks_on_one_fraction_are_reported(tmp_path):
+def test_two_frameworks_on_one_gpu_fraction_are_reported(tmp_path):
     """CuPy and TensorFlow are stand-ins. JAX is real, but has no limit, because it does not detect a GPU."""
     write_stand_ins(tmp_path)
     (tmp_path / "tensorflow.py").write_text(

@@ -198,7 +198,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("line", COMMANDS)
 @pytest.mark.parametrize("colored", [False, True], ids=["plain", "colored"])
-def test_a_name_is_printed_as_plain_text(folder, monkeypatch, line, colored):
+def test_a_hostile_name_is_printed_as_plain_text(folder, monkeypatch, line, colored):
     status, shows_a_name = COMMANDS[line]
 
     done = invoke(folder, monkeypatch, line, environment={"FORCE_COLOR": "1"} if colored else None)
@@ -294,7 +294,7 @@ def test_a_long_name_is_shortened_in_every_message(long_folder, monkeypatch, lin
 
 
 @pytest.mark.parametrize("page", ["report.html", "figure.svg", "run.html"])
-def test_a_name_is_escaped_on_a_page_and_in_a_figure(folder, monkeypatch, page):
+def test_a_hostile_name_is_escaped_on_a_page_and_in_a_figure(folder, monkeypatch, page):
     inputs = "run.json --decision decision.json --packing packing.json"
     line = {
         "report.html": f"bench report {inputs} --output report.html --force",
@@ -312,7 +312,7 @@ def test_a_name_is_escaped_on_a_page_and_in_a_figure(folder, monkeypatch, page):
         assert "FORGED.yaml" not in [line.strip()[:11] for line in text.split("\n")]
 
 
-def test_a_job_is_quoted_in_a_manifest(folder, monkeypatch):
+def test_a_hostile_job_command_is_quoted_in_a_manifest(folder, monkeypatch):
     done = invoke(folder, monkeypatch, "kuberay design policy.yaml --num-trials 2 --image me/a:1 --job JOB")
 
     (manifest,) = [each for each in yaml.safe_load_all(done.stdout) if each]

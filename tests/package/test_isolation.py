@@ -43,7 +43,7 @@ def variables():
     return os.environ.get(mps.MEMORY_VARIABLE), os.environ.get(mps.THREADS_VARIABLE)
 
 
-def test_a_running_daemon_limits_the_process(control):
+def test_a_running_mps_daemon_limits_the_process(control):
     control(ANSWERS)
     limits = FractionLimits(GpuShare(fraction=0.25, memory_bytes=20 * GIB))
 
@@ -105,7 +105,7 @@ def test_the_mps_variables_contain_the_limit_or_a_smaller_value_set_by_the_user(
     assert variables() == expected
 
 
-def test_the_next_trial_in_the_same_process_gets_its_own_variables(control, monkeypatch):
+def test_the_next_trial_in_the_same_process_gets_its_own_mps_variables(control, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-12")
     environment = OwnEnvironment()
     mps.start_mps(environment, 0.25, GIB)
@@ -144,7 +144,7 @@ def test_a_visible_mig_device_is_recognized(visible, expected, monkeypatch):
     assert mps.is_mig() == expected
 
 
-def test_the_state_of_a_process_is_not_pickled():
+def test_the_state_of_a_process_is_pickled_by_reference():
     current = current_process.CURRENT
 
     assert pickle.loads(pickle.dumps(current)) is current

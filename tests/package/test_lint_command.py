@@ -101,7 +101,7 @@ if __name__ == "__main__":
     _write_rows()
 
 
-def test_stdin_is_checked():
+def test_lint_reads_a_manifest_from_stdin():
     done = run("-", text=changed("RayCluster", {"spec.workerGroupSpecs.0.minReplicas": 5}))
 
     assert done.exit_code == 1

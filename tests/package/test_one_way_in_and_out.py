@@ -88,7 +88,7 @@ def test_a_call_that_reads_or_writes_is_detected():
     assert all(called_name(ast.parse(call).body[0].value.func) for call in calls)
 
 
-def test_no_other_module_reads_or_writes_files():
+def test_only_the_allowed_modules_read_or_write_files():
     assert set(found()) == ALLOWED.keys()
 
 

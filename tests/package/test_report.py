@@ -135,7 +135,7 @@ def test_the_page_of_an_unusual_run_describes_the_available_measurements(run_set
     assert text in html_page(build_content(run_set))
 
 
-def test_a_section_shows_its_first_figures_if_there_are_many_workloads():
+def test_a_section_shows_only_its_first_figures_if_there_are_many_workloads():
     many = a_run_set(workloads=[f"w{number}" for number in range(10)], sizes=(16, 64), num_rounds=2)
 
     content = build_content(many)

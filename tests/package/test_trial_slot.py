@@ -79,7 +79,7 @@ def test_a_plan_contains_only_the_slot_of_the_trial_in_a_trial_and_is_unchanged_
     assert plan_of_trial(given).slots == (OF_A_LATER_PLAN,)
 
 
-def test_in_a_trial_a_plan_with_one_slot_type_is_unchanged(monkeypatch):
+def test_a_plan_with_one_slot_type_is_unchanged_in_a_trial(monkeypatch):
     """A Train run that is retried may have more resources than the trial's slot."""
     monkeypatch.setattr(trial_process, "reserved_for_trial", CPU.placement_group_factory)
 

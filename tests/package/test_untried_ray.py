@@ -115,7 +115,7 @@ def test_the_error_for_a_missing_private_name_contains_the_name():
         ray._no_such  # noqa: B018
 
 
-def test_special_attributes_of_a_missing_name_raise_no_custom_error():
+def test_special_attributes_of_a_missing_name_raise_an_attribute_error():
     gone = version.Gone(ImportError("no such name"), "counting")
 
     assert not hasattr(gone, "__deepcopy__")

@@ -111,7 +111,7 @@ def measure_optimum(seeds: range, *, num_policies: int) -> bool:
     equal = sum(each.planned == each.best for each in feasible)
     print(f"{equal} of {len(feasible)} plans for feasible requests equal the optimum")
     for reason, number in Counter(each.reason for each in below).most_common():
-        print(f"{number} plans are below the optimum: {reason}")
+        print(f"plans below the optimum: {number} ({reason})")
     for each in above + below:
         print(f"seed {each.seed}: {each.planned} planned, {each.best} possible: {each.policy!r}", file=sys.stderr)
     print(f"{describe_machine('ortools')}\ncommand: {own_command()}")
