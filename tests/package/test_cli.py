@@ -145,7 +145,7 @@ def test_plan_lists_the_nodes_to_add(tmp_path, policy):
     assert "  nodes that the autoscaler must add first: 2 cpu-worker" in done.stdout.splitlines()
 
 
-def test_an_infeasible_request_exits_with_1_and_nothing_on_stdout(capacity, policy):
+def test_an_infeasible_request_exits_with_1_and_prints_nothing_on_stdout(capacity, policy):
     done = run("plan", policy("kind: GpuPolicy\ngpus: 4\n"), "--cluster", capacity)
 
     assert (done.exit_code, done.stdout) == (1, "")
@@ -169,7 +169,7 @@ def test_an_infeasible_request_exits_with_1_and_nothing_on_stdout(capacity, poli
         (["prob"], "No such command 'prob'"),
     ],
 )
-def test_invalid_arguments_exit_with_2_and_a_message(capacity, policy, arguments, message):
+def test_invalid_arguments_cause_exit_status_2_and_a_message(capacity, policy, arguments, message):
     paths = {"POLICY": policy("kind: CpuPolicy\n"), "CAPACITY": capacity}
 
     done = run(*(paths.get(argument, argument) for argument in arguments))
@@ -179,7 +179,7 @@ def test_invalid_arguments_exit_with_2_and_a_message(capacity, policy, arguments
     assert isinstance(done.exception, SystemExit)
 
 
-def test_an_invalid_policy_exits_with_2_and_a_fix(capacity, policy):
+def test_the_error_for_an_invalid_policy_suggests_a_fix(capacity, policy):
     done = run("plan", policy("kind: GpuPolcy\n"), "--cluster", capacity)
 
     assert done.exit_code == 2

@@ -71,7 +71,9 @@ def test_the_description_of_a_slot_includes_additional_resources(bundle, has):
 
 
 @pytest.mark.parametrize("given", [PLAN, CpuPolicy(cpus=1)], ids=["plan with several slot types", "policy"])
-def test_a_plan_contains_only_the_slot_of_the_trial_in_a_trial_and_is_unchanged_elsewhere(given, monkeypatch):
+def test_plan_of_trial_keeps_only_the_slot_of_the_trial_and_outside_a_trial_returns_the_plan_unchanged(
+    given, monkeypatch
+):
     assert plan_of_trial(given) is given
 
     monkeypatch.setattr(trial_process, "reserved_for_trial", OF_A_LATER_PLAN.placement_group_factory)

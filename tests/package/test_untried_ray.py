@@ -129,7 +129,7 @@ def test_the_tested_versions_of_ray_are_recognized(number, tried):
     assert ray_versions.is_tried(number) is tried
 
 
-def test_an_untested_ray_causes_only_one_warning(monkeypatch, caplog):
+def test_an_untested_ray_version_causes_only_one_warning(monkeypatch, caplog):
     monkeypatch.setattr(ray, "__version__", "2.61.0")
     version.warn_of_untried_ray.cache_clear()
 

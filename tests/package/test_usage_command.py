@@ -94,7 +94,7 @@ def test_the_command_writes_a_plot_to_a_file(run_folder, tmp_path):
         (["RUN", "--plot", "/tmp/plot.nonsense"], "error: cannot write the plot to /tmp/plot.nonsense"),
     ],
 )
-def test_invalid_usage_exits_with_2_and_a_message(run_folder, arguments, message):
+def test_invalid_usage_causes_exit_status_2_and_a_message(run_folder, arguments, message):
     done = usage(*(run_folder if argument == "RUN" else argument for argument in arguments))
 
     assert (done.exit_code, done.stdout) == (2, "")
