@@ -1,4 +1,4 @@
-"""Computes the nodes that Ray's autoscaler v2 would launch, with its scheduler, a private API of Ray 2.50 to 2.60."""
+"""Computes the nodes that Ray's autoscaler v2 would launch, using its private scheduler in Ray 2.50 to 2.60."""
 
 from dataclasses import fields
 
@@ -13,7 +13,7 @@ def nodes_launched(config, bundles, label_selectors=()):
 
     Args:
         config: The autoscaler's configuration: ``available_node_types``, ``head_node_type``, ``max_workers``.
-        bundles: Amounts by Ray's resource names.
+        bundles: The requested bundles, each as amounts by Ray's resource names.
         label_selectors: The label selector of each bundle. By default, bundles have no label selectors.
     """
     from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingRequest
@@ -35,7 +35,7 @@ def nodes_launched(config, bundles, label_selectors=()):
 
 
 def _node_type(name, node_type, config):
-    """Return the same node type as Ray's ``AutoscalingConfig``, which would need cloud credentials."""
+    """Return the node type as in Ray's ``AutoscalingConfig``, which is not used because it needs cloud credentials."""
     from ray.autoscaler.v2.instance_manager.config import NodeTypeConfig
 
     is_head = name == config["head_node_type"]

@@ -17,7 +17,7 @@ def gpu_node(
     custom=None,
     labels=None,
 ):
-    """Return a node. With ``gpu_memory_gib``, it has ``num_devices`` devices (default: one for each GPU)."""
+    """Return a node. With ``gpu_memory_gib``, the node has ``num_devices`` devices (default: one for each GPU)."""
     devices = None
     if gpu_memory_gib is not None:
         devices = tuple(

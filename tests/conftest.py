@@ -1,4 +1,4 @@
-"""Settings for all tests: Hypothesis profiles, Ray's environment variables, and the skip of GPU tests."""
+"""Settings for all tests: Hypothesis profiles, Ray's environment variables, and the rule that skips GPU tests."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 # Disable the deadline, because the tests do not check how long an example takes.
-# Few examples cannot show how many inputs a test filters out.
+# Disable the check of filters, because a few examples do not show how many inputs a test rejects.
 _UNCHECKED = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 settings.register_profile("few", deadline=None, max_examples=5, suppress_health_check=_UNCHECKED)
 settings.register_profile("default", deadline=None, max_examples=15, suppress_health_check=_UNCHECKED)
@@ -25,7 +25,7 @@ settings.register_profile(
 settings.register_profile("thorough", deadline=None, max_examples=3000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# A shell lets a background job ignore Ctrl-C, and the processes that tests interrupt would inherit this.
+# A shell makes background jobs ignore Ctrl-C, and the processes that tests interrupt would inherit this setting.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Set these before Ray is imported. They disable usage reports, and authentication between the nodes of a test.
@@ -35,8 +35,8 @@ os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 # Do not connect to another Ray cluster on this machine.
 os.environ.pop("RAY_ADDRESS", None)
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # In a shared folder, other workers would find the cluster's address. The path must be short, because Ray creates
-    # sockets there.
+    # In a shared folder, a pytest worker could connect to the Ray cluster of another worker. The path must be short,
+    # because Ray creates sockets in this folder.
     _RAY_FOLDER = tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True)
     os.environ["RAY_TMPDIR"] = _RAY_FOLDER.name
 
@@ -44,7 +44,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 @pytest.fixture(scope="session")
 def isolated_environment():
     """Environment variables for programs that start Ray, with a separate folder for Ray."""
-    # The path must be short, because Ray creates sockets there.
+    # The path must be short, because Ray creates sockets in this folder.
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
         yield {**os.environ, "RAY_TMPDIR": folder, "HOME": folder}
 

@@ -1,4 +1,4 @@
-"""Three small PyTorch models with a batch and a loss function for each."""
+"""Three small PyTorch models, each with a batch and a loss function."""
 
 from typing import NamedTuple
 

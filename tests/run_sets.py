@@ -1,7 +1,7 @@
 """Builds a small run set. Equal arguments give equal run sets.
 
-A step takes ``a + b·size`` seconds. Trials start more slowly on the GPU, and its steps are faster from about size 100
-on.
+A step takes ``a + b·size`` seconds. On the GPU, trials start more slowly than on the CPU, but steps are faster from
+about size 100 on.
 """
 
 import random

@@ -1,6 +1,6 @@
 """Runs the measurements behind the documentation's numbers: ``python -m tests.evidence COMMAND``.
 
-Each command prints a table, the machine and its command line. Its exit status is 1 if it finds an error.
+Each command prints a table, the machine and its command line. A command exits with status 1 if it finds an error.
 """
 
 import os
@@ -29,7 +29,7 @@ _RAY_VARIABLES: Final = {
     "RAY_worker_niceness": "0",
 }
 
-Seed = Annotated[int, typer.Option(min=0, help="Random seed; with several clusters, the seed of the first cluster.")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed, or the seed of the first of several clusters.")]
 Clusters = Annotated[int, typer.Option(min=1, help="Number of random clusters.")]
 
 
@@ -45,8 +45,8 @@ def _own_ray_folder() -> Iterator[str]:
     Enter this context before Ray is imported.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the clusters are shut down
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets a background job ignore Ctrl-C
-    # The path must be short, because Ray creates sockets there.
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell makes background jobs ignore Ctrl-C
+    # The path must be short, because Ray creates sockets in this folder.
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
         os.environ.update(_RAY_VARIABLES, RAY_TMPDIR=folder)
         # Ray does not allow more simulated GPUs than this variable lists.
@@ -61,10 +61,10 @@ def _exit(*, is_sound: bool) -> None:
 @app.command()
 def planning(
     *,
-    nodes: Annotated[list[int] | None, typer.Option(min=1, help="Number of nodes; can be repeated.")] = None,
-    repetitions: Annotated[int, typer.Option(min=3, help="Timed runs of each configuration.")] = 11,
+    nodes: Annotated[list[int] | None, typer.Option(min=1, help="Number of nodes. Can be repeated.")] = None,
+    repetitions: Annotated[int, typer.Option(min=3, help="Number of timed runs of each configuration.")] = 11,
 ) -> None:
-    """Measure the time of each policy's plan and of the rule of thumb, by number of nodes."""
+    """Measure how long each policy and the rule of thumb take to plan, for several numbers of nodes."""
     from .plans.planning import measure_planning
 
     measure_planning(nodes or [10, 100, 1_000], repetitions)
@@ -75,9 +75,9 @@ def optimum(
     *,
     clusters: Clusters = 1_000,
     seed: Seed = 0,
-    policies: Annotated[int, typer.Option(min=1, help="Policies for each cluster.")] = 4,
+    policies: Annotated[int, typer.Option(min=1, help="Number of policies for each cluster.")] = 4,
 ) -> None:
-    """Compare plans for random clusters with the exact optimum, and with the rule of thumb (needs OR-tools)."""
+    """Compare plans for random clusters with the exact optimum and with the rule of thumb. Requires OR-Tools."""
     from .plans.optimum_comparison import measure_optimum
 
     _exit(is_sound=measure_optimum(range(seed, seed + clusters), num_policies=policies))
@@ -86,9 +86,9 @@ def optimum(
 @app.command()
 def makespan(
     *,
-    trials: Annotated[int, typer.Option(min=1, help="Trials of each run.")] = 200,
+    trials: Annotated[int, typer.Option(min=1, help="Number of trials in each run.")] = 200,
     slowdown: Annotated[float, typer.Option(min=1, help="Duration of a trial on CPUs ÷ duration on a GPU.")] = 4,
-    runs: Annotated[int, typer.Option(min=1, help="Simulated runs of each configuration.")] = 20,
+    runs: Annotated[int, typer.Option(min=1, help="Number of simulated runs of each configuration.")] = 20,
 ) -> None:
     """Simulate runs on GPU and CPU slots, and compare their durations with the shortest possible duration."""
     from .plans.pool_simulation import measure_makespan
@@ -99,10 +99,10 @@ def makespan(
 @app.command()
 def run_times(
     *,
-    trials: Annotated[list[int] | None, typer.Option(min=1, help="Number of trials; can be repeated.")] = None,
-    repetitions: Annotated[int, typer.Option(min=1, help="Rounds, each with every program once.")] = 5,
+    trials: Annotated[list[int] | None, typer.Option(min=1, help="Number of trials. Can be repeated.")] = None,
+    repetitions: Annotated[int, typer.Option(min=1, help="Number of rounds. Each round runs each program once.")] = 5,
 ) -> None:
-    """Time programs with empty trials from start to end: by hand, with a limited queue, and under a policy."""
+    """Measure the duration of programs with empty trials in plain Tune, with a limited queue, and under a policy."""
     with _own_ray_folder():
         from .plans.run_times import measure_run_times
 
@@ -114,11 +114,13 @@ def ray_agreement(
     *,
     clusters: Clusters = 300,
     seed: Seed = 0,
-    policies: Annotated[int, typer.Option(min=1, help="Policies for each cluster.")] = 6,
-    jobs: Annotated[int, typer.Option(min=1, help="Clusters that run in parallel.")] = 1,
-    mixed: Annotated[bool, typer.Option("--mixed", help="Several slot types, other devices, nodes to add.")] = False,
+    policies: Annotated[int, typer.Option(min=1, help="Number of policies for each cluster.")] = 6,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of clusters that run in parallel.")] = 1,
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="Use several slot types, other devices, or nodes to add.")
+    ] = False,
 ) -> None:
-    """Test plans for random clusters on real Ray clusters: the planned trials run at once, and one more does not."""
+    """Test on real Ray clusters whether all planned trials run concurrently, and whether no further trial fits."""
     with _own_ray_folder():
         from .plans.ray_agreement import measure_ray_agreement
 
@@ -129,10 +131,11 @@ def ray_agreement(
 @app.command()
 def faults(
     *,
-    fault: Annotated[list[str] | None, typer.Option(help="Name of a fault; can be repeated.")] = None,
-    way: Annotated[list[str] | None, typer.Option(help="Name of a way to run trials; can be repeated.")] = None,
+    fault: Annotated[list[str] | None, typer.Option(help="Name of a fault. Can be repeated.")] = None,
+    way: Annotated[list[str] | None, typer.Option(help="Name of a way to run trials. Can be repeated.")] = None,
     number: Annotated[
-        int | None, typer.Option(min=1, help="Faults in each run [default: by fault].", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Number of faults per run. The default depends on the fault.", show_default=False),
     ] = None,
     seed: Seed = 0,
 ) -> None:
@@ -143,15 +146,15 @@ def faults(
 
         for given, known in ((fault, FAULTS), (way, WAYS)):
             if unknown := sorted(set(given or ()) - known.keys()):
-                raise typer.BadParameter(f"unknown name {unknown[0]!r} (known: {', '.join(known)})")
+                raise typer.BadParameter(f"unknown name {unknown[0]!r}. The known names are {', '.join(known)}.")
         _exit(is_sound=measure_faults(fault or [*FAULTS], way or [*WAYS], number, seed, folder))
 
 
 @app.command()
 def churn(
     *,
-    faults: Annotated[int, typer.Option(min=1, help="Smallest number of faults.")] = 10_000,
-    hours: Annotated[float, typer.Option(min=0.1, help="Simulated hours.")] = 24,
+    faults: Annotated[int, typer.Option(min=1, help="Minimum number of faults.")] = 10_000,
+    hours: Annotated[float, typer.Option(min=0.1, help="Minimum number of simulated hours.")] = 24,
     seed: Seed = 0,
 ) -> None:
     """Simulate a run in which nodes are added and lost and trials fail, and check that no trial is lost or stuck."""
@@ -164,12 +167,12 @@ def churn(
 def mutants(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Modules to change [default: placement and policies].", show_default=False),
+        typer.Argument(help="Modules to change. By default, placement and policies.", show_default=False),
     ] = None,
     *,
     number: Annotated[int, typer.Option(min=1, help="Number of random mutants.")] = 400,
     seed: Seed = 0,
-    processes: Annotated[int, typer.Option(min=1, help="Mutants that run in parallel.")] = 2,
+    processes: Annotated[int, typer.Option(min=1, help="Number of mutants that run in parallel.")] = 2,
 ) -> None:
     """Insert small mistakes into the code, one at a time, and report the mistakes that no unit test detects."""
     from .mutants.killing import ROOT, measure_mutants

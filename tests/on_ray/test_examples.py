@@ -8,8 +8,8 @@ from operator import getitem
 
 import pytest
 
-from tests.marks import further
 from tests.on_ray.examples import EXAMPLES, NAMES, load_example, run_example
+from tests.rest_parameters import further
 from tune_policies import ClusterCapacity, NodeCapacity, Resources
 
 RAY = {"num_cpus": 2}

@@ -122,7 +122,9 @@ def test_trials_fit_if_the_gpu_driver_lists_fewer_gpus_than_ray(cluster):
 
 @pytest.mark.parametrize("cluster", [EVERY_TIME], indirect=True, scope="module")
 @pytest.mark.parametrize(
-    ("planned", "found"), [(3, "a further one is scheduled"), (5, "1 of 5 groups wait")], ids=["too few", "too many"]
+    ("planned", "found"),
+    [(3, "Ray schedules a further trial"), (5, "1 of 5 placement groups wait")],
+    ids=["too few", "too many"],
 )
 def test_a_wrong_plan_is_detected(cluster, planned, found):
     plan = CpuPolicy(cpus=4).plan(cluster.capacity)

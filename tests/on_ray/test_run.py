@@ -11,8 +11,8 @@ import pytest
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
-from tests.marks import further
 from tests.on_ray.rays import local_ray
+from tests.rest_parameters import further
 from tune_policies import (
     AutoPolicy,
     CappedPolicy,

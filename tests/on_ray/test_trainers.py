@@ -12,7 +12,7 @@ from ray.train.torch import TorchConfig
 from ray.train.v2.api.exceptions import WorkerGroupError
 
 from tests.clusters import nodes
-from tests.marks import further
+from tests.rest_parameters import further
 from tune_policies import CpuPolicy, GpuPolicy, InvalidResourcesError, trainers
 from tune_policies.trainers import build_torch_trainer
 

@@ -11,8 +11,8 @@ import ray
 from ray import tune
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tests.marks import further
 from tests.on_ray.rays import wait_until
+from tests.rest_parameters import further
 from tune_policies import (
     CappedPolicy,
     ClusterCapacity,

@@ -35,7 +35,7 @@ OPTIONS = (
 
 
 class Browser:
-    """A browser with one page. Its console output and requests are recorded until the next page is opened."""
+    """A browser with one page. ``open`` discards the recorded console output and requests of the previous page."""
 
     def __init__(self, folder):
         reads, self._out = os.pipe()

@@ -10,14 +10,14 @@ from jsonschema import Draft4Validator
 
 @functools.cache
 def read_crds(folder: Path):
-    """Return the ``spec`` of each CRD, for each version of KubeRay."""
+    """Return the ``spec`` of every CRD of every stored KubeRay version."""
     files = sorted(folder.glob("v*/*.gz"))
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return [yaml.load(gzip.decompress(file.read_bytes()), loader)["spec"] for file in files]
 
 
 def load_validators(folder: Path):
-    """Return the validators by kind, one per version of KubeRay. They reject unknown fields."""
+    """Return the validators of each kind of manifest, one for each KubeRay version. They reject unknown fields."""
     found: dict[str, list] = {}
     for spec in read_crds(folder):
         for version in spec["versions"]:
@@ -33,7 +33,7 @@ def problems(validators, manifest):
 
 
 def _closed(schema):
-    """Adapt a schema to Kubernetes.
+    """Return a schema that validates manifests as Kubernetes does, but rejects unknown fields.
 
     Kubernetes silently drops unknown fields, adds defaults before it validates, and accepts both an integer and a
     string for an ``int-or-string``.
@@ -46,7 +46,7 @@ def _closed(schema):
         schema["required"] = [name for name in schema.get("required", []) if name not in defaults]
         schema.setdefault("additionalProperties", bool(schema.get("x-kubernetes-preserve-unknown-fields")))
         schema["properties"] = {name: _closed(each) for name, each in schema["properties"].items()}
-        # At the top level, the API server defines the fields of the metadata.
+        # A CRD omits the fields of the top-level metadata, because the API server defines them.
         schema["properties"].update({"metadata": {}} if "apiVersion" in schema["properties"] else {})
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):

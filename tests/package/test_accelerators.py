@@ -19,7 +19,7 @@ from tune_policies.cluster.tpu_slices import TOPOLOGIES, SliceShape
 
 MANAGERS = {manager.__name__: manager for manager in get_all_accelerator_managers()}
 TABLE = "tune_policies/cluster/accelerators.py"
-# The table is for Ray 2.60. Older versions support fewer types and have another variable for one family.
+# The table describes Ray 2.60. Older versions support fewer accelerator types and use another variable for Intel GPUs.
 IS_OLDER = Version(ray.__version__) < Version("2.60")
 FORMER_VARIABLES = {"IntelGPUAcceleratorManager": "ONEAPI_DEVICE_SELECTOR"} if IS_OLDER else {}
 
@@ -31,21 +31,21 @@ every_family = pytest.mark.parametrize(
 )
 
 
-def test_every_family_of_the_installed_ray_has_a_row():
+def test_every_accelerator_family_of_the_installed_ray_has_a_row():
     missing = sorted(MANAGERS.keys() - {family.ray_manager for family in FAMILIES})
 
     assert not missing, f"add a row to FAMILIES in {TABLE} for {', '.join(missing)}"
 
 
 @only_for_the_ray_of_the_table
-def test_every_row_is_a_family_of_the_installed_ray():
+def test_every_row_is_an_accelerator_family_of_the_installed_ray():
     gone = sorted(str(family) for family in FAMILIES if family.ray_manager not in MANAGERS)
 
     assert not gone, f"this Ray lacks these rows of {TABLE}: {', '.join(gone)}"
 
 
 @every_family
-def test_a_row_has_rays_names(family):
+def test_a_row_contains_the_resource_and_the_visibility_variable_of_ray(family):
     manager = MANAGERS[family.ray_manager]
     variable = FORMER_VARIABLES.get(family.ray_manager, family.visibility_variable)
 
@@ -60,21 +60,21 @@ amounts = st.sampled_from([0.0001, 0.25, 0.5, 0.9999, 1, 1.0, 1.5, 2, 2.5, 3, 4,
 
 @every_family
 @given(amount=amounts)
-def test_a_row_allows_the_amounts_that_ray_assigns(family, amount):
-    """Ray also rejects fractions above one device (tested in tests/on_ray)."""
+def test_a_row_allows_the_amounts_that_ray_accepts(family, amount):
+    """Ray also rejects amounts above 1 that are not integers, which ``tests/on_ray`` tests."""
     is_valid, _ = MANAGERS[family.ray_manager].validate_resource_request_quantity(amount)
 
     assert family.allows(amount) == (is_valid and (amount < 1 or float(amount).is_integer()))
 
 
-def test_every_device_type_of_the_installed_ray_is_known():
+def test_every_accelerator_type_of_the_installed_ray_is_in_the_table():
     missing = sorted(types_of_ray() - ACCELERATOR_TYPES)
 
     assert not missing, f"add to the types of their family in {TABLE}: {', '.join(missing)}"
 
 
 @only_for_the_ray_of_the_table
-def test_every_known_device_type_exists_in_ray():
+def test_every_accelerator_type_in_the_table_exists_in_ray():
     assert ACCELERATOR_TYPES - types_of_ray() == set()
 
 
@@ -85,14 +85,14 @@ def types_of_ray():
 
 
 @only_for_the_ray_of_the_table
-def test_the_topologies_are_those_of_ray():
+def test_the_tpu_topologies_are_the_same_as_in_ray():
     from ray._private.accelerators.tpu import VALID_TPU_TOPOLOGY
 
     assert {f"TPU-{version.upper()}": known for version, known in VALID_TPU_TOPOLOGY.items()} == TOPOLOGIES
 
 
 @only_for_the_ray_of_the_table
-def test_ray_infers_the_same_pod_type_and_whether_a_slice_has_one_host():
+def test_the_pod_type_and_single_host_slices_are_the_same_as_in_ray():
     from ray._private.accelerators.tpu import get_chips_per_host, infer_tpu_pod_type_from_topology
     from ray.util.tpu import get_tpu_version_from_type
 
@@ -106,7 +106,7 @@ def test_ray_infers_the_same_pod_type_and_whether_a_slice_has_one_host():
 
 
 @pytest.mark.parametrize(("resource", "amount", "use_tpu"), [("HPU", 2, False), ("NPU", 0.5, False), ("TPU", 4, True)])
-def test_rays_scaling_config_accepts_plans_for_hpus_npus_and_tpus(resource, amount, use_tpu):
+def test_scaling_config_accepts_plans_for_hpus_npus_and_tpus(resource, amount, use_tpu):
     plan = AcceleratorPolicy(resource=resource, amount=amount, num_workers=1).plan(with_devices((8, {resource: 4})))
 
     config = plan.scaling_config()
@@ -122,7 +122,7 @@ plan.scaling_config()
 """
 
 
-def test_version_1_of_ray_train_is_rejected_for_tpus_with_a_fix():
+def test_the_error_for_tpus_with_ray_train_v1_suggests_a_fix():
     environment = {**os.environ, "RAY_TRAIN_V2_ENABLED": "0"}
 
     done = subprocess.run(

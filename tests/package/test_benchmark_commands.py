@@ -1,4 +1,4 @@
-"""Tests of the output, exit status and errors of the commands ``tune-policies bench …`` that need no Ray."""
+"""Tests of the output, exit status and errors of ``tune-policies bench`` commands that do not require Ray."""
 
 import csv
 import json
@@ -40,7 +40,7 @@ def ended_by(error):
 
     @app.callback()
     def all_commands():
-        """Make the app a group. With a single command, Typer would not create a group."""
+        """Make the app a command group, because Typer does not create a group for a single command."""
 
     @app.command()
     def fail():
@@ -63,7 +63,7 @@ def ended_by(error):
     ],
     ids=["invalid usage", "an infeasible request", "a missing package", "Ctrl-C"],
 )
-def test_a_command_ends_with_a_message_and_its_status(error, status, message):
+def test_an_error_is_printed_as_a_message_and_sets_the_exit_status(error, status, message):
     done = ended_by(error)
 
     assert (done.exit_code, done.stdout, done.stderr) == (status, "", message)
@@ -88,7 +88,7 @@ def test_a_command_is_recorded_as_typed(tmp_path):
 
 
 @pytest.mark.parametrize("program", [["tune_policies", "bench"], ["benchmarks"]], ids=" ".join)
-def test_the_commands_are_the_same_from_every_entry_point(program):
+def test_every_entry_point_runs_the_same_commands(program):
     command = [sys.executable, "-m", *program, "show", "missing.json"]
 
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
@@ -97,7 +97,7 @@ def test_the_commands_are_the_same_from_every_entry_point(program):
     assert done.stderr.startswith("error: cannot read the run set missing.json: No such file or directory. ")
 
 
-def test_show_prints_the_table_on_stdout_and_json_for_programs(bench):
+def test_show_prints_a_table_or_json_on_stdout(bench):
     table, found = bench("show a.json"), json.loads(bench("show a.json --json").stdout)
 
     assert (table.exit_code, table.stderr) == (0, "")
@@ -106,7 +106,7 @@ def test_show_prints_the_table_on_stdout_and_json_for_programs(bench):
     assert found["problems"][0] == "the cluster has no TPU: no node has a TPU"
 
 
-def test_export_writes_csv_or_the_file_of_the_run(bench, tmp_path):
+def test_export_writes_csv_or_a_redacted_run_set(bench, tmp_path):
     rows = list(csv.DictReader(bench("export a.json --format csv").stdout.splitlines()))
     done = bench("export a.json --format json --redact --output public.json")
 
@@ -116,7 +116,7 @@ def test_export_writes_csv_or_the_file_of_the_run(bench, tmp_path):
 
 
 @pytest.mark.parametrize(("ending", "beginning"), [("svg", b"<?xml"), ("PNG", b"\x89PNG")])
-def test_plot_draws_times_against_sizes_into_a_file(ending, beginning, bench, tmp_path):
+def test_plot_writes_a_figure_of_times_by_size_to_a_file(ending, beginning, bench, tmp_path):
     done = bench(f"plot a.json --output plot.{ending}")
 
     assert (done.exit_code, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""Tests of the number and the nodes of concurrent trials that have several bundles."""
+"""Tests of the maximum number and the placement of concurrent trials with several bundles."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_a_plan_that_contradicts_the_bundles_is_rejected(policy, group, message)
         slot_of_bundles(policy.plan(cluster), group, cluster)
 
 
-def test_bundles_that_never_fit_at_once_are_infeasible():
+def test_bundles_that_do_not_fit_together_are_infeasible():
     cluster = nodes((4, 0))
 
     with pytest.raises(InfeasibleRequestError, match="the nodes do not have room for all of them"):

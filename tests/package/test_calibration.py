@@ -31,7 +31,9 @@ def run(code, timeout_s=30.0):
     [(500 * MIB, 460 * MIB, "process"), (None, 560 * MIB, "device")],
     ids=["from the process", "from the device, before and after"],
 )
-def test_the_overhead_is_the_drivers_figure_minus_the_allocators(process_bytes, expected, how):
+def test_the_overhead_is_the_memory_reported_by_the_driver_minus_the_memory_of_the_allocator(
+    process_bytes, expected, how
+):
     fields = overhead_fields(
         REPORTED, "NVIDIA H200", used_before=100 * MIB, used_now=700 * MIB, process_bytes=process_bytes
     )
@@ -39,13 +41,13 @@ def test_the_overhead_is_the_drivers_figure_minus_the_allocators(process_bytes, 
     assert (fields["overhead_bytes"], fields["how"], fields["gpu_model"]) == (expected, how, "NVIDIA H200")
 
 
-def test_a_driver_figure_below_the_allocators_is_an_error():
+def test_less_memory_reported_by_the_driver_than_by_the_allocator_is_an_error():
     fields = overhead_fields(REPORTED, "NVIDIA H200", used_before=100 * MIB, used_now=120 * MIB, process_bytes=None)
 
     assert list(fields) == ["error"]
 
 
-def test_a_child_with_the_environment_variables_is_read_while_it_waits_and_then_terminated():
+def test_a_child_gets_the_environment_variables_and_its_memory_is_read_while_it_waits():
     code = 'import os; print("noise"); print(\'{"answer": %s}\' % os.environ["ANSWER"], flush=True); input()'
 
     assert run(code) == ({"answer": 42}, ("read", True))
@@ -104,7 +106,7 @@ def node(node_id, *models):
     return NodeCapacity(node_id=node_id, resources=Resources(gpus=len(models)), devices=devices)
 
 
-def test_a_model_is_measured_on_one_gpu_of_a_node_with_equal_gpus_or_all_gpus_are_reserved():
+def test_a_measurement_reserves_one_gpu_of_a_node_with_equal_gpus_or_all_gpus_of_a_mixed_node():
     mixed, alike = node("mixed", "T4", "L4"), node("alike", "T4", "T4")
 
     assert places_of_models([mixed, alike]) == {"T4": Place("alike", 1), "L4": Place("mixed", 2)}

@@ -25,7 +25,7 @@ def run(*arguments):
 
 
 def in_shell(redirected, *arguments, **options):
-    """Run a command as a process, from a shell with a redirection."""
+    """Run a command in Bash with redirected streams, and return the completed process."""
     command = ["bash", "-c", f'"$@" {redirected}', "bash", sys.executable, "-m", "tune_policies", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
@@ -76,7 +76,7 @@ def test_json_contains_rounds_only_if_num_trials_is_given(capacity, policy):
     assert TrialPlan.from_dict(plain).max_concurrent_trials == 16
 
 
-def test_a_saved_cluster_can_be_yaml(tmp_path, policy):
+def test_a_saved_cluster_can_be_a_yaml_file(tmp_path, policy):
     capacity = tmp_path / "capacity.yaml"
     capacity.write_text("# mine\nread_at: 2030-01-02 03:04:05+00:00\nnodes:\n- {node_id: a, resources: {cpus: 3}}\n")
 
@@ -145,7 +145,7 @@ def test_plan_lists_the_nodes_to_add(tmp_path, policy):
     assert "  nodes that the autoscaler must add first: 2 cpu-worker" in done.stdout.splitlines()
 
 
-def test_an_infeasible_request_exits_with_1_and_nothing_on_stdout(capacity, policy):
+def test_an_infeasible_request_exits_with_1_and_prints_nothing_on_stdout(capacity, policy):
     done = run("plan", policy("kind: GpuPolicy\ngpus: 4\n"), "--cluster", capacity)
 
     assert (done.exit_code, done.stdout) == (1, "")
@@ -169,7 +169,7 @@ def test_an_infeasible_request_exits_with_1_and_nothing_on_stdout(capacity, poli
         (["prob"], "No such command 'prob'"),
     ],
 )
-def test_invalid_arguments_exit_with_2_and_a_message(capacity, policy, arguments, message):
+def test_invalid_arguments_cause_exit_status_2_and_a_message(capacity, policy, arguments, message):
     paths = {"POLICY": policy("kind: CpuPolicy\n"), "CAPACITY": capacity}
 
     done = run(*(paths.get(argument, argument) for argument in arguments))
@@ -179,7 +179,7 @@ def test_invalid_arguments_exit_with_2_and_a_message(capacity, policy, arguments
     assert isinstance(done.exception, SystemExit)
 
 
-def test_an_invalid_policy_exits_with_2_and_a_fix(capacity, policy):
+def test_the_error_for_an_invalid_policy_suggests_a_fix(capacity, policy):
     done = run("plan", policy("kind: GpuPolcy\n"), "--cluster", capacity)
 
     assert done.exit_code == 2
@@ -203,7 +203,7 @@ def test_closed_or_full_streams_cause_no_traceback(capacity, policy, redirected,
     assert (done.returncode, done.stderr.strip()) == (status, stderr)
 
 
-def test_a_closed_stdin_is_an_invalid_file():
+def test_a_closed_stdin_is_reported_as_an_unreadable_file():
     done = in_shell("<&-", "kuberay", "lint", "-")
 
     assert done.returncode == 1
@@ -220,7 +220,7 @@ def test_non_ascii_characters_are_escaped_on_an_ascii_terminal(capacity, policy)
     assert r"1 gr\u00f6\u00dfe" in done.stderr
 
 
-def test_the_cpu_labels_have_the_format_of_ray_start():
+def test_cpu_labels_are_printed_in_the_format_that_ray_start_accepts():
     text, json_text = run("cpu-labels").stdout, run("cpu-labels", "--json").stdout
 
     assert parse_node_labels_string(text.rstrip("\n")) == json.loads(json_text)
@@ -237,7 +237,7 @@ def test_a_deleted_working_directory_is_reported(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_commands_with_a_result_have_a_json_option_and_h_prints_the_help():
+def test_commands_that_print_a_result_have_a_json_option_and_every_command_has_a_short_help_option():
     """Commands without ``--json`` write files, print a file, or run a program."""
     writers = {"report", "plot", "export", "dashboard", "schema", "exec"}
     found = dict(commands(typer.main.get_command(app)))
@@ -273,7 +273,7 @@ def test_shell_completion_covers_commands_and_options(typed, completed):
     assert completed in done.stdout.split()
 
 
-def test_a_doctor_that_cannot_read_the_nodes_exits_with_3():
+def test_doctor_exits_with_3_if_it_cannot_read_the_nodes():
     done = in_shell("", "doctor", "--address", "127.0.0.1:1", "--timeout-s", 5)
 
     assert (done.returncode, done.stdout) == (3, "")

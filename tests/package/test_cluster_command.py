@@ -77,7 +77,7 @@ def test_a_cluster_yaml_is_written(run):
     assert "available_node_types" in yaml.safe_load(run("--nodes", "nodes.yaml", "--format", "cluster-yaml").stdout)
 
 
-def test_a_job_has_its_namespace_and_runtime_environment(run, tmp_path):
+def test_a_job_manifest_contains_the_namespace_and_the_runtime_environment(run, tmp_path):
     (tmp_path / "env.yaml").write_text("{working_dir: 's3://bucket/code.zip', pip: [tune-policies]}")
 
     done = run("--job", "python tune.py", "--runtime-env", "env.yaml", "--namespace", "ml")
@@ -87,7 +87,7 @@ def test_a_job_has_its_namespace_and_runtime_environment(run, tmp_path):
     assert yaml.safe_load(manifest["spec"]["runtimeEnvYAML"])["working_dir"] == "s3://bucket/code.zip"
 
 
-def test_options_set_the_minimum_nodes_the_gpus_and_the_platform(run):
+def test_options_set_the_minimum_number_of_nodes_the_gpus_and_the_platform(run):
     done = run(
         "--nodes", "nodes.yaml", "--min-nodes", "l4=2", "--min-nodes", "cpu=1", "--num-gpus", "--platform", "eks"
     )
@@ -98,7 +98,7 @@ def test_options_set_the_minimum_nodes_the_gpus_and_the_platform(run):
     assert "room for 64 of 64 trials at once, 3 worker nodes at first" in done.stderr
 
 
-def test_a_decision_places_all_trials_where_they_are_cheapest(run):
+def test_a_decision_places_all_trials_on_the_cheapest_nodes(run):
     done = run("--nodes", "nodes.yaml", "--decision", "decision.json", "--size", "16")
 
     groups = yaml.safe_load(done.stdout)["spec"]["workerGroupSpecs"]

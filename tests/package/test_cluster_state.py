@@ -1,4 +1,4 @@
-"""Tests of the GCS data of autoscalers that cannot run in a test: KubeRay's sidecar and cloud autoscalers."""
+"""Tests with GCS data of autoscalers that cannot run in a test, such as KubeRay's sidecar and cloud autoscalers."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.ray_border
 
 
 def reply(*nodes, autoscaler_v2=False, pending=()):
-    """Return a reply of the GCS. ``nodes`` are (address, node type, resources) tuples."""
+    """Return a cluster status reply of the GCS. ``nodes`` are (address, node type, resources) tuples."""
     message = GetClusterStatusReply()
     for i, (address, node_type, resources) in enumerate(nodes):
         message.cluster_resource_state.node_states.add(
@@ -47,7 +47,7 @@ def test_a_monitor_that_only_mirrors_the_nodes_adds_no_nodes(autoscaler_v2):
     assert _addable(state, monitor=None) == ((), None)
 
 
-def test_a_user_defined_type_such_as_node_0_is_not_a_mirrored_node():
+def test_a_user_defined_node_type_named_node_0_is_not_a_mirrored_node():
     v1 = {"autoscaler_report": {"active_nodes": {"node_0": 1}, "node_type_mapping": {"10.0.0.1": "node_0"}}}
 
     state = to_cluster_state(reply(("10.0.0.1", "", HEAD)), v1)

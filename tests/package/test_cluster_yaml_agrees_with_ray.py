@@ -1,4 +1,4 @@
-"""Tests that a cluster YAML file is read with the same defaults as in Ray's own code."""
+"""Tests that cluster YAML files are read with the same defaults as Ray uses."""
 
 import contextlib
 import io
@@ -81,12 +81,12 @@ def test_a_file_is_read_with_rays_defaults(data: dict[str, Any]) -> None:
         assert read == (config["max_workers"], config["head_node_type"], config[NODE_TYPES].keys())
 
 
-def test_the_providers_are_those_of_ray() -> None:
+def test_the_providers_are_the_same_as_in_ray() -> None:
     assert PROVIDERS.keys() == _NODE_PROVIDERS.keys()
 
 
 @pytest.mark.parametrize("name", ["aws", "gcp", "azure", "vsphere", "spark", "readonly"])
-def test_the_defaults_of_a_provider_are_those_of_ray(name: str) -> None:
+def test_the_defaults_of_a_provider_are_the_same_as_in_ray(name: str) -> None:
     defaults, here = _get_default_config({"type": name}), PROVIDERS[name]
 
     assert (here.max_workers, here.head_node_type) == (defaults["max_workers"], defaults["head_node_type"])

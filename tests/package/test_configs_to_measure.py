@@ -57,15 +57,23 @@ def test_a_seed_that_numpy_rejects_is_an_error(seed):
         pytest.param(7, "configs must be a list of configs or a search space, got 7", id="a number"),
         pytest.param([{"a": 1}, 2], r"configs\[1\] must be a mapping of names to values, got 2", id="not a mapping"),
         pytest.param(
-            [{"lr": tune.uniform(0, 1)}], r"configs\[0\] has a search space for 'lr', not a value", id="domain"
+            [{"lr": tune.uniform(0, 1)}],
+            r"configs\[0\] has a search space for 'lr', not a value",
+            id="a search space instead of a value",
         ),
-        pytest.param([{"a": {"b": tune.randint(0, 1)}}], r"a search space for 'a/b', not a value", id="within"),
         pytest.param(
-            {"a": tune.sample_from(lambda s: 1 / 0)}, "no configs can be drawn from the search space", id="fn"
+            [{"a": {"b": tune.randint(0, 1)}}],
+            r"a search space for 'a/b', not a value",
+            id="a search space in a nested value",
+        ),
+        pytest.param(
+            {"a": tune.sample_from(lambda s: 1 / 0)},
+            "no configs can be drawn from the search space",
+            id="an error in sample_from",
         ),
     ],
 )
-def test_invalid_configs_are_named(configs, message):
+def test_the_error_for_invalid_configs_contains_the_reason(configs, message):
     with pytest.raises(InvalidResourcesError, match=message):
         configs_to_measure(configs, num_samples=2, seed=0)
 
@@ -79,6 +87,6 @@ def test_invalid_configs_are_named(configs, message):
     ],
     ids=["a name", "another class", "a function without a config"],
 )
-def test_an_invalid_trainable_is_named(trainable, message):
+def test_the_error_for_an_invalid_trainable_contains_the_reason(trainable, message):
     with pytest.raises(InvalidResourcesError, match=message):
         check_trainable(trainable)

@@ -1,4 +1,4 @@
-"""Tests that written manifests match KubeRay's official CRDs, which are stored outside the repository."""
+"""Tests that the manifests that this project writes match KubeRay's CRDs, which are stored outside the repository."""
 
 import os
 from pathlib import Path
@@ -41,7 +41,7 @@ def crds():
 @given(cluster_plans(), options, st.sampled_from([str, filled_in]))
 @settings(max_examples=30)
 def test_manifests_match_all_crds(crds, plan, how, change):
-    """``filled_in`` sets the optional fields."""
+    """The change ``filled_in`` sets the optional fields of a manifest."""
     manifest = yaml.load(change(write_cluster(plan, how)), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
     assert problems(crds, manifest) == []
@@ -80,7 +80,7 @@ def test_no_official_field_is_reported_as_a_typo():
     ids=lambda part: ".".join(map(str, part)) if isinstance(part, tuple) else "",
 )
 def test_a_damaged_manifest_does_not_match_the_crds(crds, path, value):
-    """Check that the CRDs detect errors, because otherwise the tests above would always pass."""
+    """Without this test, the tests above could pass because the CRDs accept every manifest."""
     manifest = yaml.safe_load(write_cluster(a_design()))
     part = manifest["spec"]
     for key in path[:-1]:

@@ -72,13 +72,13 @@ def test_the_command_prints_how_many_cpu_nodes_are_as_fast_as_one_gpu(decide):
         (("run.json", "--gpu", "TPU"), 2, "--gpu must be a GPU, such as gpu or gpu@0.25, got 'TPU'"),
     ],
 )
-def test_an_impossible_decision_is_explained(decide, arguments, status, message):
+def test_the_error_explains_why_no_decision_can_be_made(decide, arguments, status, message):
     done = decide(*arguments)
 
     assert (done.exit_code, message in done.stderr) == (status, True), done.stderr
 
 
-def test_ambiguous_answers_decide_nothing(decide, tmp_path):
+def test_no_decision_is_made_if_every_answer_is_ambiguous(decide, tmp_path):
     write_run_set(a_run(sizes=(40,), rounds=2), tmp_path / "few.json")
 
     done = decide("few.json", steps=1333)

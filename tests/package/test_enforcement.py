@@ -1,4 +1,4 @@
-"""Tests of real frameworks with a GPU fraction on a machine without a GPU. ``tests/on_gpu`` tests the limits."""
+"""Tests of real frameworks with a GPU fraction on a machine without a GPU. ``tests/on_gpu`` tests real limits."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.marks import further
+from tests.rest_parameters import further
 from tests.stand_ins import state_counts, write_stand_ins
 
 ENFORCE = """
@@ -72,7 +72,7 @@ for limits in (first, CURRENT.limits):
     ], done.stderr
 
 
-def test_a_later_fraction_replaces_an_earlier_one(tmp_path):
+def test_the_limit_of_the_next_trial_replaces_the_earlier_limit(tmp_path):
     """The next trial runs in the same process. CuPy is a stand-in."""
     write_stand_ins(tmp_path)
     code = f"""{ENFORCE}
@@ -87,8 +87,8 @@ print(cupy.get_default_memory_pool().get_limit() == CURRENT.limits.limit_bytes["
     assert done.stdout.strip() == "True", done.stderr
 
 
-def test_two_frameworks_on_one_fraction_are_reported(tmp_path):
-    """Both frameworks are stand-ins. The real JAX does not detect a GPU, which does not affect this test."""
+def test_two_frameworks_on_one_gpu_fraction_are_reported(tmp_path):
+    """CuPy and TensorFlow are stand-ins. JAX is real, but has no limit, because it does not detect a GPU."""
     write_stand_ins(tmp_path)
     (tmp_path / "tensorflow.py").write_text(
         "from types import SimpleNamespace\n"
@@ -146,7 +146,7 @@ def test_a_cpu_build_of_torch_alone_fails_at_the_first_result(beside_a_gpu):
     assert "MemoryLimitError: Ray assigned this process a fraction of a GPU, but torch detects no GPU" in done.stderr
 
 
-def test_a_caught_limit_error_is_a_warning_and_is_raised_at_the_next_result(beside_a_gpu):
+def test_a_limit_error_that_the_trial_catches_is_a_warning_and_is_raised_at_the_next_result(beside_a_gpu):
     done = beside_a_gpu("try: import cupy\nexcept Exception: pass\nprint(*CURRENT.limits.warnings)", share="0.25")
 
     assert done.stdout.startswith("a limit of 256 MiB leaves no memory for tensors, because cupy")
@@ -184,7 +184,7 @@ sys.modules["torch"].npu = SimpleNamespace(
 
 
 def test_an_npu_fraction_is_limited_after_torch_npu_is_imported(tmp_path):
-    """PyTorch is real. It detects no device before the import, which must not be an error. torch_npu is a stand-in."""
+    """PyTorch is real and detects no NPU before torch_npu, a stand-in, is imported. This must not be an error."""
     (tmp_path / "torch_npu.py").write_text(NPU_TORCH)
     code = f"""{ENFORCE}
 enforce(None, 0.25, "NPU")

@@ -21,7 +21,7 @@ assert not {"torch", "tensorflow", "jax", "numba", "ray"} & sys.modules.keys()
 """
 
 
-def test_the_machine_has_the_python_the_cpus_and_the_versions_of_this_process():
+def test_the_record_contains_the_python_version_the_cpus_and_the_package_versions():
     machine = read_environment()
 
     assert (machine.num_cpus, machine.python) == (os.cpu_count(), platform.python_version())

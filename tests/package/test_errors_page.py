@@ -1,4 +1,4 @@
-"""Tests that the page of errors quotes messages in the code and lists every error."""
+"""Tests that the page of errors quotes messages that exist in the code, and that it lists every error."""
 
 import ast
 import re

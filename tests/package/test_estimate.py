@@ -1,4 +1,4 @@
-"""Compares the memory estimate with a real training on the CPU, where tensors have the same size as on a GPU."""
+"""Compares the memory estimate with the peak of a real training on the CPU, where tensors are as large as on a GPU."""
 
 import functools
 import resource
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests import models
-from tests.marks import further
+from tests.rest_parameters import further
 from tune_policies import MeasurementError
 from tune_policies.trainers import estimate_gpu_memory
 
@@ -38,7 +38,7 @@ def peak_of_tensors(train):
 @pytest.mark.parametrize("kind", ["mlp", *further("transformer", "resnet")])
 def test_the_estimate_is_within_15_percent_of_the_real_peak(kind, optimizer):
     training = TRAININGS[kind]
-    on_gpus = functools.partial(optimizer, foreach=True)  # PyTorch's default on GPUs
+    on_gpus = functools.partial(optimizer, foreach=True)  # ``foreach`` is PyTorch's default on GPUs
 
     real = peak_of_tensors(lambda: training.train(on_gpus, 2, "cpu"))
     estimate = estimate_gpu_memory(training.build, training.batch, optimizer, training.loss_fn)
@@ -134,7 +134,7 @@ def test_shared_parameters_stay_shared_after_a_conversion():
     assert estimate_gpu_memory(tied, (1, 512)).parameters_bytes == 2 * 512**2
 
 
-def test_a_model_that_was_built_earlier_does_not_change():
+def test_the_estimate_does_not_change_a_model_that_was_built_earlier():
     estimate_gpu_memory(lambda: BUILT, (1, 512), torch.optim.AdamW)
 
     assert type(BUILT[0][0].weight.data) is torch.Tensor
@@ -142,7 +142,7 @@ def test_a_model_that_was_built_earlier_does_not_change():
     assert nn.Linear(2, 2).half().weight.dtype is torch.half  # PyTorch's own conversion still works
 
 
-def test_a_loss_can_have_its_own_tensors():
+def test_a_loss_function_can_contain_tensors():
     batch, loss = (torch.ones(4, 8), torch.zeros(4, dtype=torch.long)), nn.CrossEntropyLoss(weight=torch.ones(3))
 
     assert estimate_gpu_memory(lambda: nn.Linear(8, 3), batch, torch.optim.AdamW, loss).peak_bytes > 0
@@ -215,7 +215,7 @@ except Exception as error:
         ),
     ],
 )
-def test_without_the_required_package_the_error_has_the_install_command(missing, message):
+def test_the_error_for_a_missing_package_contains_the_install_command(missing, message):
     done = subprocess.run([sys.executable, "-c", WITHOUT, missing], capture_output=True, text=True, check=False)
 
     assert message in done.stdout, done.stderr

@@ -1,6 +1,6 @@
 """Tests that files are written atomically, even if the writer is killed, the disk is full, or two processes write.
 
-``replace_file`` writes a temporary file and renames it. The code that does not use this function does the same.
+``replace_file`` writes a temporary file and renames it. Code that does not call it also renames a temporary file.
 """
 
 import os
@@ -62,7 +62,7 @@ def test_a_killed_writer_leaves_the_file_complete_and_blocks_no_other_writer(tmp
     assert path.read_text() == text_of(LENGTHS[0])
 
 
-def test_a_file_above_the_size_limit_of_the_process_is_unchanged(tmp_path):
+def test_a_file_is_unchanged_if_the_new_text_exceeds_the_file_size_limit(tmp_path):
     path = tmp_path / "file"
     replace_file(path, text_of(LENGTHS[0]))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -121,21 +121,21 @@ LIST = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, 
     [TWO.replace('num-cpus: "0"', "num-cpus: 0", 1), LIST],
     ids=["two documents, one with a mistake", "a list"],
 )
-def test_name_selects_one_of_several_clusters(plan, text):
+def test_the_name_option_selects_one_of_several_clusters(plan, text):
     done = plan(text, "--name", "tune")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "at the maximum (2 gpu nodes): 8 trials at once" in done.stdout
 
 
-def test_an_unknown_name_lists_the_available_names(plan):
+def test_the_error_for_an_unknown_name_lists_the_available_names(plan):
     done = plan(TWO, "--name", "tuna")
 
     assert (done.returncode, done.stdout) == (2, "")
     assert "cluster.yaml has no cluster 'tuna'; did you mean 'tune'? Available names: 'train', 'tune'" in done.stderr
 
 
-def test_name_requires_a_file(plan):
+def test_the_name_option_requires_a_cluster_file(plan):
     done = plan(MANIFEST, "--name", "train", cluster=None)
 
     assert done.returncode == 2
@@ -162,7 +162,7 @@ def test_an_invalid_file_is_reported_with_its_line(plan, text, message):
 
 
 @pytest.mark.parametrize("option", ["--address", "--cluster-config"])
-def test_cluster_excludes_options_of_a_running_cluster(plan, option):
+def test_a_cluster_file_cannot_be_combined_with_options_for_a_running_cluster(plan, option):
     done = plan(MANIFEST, option, "other.yaml")
 
     assert done.returncode == 2

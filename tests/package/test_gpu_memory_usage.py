@@ -29,7 +29,7 @@ if jax.default_backend() == "cpu":
 
 @pytest.mark.rest
 @pytest.mark.parametrize("framework", CODE)
-def test_reading_the_usage_starts_no_framework_and_returns_none_without_a_gpu(framework):
+def test_reading_the_usage_initializes_no_framework_and_returns_none_without_a_gpu(framework):
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
 

@@ -1,7 +1,7 @@
-"""Tests that every command handles files with hostile names and texts: it prints plain text, and ends with a message.
+"""Tests that every command prints hostile names as plain text, and exits with a message instead of a traceback.
 
-:data:`HOSTILE` contains the sequences that a terminal, GitHub's logs and Rich interpret. Every name in a file, a
-cluster or a record contains it.
+:data:`HOSTILE` contains the sequences that a terminal, GitHub's logs and Rich interpret. Every name in the files,
+clusters and records of these tests contains it.
 """
 
 import json
@@ -80,7 +80,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def long_folder(tmp_path_factory):
-    """Return the same folder, but each name has 100,000 characters."""
+    """Return a folder with the same files, but with names of 100,000 characters."""
     folder = tmp_path_factory.mktemp("long")
     _write_files(folder, LONG, LONG)
     return folder
@@ -198,7 +198,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("line", COMMANDS)
 @pytest.mark.parametrize("colored", [False, True], ids=["plain", "colored"])
-def test_a_name_is_printed_as_plain_text(folder, monkeypatch, line, colored):
+def test_a_hostile_name_is_printed_as_plain_text(folder, monkeypatch, line, colored):
     status, shows_a_name = COMMANDS[line]
 
     done = invoke(folder, monkeypatch, line, environment={"FORCE_COLOR": "1"} if colored else None)
@@ -279,7 +279,7 @@ def test_a_command_replaces_a_file_only_with_force(folder, monkeypatch, line):
 
 
 RESULTS = ("--json", "--format", "kuberay design policy.yaml")
-"""Parts of the commands whose stdout is data, such as JSON, instead of messages."""
+"""A command that contains one of these texts prints data, such as JSON, on stdout instead of messages."""
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -294,7 +294,7 @@ def test_a_long_name_is_shortened_in_every_message(long_folder, monkeypatch, lin
 
 
 @pytest.mark.parametrize("page", ["report.html", "figure.svg", "run.html"])
-def test_a_name_is_escaped_on_a_page_and_in_a_figure(folder, monkeypatch, page):
+def test_a_hostile_name_is_escaped_on_a_page_and_in_a_figure(folder, monkeypatch, page):
     inputs = "run.json --decision decision.json --packing packing.json"
     line = {
         "report.html": f"bench report {inputs} --output report.html --force",
@@ -312,7 +312,7 @@ def test_a_name_is_escaped_on_a_page_and_in_a_figure(folder, monkeypatch, page):
         assert "FORGED.yaml" not in [line.strip()[:11] for line in text.split("\n")]
 
 
-def test_a_job_is_quoted_in_a_manifest(folder, monkeypatch):
+def test_a_hostile_job_command_is_quoted_in_a_manifest(folder, monkeypatch):
     done = invoke(folder, monkeypatch, "kuberay design policy.yaml --num-trials 2 --image me/a:1 --job JOB")
 
     (manifest,) = [each for each in yaml.safe_load_all(done.stdout) if each]
@@ -334,7 +334,7 @@ BAD = {
     "a capacity of absurd numbers": b'{"nodes": [{"node_id": "a", "resources": {"cpus": 1e308, "gpus": 1e300}}]}',
     "an invalid date": b'{"read_at": "99999-99-99", "measured_at": 1e300, "created_at": -1e300}',
 }
-"""Invalid files. ``tests/unit/test_hostile_files.py`` tests more of them."""
+"""Invalid files. ``tests/unit/test_hostile_files.py`` tests more invalid files."""
 READ_BY = [
     "plan BAD --cluster capacity.json",
     "plan policy.yaml --cluster BAD",

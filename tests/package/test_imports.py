@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tune_policies
-from tests.marks import further
+from tests.rest_parameters import further
 from tune_policies import trainers
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +90,7 @@ def folders(names):
 
 
 def files_of(names):
-    """Return the modules of ``tune_policies`` that these names refer to, or that define them."""
+    """Return the files of the ``tune_policies`` modules that these names refer to or are defined in."""
     places = {
         (ROOT / each.replace(".", "/")).with_suffix(".py") for name in names for each in (name, name.rpartition(".")[0])
     }
@@ -103,7 +103,7 @@ def packages(names):
     return {package for name in names for package in known if f"{name}.".startswith(f"{package}.")}
 
 
-def test_only_the_outer_modules_import_ray_and_the_frameworks():
+def test_only_ray_compat_and_the_listed_modules_import_ray_and_the_frameworks():
     found = {
         path.relative_to(ROOT / "tune_policies").with_suffix("").as_posix()
         for path in modules("tune_policies")
@@ -113,7 +113,7 @@ def test_only_the_outer_modules_import_ray_and_the_frameworks():
     assert {name for name in found if not name.startswith("ray_compat/")} <= SHELL
 
 
-def test_ray_compat_imports_no_module_above_it():
+def test_ray_compat_imports_only_the_folders_below_it():
     above = {
         folder
         for path in modules("tune_policies/ray_compat")
@@ -151,8 +151,8 @@ def test_the_core_reads_and_writes_no_files():
     ("package", "allowed"),
     [("tune_policies", set()), ("trainers", set()), ("benchmarks", {"tune_policies.trainers"})],
 )
-def test_imports_point_from_benchmarks_to_trainers_to_tune_policies_by_long_names(package, allowed):
-    """Only the command line may import all packages. A short name could import a user's own package."""
+def test_packages_import_only_the_allowed_packages_by_their_full_names(package, allowed):
+    """Only the command line may import all packages. The short name ``trainers`` could import a user's own package."""
     command_line = {ROOT / "tune_policies" / "cli" / name for name in ("main.py", "execute.py")}
     files = [path for path in modules(package) if path not in command_line]
     found = {name for path in files for name in packages(imported(path, at_run_time_only=False))}
@@ -174,7 +174,7 @@ def test_only_one_module_uses_nvml():
 def test_there_are_no_circular_imports_even_in_functions():
     files = {name_of(path): path for package in PACKAGES for path in modules(package)}
     needed = {name: targets(path) & files.keys() - {name} for name, path in files.items()}
-    # Repeatedly remove modules without remaining imports. Modules that remain import each other in a circle.
+    # Repeatedly remove the modules that import no remaining module. Only circular imports are left.
     while free := [name for name, targets in needed.items() if not targets & needed.keys()]:
         for name in free:
             del needed[name]

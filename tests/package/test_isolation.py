@@ -22,7 +22,7 @@ BREAKS = "#!/no/such/interpreter"
 
 @pytest.fixture
 def control(tmp_path, monkeypatch):
-    """Return a function that replaces NVIDIA's control program."""
+    """Return a function that installs a script in place of NVIDIA's control program."""
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mine")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # hide the GPU of the machine, if it has one
@@ -43,7 +43,7 @@ def variables():
     return os.environ.get(mps.MEMORY_VARIABLE), os.environ.get(mps.THREADS_VARIABLE)
 
 
-def test_a_running_daemon_limits_the_process(control):
+def test_a_running_mps_daemon_limits_the_process(control):
     control(ANSWERS)
     limits = FractionLimits(GpuShare(fraction=0.25, memory_bytes=20 * GIB))
 
@@ -73,7 +73,7 @@ def test_a_warning_is_added_to_the_limits_if_mps_cannot_limit_the_process(contro
     )
 
 
-def test_the_wait_for_a_daemon_has_a_deadline(control):
+def test_a_query_of_the_mps_daemon_times_out(control):
     control(HANGS)
     start = time.monotonic()
 
@@ -94,7 +94,7 @@ def test_the_wait_for_a_daemon_has_a_deadline(control):
         pytest.param(0.5, 4, ("much", None), ("0=4096M", "100"), id="an unreadable limit is replaced"),
     ],
 )
-def test_the_variables_of_mps_have_the_limit_or_the_users_smaller_settings(
+def test_the_mps_variables_contain_the_limit_or_a_smaller_value_set_by_the_user(
     control, fraction, gib, own, expected, monkeypatch
 ):
     for name, value in zip((mps.MEMORY_VARIABLE, mps.THREADS_VARIABLE), own, strict=True):
@@ -105,7 +105,7 @@ def test_the_variables_of_mps_have_the_limit_or_the_users_smaller_settings(
     assert variables() == expected
 
 
-def test_the_next_trial_in_the_same_process_gets_its_own_variables(control, monkeypatch):
+def test_the_next_trial_in_the_same_process_gets_its_own_mps_variables(control, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-12")
     environment = OwnEnvironment()
     mps.start_mps(environment, 0.25, GIB)
@@ -120,7 +120,7 @@ def test_cuda_has_started_if_its_memory_device_is_open(tmp_path, target, expecte
     (tmp_path / "3").symlink_to(target)
 
     assert mps.cuda_has_started(tmp_path) == expected
-    assert not mps.cuda_has_started()  # in this process
+    assert not mps.cuda_has_started()  # CUDA has not started in this process
 
 
 def test_a_task_fails_if_cuda_has_started_on_another_gpu_in_its_process(monkeypatch):
@@ -144,7 +144,7 @@ def test_a_visible_mig_device_is_recognized(visible, expected, monkeypatch):
     assert mps.is_mig() == expected
 
 
-def test_the_state_of_a_process_is_not_pickled():
+def test_the_state_of_a_process_is_pickled_by_reference():
     current = current_process.CURRENT
 
     assert pickle.loads(pickle.dumps(current)) is current

@@ -1,4 +1,4 @@
-"""Tests that a KubeRay manifest is read in the same way as by Ray's own autoscaler."""
+"""Tests that a KubeRay manifest is read in the same way as Ray's autoscaler reads it."""
 
 import pytest
 import yaml
@@ -45,7 +45,7 @@ def test_a_cluster_without_an_autoscaler_does_not_grow(addable):
 
 
 def test_omitted_fields_of_a_worker_group_have_kuberays_defaults(addable):
-    """KubeRay's default maximum is so large that it means no limit. One node already exists."""
+    """KubeRay's default for ``maxReplicas`` is 2,147,483,647. One node already exists."""
     worker = {"groupName": "gpu", "rayStartParams": {}, "template": pod(cpu="8")}
 
     ((row,), _) = addable(manifest(workerGroupSpecs=[worker]))

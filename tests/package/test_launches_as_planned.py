@@ -1,7 +1,7 @@
 """Tests that Ray's autoscaler launches the planned number of nodes of each type when the planned trials are requested.
 
-Each plan is for a random policy and a random catalog. The test follows the steps of a user: it makes a plan, writes a
-manifest, lets Ray read the manifest, and requests the trials.
+Each plan is for a random policy and a random catalog. The test creates a plan, writes a manifest, loads it with Ray,
+and requests the trials.
 """
 
 import logging
@@ -33,7 +33,7 @@ from tune_policies.kuberay.writing.options import WriteOptions
 from tune_policies.placement.trial_slot import Bundle
 from tune_policies.ray_compat.autoscaler_config import read_ray_cluster
 
-# Ray reads the top-level labels and resources of a group only from version 2.51 on.
+# Only Ray 2.51 and later read the top-level labels and resources of a group.
 pytestmark = pytest.mark.skipif(
     tuple(map(int, ray.__version__.split(".")[:2])) < (2, 51), reason="this Ray reads no labels of a worker group"
 )
@@ -92,7 +92,7 @@ def slots_on(launched, design, policy):
 
 
 def with_one_more(config):
-    """Return the configuration with one more node allowed, of any type except the head's."""
+    """Return the configuration with a limit that is one node higher, in total and for each type except the head's."""
     types = {
         name: each if name == config["head_node_type"] else {**each, "max_workers": each["max_workers"] + 1}
         for name, each in config["available_node_types"].items()
@@ -101,7 +101,7 @@ def with_one_more(config):
 
 
 def reserved(policy):
-    """Return the resources that a policy leaves for other programs, as a resource request."""
+    """Return the resources that a policy reserves for other programs, as bundles."""
     inner = getattr(policy, "inner", None)
     own = []
     if isinstance(policy, ReservingPolicy):
@@ -111,11 +111,11 @@ def reserved(policy):
 
 @pytest.mark.parametrize(
     ("number", "least"),
-    # With few plans, the required rate is lower, because the rate depends on chance.
+    # With fewer plans, the rate varies more, so the required rate is lower.
     [(40, 0.9), pytest.param(1300, 0.99, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
 )
 def test_ray_launches_the_planned_nodes_for_99_of_100_plans_and_exceptions_are_explained(number, least, caplog):
-    caplog.set_level(logging.ERROR, logger="ray")  # Ray logs the nodes that it would launch
+    caplog.set_level(logging.ERROR, logger="ray")  # suppress Ray's messages about the nodes that it would launch
     found = Counter(filter(None, map(outcome, range(number))))
 
     assert found["as planned"] >= least * found.total()

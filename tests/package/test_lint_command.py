@@ -61,7 +61,7 @@ def two(tmp_path):
     return path
 
 
-def test_name_selects_one_of_several_clusters(two):
+def test_the_name_option_selects_one_of_several_clusters(two):
     found = json.loads(run(two, "--name", "two", "--json").stdout)["findings"]
 
     assert {each["document"] for each in found} == {1}
@@ -101,7 +101,7 @@ if __name__ == "__main__":
     _write_rows()
 
 
-def test_stdin_is_checked():
+def test_lint_reads_a_manifest_from_stdin():
     done = run("-", text=changed("RayCluster", {"spec.workerGroupSpecs.0.minReplicas": 5}))
 
     assert done.exit_code == 1

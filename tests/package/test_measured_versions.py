@@ -1,4 +1,4 @@
-"""Tests that a decision is rejected if an installed package has another version than the measured one."""
+"""Tests that a decision is rejected if the version of an installed package differs from the measured version."""
 
 from importlib.metadata import distributions, version
 
@@ -8,11 +8,11 @@ from tune_policies import InvalidResourcesError
 from tune_policies.tune.run_plan import check_versions
 
 
-def test_installed_versions_and_missing_packages_are_accepted():
+def test_equal_versions_and_missing_packages_are_accepted():
     check_versions({"pydantic": version("pydantic"), "no-such-package": "1.0"})
 
 
-def test_a_version_other_than_the_measured_one_is_rejected_and_named():
+def test_the_error_names_a_package_whose_version_differs_from_the_measured_version():
     with pytest.raises(InvalidResourcesError, match=r"measured with pydantic 0\.1 \(.* is installed\)\. Measure again"):
         check_versions({"pydantic": "0.1", "no-such-package": "1.0"})
 

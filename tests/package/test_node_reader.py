@@ -1,4 +1,4 @@
-"""Tests of the properties that the doctor reads from the files of frameworks and the kernel."""
+"""Tests of the node properties that the doctor reads from files of frameworks and of the kernel."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ hip: Optional[str] = {hip}
 
 @pytest.fixture
 def packages(tmp_path):
-    """Return a folder of installed packages that contain only the files that the reader uses."""
+    """Return an object that creates packages with only the files that the reader uses, and that runs the reader."""
 
     class Packages:
         def installed(self, name, version):
@@ -35,7 +35,7 @@ def packages(tmp_path):
             (tmp_path / path).write_text(text)
 
         def frameworks(self):
-            """Read the frameworks in a Python process that finds only these packages and the two remote modules."""
+            """Return the frameworks by name, read by ``node_facts`` in a Python process with only these packages."""
             for module in (nvml, node_facts):
                 self.file(f"{module.__name__.replace('.', '/')}.py", Path(module.__file__).read_text())
             command = [sys.executable, "-S", "-P", "-m", node_facts.__name__]
@@ -97,7 +97,7 @@ def test_the_plugins_of_jax_determine_its_build(packages, plugins, cuda):
     assert packages.frameworks()["jax"].cuda == cuda
 
 
-def test_without_frameworks_the_list_is_empty(packages):
+def test_no_framework_is_listed_if_none_is_installed(packages):
     assert packages.frameworks() == {}
 
 
@@ -119,7 +119,7 @@ def test_the_quota_of_a_cgroup_is_read_in_cpus(tmp_path, files, cpus):
     assert node_facts._quota(tmp_path) == cpus
 
 
-def test_the_cpus_that_slurm_assigns_to_a_task_are_a_limit(monkeypatch):
+def test_the_number_of_cpus_per_slurm_task_is_a_cpu_limit(monkeypatch):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
 
     assert node_facts._cpu_limits()["SLURM_CPUS_PER_TASK"] == 3

@@ -1,4 +1,4 @@
-"""Tests how values of this project look in a real notebook, which nbconvert runs and a browser shows."""
+"""Tests the display of this project's objects in a notebook that nbconvert executes and a browser renders."""
 
 import json
 from pathlib import Path

@@ -106,7 +106,7 @@ def test_mig_devices_replace_their_gpu_in_the_list_and_have_their_own_size(nvml)
         ("", [(0, "GPU-a", 40), (1, "MIG-x", 20), (2, "MIG-y", 5)]),
     ],
 )
-def test_the_environment_variable_of_the_node_also_selects_mig_devices(nvml, visible, expected, monkeypatch):
+def test_cuda_visible_devices_also_selects_mig_devices(nvml, visible, expected, monkeypatch):
     nvml(*split())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
@@ -126,7 +126,7 @@ def test_a_gpu_with_mig_but_without_mig_devices_is_omitted(nvml):
     assert listed() == []
 
 
-def test_a_selection_without_an_existing_device_is_an_error(nvml, monkeypatch):
+def test_a_cuda_visible_devices_value_that_matches_no_device_is_an_error(nvml, monkeypatch):
     nvml(*split())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-z")
 
@@ -143,7 +143,7 @@ def test_the_driver_lists_whole_gpus_even_if_they_are_split_or_hidden(nvml, monk
     assert gpus == [("GPU-a", 40, False), ("GPU-b", 40, True)]
 
 
-def test_values_that_the_driver_does_not_report_are_unknown(nvml):
+def test_values_that_the_driver_does_not_report_are_none(nvml):
     nvml({**A100, "uuid": "GPU-a"})
 
     driver = read_driver()
@@ -172,7 +172,7 @@ def test_errors_of_the_binding_are_converted_and_nvml_is_closed(nvml, monkeypatc
     assert opened == []
 
 
-def test_without_a_binding_the_error_has_the_package_to_install(monkeypatch):
+def test_the_error_for_a_missing_nvml_binding_contains_the_install_command(monkeypatch):
     for name in ("pynvml", "ray._private.thirdparty", "ray._private.thirdparty.pynvml"):
         monkeypatch.setitem(sys.modules, name, None)
 
@@ -188,7 +188,7 @@ def test_a_process_without_visible_gpus_has_no_counters(nvml, monkeypatch, visib
     assert GpuCounters.visible() is None
 
 
-def test_energy_is_the_sum_of_the_visible_gpus_and_each_throttle_reason_is_returned(nvml, monkeypatch):
+def test_energy_is_summed_over_the_visible_gpus_and_all_throttle_reasons_are_returned(nvml, monkeypatch):
     first = {**A100, "uuid": "GPU-a", "energy_mj": 1500, "throttled_by": 0x01 | 0x04}  # an idle GPU is not throttled
     second = {**A100, "uuid": "GPU-b", "energy_mj": 500, "throttled_by": 0x40}
     without_energy = {**A100, "uuid": "GPU-c", "throttled_by": 0x80}

@@ -12,7 +12,7 @@ CALLS = {
     *("tempfile.NamedTemporaryFile", "tempfile.mkstemp", "NamedTemporaryFile", "TemporaryFile"),
     *("tempfile.TemporaryFile", "shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.move"),
 }
-"""Functions that read or write files, or that parse texts without limits, by their names in calls."""
+"""The names of functions that read or write files or parse text without limits, as written in calls."""
 METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "open", "savefig", "open_output_stream", "rename"}
 """Methods of paths, figures and file systems that read or write files."""
 YAML = {"load", "load_all", "safe_load", "safe_load_all", "full_load", "unsafe_load"}
@@ -54,7 +54,7 @@ ALLOWED = {
     ("tune_policies/testing/check_policy.py", "json.loads"): "output of a policy under test",
     ("benchmarks/workloads/boosting.py", "json.loads"): "XGBoost's description of a model in this process",
 }
-"""Other modules that may read or write files, with the reason."""
+"""The calls that other modules may contain, by file and function, with the reason."""
 
 
 def modules():
@@ -77,7 +77,7 @@ def called_name(function):
     name = ast.unparse(function)
     if name in CALLS or name in {f"yaml.{each}" for each in YAML}:
         return name
-    is_of_ours = isinstance(function, ast.Name)  # read_text and read_bytes of the reader itself
+    is_of_ours = isinstance(function, ast.Name)  # an unqualified name, such as read_text, is a function of this project
     method = name.rpartition(".")[2]
     return method if method in METHODS and not is_of_ours else None
 
@@ -88,12 +88,12 @@ def test_a_call_that_reads_or_writes_is_detected():
     assert all(called_name(ast.parse(call).body[0].value.func) for call in calls)
 
 
-def test_no_other_module_reads_or_writes_files():
+def test_only_the_allowed_modules_read_or_write_files():
     assert set(found()) == ALLOWED.keys()
 
 
 RUNS = {"eval", "exec", "compile"}
-"""Functions that run a string as code. Only their plain names are compared, so ``re.compile`` does not match."""
+"""Functions that run a string as code. Only unqualified names are compared, so ``re.compile`` does not match."""
 UNPICKLES = re.compile(
     r"(.*\.)?(Unpickler|read_pickle|unpickle)|(pickle|cloudpickle|dill|joblib|marshal|torch|shelve|jsonpickle)\.(loads?|open)"
 )

@@ -164,7 +164,7 @@ OF_OTHERS = {
         ),
     ],
 )
-def test_real_errors_have_the_same_class_directly_through_ray_and_as_text(code, expected):
+def test_a_real_error_keeps_its_class_if_ray_wraps_it_or_only_its_text_is_available(code, expected):
     program = f"{COMMON}{code}\nprint(json.dumps(CASES))"
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(code, *path):
-    """Run a program with the folders of ``path`` before the checkout in ``sys.path``."""
+    """Run a program in which ``sys.path`` lists the folders of ``path`` before the checkout, and return its output."""
     program = f"import sys; sys.path[:0] = {[*map(str, path), str(ROOT)]}\n{code}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -22,14 +22,14 @@ def run(code, *path):
 
 
 @pytest.mark.parametrize("short", ["trainers", "trainers.gpu_memory.fraction_limits", "benchmarks.record.run_set"])
-def test_both_names_import_the_same_module_with_the_long_name(short):
+def test_the_short_and_the_long_name_import_the_same_module(short):
     module = import_module(short)
 
     assert module is import_module(f"tune_policies.{short}")
     assert module.__name__ == module.__spec__.name == f"tune_policies.{short}"
 
 
-def test_the_module_exists_once_if_the_short_name_is_imported_first():
+def test_only_one_copy_of_a_module_is_loaded_if_the_short_name_is_imported_first():
     code = """
 import trainers.gpu_memory.fraction_limits as one
 import tune_policies.trainers.gpu_memory.fraction_limits as other
@@ -44,7 +44,7 @@ def test_an_object_that_was_pickled_under_a_short_name_has_the_same_class():
     assert pickle.loads(b"ctrainers.process_setup\nProcessSetup\n.") is ProcessSetup
 
 
-def test_the_error_about_a_missing_module_has_its_short_name():
+def test_the_error_for_a_missing_module_contains_its_short_name():
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'trainers.nothing'$"):
         import_module("trainers.nothing")
 

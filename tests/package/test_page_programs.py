@@ -39,7 +39,7 @@ for folder in sys.argv[1:]:
         *(pytest.param([page], id=name(page), marks=pytest.mark.slow) for page in SLOW),
     ],
 )
-def test_the_python_of_a_page_runs(pages, tmp_path, isolated_environment):
+def test_the_python_code_of_a_page_runs(pages, tmp_path, isolated_environment):
     folders = [tmp_path / name(page).replace("/", "-") for page in pages]
     for folder, page in zip(folders, pages, strict=True):
         folder.mkdir()

@@ -1,8 +1,9 @@
 """Tests that every command and snippet on every page runs.
 
 A ``console`` block contains commands after ``$``, each followed by its output. A ``yaml`` or ``json`` block starts with
-a comment that contains the file name, and a ``python`` block may do so too. The other ``python`` blocks of a page form
-one program, in their order on the page. An ellipsis as a line of output matches any lines.
+a comment that contains the file name, and a ``python`` block may also start with such a comment. The other ``python``
+blocks of a page form one program, in their order on the page. In an output, a line that contains only an ellipsis
+matches any number of lines.
 """
 
 import os
@@ -24,8 +25,8 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-# For these targets, make only prints the commands. The reason is one of: the target runs this test, continuous
-# integration runs the target separately, it creates or deletes an environment, it needs a GPU, or it has its own test.
+# Run these targets with ``--dry-run``. Each of them runs this test, runs separately in continuous integration, creates
+# or deletes an environment, needs a GPU, or has its own test.
 DRY_RUN = {
     *("make check", "make docs", "make test", "make test-rest", "make test-all", "make clean", "make test-gpu"),
     *("make demo", "make test-ray RAY=2.50.0"),
@@ -52,13 +53,13 @@ def program(page):
 
 
 def matches(shown, output):
-    """Return whether the output is as shown on the page. Trailing blanks are ignored, because editors remove them."""
+    """Return whether the output is equal to ``shown``. Trailing blanks are ignored, because editors remove them."""
     without_padding = re.sub(r" +$", "", output, flags=re.MULTILINE)
     return re.fullmatch(re.escape(shown).replace("…\\\n", "(?:.*\n)*"), without_padding)
 
 
 def commands(page):
-    """Yield each command with the lines of output below it."""
+    """Yield each command with the output below it."""
     for body in blocks(page, "console"):
         for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
             command, _, output = part.partition("\n")
@@ -66,7 +67,7 @@ def commands(page):
 
 
 def shown_commands(page):
-    """Yield the program and the arguments of each command that the page only shows (slow, or needs a GPU)."""
+    """Yield the app and the arguments of each command that the tests do not run, because it is slow or needs a GPU."""
     for body in blocks(page, ""):
         for program, app in SHOWN.items():
             for arguments in re.findall(rf"^(?:\$ )?{re.escape(program)} (.+)$", body, re.MULTILINE):
@@ -140,7 +141,7 @@ def test_the_commands_of_a_page_run_and_print_the_shown_output(page, tmp_path, e
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(shown_commands(page))], ids=name)
-def test_commands_that_a_page_only_shows_exist_with_their_options(page):
+def test_commands_and_options_that_a_page_shows_but_the_tests_do_not_run_exist(page):
     for app, arguments in shown_commands(page):
         context = typer.main.get_command(app).make_context("", [*arguments])
         while hasattr(context.command, "resolve_command"):
@@ -148,7 +149,7 @@ def test_commands_that_a_page_only_shows_exist_with_their_options(page):
             context = command.make_context(found, [*arguments], parent=context)
 
 
-def test_every_link_of_a_page_leads_to_a_file():
+def test_every_relative_link_on_a_page_points_to_a_file():
     links = {page: re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()) for page in PAGES}
 
     assert [
@@ -159,7 +160,7 @@ def test_every_link_of_a_page_leads_to_a_file():
     ] == []
 
 
-def test_every_block_of_a_page_is_run():
+def test_every_code_block_has_a_language_that_the_tests_support():
     languages = {language for page in PAGES for language, _ in FENCE.findall(page.read_text())}
 
     assert languages <= {"", "console", "python", "yaml", "json", "diff", "{eval-rst}"}

@@ -1,4 +1,4 @@
-"""The picture of a plan in a browser, on small and large screens, light and dark, and the pictures in docs."""
+"""Tests the picture of a plan on small and large screens in light and dark mode, and the pictures in docs."""
 
 import shlex
 

@@ -40,7 +40,7 @@ def test_the_latest_record_replaces_the_previous_one(filesystem, tmp_path):
     assert [(file.name, file.read_text()) for file in (tmp_path / "run").iterdir()] == [(USAGE_FILE, "the last")]
 
 
-def test_a_background_task_runs_one_piece_of_work_at_a_time():
+def test_a_background_task_runs_one_function_at_a_time():
     background, may_end = BackgroundTask(), threading.Event()
     begun = [background.start(may_end.wait), background.start(may_end.wait)]
     in_time = background.wait(0.01)
@@ -55,7 +55,7 @@ def test_a_background_task_runs_one_piece_of_work_at_a_time():
     )
 
 
-def test_take_returns_the_error_of_the_work():
+def test_take_returns_the_error_that_the_function_raised():
     background = BackgroundTask()
     background.start(lambda: 1 // 0)
     background.wait(10)

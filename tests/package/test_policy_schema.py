@@ -1,4 +1,4 @@
-"""``tune-policies schema``: an editor and ``load_policy`` accept the same policy files."""
+"""Tests that the schema of ``tune-policies schema`` accepts the same policy files as ``load_policy``."""
 
 import json
 
@@ -57,7 +57,7 @@ def test_the_schema_accepts_every_policy_in_the_documentation(name):
 
 
 @pytest.mark.parametrize("field", ["profile", "decision"])
-def test_a_file_name_can_replace_a_measurement(field):
+def test_the_schema_accepts_a_file_name_for_a_profile_or_a_decision(field):
     kind = {"profile": "GpuMemoryPolicy", "decision": "BenchmarkedPolicy"}[field]
 
     SCHEMA.validate({"kind": kind, field: f"{field}.json"})

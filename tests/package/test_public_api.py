@@ -1,4 +1,4 @@
-"""The public names: all signatures have types, and all returned types can be imported."""
+"""Tests that all public signatures have types, and that all returned types can be imported."""
 
 import ast
 import functools
@@ -35,11 +35,11 @@ PUBLIC = {
 }
 REFERENCE = (ROOT / "docs" / "reference" / "api.md").read_text()
 ONLY_RETURNED = dict(map(reversed, re.findall(r"^   ([a-z_.]+)\.(\w+)$", REFERENCE, re.MULTILINE)))
-"""The types and functions that the reference lists with their module."""
+"""The module of each type and function that the reference lists with its module, by name."""
 
 
 def functions(owner):
-    """Yield functions, and the public methods and properties of classes that Ray does not define, by name."""
+    """Yield the name and function of ``owner``, or of its public methods and properties that Ray does not define."""
     if inspect.isfunction(owner):
         yield owner.__name__, owner
     elif inspect.isclass(owner):
@@ -74,7 +74,7 @@ def test_each_parameter_has_a_type():
 
 
 def unnamed(public):
-    """Return the variadic parameters of type ``Any``, and the parameters that the docstring describes as passed on."""
+    """Return the variadic parameters of type ``Any``, and those documented as arguments or fields of another object."""
     variadic = [each for each in parameters_of(public) if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     documented = r"^ *(?:``)?\*\*(\w+)(?:``)?: (?:Other arguments of|Further fields of) ``"
     taken = [each.name for each in variadic if each.annotation in (typing.Any, "Any")]
@@ -101,7 +101,7 @@ def test_return_types_can_be_imported_from_the_package():
 
 
 def hint_of(function):
-    """Return the return type of a function. Types that are only imported for type checkers belong to Ray."""
+    """Return the return type of a function, or ``None`` if it has a type that is imported only for type checkers."""
     try:
         return typing.get_type_hints(function).get("return")
     except NameError:
@@ -119,7 +119,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_pages_import_only_from_public_packages():
-    """The modules of ``tune_policies.benchmarks`` are exceptions."""
+    """Pages may also import from the modules of ``tune_policies.benchmarks``."""
     modules = {
         node.module or ""
         for page in PAGES
@@ -144,7 +144,7 @@ WRAPPERS = [
 
 
 @pytest.mark.parametrize("policy", WRAPPERS, ids=lambda policy: policy.__name__)
-def test_policies_with_positional_arguments_have_the_defaults_of_their_fields(policy):
+def test_positional_arguments_of_policies_have_the_defaults_of_the_fields(policy):
     parameters = {
         name: each for name, each in inspect.signature(policy).parameters.items() if each.kind != each.VAR_POSITIONAL
     }
@@ -153,7 +153,7 @@ def test_policies_with_positional_arguments_have_the_defaults_of_their_fields(po
         for name, field in policy.model_fields.items()
     }
     assert parameters.keys() == fields.keys()
-    # A default of None stands for a default that depends on other arguments.
+    # A default of ``None`` means that the default depends on other arguments.
     changed = {name for name, each in parameters.items() if each.default not in (None, fields[name])}
     assert not changed
 
@@ -181,7 +181,7 @@ def test_the_error_of_a_wrong_call_contains_the_correct_call(call, message):
     assert message in str(caught.value)
 
 
-def test_user_defined_policies_also_reject_arguments_without_names():
+def test_user_defined_policies_also_reject_positional_arguments():
     class HalfPolicy(ResourcePolicy):
         share: float = 0.5
 

@@ -81,7 +81,7 @@ def test_published_files_have_default_permissions_and_redaction_removes_host_and
     assert mode(folder / VIEWS[line]) == mode(folder / "other")
 
 
-def test_a_redacted_run_is_the_same_measurement(run, folder):
+def test_a_redacted_run_contains_the_same_measurements(run, folder):
     assert run.redacted().configurations == run.configurations
     assert [each.blocks for each in run.redacted().runs] == [each.blocks for each in run.runs]
     write_run_set(run.redacted(), folder / "redacted.json")
@@ -142,7 +142,7 @@ def test_a_redacted_record_contains_no_cluster_names_and_keeps_slot_types_distin
 
 
 def test_redacted_doctor_findings_contain_no_addresses_or_errors():
-    """A node whose name starts with the name of another node has its own number."""
+    """Each node has its own number, even if the name of a node starts with the name of another node."""
     host, _, message, _ = PRIVATE
     hidden = NodeFacts(name=f"{host}2", visible_devices=PRIVATE[1], ray=RayCounts(cpus=1, gpus=2), gpus=(GPU, GPU))
     nodes = (NodeFacts(name=host, failure=f"no route to {host}: {message}"), hidden)

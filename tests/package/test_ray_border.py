@@ -1,4 +1,4 @@
-"""Only ``tune_policies/ray_compat`` uses names that are private to Ray or not in its documented API."""
+"""Tests that only ``tune_policies/ray_compat`` uses names that are private to Ray or not in its documented API."""
 
 import ast
 from pathlib import Path
@@ -21,14 +21,14 @@ UNDOCUMENTED = (
 DOCUMENTED_ALL_THE_SAME = ("ray.train.v2.jax",)
 """Ray documents its trainer for JAX under this name."""
 NVML = "ray._private.thirdparty.pynvml"
-"""A copy of NVIDIA's own package, which is not part of Ray."""
+"""A copy of NVIDIA's ``pynvml`` in Ray. Its names are a public API of NVIDIA."""
 OF_OTHERS = {
     **dict.fromkeys(("_apply", "_buffers", "_initialized", "_param_to_grad_hook_handles", "_parameters"), "torch"),
     "_track_module_params_and_buffers": "torch",
     **dict.fromkeys(("_asdict", "_field_defaults", "_replace"), "named tuples"),
     **dict.fromkeys(("_exit", "_initializing"), "Python"),
 }
-"""Private attributes of other libraries."""
+"""Private attributes of other libraries, with the name of the library."""
 
 
 def ray_names(tree):
@@ -50,7 +50,7 @@ def is_private(name):
 
 
 def private_attributes(tree):
-    """Yield each private attribute that is read or set, also with ``getattr`` and similar functions."""
+    """Yield each private attribute that is read or set, directly or with ``getattr`` and similar functions."""
     for node in ast.walk(tree):
         name = ""
         if isinstance(node, ast.Attribute):

@@ -1,4 +1,4 @@
-"""Tests that groups in official samples and generated groups are counted in the same way as by Ray's autoscaler."""
+"""Tests that this project and Ray's autoscaler count the same resources of sample groups and generated groups."""
 
 import os
 from fractions import Fraction
@@ -84,14 +84,14 @@ def as_read_here(group):
 
 @settings(max_examples=400)
 @given(groups)
-def test_a_group_is_counted_as_by_rays_autoscaler(group):
+def test_a_group_has_the_resources_that_rays_autoscaler_counts(group):
     node_type = as_ray_reads(group)
 
     assert as_read_here(group) == (node_type and node_type["resources"])
 
 
 @given(quantities)
-def test_a_quantity_is_read_as_by_rays_autoscaler(quantity):
+def test_a_quantity_has_the_value_that_rays_autoscaler_reads(quantity):
     from ray.autoscaler._private.kuberay.autoscaling_config import _round_up_k8s_quantity
     from ray.autoscaler._private.kuberay.utils import parse_quantity as parse_as_ray
 

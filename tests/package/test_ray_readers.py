@@ -1,4 +1,4 @@
-"""Ray's autoscaler code reads a RayCluster and launches nodes for it, without a running autoscaler."""
+"""Tests that Ray's code reads a RayCluster and computes the nodes to launch without a running autoscaler."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The reference and the tables of policies contain every public name."""
+"""Tests that the reference contains every public name, and the tables contain every policy."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize("package", [tune_policies, kuberay, trainers, testing], ids=lambda package: package.__name__)
-def test_every_public_name_has_a_page(package):
+def test_every_public_name_is_in_the_reference(package):
     listed = set(re.findall(r"^   (\w+)$", (DOCS / "reference" / "api.md").read_text(), re.MULTILINE))
 
     assert set(package.__all__) <= listed

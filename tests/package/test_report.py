@@ -1,4 +1,4 @@
-"""Reports in a real browser, narrow and wide, light and dark, and the command that writes them."""
+"""Tests of reports on narrow and wide screens in light and dark mode, and of the command that writes them."""
 
 import itertools
 from datetime import UTC, datetime
@@ -61,7 +61,7 @@ def without_blocks():
 
 @pytest.fixture(scope="module")
 def looks(tmp_path_factory):
-    """The problems, messages and requests of each page, by page and screen."""
+    """Return the problems, messages and requests of each page on each screen."""
     contents = {
         "full": build_content(a_run_set(), a_decision(), a_packing_record()),
         "hostile": build_content(hostile_run_set(), a_decision(HOSTILE), a_packing_record(HOSTILE)),
@@ -88,8 +88,8 @@ def test_the_page_has_no_problem_on_any_screen(looks, problem):
 def test_a_page_supports_dark_mode_and_has_every_kind_of_figure(looks):
     assert {screen[2] for screen, look in looks.items() if look["dark"]} == {"dark"}
     assert {screen[2] for screen, look in looks.items() if not look["dark"]} == {"light"}
-    # Each of the two workloads has figures of three times and a speed-up. One workload also has figures of the cost and
-    # the packing.
+    # Each of the two workloads has three figures of times and one of the speed-up. One workload also has one figure of
+    # the cost and one of the packing.
     assert looks["full", 1280, "light"]["num_figures"] == 2 * (3 + 1) + 1 + 1
 
 
@@ -128,14 +128,14 @@ def test_unprintable_characters_of_a_name_are_replaced_in_a_figure():
         (small(has_control=False, is_interleaved=False), "interleaved by process"),
     ],
     ids=[
-        *("no GPU", "nothing", "only first epochs", "outliers", "ended early", "not interleaved"),
+        *("no GPU", "no measurements", "only first epochs", "outliers", "an incomplete run", "not interleaved"),
     ],
 )
-def test_an_unusual_run_has_a_page_with_its_known_facts(run_set, text):
+def test_the_page_of_an_unusual_run_describes_the_available_measurements(run_set, text):
     assert text in html_page(build_content(run_set))
 
 
-def test_a_section_shows_its_first_figures_if_there_are_many_workloads():
+def test_a_section_shows_only_its_first_figures_if_there_are_many_workloads():
     many = a_run_set(workloads=[f"w{number}" for number in range(10)], sizes=(16, 64), num_rounds=2)
 
     content = build_content(many)
@@ -184,7 +184,7 @@ def report(*arguments):
     return CliRunner().invoke(app, ["report", *map(str, arguments)])
 
 
-def test_the_command_prints_the_file_that_it_wrote(run_file, tmp_path):
+def test_the_command_prints_the_path_of_the_file_that_it_wrote(run_file, tmp_path):
     (tmp_path / "decision.json").write_text(a_decision().to_json())
     (tmp_path / "packing.json").write_text(a_packing_record().to_json())
     beside = ("--decision", tmp_path / "decision.json", "--packing", tmp_path / "packing.json")

@@ -1,4 +1,4 @@
-"""Ray's own parsers read the planned values from a generated file."""
+"""Tests that Ray's own parsers read the planned values from a generated file."""
 
 import copy
 
@@ -44,7 +44,7 @@ def amounts(node_type):
 
 
 def without_slice_heads(resources):
-    """Remove the resource that only the first host of a TPU slice has, but that Ray's reader adds to each host."""
+    """Return the resources without ``TPU-…-head``, which Ray's reader adds to every host instead of only the first."""
     return {name: amount for name, amount in resources.items() if not name.startswith("TPU-")}
 
 
@@ -74,7 +74,7 @@ def without_labels(groups):
 
 @given(cluster_plans(), st.none() | st.just("python train.py"), st.booleans())
 @settings(max_examples=60)
-def test_the_autoscaler_reads_a_manifest_as_planned(read, plan, job, num_gpus):
+def test_rays_autoscaler_reads_the_planned_values_from_a_manifest(read, plan, job, num_gpus):
     options = INSTALLED.model_copy(update={"job": job, "image": "me/tune:1", "num_gpus": num_gpus})
     config = read(write_cluster(plan, options))
 
@@ -89,7 +89,7 @@ def test_the_autoscaler_reads_a_manifest_as_planned(read, plan, job, num_gpus):
 @pytest.mark.rest
 @given(cluster_plans())
 @settings(max_examples=20)
-def test_the_installed_ray_reads_a_file_for_an_old_version(read, plan):
+def test_the_installed_ray_reads_a_manifest_for_an_old_ray_version(read, plan):
     config = read(write_cluster(plan, OF_OLD_RAY))
 
     assert without_labels(as_read(config)) == without_labels(as_planned(plan))
@@ -104,7 +104,7 @@ def test_start_parameters_can_contain_resource_names_in_any_script(read, name):
 
 @given(cluster_plans(hosts=1))
 @settings(max_examples=40)
-def test_the_launcher_reads_a_cluster_yaml_as_planned(read, plan):
+def test_rays_launcher_reads_the_planned_values_from_a_cluster_yaml(read, plan):
     config = read(write_cluster(plan, WriteOptions(format="cluster-yaml")))
 
     validate_config(prepare_config(copy.deepcopy(config)))
@@ -119,8 +119,8 @@ def test_the_launcher_accepts_a_cluster_yaml_with_all_optional_fields(read):
 
 
 @pytest.mark.parametrize("form", ["kuberay", "cluster-yaml"])
-def test_a_plan_for_a_device_type_adds_nodes_of_the_type_in_the_file(read, form):
-    """Trials for a type request a fraction of ``accelerator_type:…``. A node gets this resource only when it starts."""
+def test_a_plan_for_a_device_type_adds_nodes_of_this_type_from_the_file(read, form):
+    """Trials for a device type request ``accelerator_type:…``, a resource that a node gets only when it starts."""
     plan = a_design(gpu_type(labels={"zone": "eu"}), gpu_type(name="h100", accelerator_type="H100"))
 
     rows = addable_node_types(
@@ -137,7 +137,7 @@ def test_a_plan_for_a_device_type_adds_nodes_of_the_type_in_the_file(read, form)
     [("TPU-V4", "2x2x2", 4), ("TPU-V5P", "2x2x4", 4), ("TPU-V6E", "4x4", 4)],
 )
 def test_a_slice_can_be_reserved_by_its_first_host(read, accelerator_type, topology, chips):
-    """Ray reads the pod type from the node selector, and Train requests the first host of such a slice."""
+    """Ray reads the pod type from the node selector, and Train requests the resource of the slice's first host."""
     tpu = gpu_type(gpus=0, custom={"TPU": chips}, accelerator_type=accelerator_type, topology=topology)
     shape = SliceShape(topology, accelerator_type)
     hosts = shape.chips // chips
@@ -153,7 +153,7 @@ KEYS = [plugin.key for plugin in DEVICE_PLUGINS if plugin.key] + PARTS_OF_GPUS +
 
 
 @pytest.mark.parametrize("key", dict.fromkeys(KEYS))
-def test_ray_counts_only_the_listed_kubernetes_keys(read, key):
+def test_ray_counts_devices_only_under_the_listed_kubernetes_resource_names(read, key):
     manifest = yaml.safe_load(write_cluster(a_design(gpu_type(gpus=0, accelerator_type=None)), INSTALLED))
     pod = manifest["spec"]["workerGroupSpecs"][0]["template"]["spec"]
     pod["containers"][0]["resources"]["limits"][key] = "2"

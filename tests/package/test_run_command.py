@@ -1,4 +1,4 @@
-"""The command ``bench run`` reports invalid usage before Ray starts."""
+"""Tests that the command ``bench run`` reports invalid usage before Ray starts."""
 
 import sys
 
@@ -90,7 +90,7 @@ def test_a_complete_run_is_shown_and_not_repeated(tmp_path):
     assert "mlp" in done.stdout
 
 
-def test_without_the_packages_for_benchmarks_the_error_contains_the_pip_command(monkeypatch):
+def test_the_error_for_a_missing_benchmark_package_contains_the_pip_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "psutil", None)
     for name in [name for name in sys.modules if name.startswith("tune_policies.benchmarks.measuring")]:
         monkeypatch.delitem(sys.modules, name)

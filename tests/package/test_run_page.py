@@ -1,4 +1,4 @@
-"""The page of one run, in a real browser: narrow and wide, light and dark."""
+"""Tests of the page of a run in a real browser on narrow and wide screens in light and dark mode."""
 
 import json
 
@@ -36,7 +36,7 @@ def span(number, slot, place, began_s, ended_s, end, name="train_ab12c", **field
 
 
 def a_run(name="train_ab12c"):
-    """Return a run of half an hour on half GPUs and CPUs, with failures and a retry with more memory."""
+    """Return a run of 30 minutes in slots with half a GPU or only CPUs, with failures and a retry with more memory."""
     gpu, cpu, whole = "1 CPU, 0.5 GPU", "2 CPUs", "2 CPUs, 1 GPU"
     oom = {"out_of_memory": True, "error": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."}
     spans = (
@@ -127,16 +127,18 @@ def test_the_page_starts_with_the_advice():
     ("hours", "advice"),
     [
         pytest.param(
-            {"not in the plan: reserved for others by the policy": 2}, "There is nothing to change.", id="as requested"
+            {"not in the plan: reserved for others by the policy": 2},
+            "There is nothing to change.",
+            id="only resources that the policy reserves",
         ),
         pytest.param(
             {"not in the plan: reserved for others by the policy": 2, "no trial was waiting": 1},
             "25% of the CPU time was idle for one reason: no trial was waiting.",
-            id="with another reason",
+            id="also waiting for trials",
         ),
     ],
 )
-def test_resources_left_free_by_the_policy_lead_to_no_advice(hours, advice):
+def test_resources_that_the_policy_leaves_free_cause_no_advice(hours, advice):
     idle = tuple(IdleHours(reason=reason, hours=each) for reason, each in hours.items())
     usage = ResourceUsage(resources=(ResourceHours(resource="CPU", total_hours=4, used_hours=1, idle=idle),))
     run = RunUsage(trials=(TrialUsage(name="a", usage=memory(0)),))
@@ -144,7 +146,7 @@ def test_resources_left_free_by_the_policy_lead_to_no_advice(hours, advice):
     assert build_run_page("run", run, usage).summary == advice
 
 
-def test_each_span_is_a_bar_titled_with_its_trial_times_and_end():
+def test_the_title_of_each_bar_contains_the_trial_its_times_and_its_end():
     (picture,) = sections(build_run_page("tuned", *a_run()))["Slots"].pictures
 
     assert picture.figure.count("<title>train_ab12c_0000") == 8

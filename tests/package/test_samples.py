@@ -1,6 +1,6 @@
-"""Tests that lint has no false findings in KubeRay's samples. Without the samples, these tests are skipped.
+"""Tests that lint reports no false findings in KubeRay's samples. Without the samples, these tests are skipped.
 
-``TUNE_POLICIES_KUBERAY_SAMPLES`` is the folder of the samples.
+The environment variable ``TUNE_POLICIES_KUBERAY_SAMPLES`` contains the path of the folder of the samples.
 """
 
 import os
@@ -17,7 +17,7 @@ needs_samples = pytest.mark.skipif(not FILES, reason="set TUNE_POLICIES_KUBERAY_
 each_sample = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
 NOTES = {
-    # Correct: the head of these clusters runs trials in addition to the workers with TPUs.
+    # The head of these clusters runs trials in addition to the workers with TPUs.
     "head-runs-trials": {
         "ray-cluster.tpu-v4-singlehost",
         "ray-cluster.tpu-v6e-256-multihost",
@@ -32,7 +32,7 @@ NOTES = {
     # The group has 1 to 10 slices, but the cluster has no autoscaler.
     "never-scales-up": {"ray-service.tpu-single-host"},
 }
-"""The samples with each note. All notes are correct."""
+"""The samples for which lint reports each note. All of these notes are correct."""
 
 
 @needs_samples
@@ -42,7 +42,7 @@ def test_an_official_sample_has_no_false_finding(path: Path) -> None:
 
 
 @needs_samples
-def test_the_notes_on_the_samples_are_expected() -> None:
+def test_lint_reports_only_the_expected_notes_on_the_samples() -> None:
     notes: dict[str, set[str]] = {}
     for path in FILES:
         for each in lint_file(path):

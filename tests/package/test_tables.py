@@ -1,4 +1,4 @@
-"""The tables of a cluster in a terminal of 80 columns."""
+"""Tests of the tables of a cluster in a terminal with 80 columns."""
 
 import pytest
 from rich.console import Console
@@ -26,7 +26,7 @@ def changed(node, **changes):
     return node.model_copy(update=changes)
 
 
-def test_nodes_of_one_shape_are_one_row_with_their_total_use():
+def test_equal_nodes_share_a_row_with_their_total_use():
     used = Resources(cpus=4, gpus=1, memory_bytes=GIB)
     capacity = ClusterCapacity(nodes=tuple(changed(NODE, node_id=name, in_use=used) for name in "abc"))
 
@@ -41,7 +41,7 @@ def test_nodes_of_one_shape_are_one_row_with_their_total_use():
 @pytest.mark.parametrize(
     ("gib", "shown_as"), [((14.7, 14.9), "14.7 to 14.9 GiB"), ((0.5, 1), "512 MiB to 1 GiB")], ids=["GiB", "two units"]
 )
-def test_nodes_that_differ_slightly_in_host_memory_are_one_row(gib, shown_as):
+def test_nodes_that_differ_slightly_in_host_memory_share_a_row(gib, shown_as):
     memories = [int(each * GIB) for each in gib]
     pair = tuple(NodeCapacity(node_id=str(i), resources=Resources(cpus=4, memory_bytes=i)) for i in memories)
 
@@ -56,19 +56,19 @@ def test_nodes_that_differ_slightly_in_host_memory_are_one_row(gib, shown_as):
     ],
     ids=["shared by both nodes", "of the only node"],
 )
-def test_only_labels_that_the_nodes_of_a_shape_share_are_shown_without_the_node_id(names, line):
+def test_only_labels_that_equal_nodes_share_are_shown_and_the_node_id_is_omitted(names, line):
     nodes = [changed(NODE, node_id=n, labels={"ray.io/node-id": n, "rack": n, "team": "vision"}) for n in names]
 
     assert shown(ClusterCapacity(nodes=tuple(nodes)))[-1] == line
 
 
-def test_custom_resources_and_unusable_cpus_are_named():
+def test_custom_resources_and_unusable_cpus_are_shown():
     node = NodeCapacity(node_id="a", resources=Resources(cpus=64, custom={"TPU": 4}), usable_cpus=16)
 
     assert shown(ClusterCapacity(nodes=(node,)))[-1] == "- 1 with 64 CPUs, 0 GPUs: only 16 CPUs usable, 4 TPUs"
 
 
-def test_only_the_first_five_of_many_draining_nodes_are_named():
+def test_only_the_first_five_of_many_draining_nodes_are_listed():
     drained = tuple(changed(NODE, node_id=f"b{i}", address=f"10.0.0.{i}") for i in range(7))
 
     text = " ".join(shown(ClusterCapacity(nodes=(NODE,), draining=drained))[-2:])
@@ -94,7 +94,7 @@ def test_nodes_that_an_autoscaler_can_add_have_their_own_table():
     assert lines[-1] == "- at most 4 nodes of all types together"
 
 
-def test_an_autoscaler_with_unknown_types_differs_from_no_autoscaler():
+def test_an_autoscaler_with_unknown_node_types_is_shown():
     unknown, none = (ClusterCapacity(nodes=(NODE,), node_types=types) for types in (None, ()))
 
     assert "An autoscaler is running, but its node types are unknown" in " ".join(shown(unknown))

@@ -1,4 +1,4 @@
-"""The pages of evidence name existing tests, and their categories follow from these tests."""
+"""Tests that the evidence pages name existing tests, and that the categories of their rows follow from these tests."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ HOWS = ("on CPUs", "simulated GPUs", "simulated devices", "stand-in", "by its re
 
 
 def rows(section):
-    """Yield each row of a section's table as its cells by column title."""
+    """Yield each row of a section's table as a dictionary of cells by column title."""
     body = re.search(rf"^## {section}$(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)[1]
     titles, *lines = re.findall(r"^\| (.+) \|$", body, re.MULTILINE)
     for line in lines:
@@ -66,7 +66,7 @@ def test_every_row_has_one_of_the_categories_of_the_page():
     assert [row for row in ROWS if not row["How"].startswith(HOWS)] == []
 
 
-def test_tests_on_a_gpu_belong_to_rows_that_were_not_tested():
+def test_rows_with_gpu_tests_have_the_category_not_tested():
     waiting = [row for row in ROWS if "tests/on_gpu/" in row["Test"]]
 
     assert waiting
@@ -79,7 +79,7 @@ def test_every_accelerator_family_has_a_row():
     assert {str(family) for family in FAMILIES} <= named
 
 
-def test_the_versions_of_frameworks_are_those_of_the_constraints():
+def test_the_framework_versions_on_the_page_are_in_the_constraints():
     pins = set(re.findall(r"==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
 
     assert {found for row in rows("Frameworks") for found in re.findall(r"\d+(?:\.\d+)+", row["Version"])} <= pins

@@ -1,4 +1,4 @@
-"""A trial reads its slot in its own process."""
+"""Tests that a trial reads its slot in its own process."""
 
 import json
 
@@ -46,7 +46,7 @@ def test_the_slot_is_stored_as_json_text():
     assert json.loads(text)["max_concurrent_trials"] == 4
 
 
-def test_a_trial_with_more_resources_keeps_its_slot():
+def test_a_trial_with_additional_resources_keeps_its_slot():
     more = with_bundles(GPU.placement_group_factory(), [{"CPU": 1, "GPU": 0.5}])
 
     assert slot_of_reservation(more) == GPU
@@ -71,7 +71,9 @@ def test_the_description_of_a_slot_includes_additional_resources(bundle, has):
 
 
 @pytest.mark.parametrize("given", [PLAN, CpuPolicy(cpus=1)], ids=["plan with several slot types", "policy"])
-def test_a_plan_contains_only_the_slot_of_the_trial_in_a_trial_and_is_unchanged_elsewhere(given, monkeypatch):
+def test_plan_of_trial_keeps_only_the_slot_of_the_trial_and_outside_a_trial_returns_the_plan_unchanged(
+    given, monkeypatch
+):
     assert plan_of_trial(given) is given
 
     monkeypatch.setattr(trial_process, "reserved_for_trial", OF_A_LATER_PLAN.placement_group_factory)
@@ -79,7 +81,7 @@ def test_a_plan_contains_only_the_slot_of_the_trial_in_a_trial_and_is_unchanged_
     assert plan_of_trial(given).slots == (OF_A_LATER_PLAN,)
 
 
-def test_in_a_trial_a_plan_with_one_slot_type_is_unchanged(monkeypatch):
+def test_a_plan_with_one_slot_type_is_unchanged_in_a_trial(monkeypatch):
     """A Train run that is retried may have more resources than the trial's slot."""
     monkeypatch.setattr(trial_process, "reserved_for_trial", CPU.placement_group_factory)
 

@@ -1,4 +1,4 @@
-"""An untested version of Ray: a warning, and an error when a function needs a private name that Ray lacks.
+"""Tests of the warning about an untested Ray version, and of the error if Ray lacks a required private name.
 
 The tests remove names from the installed Ray and import a second copy of a module of ``ray_compat``.
 """
@@ -21,7 +21,7 @@ from tune_policies.values import ray_versions
 
 
 def private_imports():
-    """Yield each module of ``ray_compat`` with each private name that it imports at the top."""
+    """Yield each module of ``ray_compat`` with each private name that it imports at module level."""
     for path in sorted(BORDER.glob("*.py")):
         for statement in ast.parse(path.read_text()).body:
             for node in ast.walk(statement) if isinstance(statement, ast.Try) else [statement]:
@@ -32,7 +32,7 @@ def private_imports():
 
 
 IMPORTS = list(private_imports())
-for border in {border for border, _, _ in IMPORTS}:  # so that Ray has already imported its own modules
+for border in {border for border, _, _ in IMPORTS}:  # import them first, so that Ray's own modules are loaded
     importlib.import_module(f"tune_policies.ray_compat.{border}")
 
 
@@ -101,21 +101,21 @@ def test_without_rays_client_module_no_client_is_connected(border_without):
     assert not border_without("connection", "ray.util.client", "ray").is_through_client()
 
 
-def test_a_missing_member_of_tunes_controller_is_an_error():
+def test_a_missing_attribute_of_the_tune_controller_is_an_error():
     with pytest.raises(
         RayVersionError, match="a part that a scheduler needs: ControllerOfAnotherTune has no _staged_trials"
     ):
         version.check_members(type("ControllerOfAnotherTune", (), {})(), ["_staged_trials"], "a scheduler")
 
 
-def test_a_missing_private_member_is_named():
+def test_the_error_for_a_missing_private_name_contains_the_name():
     of_module = r"lacks a part that counting needs: module 'ray' has no attribute '_no_such'"
 
     with pytest.raises(RayVersionError, match=of_module), version.needs_of_ray("counting"):
         ray._no_such  # noqa: B018
 
 
-def test_special_attributes_of_a_missing_name_raise_no_custom_error():
+def test_special_attributes_of_a_missing_name_raise_an_attribute_error():
     gone = version.Gone(ImportError("no such name"), "counting")
 
     assert not hasattr(gone, "__deepcopy__")
@@ -129,7 +129,7 @@ def test_the_tested_versions_of_ray_are_recognized(number, tried):
     assert ray_versions.is_tried(number) is tried
 
 
-def test_an_untested_ray_causes_only_one_warning(monkeypatch, caplog):
+def test_an_untested_ray_version_causes_only_one_warning(monkeypatch, caplog):
     monkeypatch.setattr(ray, "__version__", "2.61.0")
     version.warn_of_untried_ray.cache_clear()
 

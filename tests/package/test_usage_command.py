@@ -44,7 +44,7 @@ def record_in(run_folder, **hours):
 
 @pytest.fixture
 def cpu_folder(tmp_path):
-    """Return the folder of a run on CPUs with a record."""
+    """Return the folder of a run on CPUs with a record of its resource use."""
     trial = tmp_path / "cpu-run" / "train_0_lr=0.1_2026-01-02_03-04-05"
     trial.mkdir(parents=True)
     (trial / "result.json").write_text('{"loss": 1}\n')
@@ -68,7 +68,7 @@ def test_the_command_prints_that_trials_with_gpus_reported_no_gpu_memory(cpu_fol
     assert "- no trial reported its GPU memory" in usage(cpu_folder).stdout
 
 
-def test_the_json_output_contains_the_usage_the_advice_and_the_record_of_the_resource_use(cpu_folder, run_folder):
+def test_json_contains_the_gpu_memory_usage_the_advice_and_the_resource_use(cpu_folder, run_folder):
     of_cpus, of_gpus = (json.loads(usage(folder, "--json").stdout) for folder in (cpu_folder, run_folder))
 
     assert (of_cpus["resource_usage"]["slots"][0]["hours"], of_cpus["advice"]) == ({"CPU": 1.0}, [])
@@ -97,7 +97,7 @@ def test_the_command_writes_a_plot_to_a_file(run_folder, tmp_path):
         (["RUN", "--plot", "/tmp/plot.nonsense"], "error: cannot write the plot to /tmp/plot.nonsense"),
     ],
 )
-def test_invalid_usage_exits_with_2_and_a_message(run_folder, arguments, message):
+def test_invalid_usage_causes_exit_status_2_and_a_message(run_folder, arguments, message):
     done = usage(*(run_folder if argument == "RUN" else argument for argument in arguments))
 
     assert (done.exit_code, done.stdout) == (2, "")
@@ -105,7 +105,7 @@ def test_invalid_usage_exits_with_2_and_a_message(run_folder, arguments, message
     assert isinstance(done.exception, SystemExit)
 
 
-def test_without_matplotlib_the_error_has_the_install_command(run_folder, tmp_path, monkeypatch):
+def test_the_error_for_missing_matplotlib_contains_the_install_command(run_folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
 

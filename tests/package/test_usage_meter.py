@@ -1,4 +1,4 @@
-"""The CPU time and host memory of a trial include those of its child processes."""
+"""Tests that the CPU time and host memory of a trial include the use by its child processes."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The wheel contains only the package tune_policies, which includes the trainers and the benchmarks."""
+"""Tests that the wheel contains only the package tune_policies, which includes the trainers and the benchmarks."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def test_a_wheel_installs_only_one_package(wheel):
     assert {name for name in top if not name.endswith(".dist-info")} == {"tune_policies"}
 
 
-def test_a_wheel_contains_every_module_schema_and_template_and_py_typed(wheel):
+def test_a_wheel_contains_all_modules_schemas_and_templates_and_py_typed(wheel):
     wanted = ("*.py", "*.schema.json", "grafana_dashboard.json", "*.j2", "py.typed")
     folders = {"tune_policies": "", "trainers": "tune_policies/", "benchmarks": "tune_policies/"}
     sources = {

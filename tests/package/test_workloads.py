@@ -1,4 +1,4 @@
-"""Each built-in workload does the same work every time, on the CPU."""
+"""Tests that each built-in workload does the same work in every run on the CPU."""
 
 import functools
 import json
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ray import tune
 
-from tests.marks import further
+from tests.rest_parameters import further
 from tests.workload_facts import facts, losses, refusal
 from tune_policies import InvalidResourcesError
 from tune_policies.benchmarks.measuring.packing import config_of, default_trainings, train_workload
@@ -21,8 +21,8 @@ from tune_policies.benchmarks.workloads.steps import jax_device, torch_device
 
 IN_TENSORFLOW = ["tf-mlp", "tf-cnn"]
 TRAINING = ["mlp", "cnn", "transformer", *further(*IN_TENSORFLOW)]
-# Workloads that need Ray are tested in tests/on_ray/test_iterative_workload.py. ResNet-50 is not in the list, because
-# one step takes a second.
+# Workloads that need Ray are tested in tests/on_ray/test_iterative_workload.py. ``QUICK`` omits ResNet-50, because one
+# of its steps takes a second.
 SIMULATIONS = ["raytracing", "heat-2d", "heat-3d", "n-body"]
 QUICK = [*TRAINING, *SIMULATIONS, "matmul", "doubling", "branching", "boosting", "iterative-actor"]
 SIZE = 8
@@ -30,7 +30,7 @@ SIZE = 8
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """Use one thread, because small steps on several threads would mostly wait for each other."""
+    """Use one thread, because several threads would spend most of a small step waiting for each other."""
     import torch
 
     before = torch.get_num_threads()
@@ -50,7 +50,7 @@ def facts_of(name):
 
 @functools.cache
 def _facts_in_tensorflow():
-    """Run in a separate process, because TensorFlow cannot share one with OR-Tools, which other tests import."""
+    """Return the facts of TensorFlow workloads from a separate process, because TensorFlow conflicts with OR-Tools."""
     return json.loads(run("-m", "tests.workload_facts", str(SIZE), *IN_TENSORFLOW).splitlines()[-1])
 
 
@@ -76,7 +76,7 @@ def test_a_step_returns_the_same_result_from_device_memory_and_host_memory(name)
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_a_training_learns_its_batches(name):
+def test_the_loss_of_a_training_decreases(name):
     assert np.mean(facts_of(name)["later"]) < np.mean(facts_of(name)["first"])
 
 
@@ -107,7 +107,7 @@ def test_matmul_multiplies_matrices():
     assert facts_of("matmul")["first"] == pytest.approx([expected])
 
 
-def test_doubling_doubles():
+def test_the_doubling_workload_doubles_its_input():
     assert facts_of("doubling")["first"] == [2 * np.random.default_rng(0).random(SIZE, dtype=np.float32)[-1]]
 
 
@@ -129,14 +129,14 @@ assert float(there.compute()) == float(there.with_transfers()) == float(here.com
 
 
 @pytest.mark.parametrize("name", ["doubling", *further("branching")])
-def test_the_cuda_kernel_returns_the_result_of_the_cpu_kernel(name):
+def test_the_cuda_kernel_and_the_cpu_kernel_return_the_same_result(name):
     pytest.importorskip("numba")
 
     run("-c", ON_A_SIMULATED_GPU, name, NUMBA_ENABLE_CUDASIM="1")
 
 
 @pytest.mark.parametrize(("name", "num_dimensions"), [("heat-2d", 2), ("heat-3d", 3)])
-def test_one_heat_wave_decays_as_in_the_numerical_scheme(name, num_dimensions):
+def test_a_cosine_temperature_decays_as_the_numerical_scheme_predicts(name, num_dimensions):
     """A cosine is an eigenvector of the periodic stencil, with a known eigenvalue."""
     import torch
 
@@ -149,7 +149,7 @@ def test_one_heat_wave_decays_as_in_the_numerical_scheme(name, num_dimensions):
     assert _diffused(grid).numpy() == pytest.approx((factor * grid).numpy(), abs=1e-12)
 
 
-def test_bodies_move_by_newtons_law_and_keep_their_momentum():
+def test_bodies_move_according_to_newtons_law_and_conserve_momentum():
     import torch
 
     from tune_policies.benchmarks.workloads.simulations import _SOFTENING, _accelerations, _speeds
@@ -172,7 +172,8 @@ def test_the_ray_tracer_draws_lit_spheres_shadows_and_the_sky():
     assert 10 < (image == _AMBIENT).sum() < 64 * 64 / 2
 
 
-# The numbers of weights in torchvision, with 10 classes in ResNet-18. This ResNet-18 has a smaller first convolution.
+# The expected numbers are those of torchvision, with 10 classes for ResNet-18. The first convolution of this project's
+# ResNet-18 is smaller.
 @pytest.mark.parametrize(("name", "number"), [("resnet18", 11_181_642), ("resnet50", 25_557_032)])
 def test_a_residual_network_has_about_as_many_weights_as_in_torchvision(name, number):
     from tune_policies.benchmarks.workloads.torch_workloads import MODELS
@@ -209,8 +210,8 @@ def test_two_trials_of_a_training_do_the_same_work(training, monkeypatch):
     assert [each["steps"] for each in first] == [1, 2, 3]
 
 
-def test_a_process_in_which_tensorflow_runs_sessions_is_measured():
+def test_devices_are_awaited_if_tensorflow_is_in_graph_mode():
     tensorflow = pytest.importorskip("tensorflow")
 
-    with tensorflow.Graph().as_default():  # as after the import of RLlib, which calls disable_v2_behavior
+    with tensorflow.Graph().as_default():  # importing RLlib also disables eager execution
         wait_for_devices(None)

@@ -1,4 +1,4 @@
-"""Tests that a cluster file is read with the same values with which it was written."""
+"""Tests that a written cluster file is read back with the same values."""
 
 import pytest
 from hypothesis import given, settings
@@ -34,8 +34,8 @@ def groups_of(spec, without):
     | st.tuples(cluster_plans(hosts=1), cluster_yaml, st.just(("devices",)))
 )
 @settings(max_examples=40)
-def test_a_written_file_is_read_as_designed(tmp_path_factory, case):
-    """A cluster YAML does not contain the parts of GPUs."""
+def test_a_written_file_is_read_back_with_the_designed_values(tmp_path_factory, case):
+    """A cluster YAML does not contain the ``devices`` of a node, so they are not compared."""
     plan, options, without = case
     path = tmp_path_factory.getbasetemp() / "cluster.yaml"
     path.write_text(write_cluster(plan, options))

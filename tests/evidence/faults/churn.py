@@ -1,4 +1,4 @@
-"""Simulates a day of a run under ``PolicyScheduler`` in which nodes are added and lost and trials fail.
+"""Simulates a run under ``PolicyScheduler`` in which nodes are added, nodes are lost, and trials fail.
 
 Tune's controller, ``PolicyScheduler``, ``OomRetryScheduler``, policies and placement are real, and ``simulated_ray``
 replaces Ray. At each step, every trial must run, wait for a valid reason or have ended.
@@ -86,7 +86,7 @@ class Watch:
 
 
 class Churn:
-    """A run of Tune on simulated nodes, one step at a time.
+    """A run of Tune on simulated nodes that advances one step at a time.
 
     Args:
         folder: The folder of the run.
@@ -136,7 +136,7 @@ class Churn:
             max_failures=-1,
         )
         search.add_configurations([experiment])
-        # With the first variable, Tune does not read the number of CPUs from Ray.
+        # ``TUNE_MAX_PENDING_TRIALS_PG`` prevents Tune from reading the number of CPUs from Ray.
         with patch.dict(os.environ, {"TUNE_MAX_PENDING_TRIALS_PG": "20", "TUNE_PRINT_ALL_TRIAL_ERRORS": "0"}):
             self.controller = TuneController(
                 search_alg=search,
@@ -175,7 +175,7 @@ class Churn:
         self.num_steps += 1
 
     def fault(self, kind: str) -> bool:
-        """Inject one of ``FAULTS``. Return ``False`` if no trial runs, or if only one node is left to lose."""
+        """Inject one of ``FAULTS``. Return ``False`` if no trial runs, or if the only node would be lost."""
         running = [actor for actor in self.actors.live if actor.has_started and not actor.is_dead and actor.tasks]
         nodes = list(self.cluster.nodes)
         if kind == "a node is lost":
@@ -203,35 +203,35 @@ class Churn:
         """
         scheduler = self.scheduler
         if trial.status in (Trial.TERMINATED, Trial.ERROR):
-            return "it has ended"
+            return "the trial ended"
         if trial.status == Trial.RUNNING:
             assert trial in self.controller._trial_to_actor, f"{trial} runs without a process"
-            return "it runs"
+            return "the trial runs"
         if trial.status == Trial.PAUSED:
-            return "its scheduler has paused it"
+            return "the scheduler paused the trial"
         slots = scheduler._run_slots
         if trial in slots.assignments:
             tracked = self.controller._trial_to_actor.get(trial)
             if tracked is None:
                 is_full = self.actors.num_pending_actors >= self.controller._max_pending_trials
-                assert is_full, f"{trial} has a slot, but requested nothing"
-                return "Tune has requested as many processes as it may"
+                assert is_full, f"{trial} has a slot, but has not requested its resources"
+                return "Tune has reached its limit of pending processes"
             actor = self.actors._actors[tracked]
-            return _HELD if actor.held is None else "it starts"
+            return _HELD if actor.held is None else "the trial starts"
         if not slots.run_plan.placements:
-            return "no node has room"
+            return "no node has enough free resources"
         allowed = slots._allowed(trial)
         free = [each for each in slots._free_placements() if each[0].slot_type in allowed]
         if not free:
             return "no slot is free"
         free = [(placement, number) for placement, number in free if number >= self._slots_needed(trial, placement)]
         if not free:
-            return "it needs several slots after it ran out of memory"
+            return "the trial needs several slots, because it ran out of memory"
         is_bound = any(placement.slot_type not in allowed for placement in slots.run_plan.placements)
         left_idle = {} if is_bound else scheduler.slots_left_idle()
         open_types = {placement.slot_type for placement, _ in free}
-        assert open_types <= left_idle.keys(), f"{trial} waits although slots of the types {open_types} are free"
-        return "it would end later in the slot that is free"
+        assert open_types <= left_idle.keys(), f"{trial} waits, although slots of the types {open_types} are free"
+        return "the trial would finish later in the free slot than in another slot"
 
     def _slots_needed(self, trial: Trial, placement: Placement) -> int:
         """Return the number of slots that a trial needs. It is more than one if the trial needs more memory."""
@@ -256,7 +256,7 @@ class Churn:
         in_use = self.controller._actor_to_trial.keys()
         kept = [each for each in self.actors.live if each.request == slot and each.tracked not in in_use]
         is_kept = any(not each.is_stopping for each in kept)
-        assert not is_kept, f"{trial} waits for more than {_KEPT_S:g} s for a process that no trial uses"
+        assert not is_kept, f"{trial} waits more than {_KEPT_S:g} s, because an unused process occupies its slot"
 
     def pass_hours(self, hours: float, num_faults: int) -> None:
         """Inject at least ``num_faults`` faults in at least ``hours`` of simulated time, and then finish the run.
@@ -293,7 +293,7 @@ class Churn:
             if trial.status != Trial.TERMINATED
             or (trial.last_result.get("training_iteration") != trial.config["steps"] and not may_stop)
         ]
-        assert not lost, f"{len(lost)} trials are lost, the first is {lost[0]}: {lost[0].status}"
+        assert not lost, f"{len(lost)} trials are lost. The first is {lost[0]}: {lost[0].status}"
         self.controller._cleanup_cached_actors(force_all=True)
         while self.actors.num_total_actors:
             self.actors.next()
@@ -304,7 +304,7 @@ class Churn:
         slots = scheduler._run_slots
         slots.update(queue)
         left = [slots.assignments, slots.waiting, controller._staged_trials, controller._trial_to_actor]
-        assert not any(left), f"left behind: {left}"
+        assert not any(left), f"the run ended, but trials still have slots, requests or processes: {left}"
 
 
 @contextmanager
@@ -328,7 +328,7 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
             (run_plan, "plan_on_cluster", lambda policy: policy.plan(churn.cluster.capacity)),
             (run_plan, "NodeWatch", lambda *_, **__: Watch(churn.cluster, churn.clock, churn.rng)),
             (policy_scheduler, "watch_tasks", lambda: None),
-            (PolicyScheduler, "_watch_run", lambda *_: None),  # the real one reads placement groups from Ray
+            (PolicyScheduler, "_watch_run", lambda *_: None),  # the real method reads placement groups from Ray
             (policy_scheduler, "lost_node", node_lost_with),
             (run_slots, "nodes_of", nodes_of),
             (oom_retry_scheduler, "was_killed_by_kernel", lambda _: False),
@@ -341,8 +341,8 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
 
 
 def measure_churn(num_faults: int, hours: float, seed: int) -> bool:
-    """Simulate a run and print the numbers of its events. Return whether the run passed all checks."""
-    logging.disable(logging.ERROR)  # Tune logs each failure
+    """Simulate a run and print how often each event occurred. Return whether the run passed all checks."""
+    logging.disable(logging.ERROR)  # suppress Tune's message about each failure
     start, failure = time.monotonic(), ""
     with simulated_run(seed) as churn:
         try:

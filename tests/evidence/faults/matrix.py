@@ -27,7 +27,7 @@ from tune_policies.files.child_python import child_python
 from .program import EVENTS, FINISH, ORDERS, OUTCOME, Event
 
 _ROOT: Final = Path(__file__).parents[3]
-# Ray detects a dead node within seconds.
+# With these settings, Ray detects a dead node within seconds.
 _QUICK_HEALTH: Final = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 500,
@@ -38,19 +38,19 @@ _QUICK_HEALTH: Final = {
 _NODE: Final = {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
 _NUM_NODES: Final = 3
 _IDLE_WORKERS: Final = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::_AutoscalingCoordinator")
-"""Worker processes of Ray that exist without a program. The last one belongs to Ray Train."""
+"""Worker processes of Ray that exist even if no program runs. The last one belongs to Ray Train."""
 _TIMEOUT_S: Final = 180.0
 _NOTICE_S: Final = 3.0
 
 
 class FaultCluster:
-    """A head node without resources for trials, and three worker nodes.
+    """A Ray cluster with a head node without resources for trials, and with three worker nodes.
 
     ``folder`` is the value of ``RAY_TMPDIR``, which identifies the cluster's processes.
     """
 
     def __init__(self, folder: str) -> None:
-        logging.getLogger("ray").setLevel(logging.CRITICAL)  # it warns about each dead node
+        logging.getLogger("ray").setLevel(logging.CRITICAL)  # Ray warns about each dead node
         self._folder = folder
         head = {"num_cpus": 0, "include_dashboard": False, "_system_config": _QUICK_HEALTH}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
@@ -75,7 +75,7 @@ class FaultCluster:
         self._cluster.remove_node(node, allow_graceful=False)
 
     def drain(self, node_id: str) -> None:
-        """Announce that the node will be removed in ``_NOTICE_S`` seconds."""
+        """Announce to Ray that the node will be removed in ``_NOTICE_S`` seconds."""
         reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
         deadline_ms = int((time.time() + _NOTICE_S) * 1000)
         ray._raylet.GcsClient(address=self.address).drain_node(node_id, reason, "the fault matrix", deadline_ms)
@@ -122,7 +122,7 @@ class RunningProgram:
             self.process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=_ROOT)
 
     def events(self) -> list[Event]:
-        """Return the recorded events in order of time."""
+        """Return the recorded events in chronological order."""
         # The last line of a file may be incomplete.
         lines = [line for path in (self.folder / EVENTS).iterdir() for line in path.read_text().split("\n")[:-1]]
         return sorted((Event(*json.loads(line)) for line in lines), key=attrgetter("at_s"))
@@ -138,7 +138,7 @@ class RunningProgram:
         (self.folder / ORDERS / f"{trial}.new").replace(self.folder / ORDERS / trial)
 
     def end_and_resume(self, number: int) -> None:
-        """Send the program a signal, wait for its end, and resume its run."""
+        """Send the program a signal, wait until it ends, and resume its run."""
         self.process.send_signal(number)
         self.process.wait(_TIMEOUT_S)
         self.start(resumes=True)
@@ -155,9 +155,9 @@ class Fault(NamedTuple):
     """A type of fault.
 
     Attributes:
-        inject: Injects the fault into a running program, at the trial of an event.
-        hits: The event's field that the affected trials have in common, or an empty string for all trials.
-        number: How often the fault is injected in a run.
+        inject: A function that injects the fault into a running program, at the trial of an event.
+        hits: The event field that is equal for all affected trials, or an empty string if all trials are affected.
+        number: The number of times that the fault is injected in a run.
         max_failures: Tune's ``max_failures`` for the run.
     """
 
@@ -185,7 +185,7 @@ class Cell(NamedTuple):
     """The effects of one fault on one way to run trials.
 
     Attributes:
-        num_injected: How often the fault was injected.
+        num_injected: The number of times that the fault was injected.
         repeated: The number of repeated steps for each trial that a fault hit.
         recovery_s: The seconds from the fault to the next step, for each trial that a fault hit.
         failures: Sentences about lost trials, trials that did not recover, errors of the run, and leaked resources.
@@ -200,7 +200,7 @@ class Cell(NamedTuple):
 def measure_faults(faults: Sequence[str], ways: Sequence[str], number: int | None, seed: int, ray_folder: str) -> bool:
     """Inject each of the named faults into each of the named ways to run trials, and print the table.
 
-    ``number`` is how often each fault is injected in a run. If it is ``None``, each fault has its own default.
+    Each fault is injected ``number`` times in a run. If ``number`` is ``None``, the fault's own default applies.
     ``ray_folder`` is the value of ``RAY_TMPDIR``.
 
     Returns:
@@ -214,15 +214,17 @@ def measure_faults(faults: Sequence[str], ways: Sequence[str], number: int | Non
                 with tempfile.TemporaryDirectory(prefix="f", ignore_cleanup_errors=True) as folder:
                     cell = _run(FAULTS[name], way, cluster, Path(folder), number, random.Random(f"{seed} {name} {way}"))
                 cells[name, way] = cell
-                print(f"{name}, {way}: injected {cell.num_injected}", *cell.failures, sep="\n  * ", file=sys.stderr)
+                print(
+                    f"{name}, {way}: {cell.num_injected} faults injected", *cell.failures, sep="\n  * ", file=sys.stderr
+                )
     finally:
         cluster.end()
-    print("| Fault | Way | Injected | Most steps repeated | Recovers after (s) | Failures |")
+    print("| Fault | Way | Injected | Repeated steps (maximum) | Recovery (s) | Failures |")
     print("|---|---|---:|---:|---:|---:|")
     for (name, way), (injected, repeated, times, failures) in cells.items():
         recovery = "{:.1f}, {:.1f}".format(*np.percentile(times, (50, 95))) if times else ""
         print(f"| {name} | {way} | {injected} | {max(repeated, default=0)} | {recovery} | {len(failures)} |")
-    print(f"\nTimes: median, 95th percentile. {describe_machine()}\ncommand: {own_command()}")
+    print(f"\nRecovery: median and 95th percentile. {describe_machine()}\ncommand: {own_command()}")
     return not any(cell.failures for (_, way), cell in cells.items() if way != "ray")
 
 
@@ -249,13 +251,13 @@ def _run(fault: Fault, way: str, cluster: FaultCluster, folder: Path, number: in
         (folder / FINISH).touch()
         program.process.wait(_TIMEOUT_S)
     except (OSError, LookupError, subprocess.TimeoutExpired) as error:
-        cell.failures.append(f"not injected, or no recovery: {error!r}")
+        cell.failures.append(f"the fault was not injected, or the trials did not recover: {error!r}")
     finally:
         program.process.kill()
         program.process.wait()
     outcome = folder / OUTCOME
     found: dict[str, Any] = (
-        json.loads(outcome.read_text()) if outcome.exists() else {"trials": {}, "error": "no outcome"}
+        json.loads(outcome.read_text()) if outcome.exists() else {"trials": {}, "error": "the program wrote no outcome"}
     )
     cell.failures.extend(filter(None, [found["error"]]))
     ended = found["trials"]
@@ -291,9 +293,9 @@ def _record_recovery(program: RunningProgram, hit: Sequence[Event], at_s: float,
 
 
 def _wait_until(is_met: Callable[[], bool]) -> None:
-    """Wait for a condition, or raise ``TimeoutError``."""
+    """Wait until ``is_met`` returns ``True``, or raise ``TimeoutError`` after ``_TIMEOUT_S``."""
     deadline = time.monotonic() + _TIMEOUT_S
     while not is_met():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {_TIMEOUT_S:g} s")
+            raise TimeoutError(f"the condition was not met within {_TIMEOUT_S:g} s")
         time.sleep(0.2)

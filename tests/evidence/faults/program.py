@@ -70,7 +70,7 @@ class Steps:
             file.write(json.dumps(event) + "\n")
 
     def take_all(self, report: Callable[..., None]) -> None:
-        """Take steps until the run should finish, and report each with a checkpoint."""
+        """Take steps until the file ``finish`` exists, and report each step with a checkpoint."""
         while not (self._folder / FINISH).exists():
             self._done += 1
             self._record("step")
@@ -89,7 +89,7 @@ class Steps:
         path.unlink()
         if order == "fail":
             raise RuntimeError("the trial was ordered to fail")
-        # A stand-in with the same class name, because PyTorch may not be installed.
+        # The class is a stand-in with the name of PyTorch's class, because PyTorch may not be installed.
         error = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
         raise error("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
@@ -141,7 +141,7 @@ WAYS: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 def main(folder: Path, *, address: str, way: str, num_trials: int, max_failures: int, resumes: bool) -> None:
-    """Run the trials, and write how they ended."""
+    """Run the trials, and write their statuses and the error of the run to ``folder``."""
     logging.basicConfig(level=logging.INFO, force=True)
     ray.init(address=address, logging_level="ERROR", log_to_driver=False)
     error, trials = "", []

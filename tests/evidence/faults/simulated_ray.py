@@ -1,8 +1,8 @@
 """Simulates nodes and actors without Ray and without processes, with a clock that jumps from event to event.
 
 ``SimulatedActors`` replaces Ray's ``RayActorManager``: an actor waits until a node has free resources for its request,
-starts, runs tasks and stops. It fails if its process is killed or its node is lost. A GPU fraction is allocated on a
-random device that has enough left, because Ray does not define which device it chooses.
+starts, runs tasks and stops. An actor fails if its process is killed or its node is lost. A GPU fraction is allocated
+on a random device with enough free capacity, because Ray does not define which device it chooses.
 """
 
 import heapq
@@ -79,7 +79,7 @@ class SimulatedNode:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is allocated."""
+        """Whether the node has no allocations."""
         of_devices = {name: sum(free) for name, free in self.devices.items()}
         return {**self.free, **of_devices} == dict(self.capacity.amounts)
 
@@ -180,7 +180,7 @@ class SimulatedActors:
     Args:
         cluster: The nodes.
         clock: The clock.
-        step: Runs one step of a trial. It returns the duration in seconds, and the result or the error.
+        step: A function that runs one step of a trial, and returns its duration in seconds and its result or error.
         folder: The folder for checkpoints.
     """
 
@@ -200,7 +200,7 @@ class SimulatedActors:
         # Tune expects this attribute, but no placement group is requested.
         self._resource_manager = PlacementGroupResourceManager()
 
-    # The interface of RayActorManager.
+    # The following methods are the interface of RayActorManager.
 
     @property
     def _live_actors_to_ray_actors_resources(self) -> dict[TrackedActor, tuple[Any, Any]]:
@@ -248,7 +248,7 @@ class SimulatedActors:
         actor.is_stopping = True
         actor.tasks.clear()
         if not actor.has_started:
-            tracked_actor._on_stop = tracked_actor._on_error = None  # as Ray does
+            tracked_actor._on_stop = tracked_actor._on_error = None  # as in RayActorManager
         self._clock.call_in(0.0 if kill else 0.2, lambda: self._stopped(actor))
         return True
 

@@ -1,4 +1,4 @@
-"""Runs the unit tests on mutants. One process collects the tests, and a fork of it runs them on a mutant.
+"""Runs the unit tests on mutants. One process collects the tests, and forks a child process for each mutant.
 
 First, all tests run on the unchanged code, to record which lines each test executes and how long it takes. For each
 mutant, a fork replaces the code of the changed function, and runs the tests that execute the changed line until one
@@ -53,7 +53,7 @@ class Reach(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The result of a mutant; ``end`` is ``"survived"``, ``"killed"``, ``"killed: too long"`` or ``"not made"``."""
+    """The result of a mutant. ``end`` is ``"survived"``, ``"killed"``, ``"killed: too long"`` or ``"not made"``."""
 
     file: str
     line: int
@@ -72,7 +72,7 @@ class MutantRun:
 
     Args:
         chosen: The mutants, as pairs of a file and the number of a mutant.
-        processes: How many mutants run at once.
+        processes: The number of mutants that run in parallel.
     """
 
     def __init__(self, chosen: Sequence[tuple[Path, int]], processes: int) -> None:
@@ -94,7 +94,7 @@ class MutantRun:
         items = {item.nodeid: item for item in session.items}
         self.reached, failed = self._read_reach(session.items)
         if failed:
-            self.error = f"tests fail on the unchanged code: {', '.join(failed)}"
+            self.error = f"these tests fail on the unchanged code: {', '.join(failed)}"
             return True
         running: dict[int, tuple[Path, Mutant]] = {}
         waiting = iter(self._chosen)
@@ -114,7 +114,7 @@ class MutantRun:
             print(len(self.results), *self.results[-1], flush=True)
 
     def _read_reach(self, items: Sequence[pytest.Item]) -> tuple[dict[str, Reach], list[str]]:
-        """Run all tests on the unchanged code in forks. Return the reach by test, and the failed tests."""
+        """Run all tests on the unchanged code in forks. Return the ``Reach`` of each test, and the failed tests."""
         files = {str(path) for path, _ in self._chosen}
         size = -(-len(items) // self._processes)
         with tempfile.TemporaryDirectory() as folder:
@@ -152,7 +152,7 @@ def _each_traced(items: Sequence[pytest.Item], files: Collection[str]) -> Iterat
 def _trial(
     path: Path, made: Mutant, items: Sequence[pytest.Item], live: Mapping[tuple[str, str, int], Sequence[FunctionType]]
 ) -> Callable[[], int]:
-    """Return the function that a fork runs: it makes the mistake, and runs the tests until one fails.
+    """Return the function that applies the mistake in a fork, and runs the tests until one fails.
 
     The function returns 1 if a test fails, 0 if all pass, and ``_NOT_MADE`` if it cannot replace the code.
     """
@@ -177,7 +177,7 @@ def _trial(
 
 
 def _functions(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
-    """Yield the functions of a module and its classes by name and line, except functions inside functions."""
+    """Yield the functions of a module and its classes by name and line, without nested functions."""
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             if inner.co_flags & inspect.CO_OPTIMIZED:
@@ -230,7 +230,9 @@ def measure_mutants(paths: Sequence[Path], number: int, seed: int, processes: in
     run = MutantRun(chosen, processes)
     pytest.main([*_PYTEST, *map(str, killing_tests())], plugins=[run])
     if run.error or not run.reached:
-        raise InvalidResourcesError(run.error or "no test could be collected: run `pytest tests/unit` first")
+        raise InvalidResourcesError(
+            run.error or "pytest collected no tests. Run `pytest tests/unit` to see the errors."
+        )
     in_all = Counter(path for path, _ in each_one)
     table = empty_table(f"{len(chosen):,} of {len(each_one):,} mutants", "Module", "Mutants", "Tried", "Killed", "%")
     for path in paths:

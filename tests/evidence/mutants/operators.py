@@ -71,7 +71,7 @@ def _short(code: str) -> str:
 
 
 def _mistakes(tree: ast.AST, *, in_function: bool = False) -> Iterator[Mistake]:
-    """Yield the possible mistakes in the order of the code. Make only one of them in a tree."""
+    """Yield the possible mistakes in the order of the code. Apply only one of them to a tree."""
     if isinstance(tree, ast.JoinedStr):
         return
     is_function = isinstance(tree, ast.FunctionDef)
@@ -86,7 +86,7 @@ def _mistakes(tree: ast.AST, *, in_function: bool = False) -> Iterator[Mistake]:
 
 
 def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
-    """Yield the possible mistakes at a node itself."""
+    """Yield the possible mistakes at a node, without its children."""
     match node:
         case ast.Compare(ops=ops):
             for i, op in enumerate(ops):
@@ -101,7 +101,7 @@ def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
         case ast.UnaryOp(op=ast.USub()):
             yield node, partial(setattr, node, "op", ast.UAdd())
         case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
-            if not isinstance(test, ast.Compare | ast.UnaryOp):  # such a test has other mutants
+            if not isinstance(test, ast.Compare | ast.UnaryOp):  # such conditions have their own mutants
                 yield node, partial(setattr, node, "test", ast.UnaryOp(ast.Not(), test))
         case ast.comprehension(ifs=ifs):
             yield from ((each, partial(ifs.__setitem__, i, ast.Constant(True))) for i, each in enumerate(ifs))
@@ -109,7 +109,7 @@ def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
             yield node, partial(setattr, node, "value", not value)
         case ast.Constant(value=int(value) | float(value)):
             yield node, partial(setattr, node, "value", value + 1)
-        # Returning `None` instead of `False` has no effect.
+        # Skip `return False`, because callers usually treat `None` like `False`.
         case ast.Return(value=ast.expr() as value) if ast.unparse(value) not in ("None", "False"):
             yield node, partial(setattr, node, "value", ast.Constant(None))
         case ast.Call(func=ast.Name(id=name)) if name in _CALLS:

@@ -6,8 +6,8 @@ proves that no placement fits more trials. The constraints are:
 * Every worker gets the *user's* request, before any rounding: a fraction of one GPU or whole devices, and CPUs, host
   memory and custom resources of its node. If the user does not set CPUs, the number in the plan is used.
 * The worker's node must satisfy the label selector, the excluded nodes, the device type and the GPU memory. If GPU
-  memory is requested, a device of unknown memory is too small.
-* All workers of a trial run at once.
+  memory is requested, a device with unknown memory counts as too small.
+* All workers of a trial run concurrently.
 * With Train workers, each trial has a driver with 1 MiB of host memory on a node that the label selector and the
   excluded nodes allow. Ray chooses the nodes of drivers, so the workers must fit for every choice.
 * If GPU memory is requested instead of a fraction, the memory of each device limits its workers. With ``one_share``,
@@ -35,7 +35,8 @@ class TrialRequest(NamedTuple):
     """The request of one trial, in whole numbers.
 
     Attributes:
-        amounts: The request of a worker by Ray's names: ``memory`` in bytes, and all others in ticks of 1/10,000.
+        amounts: The request of a worker by Ray's resource names. ``memory`` is in bytes, and all other
+            amounts are in ticks of 1/10,000.
         num_workers: The number of Train workers in the trial, or 0 if the trial itself trains.
         gpu_ticks: The fraction of one device, or whole devices, in ticks. It is 0 without a GPU, or if GPU memory is
             requested instead.
@@ -70,7 +71,7 @@ class Question(NamedTuple):
 
     @classmethod
     def of(cls, policy: ResourcePolicy, nodes: Iterable[NodeCapacity], *, cpus: float) -> Self:
-        """Return the question for ``policy``. ``cpus`` is the number of CPUs if the policy does not set it."""
+        """Return the question for ``policy``. ``cpus`` is used if the policy does not set the number of CPUs."""
         allowed = tuple(nodes)
         while isinstance(policy, SelectingPolicy):
             allowed = tuple(node for node in allowed if _is_allowed(node, policy))
@@ -96,7 +97,7 @@ class Question(NamedTuple):
                 allowed,
             )
         if policy.gpu_memory is None:
-            raise TypeError("with a profile, the request of a worker depends on its config")
+            raise TypeError("the request of a worker depends on its config if the policy has a profile")
         request = TrialRequest(
             amounts,
             fewest_workers(policy.num_workers),
@@ -211,7 +212,7 @@ def _solved(model: Any) -> int:
     solver.parameters.max_time_in_seconds = _SOLVER_SECONDS
     status = solver.solve(model)
     if status != cp_model.OPTIMAL:
-        raise RuntimeError(f"no proof within {_SOLVER_SECONDS:g} s: {solver.status_name(status)}")
+        raise RuntimeError(f"the solver proved no optimum within {_SOLVER_SECONDS:g} s: {solver.status_name(status)}")
     return round(solver.objective_value)
 
 

@@ -24,7 +24,7 @@ from .random_clusters import draw_cluster, draw_selection, draw_sizing_policy
 
 
 class Compared(NamedTuple):
-    """The number of concurrent trials in a policy's plan, in the solver's optimum, and by the rule of thumb.
+    """The number of concurrent trials in a policy's plan, in the solver's optimum, and according to the rule of thumb.
 
     Attributes:
         seed: The seed of the cluster.
@@ -32,7 +32,7 @@ class Compared(NamedTuple):
         planned: The number of trials in the plan, or 0 if the policy finds the request infeasible.
         best: The number of trials in the solver's optimum.
         rule: The number of trials according to the rule of thumb.
-        reason: Why the plan has fewer trials than the optimum, or ``None`` if it does not.
+        reason: The reason why the plan has fewer trials than the optimum, or ``None`` if it has at least as many.
     """
 
     seed: int
@@ -50,7 +50,7 @@ def draw_questions(seed: int, num_policies: int) -> tuple[ClusterCapacity, list[
 
     def draw_policies() -> Iterator[ResourcePolicy]:
         while True:
-            policy = draw_sizing_policy(rng)  # each device type of a policy counts as its own policy
+            policy = draw_sizing_policy(rng)  # each device type of a policy counts as a separate policy
             yield from (draw_selection(rng, capacity, policy) if rng.random() < 0.4 else policy).choices
 
     return capacity, list(islice(draw_policies(), num_policies))
@@ -92,8 +92,8 @@ def _reason(question: Question, plan: TrialPlan | None) -> str:
     if request.gpu_ticks and optimum(rounded) <= plan.max_concurrent_trials:
         return "the GPU fraction is rounded up to an equal part"
     if request.num_workers and request.amounts.get("memory"):
-        return "every node keeps memory for all trial drivers"
-    return "not explained"
+        return "the plan reserves memory for all trial drivers on every node"
+    return "the reason is unknown"
 
 
 def measure_optimum(seeds: range, *, num_policies: int) -> bool:
@@ -109,9 +109,9 @@ def measure_optimum(seeds: range, *, num_policies: int) -> bool:
     print(f"{len(seeds)} clusters, {len(compared)} plans, {time.monotonic() - start:.0f} s")
     feasible = [each for each in compared if each.best > 0]
     equal = sum(each.planned == each.best for each in feasible)
-    print(f"feasible requests: {len(feasible)}; of these, plans equal to the optimum: {equal}")
+    print(f"{equal} of {len(feasible)} plans for feasible requests equal the optimum")
     for reason, number in Counter(each.reason for each in below).most_common():
-        print(f"below the optimum: {number}, because {reason}")
+        print(f"plans below the optimum: {number} ({reason})")
     for each in above + below:
         print(f"seed {each.seed}: {each.planned} planned, {each.best} possible: {each.policy!r}", file=sys.stderr)
     print(f"{describe_machine('ortools')}\ncommand: {own_command()}")
@@ -124,7 +124,7 @@ def _print_table(compared: list[Compared]) -> None:
         inner = each.policy.inner if isinstance(each.policy, SelectingPolicy) else each.policy
         by_kind.setdefault(type(inner).__name__, []).append(each)
     headings = ("Policy", "Plans", "Equal", "Below", "Above", "Rule above", "Rule above 0, optimum 0")
-    table = empty_table("Plans and the rule of thumb, compared with the optimum", *headings)
+    table = empty_table("Plans and the rule of thumb compared with the optimum", *headings)
     for kind, rows in (*sorted(by_kind.items()), ("all", compared)):
         counts = (
             sum(each.planned == each.best for each in rows),

@@ -1,6 +1,6 @@
-"""Measures the time of planning by number of nodes, and the time of the rule of thumb.
+"""Measures how long policies and the rule of thumb take to plan, for several numbers of nodes.
 
-The rule of thumb divides the total resources of the cluster by the request. It is fast, but wrong because a trial must
+The rule of thumb divides the total resources of the cluster by the request. It is fast, but wrong, because a trial must
 fit on one node or device.
 """
 
@@ -51,7 +51,7 @@ _Prepare = Callable[[], Callable[[], object]]
 
 
 def measure_planning(node_counts: list[int], repetitions: int) -> None:
-    """Print the time of each policy's plan in milliseconds, by number of nodes."""
+    """Print how many milliseconds each policy takes to plan, for each number of nodes."""
     times: dict[str, dict[str, Spread]] = {}
     for count in node_counts:
         capacity = _cluster(count)
@@ -59,11 +59,13 @@ def measure_planning(node_counts: list[int], repetitions: int) -> None:
         rule: dict[str, _Prepare] = {"sums ÷ request": partial(partial, _rule_of_thumb, capacity)}
         times[f"{count:,}"] = _interleaved_ms(rule | _plans(capacity), repetitions)
         times[f"{count:,} different"] = _interleaved_ms(_plans(different), repetitions)
-    table = empty_table("Time of one plan (ms), median ± half the interquartile range", "Nodes", *times)
+    table = empty_table("Time of one plan in ms (median ± half the interquartile range)", "Nodes", *times)
     for name in next(iter(times.values())):
         table.add_row(name, *(str(column.get(name, "")) for column in times.values()))
     TextConsole(width=110).print(table)
-    print(f"{repetitions} runs of each in random order, {_NUM_SHAPES} node shapes; “different”: no two nodes are equal")
+    print(
+        f"{repetitions} runs of each row in random order, {_NUM_SHAPES} node shapes. In “different”, all nodes differ."
+    )
     print(f"{describe_machine()}\ncommand: {own_command()}")
 
 
@@ -83,7 +85,7 @@ def _interleaved_ms(prepared: Mapping[str, _Prepare], repetitions: int) -> dict[
     for prepare in prepared.values():  # warm up
         prepare()()
     gc.collect()
-    gc.freeze()  # otherwise the collector scans the clusters of the other runs
+    gc.freeze()  # otherwise the garbage collector scans the clusters of the other runs
     for name in order:
         run = prepared[name]()
         start = time.perf_counter()
@@ -99,9 +101,9 @@ def _with_more_memory(node: NodeCapacity, more_bytes: int) -> NodeCapacity:
     return node.model_copy(update={"resources": node.resources.replaced(memory_bytes=memory)})
 
 
-@collector_paused()  # as the probe does
+@collector_paused()  # the probe also pauses the garbage collector
 def _cluster(num_nodes: int) -> ClusterCapacity:
-    """Return nodes with 50 combinations of CPUs, host memory and devices, and with Ray's labels."""
+    """Return a cluster whose nodes have Ray's labels and 50 combinations of CPUs, host memory and devices."""
     fields = [_fields(index, *_shape(index % _NUM_SHAPES)) for index in range(num_nodes)]
     gpu_node = NodeTypeCapacity(name="gpu", resources=Resources(cpus=32, gpus=4), max_nodes_to_add=64)
     return ClusterCapacity(nodes=tuple(NodeCapacity(**each) for each in fields), node_types=(gpu_node,))

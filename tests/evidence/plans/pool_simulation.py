@@ -32,7 +32,7 @@ def simulate(work: Sequence[float], slot_types: Sequence[SlotType], *, durations
             idle while trials wait.
     """
     waiting = list(reversed(work))
-    running: list[tuple[float, int, int]] = []  # when a trial ends, its number, its slot type
+    running: list[tuple[float, int, int]] = []  # (end time, number, slot type) of each running trial
     started: dict[int, tuple[int, float]] = {}
     now_s = 0.0
 

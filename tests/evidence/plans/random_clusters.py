@@ -1,8 +1,8 @@
 """Draws random clusters and policies. Equal seeds give equal results.
 
-The clusters are small enough to start on one machine, and difficult to plan: they have different nodes, device types
-and labels, the fractions do not divide a device evenly, and host memory or custom resources may run out first. Some
-nodes have known GPUs. On the other nodes, the GPU memory follows from the device type.
+The clusters are small enough to start on one machine, but difficult to plan. Their nodes differ in resources, device
+types and labels. The fractions do not divide a device evenly, and host memory or custom resources may run out first.
+Some nodes have known GPUs. On the other nodes, the GPU memory follows from the device type.
 """
 
 import random
@@ -114,7 +114,7 @@ def _with_accelerators(rng: random.Random, node: NodeCapacity) -> NodeCapacity:
 
 
 def draw_mixed_policies(rng: random.Random) -> Iterator[ResourcePolicy]:
-    """Yield policies with several slot types, for other accelerators, or for nodes to add. The iterator is infinite."""
+    """Yield policies with several slot types, with accelerators other than GPUs, or with nodes to add, indefinitely."""
     while True:
         inner = rng.choice((_draw_mixed, _draw_mixed, _draw_accelerator))(rng)
         yield AutoscalingPolicy(inner) if rng.random() < 0.4 else inner

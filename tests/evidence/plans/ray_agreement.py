@@ -1,4 +1,4 @@
-"""Tests plans for random clusters on real Ray clusters: the planned trials run at once, and one more does not fit."""
+"""Tests on real Ray clusters whether all planned trials run concurrently, and whether no further trial fits."""
 
 import random
 import sys
@@ -63,7 +63,7 @@ class ClusterResult(NamedTuple):
 def draw_cases(seed: int, num_policies: int, *, mixed: bool = False) -> list[Case]:
     """Return ``num_policies`` plans for the cluster of ``seed``, or fewer if hardly any policy is feasible.
 
-    With ``mixed``, the plans have several slot types, other accelerators, or nodes to add.
+    With ``mixed``, the plans have several slot types, accelerators other than GPUs, or nodes to add.
     """
     rng = random.Random(seed)
     capacity = (draw_larger_cluster if mixed else draw_cluster)(rng)
@@ -93,7 +93,7 @@ def _cases(rng: random.Random, capacity: ClusterCapacity, *, mixed: bool) -> Ite
 
 
 def _with_one_fraction(plan: TrialPlan) -> Iterator[int]:
-    """Yield the indices of the slot types whose devices have the same fraction in all slot types."""
+    """Yield the indices of the slot types that request the same fraction of each device as all other slot types."""
     fractions: dict[str, set[float]] = defaultdict(set)
     for slot in plan.slots:
         for name in DEVICE_RESOURCES & slot.worker.ticks.keys():
@@ -159,13 +159,17 @@ def measure_ray_agreement(seeds: range, *, num_policies: int, jobs: int, mixed: 
             try:
                 result = future.result()
             except Exception as error:  # noqa: BLE001 Ray's errors have no common base class
-                result = ClusterResult(seed, 0, 0, (f"not finished: {type(error).__name__}: {error}",))
+                result = ClusterResult(seed, 0, 0, (f"the test did not finish: {type(error).__name__}: {error}",))
             results.append(result)
             for failure in result.failures:
                 print(f"seed {seed}: {failure}\n  repeat: ray-agreement --clusters 1 --seed {seed} {options}")
-            print(f"{len(results)} of {len(seeds)}, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+            print(
+                f"{len(results)} of {len(seeds)} clusters, {time.monotonic() - start:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
     policies, trials = sum(each.policies for each in results), sum(each.trials for each in results)
     failures = sum(len(each.failures) for each in results)
-    print(f"{len(results)} clusters, {policies} policies, {trials} trials: {failures} failures")
+    print(f"{len(results)} clusters, {policies} policies, {trials} trials, {failures} failures")
     print(f"{time.monotonic() - start:.0f} s, {jobs} in parallel\n{describe_machine()}\ncommand: {own_command()}")
     return not failures

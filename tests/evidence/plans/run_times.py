@@ -42,7 +42,7 @@ def measure_run_times(trial_counts: list[int], repetitions: int) -> None:
             )
     TextConsole(width=110).print(table)
     print(
-        f"medians of {repetitions} rounds ± half the interquartile range; in each round, each program in random order"
+        f"medians of {repetitions} rounds ± half the interquartile range; each round runs the programs in random order"
     )
     print(f"{describe_machine()}\ncommand: {own_command()}")
 

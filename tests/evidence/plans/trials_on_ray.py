@@ -1,4 +1,4 @@
-"""Tests whether a real Ray cluster schedules all trials of a plan at once, but no further trial.
+"""Tests whether a real Ray cluster schedules all trials of a plan concurrently, but no further trial.
 
 A trial is represented by the placement groups that Tune and Train would request. The raylets are real, and their GPUs
 are simulated.
@@ -59,7 +59,7 @@ def _started(capacity: ClusterCapacity, attempts: int) -> Cluster:
         for node in capacity.nodes:
             cluster.add_node(wait=False, **_node_arguments(node))
         cluster.wait_for_nodes()
-    except Exception as error:  # Ray raises no more specific error
+    except Exception as error:  # Ray does not raise a more specific error
         cluster.shutdown()
         if attempts == 1:
             raise RuntimeError(f"Ray did not start {len(capacity.nodes)} nodes: {error}") from error
@@ -76,7 +76,7 @@ def _node_arguments(node: NodeCapacity) -> dict[str, Any]:
         "memory": has.memory_bytes,
         "resources": {**has.custom, **typed},
         "labels": dict(node.labels),
-        # The IDs must be those of the capacity, because policies exclude nodes by ID.
+        # The IDs must be the same as in the capacity, because policies exclude nodes by ID.
         "env_vars": {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": node.node_id},
         "object_store_memory": _OBJECT_STORE_BYTES,
         "include_dashboard": False,
@@ -109,7 +109,7 @@ def nodes_that_differ(capacity: ClusterCapacity) -> list[str]:
 
 
 def disagreement(plan: TrialPlan, strategy: Strategy, *, fills: bool, timeout_s: float = 20) -> str | None:
-    """Return a sentence about how Ray disagrees with a plan with one slot type, or ``None``.
+    """Return how Ray disagrees with a plan with one slot type as a sentence, or ``None`` if Ray agrees.
 
     Args:
         plan: The plan.
@@ -127,7 +127,7 @@ def disagreement(plan: TrialPlan, strategy: Strategy, *, fills: bool, timeout_s:
 def disagreement_of_types(
     plan: TrialPlan, capacity: ClusterCapacity, strategy: Strategy, *, filled: Collection[int], timeout_s: float = 20
 ) -> str | None:
-    """Return a sentence about how Ray disagrees with a plan with several slot types, or ``None``.
+    """Return how Ray disagrees with a plan with several slot types as a sentence, or ``None`` if Ray agrees.
 
     As under ``PolicyScheduler``, each trial requests the node of its slot, and the nodes of its Train workers.
     ``filled`` contains the indices of the slot types for which no further trial fits. See also :func:`disagreement`.
@@ -174,7 +174,7 @@ Reserve = Callable[[], Iterator[PlacementGroup]]
 
 
 def _disagreement(planned: Sequence[Reserve], one_more: Sequence[Reserve], timeout_s: float) -> str | None:
-    """Return a sentence about how Ray disagrees, or ``None``.
+    """Return how Ray disagrees with the planned trials as a sentence, or ``None`` if Ray agrees.
 
     Ray should schedule all trials of ``planned`` at once, and then none of ``one_more``.
     """
@@ -182,15 +182,17 @@ def _disagreement(planned: Sequence[Reserve], one_more: Sequence[Reserve], timeo
         groups = [group for trial in planned for group in reserve(trial)]
         if not _becomes_true_within(timeout_s, lambda: all(map(_is_scheduled, groups))):
             waiting = [placement_group_table(group) for group in groups if not _is_scheduled(group)]
-            counts = f"{len(waiting)} of {len(groups)} groups wait"
-            return f"{len(planned)} trials planned, but {counts}: {waiting[0]['bundles']}, {waiting[0]['stats']}"
+            counts = f"{len(waiting)} of {len(groups)} placement groups wait"
+            return f"{len(planned)} trials are planned, but {counts}: {waiting[0]['bundles']}, {waiting[0]['stats']}"
         for trial in one_more:
             more = reserve(trial)
             if not _becomes_true_within(timeout_s, partial(_are_settled, more)):
-                return f"Ray has not decided about a further trial: {[placement_group_table(group) for group in more]}"
+                return (
+                    f"Ray has not tried to schedule a further trial: {[placement_group_table(group) for group in more]}"
+                )
             if all(map(_is_scheduled, more)):
                 found = placement_group_table(more[-1])["bundles"]
-                return f"{len(planned)} trials planned, but a further one is scheduled: {found}"
+                return f"{len(planned)} trials are planned, but Ray schedules a further trial: {found}"
         return None
 
 
@@ -211,11 +213,11 @@ def _reservations() -> Iterator[Callable[[Reserve], list[PlacementGroup]]]:
         for group in groups:
             remove_placement_group(group)
         if not _becomes_true_within(30, lambda: _available() == before):
-            raise TimeoutError(f"Ray has not freed the resources of trials: {before} before, {_available()} after")
+            raise TimeoutError(f"Ray did not free the resources of the trials: {before} before, {_available()} after")
 
 
 def _available() -> dict[str, float]:
-    """Return the free resources without bundle resources. Ray 2.50 may never free 0.0001 of a bundle's resources."""
+    """Return the free resources without bundle resources. Ray 2.50 can leak 0.0001 of a bundle's resources."""
     # Round the amounts, because Ray adds up fractions as floats.
     return {name: round(amount, 4) for name, amount in ray.available_resources().items() if "_group_" not in name}
 

@@ -6,7 +6,7 @@ import pytest
 def further(*values):
     """Mark less important values of a parameter, so that only ``make test-rest`` runs them.
 
-    A tuple contains the values of several parameters.
+    If a test has several parameters, each value is a tuple.
     """
     rows = [value if type(value) is tuple else (value,) for value in values]
     return [pytest.param(*row, marks=pytest.mark.rest) for row in rows]
