@@ -98,7 +98,7 @@ def test_declared_cpus_that_do_not_exist_are_reported_as_a_problem(diagnosis):
 @pytest.mark.rest
 def test_a_different_package_version_is_reported_as_a_problem(diagnosis):
     odd, usual = node_with(diagnosis, 0).name, node_with(diagnosis, MANY_GPUS).name
-    (found,) = [finding for what, finding in findings(diagnosis).items() if what.startswith("torch differs")]
+    (found,) = [finding for what, finding in findings(diagnosis).items() if what.startswith("torch versions differ")]
 
     assert found.severity == "problem"
     assert f"0.1 on {odd}" in found.what

@@ -290,7 +290,7 @@ def test_errors_in_the_callback_are_logged_once_and_do_not_stop_the_run(tmp_path
         analysis = run(sleep, tmp_path, PolicyCallback(), scheduler=FailingScheduler(PLAN), config=config)
 
     assert [trial.status for trial in analysis.trials] == ["TERMINATED"] * 2
-    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
+    assert [record.getMessage().rpartition(", because ")[2] for record in caplog.records] == [
         "_read_trials failed",
         "on_trial_start failed",
         "_end failed",

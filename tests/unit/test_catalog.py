@@ -69,7 +69,7 @@ def test_a_catalog_round_trips_through_json(tmp_path):
             id="a fraction of a custom resource",
         ),
         pytest.param({"custom": {"TPU": 3}}, "Request 2 or 4", id="an invalid number of chips per host"),
-        pytest.param({"custom": {"gpu": 1}}, "use gpus", id="Tune's name for GPUs"),
+        pytest.param({"custom": {"gpu": 1}}, "Use gpus", id="Tune's name for GPUs"),
         pytest.param(
             {"custom": {"accelerator_type:L4": 1}}, "use accelerator_type", id="Ray's resource for device types"
         ),
