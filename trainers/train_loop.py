@@ -110,7 +110,8 @@ def plan_for_run(plan: TrialPlan | ResourcePolicy, train_loop_config: dict[str, 
     """Return the plan for a Train run with this config.
 
     In a trial with a slot, the plan of the slot replaces a policy or a plan with several slot types. Elsewhere, a
-    policy plans on the program's cluster. Without a config, the plan is sufficient for every measured config.
+    policy plans on the program's cluster. Without a config, the plan has enough GPU memory for every
+    measured config.
 
     Raises:
         InfeasibleRequestError: The config needs more GPU memory than any device has.

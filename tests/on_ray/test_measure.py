@@ -214,7 +214,7 @@ def test_a_config_without_a_similar_measurement_is_logged(measured, caplog):
         run_plan.slot_by_config(config)
 
     assert [record.getMessage() for record in caplog.records] == [
-        f"no GPU memory was measured with {{'net': 'other'}}: the trial gets {plan.by_config.slots[-1]}"
+        f"the GPU memory of the config {{'net': 'other'}} was not measured: the trial gets {plan.by_config.slots[-1]}"
     ]
 
 

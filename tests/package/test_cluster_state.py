@@ -33,7 +33,7 @@ MIRRORED = f"node_{'0af' * 18}01"
 def test_a_sidecar_autoscaler_requires_a_cluster_config():
     state = to_cluster_state(reply(("10.0.0.1", "headgroup", HEAD), autoscaler_v2=True), {})
 
-    with pytest.raises(InvalidResourcesError, match=r"not in Ray's GCS .* Pass its file as cluster_config"):
+    with pytest.raises(InvalidResourcesError, match=r"not in Ray's GCS .* Pass the path of the cluster YAML"):
         _addable(state, monitor=None)
 
 

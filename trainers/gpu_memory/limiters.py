@@ -227,7 +227,7 @@ def has_jax_gpu_plugin() -> bool:
 
 
 def limit_cupy(cupy: Any, limits: FractionLimits) -> bool:
-    """Limit CuPy's default memory pool, which is possible at any time, and return whether CuPy detects a GPU."""
+    """Limit CuPy's default memory pool, and return whether CuPy detects a GPU. The limit can be set at any time."""
     if not cupy.cuda.is_available():
         return False
     pool = cupy.get_default_memory_pool()

@@ -320,8 +320,8 @@ class ClusterCapacity(ShownValue):
     ) -> "ClusterCapacity":
         """Return the cluster with fewer resources on some nodes.
 
-        ``parts`` contains all nodes of each changed shape with their remaining resources, or ``None`` if these are
-        unchanged.
+        ``parts`` maps each changed shape to all its nodes, grouped by their remaining resources. If the resources of a
+        group are unchanged, they are ``None``.
         """
         by_shape = {shape: nodes for shape, nodes in self.nodes_by_shape.items() if shape not in parts}
         for shape, changes in parts.items():

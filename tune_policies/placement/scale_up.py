@@ -28,8 +28,8 @@ def nodes_within_limits(limits: Mapping[str, int], order: Iterable[str], most: i
 def fewest_nodes(slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
     """Return the smallest number of nodes of each type to add so that all trials in ``slots`` can run.
 
-    The numbers of nodes in ``most`` must be sufficient. If the slot of a trial depends on its config, the result is for
-    the configs with the largest requests.
+    The numbers of nodes in ``most`` must be enough for all trials. If the slot of a trial depends on its config, the
+    result is for the configs with the largest requests.
     """
     return _fewest_for_slots(slots, capacity, most) if len(slots) > 1 else _fewest_for(slots[0], capacity, most)
 

@@ -77,7 +77,7 @@ class SlotsByProfile(SlotsByConfig):
         """Return a sentence about the missing information, or ``None``. See :meth:`SlotsByConfig.why_unknown`."""
         if self.needed_bytes(config) is not None:
             return None
-        return f"no GPU memory was measured with {dict(config)}"
+        return f"the GPU memory of the config {dict(config)} was not measured"
 
     def needed_bytes(self, config: Mapping[str, Any]) -> int | None:
         """Return the GPU memory that a trial with this config needs in bytes, or ``None`` if it is unknown."""

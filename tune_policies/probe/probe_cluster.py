@@ -197,7 +197,8 @@ def _addable(state: ClusterState, monitor: Any) -> tuple[tuple[NodeTypeCapacity,
         if not state.has_autoscaler:
             return (), None
         raise InvalidResourcesError(
-            "its configuration is not in Ray's GCS and was not found on the head node. Pass its file as cluster_config"
+            "the cluster configuration is not in Ray's GCS and was not found on the head node. Pass the path of the "
+            "cluster YAML as cluster_config"
         )
     if monitor["error"]:
         raise InvalidResourcesError(f"{monitor['path']}: {monitor['error']}")

@@ -112,7 +112,7 @@ class TuneQueue:
             ]
 
     def forget(self, trial: Trial) -> None:
-        """Stop holding back ``trial``, because it now has a slot or has ended."""
+        """Stop delaying ``trial``, because it was assigned a slot or has ended."""
         self._controller._staged_trials.discard(trial)
 
     def start_deferred(self, trial: Trial) -> None:

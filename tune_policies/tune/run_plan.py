@@ -416,7 +416,7 @@ def check_versions(measured_with: Mapping[str, str]) -> None:
     ]
     if others:
         raise InvalidResourcesError(
-            f"the plan uses a decision that was measured with {', '.join(others)}. Measure again with the installed "
+            f"the plan uses a decision based on benchmarks with {', '.join(others)}. Measure again with the installed "
             "versions, or pass accept_other_versions=True to BenchmarkedPolicy"
         )
 

@@ -35,7 +35,9 @@ class DevicePlugin(NamedTuple):
 
     @property
     def taint(self) -> str | None:
-        """The taint of nodes with such devices. By convention, its key is the same as the key of the devices.
+        """The taint of nodes with such devices.
+
+        By convention, its key is the resource name of the devices, such as ``nvidia.com/gpu``.
 
         Source: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus
         """

@@ -55,7 +55,7 @@ class SlotHours(Value):
     Attributes:
         slot: The slot type, as text.
         accelerator_type: Ray's name of its device type, or ``None`` if it has no device or the type is not known.
-        num_starts: How often a trial started or resumed in such a slot.
+        num_starts: The number of times that a trial started or resumed in a slot of this type.
         trial_hours: The total time that trials ran in such slots, in hours.
         hours: The reserved time of each resource, in unit-hours.
         use: The resources that the trials used. ``None`` if no trial that ran for at least 2 s reported its use.
@@ -83,7 +83,7 @@ class TrialCounts(Value):
         num_failed: Trials that ended with an error.
         num_cut_off: Trials that ended early because the whole run ended.
         num_unfinished: Trials that wait, run or are paused.
-        num_retries: How often a trial failed and was retried.
+        num_retries: The number of times that a trial failed and was retried.
         num_fallbacks: Trials that could not use their device and resumed without one.
     """
 

@@ -1,4 +1,4 @@
-"""Rules for devices in the requests of pods and in Ray's amounts, and for TPU slices."""
+"""Rules for device amounts in the resource requests of pods and of Ray, and for TPU slices."""
 
 import math
 import re
