@@ -220,7 +220,7 @@ class NodeType(Value):
 
     @property
     def num_nodes(self) -> int:
-        """The number of nodes in a plan: ``count``, or one node or the hosts of one TPU slice."""
+        """The number of nodes in a plan: ``count`` or, if it is ``None``, one node or the hosts of one TPU slice."""
         return self.num_hosts if self.count is None else self.count
 
     @property
@@ -312,7 +312,7 @@ class NodeCatalog(Value):
                 + ". Rename one of them"
             )
         if head.min_nodes or head.num_hosts > 1:
-            raise InvalidResourcesError("the head is a single node: remove min_nodes, and a topology of several hosts")
+            raise InvalidResourcesError("the head is a single node: it cannot have min_nodes or several TPU hosts")
         for each in (head, *self.nodes):
             if each.gpu_parts is not None and each.gpus > 1:
                 # A process can use at most one MIG instance, and several time slices may belong to one GPU, but Ray
@@ -344,7 +344,10 @@ HEAD = NodeType(name="head", cpus=2, memory=8 * 2**30)
 
 _MIG_KEY: Final = re.compile(r"nvidia\.com/mig-(.+)")
 _PROFILE: Final = re.compile(r"\d+g\.(\d{1,9})gb\b.*")
-"""Matches a MIG profile with its nominal memory in GB: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/."""
+"""Matches the name of a MIG profile. The group is the nominal memory in GB.
+
+Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
+"""
 
 _MIG_MARGIN: Final = 0.05
 """The fraction by which the memory of a MIG instance may be smaller than its name states.
@@ -354,7 +357,7 @@ _MIG_MARGIN: Final = 0.05
 
 _GKE_PROFILE: Final = "cloud.google.com/gke-gpu-partition-size"
 _GKE_SHARING: Final = "cloud.google.com/gke-gpu-sharing-strategy"
-"""GKE also uses the key ``nvidia.com/gpu`` for parts of GPUs, and adds these two labels to their nodes."""
+"""GKE also uses the key ``nvidia.com/gpu`` for parts of GPUs, and adds these labels to nodes with partitioned GPUs."""
 
 
 def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int) -> tuple[GpuDevice, ...] | None:

@@ -1,10 +1,10 @@
-"""Chooses the cheapest nodes on which a number of trials with one slot type run at once.
+"""Chooses the cheapest nodes on which a number of trials with one slot type run concurrently.
 
 The slot of a trial may depend on the nodes. If each node type has its own slots, a node runs as many trials as
 the policy plans on this node alone. If all trials get the same slot, its CPUs may depend on the node with the lowest
-number of CPUs per GPU, and its GPU fraction on the GPU with the least memory. Therefore, this module counts in several
-ways: the trials on each node type alone, and the workers of each slot that the policy chooses on any node type. For
-each way, it finds the cheapest nodes, and checks with the policy whether the trials fit on them.
+number of CPUs per GPU, and its GPU fraction on the GPU with the least memory. Therefore, this module counts capacity in
+several ways: the trials on each node type alone, and the workers of each slot that the policy chooses on any node type.
+For each way, it finds the cheapest nodes, and checks with the policy whether the trials fit on them.
 
 A unit is a node, or all hosts of a TPU slice.
 """
@@ -30,7 +30,7 @@ from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, to_ticks
 
 Units = Mapping[str, int]
-"""The number of units by the name of the node type."""
+"""The number of units of each node type, by the name of the type."""
 
 MOST_NODES_OF_TYPE: Final = 10_000
 _MOST_NODES: Final = 100_000
@@ -142,7 +142,7 @@ class NodeChoice(NamedTuple):
 
 
 def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> NodeChoice:
-    """Return the cheapest nodes on which ``num_trials`` trials run at once, or as many trials as possible.
+    """Return the cheapest nodes on which ``num_trials`` trials run concurrently, or as many trials as possible.
 
     Args:
         policy: A policy with one slot type.
@@ -226,7 +226,7 @@ def _is_limited(plan: TrialPlan, before: TrialPlan) -> bool:
 
 
 class _Count(NamedTuple):
-    """A way of counting: the workers per unit of each type, the workers per trial, and whether workers use devices."""
+    """A way to count capacity: the workers per unit of each type and per trial, and whether workers use devices."""
 
     in_unit: Mapping[str, int]
     per_trial: int
@@ -234,7 +234,7 @@ class _Count(NamedTuple):
 
 
 def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, plan: TrialPlan) -> Iterator[_Count]:
-    """Yield each way of counting once: trials on each node type alone, and workers of each slot of the policy."""
+    """Yield each way to count capacity once: trials on each node type alone, and workers of each slot of the policy."""
     alone = {name: pool.plan(policy, {name: 1}) for name in most}
     if plan.num_workers == 0:
         in_unit = {name: 0 if one is None else one.min_concurrent_trials for name, one in alone.items()}
@@ -261,7 +261,7 @@ def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, plan: TrialPlan
 def _covers(
     pool: NodePool, most: Units, counts: Sequence[_Count], target: int, spare: int
 ) -> list[tuple[tuple[int, ...], dict[str, int]]]:
-    """Return the cheapest units for each way of counting with their cost, sorted by cost."""
+    """Return the cheapest units for each way to count capacity, with their cost, sorted by cost."""
     found: dict[tuple[tuple[str, int], ...], tuple[int, ...]] = {}
     for count in counts:
         costs = {name: pool.cost(name, uses_devices=count.uses_devices) for name in most}
@@ -363,8 +363,8 @@ def _certain_pieces(items: Sequence[Item], needed: int) -> dict[str, int]:
     """Return the numbers of pieces that some cheapest set contains, to shorten the search.
 
     Consider an item that contributes n, and any n pieces of other items. Some of these pieces together contribute a
-    multiple of n. If they cost more per contribution, pieces of the item can replace them. After all replacements, a
-    cheapest set has fewer than n pieces of worse items, or nearly all pieces of this item.
+    multiple of n. If they cost more for the same contribution, pieces of the item can replace them. After all
+    replacements, a cheapest set has fewer than n pieces of more expensive items, or nearly all pieces of this item.
     """
     largest = max(item.holds for item in items)
     counts, by_better = {}, 0

@@ -204,7 +204,7 @@ Nodes = ClusterCapacity | NodeCatalog | ClusterSpec
 
 
 def capacity_of(nodes: Nodes) -> ClusterCapacity:
-    """Return the capacity on which a policy can plan.
+    """Return the cluster capacity of ``nodes``.
 
     Raises:
         InvalidResourcesError: A list has more than :data:`MOST_NODES` nodes.

@@ -161,7 +161,7 @@ def _rounded_up(amount: float) -> int:
 
 
 def _devices_and_workers(worker: _Worker, devices: float) -> tuple[int, int]:
-    """Return the numbers of devices and workers of a node for a worker with ``devices`` devices."""
+    """Return the numbers of devices and workers of a node if each worker uses ``devices`` devices."""
     if worker.topology is not None and worker.accelerator_type is not None:
         shape = SliceShape(worker.topology, worker.accelerator_type)
         chips = shape.chips if shape.has_one_host else 4
@@ -418,7 +418,7 @@ def _reasons(
     if not pool.has_prices:
         how = "the smallest number of nodes with room for them, because no prices are known"
     elif pool.price_per_hour(chosen.units) is None:
-        how = "includes nodes without a price, because the nodes with a price do not have room for all trials"
+        how = "including nodes without a price, because the nodes with a price do not have room for all trials"
     else:
         how = "the cheapest choice with room for them" + (", for each slot type" if len(plan.slots) > 1 else "")
         how += ", in addition to the nodes that always exist" if pool.least else ""

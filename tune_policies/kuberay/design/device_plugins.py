@@ -25,7 +25,7 @@ class DevicePlugin(NamedTuple):
         family: The vendor and the device, as in ``FAMILIES``.
         key: The Kubernetes resource that pods request; ``None`` if no resource is documented.
         other_keys: A pattern of other Kubernetes resources for these devices or parts of them.
-        own_taint: The taint of nodes with such devices, if its key differs from ``key``.
+        own_taint: The taint of nodes with these devices, if its key differs from ``key``.
     """
 
     family: str
@@ -35,7 +35,7 @@ class DevicePlugin(NamedTuple):
 
     @property
     def taint(self) -> str | None:
-        """The taint of nodes with such devices.
+        """The taint of nodes with these devices.
 
         By convention, its key is the resource name of the devices, such as ``nvidia.com/gpu``.
 
@@ -69,7 +69,7 @@ DEVICE_PLUGINS: Final = (
     # https://developer.furiosa.ai/latest/en/cloud_native_toolkit/kubernetes/device_plugin.html
     DevicePlugin("FuriosaAI NPU", "furiosa.ai/rngd", r"furiosa\.ai/.+"),
     DevicePlugin("Mobilint NPU", None),
-    # https://docs.tenstorrent.com/tt-dra-driver: allocated by resource claims, not by an amount
+    # Pods request these devices with resource claims, not with an amount: https://docs.tenstorrent.com/tt-dra-driver
     DevicePlugin("Tenstorrent NPU", None),
 )
 """The plugin of each device family, in the order of ``FAMILIES``."""
@@ -145,8 +145,8 @@ _TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
         {name: name.lower() for name in ("K80", "V100", "T4", "A10G", "L4", "L40S", "A100", "H100", "H200", "B200")}
         | {"A100-40G": "a100", "A100-80G": "a100"},
     ),
-    # https://github.com/NVIDIA/k8s-device-plugin/tree/main/docs/gpu-feature-discovery: the driver's name of the model.
-    # Types with several models are missing, because a selector can only contain one model.
+    # https://github.com/NVIDIA/k8s-device-plugin/tree/main/docs/gpu-feature-discovery: The value is the model's name in
+    # the driver. Types with several models are missing, because a selector can only contain one model.
     "gpu-operator": (
         "nvidia.com/gpu.product",
         {"T4": "Tesla-T4"}

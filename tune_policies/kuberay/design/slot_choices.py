@@ -99,7 +99,7 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
         f"the design has no nodes for {type(shares[at].policy).__name__}: {e}" for at, e in filling.errors.items()
     )
     units = filling.units()
-    # The total is larger if configurations determine the slots, because each type then has room for all trials.
+    # If configurations determine the slots, the total exceeds num_trials, because each type has room for all trials.
     if len(shares) == 1 or filling.total > num_trials:
         return ChosenNodes(policy, units, notes)
     chosen = [choice for _, choice in sorted(filling.choices.items())]
@@ -129,7 +129,7 @@ class _Filling:
         return self.choices[at].num_trials if at in self.choices else 0
 
     def fill(self, at: int, num_trials: int) -> None:
-        """Choose nodes for ``num_trials`` trials of the choice ``at``, unless the chosen nodes have room for them."""
+        """Choose nodes for ``num_trials`` trials of the share ``at``, unless the chosen nodes have room for them."""
         if num_trials <= self.num_trials(at) or at in self.errors:
             return
         taken = self.units(without=at)

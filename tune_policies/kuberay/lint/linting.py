@@ -39,7 +39,7 @@ def lint_file(path: str | FilePath, name: str | None = None) -> list[Finding]:
 
 
 def lint_text(text: str, source: str, name: str | None = None) -> list[Finding]:
-    """Check the text of a file and return the findings, which name the file ``source``."""
+    """Check the text of a file and return the findings. ``source`` is the name of the file in the findings."""
     try:
         documents = read_documents(text, source)
     except DocumentError as error:

@@ -25,7 +25,7 @@ from tune_policies.kuberay.reading.kuberay_models import (
 _NEAR: Final = 0.88
 """The minimum similarity of a misspelled name and a known field.
 
-A name with an additional letter or two swapped letters reaches it.
+A name with an additional letter or two swapped letters reaches this similarity.
 """
 
 _Fields: TypeAlias = Mapping[str, Union[type[Part], "_Fields", None]]

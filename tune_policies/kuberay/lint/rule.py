@@ -39,7 +39,7 @@ class Finding(Value):
         source: The name of the file.
         document: The index of the document in the file, not counting empty documents.
         line: The line number in the file, starting at 1.
-        path: The keys and indices of the part in the document.
+        path: The path of the mistake in the document: keys and indices.
         message: A description of the mistake, with the value.
         why: Why the mistake matters.
         fix: The correction.

@@ -35,7 +35,7 @@ def _cpus_missing(at: Group[HeadGroup]) -> Iterator[Found]:
 
 
 def _counted_cpus(at: Group[HeadGroup]) -> tuple[Path, Quantity] | None:
-    """Return the path and the number of the CPUs that Ray's autoscaler counts, or ``None`` if it is missing."""
+    """Return the path and the number of the CPUs that Ray's autoscaler counts, or ``None`` if the number is missing."""
     if stated := at.amount("CPU", "num-cpus"):
         return stated
     asked = {**at.container.resources.requests, **at.container.resources.limits}
@@ -70,8 +70,8 @@ def _resources_quoted(at: Group[HeadGroup]) -> Iterator[Found]:
     yield Found(
         where,
         f"{at} has the rayStartParams resources {shorten(text)}: {problem}",
-        "use the group's field resources (KubeRay 1.5 and later), or write a JSON mapping to whole numbers in two "
-        'pairs of quotes: \'"{\\"Custom\\": 1}"\'',
+        "use the group's field resources (KubeRay 1.5 and later), or write a JSON mapping of names to whole numbers "
+        'in two pairs of quotes: \'"{\\"Custom\\": 1}"\'',
     )
 
 

@@ -135,7 +135,7 @@ class Group(NamedTuple, Generic[_SpecT_co]):
 
     @property
     def devices(self) -> dict[str, Quantity]:
-        """The amounts of devices of Ray's container, by Kubernetes resource, without amounts of 0."""
+        """The number of devices that Ray's container requests, by Kubernetes resource. Numbers of 0 are omitted."""
         return devices_of(self.container)
 
     def key_path(self, key: str) -> Path:
@@ -154,7 +154,7 @@ class Group(NamedTuple, Generic[_SpecT_co]):
         return (*self.container_path, "env", names.index(name))
 
     def amount(self, resource: str, parameter: str) -> tuple[Path, Quantity] | None:
-        """Return the path and the value of the amount that the group passes to Ray, or ``None`` if Ray detects it."""
+        """Return the path and the amount of a resource that the group passes to Ray, or ``None`` if Ray detects it."""
         if resource in self.spec.resources:
             return (*self.path, "resources", resource), self.spec.resources[resource]
         if parameter in self.spec.rayStartParams:

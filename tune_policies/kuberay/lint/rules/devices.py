@@ -253,7 +253,7 @@ def _chips_per_host(slices: _Slices) -> Iterator[Found]:
 
 @RULES.of_each(_slices, "tpu-hosts-per-slice", "error", _GKE)
 def _hosts_per_slice(slices: _Slices) -> Iterator[Found]:
-    """All hosts of a slice are added at once. With a wrong number of hosts, the slice never becomes ready."""
+    """All hosts of a slice are added together. With a wrong number of hosts, the slice never becomes ready."""
     topology, hosts = slices.selector.get(GKE_TPU_TOPOLOGY, ""), slices.at.spec.numOfHosts
     if not re.fullmatch(r"\d{1,4}(x\d{1,4}){1,2}", topology) or slices.chips == 0:
         return

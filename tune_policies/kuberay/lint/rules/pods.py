@@ -194,7 +194,7 @@ def _type_contradicted(at: Group[HeadGroup]) -> Iterator[Found]:
 
 
 def _is_kind_of(name: str, of: str) -> bool:
-    """Return whether a type is equal to another or a variant of it, such as A100-80G of A100."""
+    """Return whether a type equals another type or is a variant of it. For example, A100-80G is a variant of A100."""
     return f"{name}-".startswith(f"{of}-")
 
 
@@ -299,7 +299,7 @@ def _is_tainted_against(at: Group[HeadGroup], other: Group[HeadGroup]) -> bool:
 
 
 def _tolerates(own: Toleration, taint: Toleration) -> bool:
-    """Return whether a toleration matches a taint, which is given as a toleration of this taint."""
+    """Return whether a toleration matches a taint. ``taint`` is a toleration with the fields of this taint."""
     if own.effect not in (None, "", taint.effect or "NoSchedule"):
         return False
     if own.operator == "Exists":
