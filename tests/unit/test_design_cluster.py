@@ -265,7 +265,7 @@ def test_if_the_catalog_has_too_few_nodes_the_remaining_trials_wait():
 
     assert groups(plan) == {"l4": 3}
     assert plan.reasons[1:] == (
-        "3 of 64 trials run at once because the catalog has no more such nodes; the other trials wait",
+        "3 of 64 trials run at once because the catalog has no more of these nodes; the other trials wait",
         "all 64 trials at once would need 64 l4 nodes: raise count",
     )
 

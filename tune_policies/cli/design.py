@@ -24,7 +24,7 @@ _Format = Annotated[
 ]
 _Platform = Annotated[
     Literal["gke", "eks", "aks", "karpenter", "gpu-operator", "none"],
-    typer.Option(help="The platform whose labels select nodes by GPU type. With none, only catalog labels are used."),
+    typer.Option(help="The platform whose labels select nodes by GPU type, or none to use only the catalog's labels."),
 ]
 
 

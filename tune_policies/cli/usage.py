@@ -28,7 +28,7 @@ def usage(
     redact: Redact = False,
     force: Force = False,
 ) -> None:
-    """Show how much GPU memory the trials of a run used, and how many such trials fit on a GPU.
+    """Show how much GPU memory the trials of a run used, and how many of these trials fit on a GPU.
 
     If the run had a PolicyCallback, also show the run's use of CPUs, devices and slots.
     """

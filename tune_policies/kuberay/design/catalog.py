@@ -103,7 +103,7 @@ class Toleration(Value):
 
 
 class NodeType(Value):
-    """A type of node, and the number of such nodes.
+    """A node type, and the number of its nodes.
 
     Attributes:
         count: The number of these nodes. If it is ``None``, a plan counts one node or one TPU slice, and a design uses

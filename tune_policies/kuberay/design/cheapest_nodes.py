@@ -148,7 +148,7 @@ def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
         policy: A policy with one slot type.
         pool: The node types.
         most: The maximum number of units of each node type.
-        num_trials: The number of trials to run at once.
+        num_trials: The number of trials to run concurrently.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits on all units together.

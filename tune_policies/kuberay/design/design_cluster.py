@@ -264,7 +264,7 @@ def design_cluster(
     name: str = "tune",
     min_nodes: Mapping[str, int] | None = None,
 ) -> ClusterDesign:
-    """Design the worker groups on which ``num_trials`` trials run at once, or as many as possible.
+    """Design the worker groups on which ``num_trials`` trials run concurrently, or as many trials as possible.
 
     The groups have the lowest price according to the catalog or, without prices, the smallest number of nodes. If the
     policy has several slot types, the trials are divided between them, and each type has its own cheapest nodes. Groups
@@ -274,7 +274,7 @@ def design_cluster(
     Args:
         policy: The policy. If it has several choices, the design uses the first choice under which a trial fits.
         catalog: The available nodes; by default nodes that suit the policy.
-        num_trials: The number of trials to run at once, at most 100,000.
+        num_trials: The number of trials to run concurrently, at most 100,000.
         decision: The result of benchmarks. If the policy has slots or choices on GPU and CPU, each trial runs
             on the device where it is cheapest.
         workload: The workload of the decision; ``None`` if the decision has only one workload.
@@ -430,7 +430,7 @@ def _reasons(
     limit = policy.max_nodes_to_add if isinstance(policy, AutoscalingPolicy) else None
     to_raise, why = None, "the policy or the available nodes do not allow more trials"
     if all(pool.most[name] == chosen.units.get(name, 0) for name in chosen.units):
-        to_raise, why = "count", "the catalog has no more such nodes"
+        to_raise, why = "count", "the catalog has no more of these nodes"
     elif _num_nodes(pool, chosen.units) == limit:
         to_raise, why = "max_nodes_to_add", f"max_nodes_to_add is {limit}"
     yield f"{at_once} of {num_trials} trials run at once because {why}; the other trials wait"
@@ -439,7 +439,7 @@ def _reasons(
 
 
 def _for_all_at_once(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_trials: int) -> str | None:
-    """Return, as text, how many nodes are required to run all trials at once.
+    """Return, as text, how many nodes are required to run all trials concurrently.
 
     Return ``None`` if the design uses several node types, or if more nodes do not help.
     """

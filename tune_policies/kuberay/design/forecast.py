@@ -38,7 +38,7 @@ class Stage(Value):
 
     @property
     def trials_at_once(self) -> int:
-        """The number of trials that run at once."""
+        """The number of trials that run concurrently."""
         return 0 if self.plan is None else self.plan.max_concurrent_trials
 
 
@@ -101,7 +101,7 @@ def forecast_trials(
         policy: The policy of the trials.
         cluster: The cluster as its file describes it.
         catalog: The prices of the nodes.
-        num_trials: The number of trials to run at once; ``None`` for as many as fit.
+        num_trials: The number of trials to run concurrently; ``None`` for as many as fit.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits on the cluster at its maximum size.

@@ -27,8 +27,8 @@ class Share(NamedTuple):
 
     Attributes:
         policy: The policy for this type alone.
-        num_trials: The number of trials to run in these slots at once. With 0, the slots are used only for trials that
-            do not fit in other slots.
+        num_trials: The number of trials to run concurrently in these slots. With 0, the slots are used only for trials
+            that do not fit in other slots.
     """
 
     policy: ResourcePolicy
@@ -199,7 +199,7 @@ class Measured(NamedTuple):
         return cls(at, decision.accelerator_type, decision.has_prices)
 
     def times(self, slot: TrialSlot) -> DeviceTimes | None:
-        """Return the measured times in a slot, or ``None`` if such a slot was not measured."""
+        """Return the measured times in a slot, or ``None`` if this kind of slot was not measured."""
         if slot.num_workers > 1 or slot.worker.gpus > 1:
             return None
         if slot.worker.gpus:

@@ -205,7 +205,7 @@ class InstanceTypes(NamedTuple):
         elif not isinstance(instance, str):
             why = f"resources, and Ray cannot look them up without {_INSTANCE_TYPE} in node_config: add resources"
         else:
-            unknown = "" if self.catalog is None else ", which is missing in the list of nodes"
+            unknown = "" if self.catalog is None else ", which is missing from the list of nodes"
             why = (
                 f"resources in the file, because Ray looks them up for the instance type {instance}{unknown}. Pass a "
                 "list of nodes with this type as --nodes, or add resources"

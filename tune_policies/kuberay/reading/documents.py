@@ -64,9 +64,9 @@ def read_text(path: str | FilePath, times: int = 1) -> str:
             with gzip.open(io.BytesIO(data)) as file:  # read accepts a limit, unlike gzip.decompress
                 data = file.read(max_bytes + 1)
         except (OSError, EOFError, zlib.error) as error:
-            raise DocumentError(source, 1, f"cannot be unpacked as gzip: {error}") from error
+            raise DocumentError(source, 1, f"the file cannot be unpacked as gzip: {error}") from error
     if len(data) > max_bytes:
-        raise DocumentError(source, 1, f"more than {max_bytes:,} bytes: remove the documents that are not needed")
+        raise DocumentError(source, 1, f"the text has more than {max_bytes:,} bytes. Remove unneeded documents")
     return decode(data, source)
 
 

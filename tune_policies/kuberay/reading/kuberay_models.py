@@ -28,7 +28,7 @@ _QUANTITY: Final = re.compile(
     re.ASCII,
 )
 
-_MAX_CHARACTERS: Final = 100  # sufficient, because Kubernetes supports amounts below 2**63 with nano precision
+_MAX_CHARACTERS: Final = 100  # no quantity is longer: Kubernetes supports amounts below 2**63 with nano precision
 
 
 def parse_quantity(quantity: str | float) -> Fraction:
@@ -214,7 +214,7 @@ class ClusterInFile(NamedTuple):
     path: Path
 
 
-_WHOLE: Final = "-?(0|[1-9][0-9]{0,18})"  # without a leading 0, which may mean octal
+_WHOLE: Final = "-?(0|[1-9][0-9]{0,18})"  # excludes numbers with a leading 0, because they may be octal
 
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 

@@ -226,8 +226,8 @@ _SAVED_CLUSTER_TIMES: Final = 7
 def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCatalog | None = None) -> Nodes:
     """Return the nodes of a file in any format that ``--cluster`` accepts.
 
-    The arguments and errors are the same as for :func:`load_cluster`. A list of nodes and a saved cluster do not accept
-    a name.
+    The arguments and errors are the same as for :func:`load_cluster`. For a list of nodes or a saved cluster, ``name``
+    must be ``None``.
     """
     source, text = str(path), read_text(path, times=_SAVED_CLUSTER_TIMES)
     documents: tuple[Document, ...] = ()

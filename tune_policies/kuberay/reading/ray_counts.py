@@ -103,8 +103,8 @@ def _custom(group: HeadGroup) -> dict[str, int]:
         found = None
     if not isinstance(found, dict) or not all(isinstance(amount, int) for amount in found.values()):
         raise InvalidResourcesError(
-            f"Ray cannot read the rayStartParams resources {shorten(text)}. Write JSON with whole numbers in another "
-            """pair of quotes, such as "'{\\"mine\\": 1}'", or use the group's field resources"""
+            f"Ray cannot read the rayStartParams resources {shorten(text)}. Write JSON with whole numbers in two pairs "
+            """of quotes, such as "'{\\"mine\\": 1}'", or use the group's field resources"""
         )
     return {name: int(amount) for name, amount in found.items()}
 

@@ -51,7 +51,7 @@ def _check_for_old_autoscaler(design: ClusterDesign, ray_version: str) -> None:
 
 
 def _selected_alike(nodes: Sequence[NodeType], options: WriteOptions) -> list[list[str]]:
-    """Return lists of names of node types that have different sizes but select the same Kubernetes nodes."""
+    """Return groups of node types, by name, that select the same Kubernetes nodes although their sizes differ."""
     found: dict[tuple[tuple[str, str], ...], list[NodeType]] = {}
     for node in nodes:
         if selector := node_selector(node, options.platform):

@@ -15,7 +15,7 @@ Optional: TypeAlias = dict[Path, Iterable[str]]
 
 _WIDTH: Final = 120
 _MAY_BE_ANOTHER_TYPE: Final = re.compile(r"[-+.]?\d.*|[yn~]", re.IGNORECASE)
-"""Texts that Kubernetes may read as another type, such as ``1e3`` and ``y``, and texts similar to numbers."""
+"""Matches texts that Kubernetes may read as another type, such as ``1e3`` and ``y``, and texts similar to numbers."""
 
 
 class _BlockDumper(yaml.SafeDumper):

@@ -162,7 +162,7 @@ _HEAD_GROUP: Final = "headgroup"
 """The name of the head's group in KubeRay and Ray."""
 
 _KEPT_AFTER_JOB_S: Final = 300
-"""How long the cluster is kept after its job, in seconds, so that users can look at the dashboard."""
+"""The number of seconds that the cluster is kept after its job, so that users can look at the dashboard."""
 
 
 def ray_cluster(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str, Any], Optional]:
@@ -262,7 +262,7 @@ def _replicas(group: DesignedGroup, nodes: int) -> int:
     if nodes % group.num_hosts:
         raise InvalidResourcesError(
             f"the group {group.node_type.name!r} cannot have {nodes} nodes: use a multiple of {group.num_hosts}, "
-            "because all hosts of a slice are added at once"
+            "because all hosts of a slice are added together"
         )
     return nodes // group.num_hosts
 

@@ -17,7 +17,10 @@ _VERSION: Final = re.compile(r"([0-9]+)\.([0-9]+)\.[0-9]+((a|b|rc|\.post|\.dev)[
 """Matches a full version, because the tags of Ray's images have three numbers."""
 
 _PYTHON: Final = "py311"
-"""The oldest Python version that tune-policies supports. Ray images without such a tag have an older Python."""
+"""The oldest Python version that tune-policies supports.
+
+If the tag of Ray's image contains no Python version, the image has an older Python.
+"""
 
 _IMAGE: Final = re.compile(r"[a-z0-9][a-z0-9._:/@-]*", re.ASCII | re.IGNORECASE)
 
@@ -42,7 +45,7 @@ class WriteOptions(Value):
         namespace: The namespace in Kubernetes; by default the namespace of the user who applies the manifest.
         platform: The platform whose labels select nodes by device type; ``None`` for only the labels of the catalog.
         num_gpus: Whether to also write the GPUs of a node as ``num-gpus`` of ``ray start``, for clusters on which Ray
-            or KubeRay counts them wrongly.
+            or KubeRay miscounts them.
         provider: The field ``provider`` of the cluster YAML.
 
     Raises:

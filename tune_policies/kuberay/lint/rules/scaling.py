@@ -183,7 +183,7 @@ def _resources_ignored(ignored: tuple[Group[HeadGroup], str]) -> Iterator[Found]
     """The nodes get these resources, but the autoscaler does not count them."""
     at, why = ignored
     if at.spec.resources:
-        fix = "use Ray 2.51 or newer, or write rayStartParams"
+        fix = "use Ray 2.51 or newer, or state the amounts in rayStartParams"
         yield Found((*at.path, "resources"), f"{at} has resources, {why}", fix)
 
 
