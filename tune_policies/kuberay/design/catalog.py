@@ -29,7 +29,7 @@ _DNS_LABEL: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 _DOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _KEY: Final = re.compile(r"[a-zA-Z0-9]([-._a-zA-Z0-9]{0,61}[a-zA-Z0-9])?")
-"""Patterns of the parts of an extended resource's name before (``_DOMAIN``) and after (``_KEY``) the slash."""
+"""The patterns for the name of an extended resource: ``_DOMAIN`` before the slash, and ``_KEY`` after it."""
 
 
 def check_dns_label(name: str) -> str:
@@ -114,7 +114,7 @@ class NodeType(Value):
         cpus: The number of CPUs that Ray counts. It must be a whole number, because Ray's autoscaler cannot read
             fractions.
         memory: The host memory as a string such as ``"32GiB"`` or in bytes. A design requires this field.
-        gpu_memory: Memory of each GPU, such as ``"39GiB"``; ``None`` for the smallest memory of the device type.
+        gpu_memory: The memory of each GPU, such as ``"39GiB"``; ``None`` for the smallest memory of the device type.
         custom: Devices of other families by Ray's resource name, such as ``{"TPU": 4}``, and custom resources.
         accelerator_type: Ray's name of the device type; ``None`` for no devices or devices of an unspecified type.
         topology: The topology of its TPU slices, such as ``"4x4"``. The nodes of a slice are added and removed
@@ -312,7 +312,9 @@ class NodeCatalog(Value):
                 + ". Rename one of them"
             )
         if head.min_nodes or head.num_hosts > 1:
-            raise InvalidResourcesError("the head is a single node: it cannot have min_nodes or several TPU hosts")
+            raise InvalidResourcesError(
+                "the head is a single node: remove its min_nodes, and use a topology of one host if it has TPUs"
+            )
         for each in (head, *self.nodes):
             if each.gpu_parts is not None and each.gpus > 1:
                 # A process can use at most one MIG instance, and several time slices may belong to one GPU, but Ray
@@ -344,7 +346,7 @@ HEAD = NodeType(name="head", cpus=2, memory=8 * 2**30)
 
 _MIG_KEY: Final = re.compile(r"nvidia\.com/mig-(.+)")
 _PROFILE: Final = re.compile(r"\d+g\.(\d{1,9})gb\b.*")
-"""Matches the name of a MIG profile. The group is the nominal memory in GB.
+"""Matches the name of a MIG profile. Its group is the nominal memory in GB.
 
 Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
 """

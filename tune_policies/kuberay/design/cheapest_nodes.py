@@ -360,7 +360,7 @@ def cheapest_cover(items: Sequence[Item], needed: int) -> dict[str, int] | None:
 
 
 def _certain_pieces(items: Sequence[Item], needed: int) -> dict[str, int]:
-    """Return the numbers of pieces that some cheapest set contains, to shorten the search.
+    """Return, by item, numbers of pieces that at least one cheapest set contains, to shorten the search.
 
     Consider an item that contributes n, and any n pieces of other items. Some of these pieces together contribute a
     multiple of n. If they cost more for the same contribution, pieces of the item can replace them. After all
@@ -403,7 +403,7 @@ def _search(items: Sequence[Item], needed: int) -> dict[str, int]:
 
 
 def _portions(item: Item, needed: int) -> Iterator[tuple[int, range]]:
-    """Yield portions whose sums cover every number of pieces, each with the order of the missing amounts in the search.
+    """Yield portions of the pieces that can add up to any number, each with the search order of the missing amounts.
 
     In ascending order, the search can use a portion repeatedly. In descending order, it uses a portion at most once.
     """

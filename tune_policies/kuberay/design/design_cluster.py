@@ -45,10 +45,10 @@ from tune_policies.values.units import GIB, format_money
 from tune_policies.values.value import Value, counted, shorten, shorten_names, suggest
 
 _CPUS_PER_DEVICE: Final = 8
-"""CPUs of a node per device if the policy does not set them."""
+"""The number of CPUs per device of a default node, if the policy does not set the CPUs."""
 
 _CPUS_OF_CPU_NODE: Final = 16
-"""CPUs of a node without devices, unless a worker needs more."""
+"""The number of CPUs of a default node without devices, unless a worker needs more."""
 
 _BYTES_PER_CPU: Final = 4 * GIB
 

@@ -192,7 +192,7 @@ def started_counts(group: HeadGroup) -> dict[str, int]:
         if resource is None or amount == 0:
             continue
         if resource == "GPU" and not _IS_MIG(key):
-            amount = 1  # the minimum, because all time slices may belong to one GPU; ``ray_counts`` adds whole GPUs
+            amount = 1  # all time slices may belong to one GPU, and ``ray_counts`` adds whole GPUs
         elif key in NEURON_CHIPS:
             amount *= _CORES_OF_A_CHIP
         detected[resource] = amount
