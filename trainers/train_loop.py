@@ -109,9 +109,9 @@ def with_worker_env_vars(trainer_kwargs: dict[str, Any], variables: Mapping[str,
 def plan_for_run(plan: TrialPlan | ResourcePolicy, train_loop_config: dict[str, Any] | None) -> TrialPlan:
     """Return the plan for a Train run with this config.
 
-    In a trial with a slot, the plan of the slot replaces a policy or a plan with several slot types. Elsewhere, a
-    policy plans on the program's cluster. Without a config, the plan has enough GPU memory for every
-    measured config.
+    In a trial with a slot, the plan of the slot is used instead of a policy or a plan with several slot types.
+    Elsewhere, a policy is converted to its plan for the program's cluster. Without a config, the plan has enough GPU
+    memory for every measured config.
 
     Raises:
         InfeasibleRequestError: The config needs more GPU memory than any device has.

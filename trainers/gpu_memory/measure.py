@@ -30,7 +30,7 @@ Trainable = Callable[..., Any] | type[tune.Trainable]
 
 _CONNECT_S: Final = 30.0
 _START_S: Final = 120.0
-"""How long a trial may take to start and to end, in addition to its timeout, in seconds."""
+"""The time that a trial may take to start and to end, in addition to its timeout, in seconds."""
 
 
 def measure_gpu_memory(
