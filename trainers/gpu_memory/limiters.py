@@ -169,8 +169,8 @@ def tensorflow_is_in_force(tensorflow: Any, limits: FractionLimits) -> bool:
 
 
 _JAX_TOLERANCE: Final = 1.05
-"""The tolerance of the check of JAX's limit, as a factor. XLA applies the fraction to CUDA's total memory, which
-differs from NVML's total."""
+"""The factor by which the limit that JAX reports may exceed the requested limit. XLA applies the fraction to CUDA's
+total memory, which differs from NVML's total."""
 
 
 def limit_jax(jax: Any, limits: FractionLimits) -> bool:

@@ -203,7 +203,7 @@ def _drawn_configs(space: Mapping[str, Any], num_samples: int, seed: int) -> lis
 
 
 def _with_whole_numbers(space: Any, choose: Callable[[list[int]], int]) -> Any:
-    """Return the search space with the chosen value instead of each domain of integers. Grids are not changed."""
+    """Return the search space with each integer domain replaced by the chosen value. Grids are not changed."""
     if isinstance(space, Mapping):
         if space.keys() == {"grid_search"}:
             return dict(space)
@@ -264,7 +264,7 @@ def _profile(
         if reading is None or why is not None:
             failures.append(f"{config}: {why}")
         else:
-            # A trial that ran out of memory needs at least all memory of the device.
+            # A trial that ran out of memory needs at least the total memory of the device.
             device_bytes = reading.device_bytes or plan.gpu_memory_bytes
             at_least = device_bytes if reading.ended_by == "out_of_memory" else None
             fields = reading.model_dump(exclude={"total_bytes", "error", "device_bytes", "versions"})
