@@ -43,8 +43,8 @@ def build_torch_trainer(
         torch_config: The settings of the process group. The backend is optional.
         isolation: Pass ``"mps"`` to also limit the workers with NVIDIA's MPS daemon, if the daemon is running.
         on_unenforced_limit: Whether to raise an error or add a warning to the worker's report if a memory limit cannot
-            be enforced. For example, a setting may disable the limit, or PyTorch may detect no GPU. With ``"warn"``,
-            you can rehearse on simulated GPUs. A worker without a real GPU then trains on the CPU, and all workers
+            be enforced. For example, a setting may disable the limit, or PyTorch may detect no GPU. To rehearse on
+            simulated GPUs, pass ``"warn"``. A worker without a real GPU then trains on the CPU, and all workers
             communicate through gloo unless ``torch_config`` sets a backend.
         **trainer_kwargs: Other arguments of ``TorchTrainer``.
 

@@ -51,14 +51,14 @@ from .trial_process import reserved_for_trial, slot_of_reservation
 
 @dataclass(frozen=True)
 class ControllerStarted:
-    """The message that the controller of the run has started."""
+    """The message that is sent when the controller of the run has started."""
 
     controller: Any
 
 
 @dataclass(frozen=True)
 class Report:
-    """The message that all workers have reported, with the report of rank 0, as in Ray's own callback."""
+    """The message that is sent when all workers have reported. It contains rank 0's report, as in Ray's callback."""
 
     metrics: dict[str, Any]
     checkpoint: Checkpoint | None
@@ -66,7 +66,7 @@ class Report:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """The last message, with the error of the run or ``None``."""
+    """The last message. It contains the error of the run, or ``None``."""
 
     error: BaseException | None
 
@@ -108,7 +108,7 @@ class StartFromCheckpoint(WorkerCallback):  # type: ignore[misc]
 
 _POLLS_PER_S: Final = 100
 _ABORT_TIMEOUT_S: Final = 5.0
-"""How long Train's controller may take to stop its workers and itself before it is killed, in seconds."""
+"""The time in seconds that Train's controller may take to stop its workers and itself before it is killed."""
 
 
 class TrialRun:
@@ -301,7 +301,7 @@ def _run_as_trial(trainer: _Trainer, start: TrialStart) -> None:
 def _in_trial(trainer: _Trainer, queue: Queue, start: TrialStart) -> Any:
     """Return the trainer with the trial's folder, and with callbacks that forward reports and checkpoints.
 
-    Before this, report the results that an earlier run stored in that folder and that Tune has not received.
+    First, report the results that an earlier run stored in that folder and that Tune has not received.
     """
     # Ray's TuneReportCallback would report everything a second time.
     of_user = [each for each in trainer.run_config.callbacks if not isinstance(each, TuneReportCallback)]

@@ -170,8 +170,8 @@ def fit_with_oom_retry(
 
     Args:
         build_trainer: Returns the trainer for a plan, such as ``lambda plan: build_torch_trainer(loop, plan=plan)``.
-        plan: The first plan, with Train workers, or a policy that plans on the program's cluster. In a trial of Tune
-            with a slot, the run starts with that slot.
+        plan: The first plan, which must have Train workers, or a policy that plans on the program's cluster. In a trial
+            of Tune with a slot, the run starts with that slot.
         growth: The factor by which a worker's memory grows in each retry. A GPU fraction is rounded up to 1/n of a GPU.
         max_gpus: The maximum number of GPUs of a worker.
 

@@ -59,7 +59,8 @@ def measure_gpu_memory(
         num_samples: The number of configs to draw from a search space. A grid multiplies this number.
         seed: The random seed of the draws.
         capacity: The cluster, which is probed by default.
-        policy: The CPUs and host memory of each trial and the type of GPU. The default is one whole GPU of any type.
+        policy: The policy that defines the CPUs, host memory and GPU type of each trial. The default is one whole GPU
+            of any type.
 
     Raises:
         InvalidResourcesError: An argument is invalid.
@@ -277,7 +278,7 @@ def _profile(
     profile = GpuMemoryProfile(measurements=tuple(measurements), versions=versions) if measurements else None
     if failures or profile is None:
         many = f"{len(failures)} of {counted(len(configs), 'config')}"
-        kept = "" if profile is None else ". The profile of this error contains the other configs"
+        kept = "" if profile is None else ". The error's profile contains the measurements of the other configs"
         raise MeasurementError(f"{many} could not be measured: {'; '.join(failures)}{kept}", profile)
     return profile
 

@@ -59,7 +59,7 @@ class TrialUsage:
         self.num_ooms = 0  # do not count earlier trials
 
     def rebase(self) -> None:
-        """Reset the peaks after a trainable was reset. Memory that the trainable keeps counts for the new trial."""
+        """Reset the peaks after a trainable was reset. Memory that the trainable keeps counts toward the new trial."""
         self.left_over_bytes = 0
         for peaks in self._peaks.values():
             peaks.clear()
