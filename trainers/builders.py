@@ -37,7 +37,7 @@ def build_torch_trainer(
     Args:
         train_loop: The function that each worker runs. It takes the config as its argument, or no arguments.
         plan: A plan with Train workers, or a policy. In a trial, the plan of the trial's slot is used instead of a
-            policy. Elsewhere, the policy's plan for the cluster that the program is connected to is used.
+            policy. Elsewhere, the policy creates a plan for the cluster that the program is connected to.
         train_loop_config: The config for ``train_loop``. If the plan has different resources for each config, the
             resources for this config are used.
         torch_config: The settings of the process group. The backend is optional.

@@ -41,7 +41,7 @@ class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignor
 
     @property
     def controller_failure(self) -> Exception:
-        """The error from which Ray Train decides whether to retry."""
+        """The error that Ray Train uses to decide whether to retry the run."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -157,7 +157,7 @@ class _Wait:
                     remove_groups(self._reader.own_id, only_pending=True)
                     return
             except RayVersionError as failure:
-                _logger.warning("the deadlock check of the workers is disabled: %s", failure)
+                _logger.warning("the deadlock check for the workers is disabled: %s", failure)
                 return
             except (RayError, ProbeError, OSError, RuntimeError) as failure:
                 _logger.debug("the cluster could not be read: %s", failure)
@@ -176,7 +176,7 @@ class _Wait:
 
 
 def gang_of(scaling_config: Any) -> BundleGroup:
-    """Return a bundle for each worker that must start: all workers, or the minimum number of workers if elastic."""
+    """Return a bundle for each worker that must start. An elastic run needs only its minimum number of workers."""
     num_workers = scaling_config.num_workers
     fewest = num_workers[0] if isinstance(num_workers, tuple) else num_workers
     selector = getattr(scaling_config, "label_selector", None) or {}

@@ -207,7 +207,10 @@ class StuckRuns:
         ]
 
     def _with_addable_nodes(self, view: ClusterOccupancy) -> ClusterOccupancy | None:
-        """Return the view plus the nodes that an autoscaler can add, or ``None`` if they are unknown or newer."""
+        """Return the view plus the nodes that an autoscaler can add.
+
+        Return ``None`` if these nodes are unknown, or were read after the view.
+        """
         if not read_cluster_state(_READ_TIMEOUT_S).may_have_autoscaler:
             return view
         if time.monotonic() - self._read_at > _FRESH_S:

@@ -188,8 +188,8 @@ class TrialRun:
 class EndRunWithTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes are untyped
     """A mixin for the trainable that Tune creates from a function. It stops the Train run at the end of the trial.
 
-    Tune calls these methods while the function waits in a report, or after the function has ended. Soon afterwards,
-    Tune kills the process, so the function's own thread would have no time to stop the run.
+    Tune calls these methods while the function waits in ``tune.report``, or after the function has ended. Soon
+    afterwards, Tune kills the process, so the function's own thread would have no time to stop the run.
     """
 
     def cleanup(self) -> None:
@@ -247,7 +247,7 @@ class _Trainer(Protocol):
 def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer]) -> Callable[[dict[str, Any]], None]:
     """Return a trainable for ``run`` and ``tuner`` whose trials are Train runs.
 
-    Example: ``run(as_trainable(build_trainer), CpuPolicy(cpus=2, num_workers=2))``. A trial reserves the resources of
+    Example: ``run(as_trainable(build_trainer), CpuPolicy(cpus=2, num_workers=2))``. A trial reserves the resources for
     its driver, builds its trainer, and waits until training ends. Every report of the worker with rank 0 is a result of
     the trial, with or without a checkpoint. Tune's ``CheckpointConfig`` defines which checkpoints are kept. In a trial
     that is retried or restored, or that exploits another trial, ``ray.train.get_checkpoint()`` returns the checkpoint

@@ -110,8 +110,8 @@ def plan_for_run(plan: TrialPlan | ResourcePolicy, train_loop_config: dict[str, 
     """Return the plan for a Train run with this config.
 
     In a trial with a slot, the plan of the slot is used instead of a policy or a plan with several slot types.
-    Elsewhere, a policy is converted to its plan for the program's cluster. Without a config, the plan has enough GPU
-    memory for every measured config.
+    Elsewhere, a policy creates a plan for the program's cluster. Without a config, the plan has enough GPU memory for
+    every measured config.
 
     Raises:
         InfeasibleRequestError: The config needs more GPU memory than any device has.

@@ -88,7 +88,7 @@ class Place(NamedTuple):
 
 
 def places_of_models(nodes: Iterable[NodeCapacity]) -> dict[str, Place]:
-    """Return the place where each GPU model is measured.
+    """Return the place where each GPU model is measured, keyed by GPU model.
 
     Raises:
         InfeasibleRequestError: No node has a whole GPU of a known model.

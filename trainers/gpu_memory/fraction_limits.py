@@ -113,7 +113,7 @@ class FractionLimits:
     def warnings(self) -> list[str]:
         """The warnings so far, including the reasons why limits are not enforced."""
         texts = [*self._warnings]
-        if not self.seeing:  # otherwise, a blind framework may only be an import of another framework
+        if not self.seeing:  # otherwise, a framework in ``blind`` may only be a dependency
             texts += [f"{name} detects no {self.share.device}" for name in self.blind]
         if len(self.seeing) > 1:
             names = " and ".join(sorted(self.seeing))

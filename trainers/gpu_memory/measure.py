@@ -101,9 +101,9 @@ def plan_by_measuring(
 ) -> TrialPlan:
     """Measure some configs, and return a plan in which each trial gets the GPU memory that its config needs.
 
-    This combines :func:`measure_gpu_memory` and ``GpuMemoryPolicy(profile=…)``. ``headroom`` is the memory that a trial
-    gets in addition to its measured need, as a fraction of this need. ``plan.explain()`` describes the result, and
-    ``plan.by_config.profile`` is the profile.
+    The function combines :func:`measure_gpu_memory` and ``GpuMemoryPolicy(profile=…)``. ``headroom`` is the memory that
+    a trial gets in addition to its measured need, as a fraction of this need. ``plan.explain()`` describes the result,
+    and ``plan.by_config.profile`` is the profile.
     ``**policy``: Further fields of ``GpuMemoryPolicy``, such as ``cpus`` and ``num_workers``.
 
     Raises:
