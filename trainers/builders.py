@@ -36,15 +36,15 @@ def build_torch_trainer(
 
     Args:
         train_loop: The function that each worker runs. It takes the config as its argument, or no arguments.
-        plan: A plan with Train workers, or a policy. In a trial, the plan of the trial's slot replaces a policy.
-            Elsewhere, a policy plans on the cluster that the program is connected to.
+        plan: A plan with Train workers, or a policy. In a trial, the plan of the trial's slot is used instead of a
+            policy. Elsewhere, the policy creates a plan for the cluster that the program is connected to.
         train_loop_config: The config for ``train_loop``. If the plan has different resources for each config, the
             resources for this config are used.
         torch_config: The settings of the process group. The backend is optional.
         isolation: Pass ``"mps"`` to also limit the workers with NVIDIA's MPS daemon, if the daemon is running.
         on_unenforced_limit: Whether to raise an error or add a warning to the worker's report if a memory limit cannot
-            be enforced. For example, a setting may disable the limit, or PyTorch may detect no GPU. With ``"warn"``,
-            you can rehearse on simulated GPUs. A worker without a real GPU then trains on the CPU, and all workers
+            be enforced. For example, a setting may disable the limit, or PyTorch may detect no GPU. To rehearse on
+            simulated GPUs, pass ``"warn"``. A worker without a real GPU then trains on the CPU, and all workers
             communicate through gloo unless ``torch_config`` sets a backend.
         **trainer_kwargs: Other arguments of ``TorchTrainer``.
 

@@ -170,7 +170,7 @@ class CurrentProcess:
             require_limit(self._usage.limits)
 
     def rebase_usage(self) -> None:
-        """Reset the peaks after a trainable was reset. Memory that the trainable keeps counts for the new trial."""
+        """Reset the peaks after a trainable was reset. Memory that the trainable keeps counts toward the new trial."""
         if self._usage is not None:
             with self._warned_if_unknown():
                 self._usage.rebase()

@@ -32,8 +32,8 @@ _logger = logging.getLogger(__name__)
 _INTERVAL_S: Final = 0.5
 _LONGEST_INTERVAL_S: Final = 5.0
 _PATIENCE_S: Final = 4.0
-"""How long the same runs must be stuck before the youngest run fails, in seconds. The second youngest run fails after
-twice this time."""
+"""The time in seconds that the same runs must be stuck before the youngest run fails. The second youngest run fails
+after twice this time."""
 
 
 class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignore[misc]  # Ray's classes are untyped
@@ -41,7 +41,7 @@ class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignor
 
     @property
     def controller_failure(self) -> Exception:
-        """The error from which Ray Train decides whether to retry."""
+        """The error that Ray Train uses to decide whether to retry the run."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -68,7 +68,7 @@ def with_deadlock_check(trainer: TrainerT) -> TrainerT:
         trainer: A trainer of Ray Train version 2. It is not changed.
 
     Raises:
-        InfeasibleRequestError: In ``fit()``, the remaining resources are not sufficient for all workers. In Ray 2.50,
+        InfeasibleRequestError: In ``fit()``, the workers can never start with the remaining resources. In Ray 2.50,
             this error is the ``controller_failure`` of a ``ControllerError``.
     """
     watched: TrainerT = with_run_config(trainer, with_deadlock_watch(trainer.run_config))
@@ -102,7 +102,7 @@ class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[mi
         self._begin()
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
-        """Raise a ``GangDeadlockError`` if the workers can never start, before Train requests the next worker group."""
+        """Before Train requests the next worker group, raise a ``GangDeadlockError`` if the workers can never start."""
         self._raise_verdict()
         self._begin()
 
@@ -157,7 +157,7 @@ class _Wait:
                     remove_groups(self._reader.own_id, only_pending=True)
                     return
             except RayVersionError as failure:
-                _logger.warning("the deadlock check of the workers is disabled: %s", failure)
+                _logger.warning("the deadlock check for the workers is disabled: %s", failure)
                 return
             except (RayError, ProbeError, OSError, RuntimeError) as failure:
                 _logger.debug("the cluster could not be read: %s", failure)
@@ -176,7 +176,7 @@ class _Wait:
 
 
 def gang_of(scaling_config: Any) -> BundleGroup:
-    """Return a bundle for each worker that must start: all workers, or the minimum number of an elastic run."""
+    """Return a bundle for each worker that must start. An elastic run needs only its minimum number of workers."""
     num_workers = scaling_config.num_workers
     fewest = num_workers[0] if isinstance(num_workers, tuple) else num_workers
     selector = getattr(scaling_config, "label_selector", None) or {}

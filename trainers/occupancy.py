@@ -39,11 +39,11 @@ from tune_policies.values.resources import ray_ticks
 
 _READ_TIMEOUT_S: Final = 10.0
 _FRESH_S: Final = 20.0
-"""How long the autoscaler's node types are cached, in seconds.
+"""The time for which the autoscaler's node types are cached, in seconds.
 
-A node that is added in this time is counted twice. This causes no false error."""
+A node that is added in this time is counted twice. The second count cannot cause a false error."""
 _STARTING_S: Final = 30.0
-"""How long a run without resource requests may take to start, in seconds."""
+"""The time that a run without resource requests may take to start, in seconds."""
 
 
 class OccupancyReader:
@@ -207,7 +207,10 @@ class StuckRuns:
         ]
 
     def _with_addable_nodes(self, view: ClusterOccupancy) -> ClusterOccupancy | None:
-        """Return the view plus the nodes that an autoscaler can add, or ``None`` if these are unknown or just read."""
+        """Return the view plus the nodes that an autoscaler can add.
+
+        Return ``None`` if these nodes are unknown, or were read after the view.
+        """
         if not read_cluster_state(_READ_TIMEOUT_S).may_have_autoscaler:
             return view
         if time.monotonic() - self._read_at > _FRESH_S:

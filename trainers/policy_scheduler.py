@@ -44,16 +44,16 @@ class PolicyScheduler(WrappingScheduler):
 
     Example: ``tune.run(train_fn, scheduler=PolicyScheduler(AutoPolicy()))``. The policy plans on the cluster when the
     run begins, not in the constructor, and the plan is printed. Each trial gets the best free slot of the plan, so the
-    plan limits the number of concurrent trials. The process of a trial is set up before your code runs: its devices,
-    its thread count and its GPU memory limit. Each result contains the trial's slot as ``"slot"``, its resource usage
-    as ``"usage"`` and, if the trial has a GPU, its GPU memory usage as ``"gpu_memory"``. The inner scheduler decides
+    plan limits the number of concurrent trials. Before your code runs, the devices, the thread count and the GPU memory
+    limit of the trial's process are set. Each result contains the trial's slot as ``"slot"``, its resource usage as
+    ``"usage"`` and, if the trial has a GPU, its GPU memory usage as ``"gpu_memory"``. The inner scheduler decides
     everything else.
 
     If a trainable requests one bundle, the policy's resources replace this request, and the run prints the difference.
     If it requests several bundles, as an RLlib algorithm does, the bundles are kept, and the policy decides only how
     many such trials run concurrently and on which nodes.
 
-    A slow slot stays idle if the faster slots finish all waiting trials before the slow slot would finish a trial. The
+    A slow slot is left idle if the faster slots finish all waiting trials before the slow slot would finish one. The
     speeds of slots come from the plan and from finished trials. If the searcher does not report the number of further
     trials, every slot is used.
 
@@ -74,8 +74,8 @@ class PolicyScheduler(WrappingScheduler):
             the device, or the driver may fail. A fallback does not count as a failure. In the trial,
             ``trial_plan().use_gpu`` is then ``False``.
         replan_interval_s: The interval at which the nodes of the cluster are read, in seconds.
-        wait_for_nodes_s: How long to wait for nodes if no plan is feasible on the remaining nodes, in seconds. After
-            that, the run ends with the policy's ``InfeasibleRequestError``, and can be resumed.
+        wait_for_nodes_s: The time in seconds to wait for nodes if no plan is feasible on the remaining nodes. After
+            this time, the run ends with the policy's ``InfeasibleRequestError``, and can be resumed.
 
     Raises:
         InvalidResourcesError: An argument is invalid. In the run, the policy contradicts the trainable's request, or a
@@ -182,7 +182,7 @@ class PolicyScheduler(WrappingScheduler):
 
     @property
     def changes(self) -> tuple[PlanChange, ...]:
-        """The changes of the plan since the start of the run, in order."""
+        """The changes to the plan since the start of the run, in order."""
         return () if self._slots is None else tuple(self._slots.run_plan.changes)
 
     def slot_of(self, trial: Trial) -> TrialSlot | None:

@@ -1,4 +1,4 @@
-"""Sets up a process before the user's code runs: its devices, its threads, and its GPU memory limit."""
+"""Sets the devices, the number of threads and the GPU memory limit of a process before the user's code runs."""
 
 import functools
 import inspect
@@ -60,7 +60,7 @@ class ProcessSetup(Value):
             assigned = {name: from_ticks(ticks) for name, ticks in self.resources.ticks.items()}
         else:
             context = ray.get_runtime_context()
-            # An actor keeps its devices. A process for tasks gets new devices for each task.
+            # An actor keeps its devices. A process that runs tasks gets new devices for each task.
             CURRENT.restore_devices(context.get_actor_id() or context.get_task_id())
         note_kernel_kills()
         CURRENT.set_num_threads(max(1, int(assigned.get("CPU", 0))))

@@ -52,7 +52,7 @@ def with_limits(
         ``InvalidResourcesError`` for anything else.
 
     Raises:
-        InvalidResourcesError: ``plan`` is not a plan.
+        InvalidResourcesError: ``plan`` is not a ``TrialPlan``.
         MemoryLimitError: In the process, the GPU memory cannot be limited, or other processes use it. If an actor's
             ``__init__`` raises this error, Ray raises an ``ActorDiedError`` that quotes it.
     """
@@ -79,7 +79,7 @@ def _call_of_task(*_: Any) -> Iterator[None]:
 
 
 class _Actor(NamedTuple):
-    """The set-up before, and the checks after, the methods of an actor."""
+    """Sets up an actor's process before its methods run, and checks the memory limit after each method."""
 
     setup: ProcessSetup
 

@@ -27,7 +27,7 @@ def size_algorithm(config: ConfigT, policy: ResourcePolicy | TrialPlan) -> Confi
 
     Args:
         config: The config of an algorithm with RLlib's new API stack, which is the default.
-        policy: A plan, or a policy that plans on the program's cluster.
+        policy: A plan, or a policy that creates a plan for the program's cluster.
 
     Returns:
         The copy, with ``num_env_runners``, ``num_learners``, ``num_cpus_per_learner`` and ``num_gpus_per_learner``.

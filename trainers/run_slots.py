@@ -1,6 +1,6 @@
-"""Decides which trials of a run wait, which trials get which slots, and which slots stay idle.
+"""Decides which trials of a run wait, which trials get which slots, and which slots remain idle.
 
-``free_slots`` finds the free slots for a trial, and decides whether a free slot should stay idle. ``own_slots``
+``free_slots`` finds the free slots for a trial, and decides whether a free slot should remain idle. ``own_slots``
 provides the slots of trials with several bundles. ``run_plan`` replans when nodes change. ``TuneQueue`` delays the
 trials that have no slot.
 """
@@ -187,7 +187,7 @@ class RunSlots:
         self._find_nodes(trial for trial, assignment in self.assignments.items() if assignment.has_started)
 
     def _find_nodes(self, trials: Iterable[Trial]) -> None:
-        """If slots now have nodes, record the nodes of trials that were started without an assigned node."""
+        """If slots are now assigned to nodes, record the nodes of trials that were started without an assigned node."""
         anywhere = [trial for trial in trials if self.assignments[trial].node_id is None]
         if not anywhere or all(placement.node_id is None for placement in self.run_plan.placements):
             return
@@ -225,7 +225,7 @@ class RunSlots:
         return current
 
     def num_startable(self, queue: TuneQueue) -> int:
-        """Return how many further trials could start.
+        """Return the number of further trials that could start.
 
         The searcher suggests at most this number of configs, because later configs can use the results of more trials.
         """
@@ -296,7 +296,7 @@ class RunSlots:
                 try:
                     return self._has_room(self._own_slot(trial))
                 except InfeasibleRequestError:
-                    return True  # ``assign`` then fails the trial
+                    return True  # ``assign`` will report the trial as failed
             if not open_types:
                 return False
             return trial not in self.last_slots or not open_types.isdisjoint(self._allowed(trial))
@@ -320,7 +320,7 @@ class RunSlots:
                 is_assigned = self._assign_own_slot(queue, trial)
             elif not self._free_placements():
                 break
-            # A trial that may run in no other slot also gets a slot that should stay idle.
+            # A slot that should remain idle is still assigned to a trial that may not run in any other slot.
             elif trial not in self.last_slots and all(each.slot_type in idle for each, _ in self._free_placements()):
                 continue
             else:
@@ -356,7 +356,7 @@ class RunSlots:
         self.assignments[trial] = assignment
 
     def _assign_slot(self, queue: TuneQueue, trial: Trial, idle: set[int]) -> bool:
-        """Assign a free slot to ``trial``, and add the slot types that should stay idle to ``idle``."""
+        """Assign a free slot to ``trial``, and add the slot types that should remain idle to ``idle``."""
         allowed = self._allowed(trial)
         is_bound = any(placement.slot_type not in allowed for placement in self.run_plan.placements)
         for placement, free in self._free_placements():

@@ -22,9 +22,10 @@ _logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 2.0
 _PATIENCE_S: Final = 6.0
-"""How long the same Train runs must be stuck, in seconds. A ``DeadlockWatch`` may end one of them earlier."""
+"""The time in seconds that the same Train runs must be stuck before they are reported. A ``DeadlockWatch`` may end one
+of them earlier."""
 _MIN_WAIT_S: Final = 4.0
-"""How long a placement group must wait before the watch logs a warning, in seconds."""
+"""The time in seconds that a placement group must wait before the watch logs a warning."""
 
 
 class Reading(NamedTuple):

@@ -51,14 +51,14 @@ from .trial_process import reserved_for_trial, slot_of_reservation
 
 @dataclass(frozen=True)
 class ControllerStarted:
-    """The message that the controller of the run has started."""
+    """The message that is sent when the controller of the run has started."""
 
     controller: Any
 
 
 @dataclass(frozen=True)
 class Report:
-    """The message that all workers have reported, with the report of rank 0, as in Ray's own callback."""
+    """The message that is sent when all workers have reported. It contains rank 0's report, as in Ray's callback."""
 
     metrics: dict[str, Any]
     checkpoint: Checkpoint | None
@@ -66,7 +66,7 @@ class Report:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """The last message, with the error of the run or ``None``."""
+    """The last message. It contains the error of the run, or ``None``."""
 
     error: BaseException | None
 
@@ -108,7 +108,7 @@ class StartFromCheckpoint(WorkerCallback):  # type: ignore[misc]
 
 _POLLS_PER_S: Final = 100
 _ABORT_TIMEOUT_S: Final = 5.0
-"""How long Train's controller may take to stop its workers and itself before it is killed, in seconds."""
+"""The time in seconds that Train's controller may take to stop its workers and itself before it is killed."""
 
 
 class TrialRun:
@@ -188,8 +188,8 @@ class TrialRun:
 class EndRunWithTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes are untyped
     """A mixin for the trainable that Tune creates from a function. It stops the Train run at the end of the trial.
 
-    Tune calls these methods while the function waits in a report, or after the function has ended. Soon afterwards,
-    Tune kills the process, so the function's own thread would have no time to stop the run.
+    Tune calls these methods while the function waits in ``tune.report``, or after the function has ended. Soon
+    afterwards, Tune kills the process, so the function's own thread would have no time to stop the run.
     """
 
     def cleanup(self) -> None:
@@ -247,7 +247,7 @@ class _Trainer(Protocol):
 def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer]) -> Callable[[dict[str, Any]], None]:
     """Return a trainable for ``run`` and ``tuner`` whose trials are Train runs.
 
-    Example: ``run(as_trainable(build_trainer), CpuPolicy(cpus=2, num_workers=2))``. A trial reserves the resources of
+    Example: ``run(as_trainable(build_trainer), CpuPolicy(cpus=2, num_workers=2))``. A trial reserves the resources for
     its driver, builds its trainer, and waits until training ends. Every report of the worker with rank 0 is a result of
     the trial, with or without a checkpoint. Tune's ``CheckpointConfig`` defines which checkpoints are kept. In a trial
     that is retried or restored, or that exploits another trial, ``ray.train.get_checkpoint()`` returns the checkpoint
@@ -301,7 +301,7 @@ def _run_as_trial(trainer: _Trainer, start: TrialStart) -> None:
 def _in_trial(trainer: _Trainer, queue: Queue, start: TrialStart) -> Any:
     """Return the trainer with the trial's folder, and with callbacks that forward reports and checkpoints.
 
-    Before this, report the results that an earlier run stored in that folder and that Tune has not received.
+    First, report the results that an earlier run stored in that folder and that Tune has not received.
     """
     # Ray's TuneReportCallback would report everything a second time.
     of_user = [each for each in trainer.run_config.callbacks if not isinstance(each, TuneReportCallback)]

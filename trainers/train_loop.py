@@ -109,9 +109,9 @@ def with_worker_env_vars(trainer_kwargs: dict[str, Any], variables: Mapping[str,
 def plan_for_run(plan: TrialPlan | ResourcePolicy, train_loop_config: dict[str, Any] | None) -> TrialPlan:
     """Return the plan for a Train run with this config.
 
-    In a trial with a slot, the plan of the slot replaces a policy or a plan with several slot types. Elsewhere, a
-    policy plans on the program's cluster. Without a config, the plan has enough GPU memory for every
-    measured config.
+    In a trial with a slot, the plan of the slot is used instead of a policy or a plan with several slot types.
+    Elsewhere, a policy creates a plan for the program's cluster. Without a config, the plan has enough GPU memory for
+    every measured config.
 
     Raises:
         InfeasibleRequestError: The config needs more GPU memory than any device has.
@@ -170,8 +170,8 @@ def fit_with_oom_retry(
 
     Args:
         build_trainer: Returns the trainer for a plan, such as ``lambda plan: build_torch_trainer(loop, plan=plan)``.
-        plan: The first plan, with Train workers, or a policy that plans on the program's cluster. In a trial of Tune
-            with a slot, the run starts with that slot.
+        plan: The first plan, which must have Train workers, or a policy that plans on the program's cluster. In a trial
+            of Tune with a slot, the run starts with that slot.
         growth: The factor by which a worker's memory grows in each retry. A GPU fraction is rounded up to 1/n of a GPU.
         max_gpus: The maximum number of GPUs of a worker.
 

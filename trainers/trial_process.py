@@ -42,7 +42,7 @@ SLOT_KEY: Final = "slot"
 """The key of the slot in each result of a trial."""
 
 _END_TIMEOUT_S: Final = 1.0
-"""How long ``TrialProcess.stop`` waits for the thread of the trial's function, in seconds."""
+"""The time that ``TrialProcess.stop`` waits for the thread of the trial's function, in seconds."""
 
 
 class TrialProcess:
@@ -165,7 +165,7 @@ def process_class(trainable_class: type[tune.Trainable], limits: LimitOptions) -
         "__doc__": trainable_class.__doc__,
         "__module__": trainable_class.__module__,
     }
-    if any("__repr__" in vars(cls) for cls in trainable_class.__mro__[:-1]):  # Ray uses it in logs
+    if any("__repr__" in vars(cls) for cls in trainable_class.__mro__[:-1]):  # Ray uses ``__repr__`` in logs
 
         def __repr__(self: TrialProcess) -> str:  # noqa: N807
             return repr(self._trainable)
@@ -236,7 +236,7 @@ def trial_plan() -> "TrialPlan":
 
 
 def reserved_for_trial() -> Any:
-    """Return the placement group factory of the trial in this process, or ``None``."""
+    """Return the placement group factory of the trial in this process, or ``None`` outside of a trial."""
     if not ray.is_initialized():  # the call below would warn
         return None
     with warnings.catch_warnings():
@@ -254,4 +254,4 @@ def _why_unfit(share_bytes: int | None) -> str | None:
         return f"its GPU does not respond: {error}"
     if not exceeds_leak_limit(left_over_bytes, share_bytes):
         return None
-    return f"it still uses {format_bytes(left_over_bytes)} of GPU memory of an earlier trial"
+    return f"it still uses {format_bytes(left_over_bytes)} of GPU memory from an earlier trial"

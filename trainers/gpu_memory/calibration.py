@@ -34,7 +34,7 @@ from .overhead import MeasuredOverhead, Overheads, save_overheads
 _CHILD: Final = Path(__file__).with_name("overhead_child.py")
 
 _NOISE_BYTES: Final = 16 * MIB
-"""How much the memory use of an idle device varies, in bytes."""
+"""The variation in the memory use of an idle device, in bytes."""
 
 _Read = TypeVar("_Read")
 
@@ -88,7 +88,11 @@ class Place(NamedTuple):
 
 
 def places_of_models(nodes: Iterable[NodeCapacity]) -> dict[str, Place]:
-    """Return the place to measure each GPU model, or raise an ``InfeasibleRequestError`` if no GPU model is known."""
+    """Return the place where each GPU model is measured, keyed by GPU model.
+
+    Raises:
+        InfeasibleRequestError: No node has a whole GPU of a known model.
+    """
     places: dict[str, Place] = {}
     for node in nodes:
         models = {device.name for device in node.devices or ()}

@@ -1,6 +1,6 @@
 """Reads the GPU memory that each framework of this process uses, and releases unused memory.
 
-Reading does not initialize a framework. Only imported frameworks that already use a device are read.
+Reading does not initialize a framework. Imported frameworks that do not use a device yet are skipped.
 """
 
 import gc
@@ -24,7 +24,7 @@ class FrameworkMemory:
         allocated_bytes: The memory of the framework's tensors, in bytes.
         reserved_bytes: The memory that the framework's allocator reserves, in bytes.
         num_ooms: The number of failed allocations since the process started.
-        how: How the amounts were measured.
+        how: A description of how the amounts were measured.
     """
 
     allocated_bytes: int
@@ -171,7 +171,7 @@ class _Tensorflow(Counter):
 
     @staticmethod
     def _devices(tensorflow: Any) -> list[str]:
-        # Every public function about devices starts the runtime, which then reserves memory and rejects settings.
+        # Every public function about devices starts the runtime, which reserves memory and rejects later settings.
         eager = sys.modules.get("tensorflow.python.eager.context")
         context = eager.context_safe() if eager is not None else None
         if context is None or not context._initialized:

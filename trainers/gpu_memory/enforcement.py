@@ -18,7 +18,7 @@ from .limiters import LIMITERS, has_jax_gpu_plugin
 from .mps import is_mig, isolate_by_mps
 
 _MUST_SEE_DEVICE: Final[dict[SharedDevice, tuple[str, ...]]] = {"GPU": ("torch", "tensorflow"), "NPU": ("torch_npu",)}
-"""Frameworks that must detect the device. Other frameworks may be imported but unused, such as JAX."""
+"""Frameworks that must detect the device. Other frameworks, such as JAX, may be imported but not used."""
 
 _NOT_ENFORCEABLE: Final = {
     "numba.cuda": "numba",
@@ -69,7 +69,7 @@ def limit_imported(limits: FractionLimits, modules: Iterable[str]) -> None:
 
 
 def require_limit(limits: FractionLimits) -> None:
-    """Raise a ``MemoryLimitError`` if a limit was refused, or no imported framework detects the device."""
+    """Raise a ``MemoryLimitError`` if a framework could not be limited, or no imported framework detects the device."""
     if limits.refusal is not None:
         raise MemoryLimitError(limits.refusal)
     _require_visible_device(limits, sorted(limits.blind), may_come=False)

@@ -159,7 +159,7 @@ class GpuMemoryEstimate(Value):
 
     @property
     def total_bytes(self) -> int:
-        """The sum of peak and overhead, in bytes. Pass it to ``GpuMemoryPolicy(gpu_memory=…)``."""
+        """The sum of the peak and the overhead, in bytes. Pass it to ``GpuMemoryPolicy(gpu_memory=…)``."""
         return self.peak_bytes + self.overhead_bytes
 
     def explain(self) -> str:

@@ -29,7 +29,7 @@ class GpuShare(Value):
         overhead_bytes: The planned memory outside the frameworks' allocators in bytes, or ``None`` if the process
             determines the overhead itself.
         measured_with: The versions of the frameworks with which the overhead was measured, keyed by framework name.
-        device: Ray's name of the resource.
+        device: Ray's name for the resource.
     """
 
     fraction: float
@@ -40,7 +40,7 @@ class GpuShare(Value):
 
     @property
     def is_whole(self) -> bool:
-        """Whether no other process shares the devices."""
+        """Whether the process has whole devices, which it does not share with other processes."""
         return self.fraction >= 1
 
     def bytes_of(self, total_bytes: int) -> int:
@@ -50,7 +50,7 @@ class GpuShare(Value):
 
 
 class LimitOptions(Value):
-    """How a process is limited to its fraction of GPU memory.
+    """The options for limiting a process to its fraction of GPU memory.
 
     Attributes:
         isolation: ``"mps"`` also limits the process with NVIDIA's MPS daemon, if the daemon is running.
@@ -72,7 +72,7 @@ class FractionLimits:
 
     Attributes:
         share: The fraction of a device, or whole devices.
-        options: How to limit the process.
+        options: The options for limiting the process.
         environment: The environment variables of the process.
         share_bytes: The fraction in bytes, or ``None`` until the size of the device is known.
         limit_bytes: The limit of each framework's allocator, in bytes.
@@ -82,8 +82,8 @@ class FractionLimits:
         by_driver: ``"mps"`` or ``"mig"`` if the driver limits the whole process.
         seeing: Imported frameworks that detect the device, and are limited.
         blind: Imported modules that detect no device.
-        refusal: Why a framework could not be limited, or ``None``. It is stored because user code or a library may have
-            caught the error.
+        refusal: The reason why a framework could not be limited, or ``None``. It is stored because user code or a
+            library may have caught the error.
     """
 
     share: GpuShare
@@ -106,14 +106,14 @@ class FractionLimits:
 
     @property
     def isolation(self) -> Literal["mps", "mig", "framework"] | None:
-        """How this process is limited, or ``None`` if it has no limit yet."""
+        """The mechanism that limits the memory of this process, or ``None`` if no limit is set yet."""
         return self.by_driver or ("framework" if self.limit_bytes else None)
 
     @property
     def warnings(self) -> list[str]:
         """The warnings so far, including the reasons why limits are not enforced."""
         texts = [*self._warnings]
-        if not self.seeing:  # a framework that detects the device may have imported other frameworks
+        if not self.seeing:  # otherwise, a framework in ``blind`` may only be a dependency
             texts += [f"{name} detects no {self.share.device}" for name in self.blind]
         if len(self.seeing) > 1:
             names = " and ".join(sorted(self.seeing))

@@ -86,7 +86,7 @@ def jax_variables(fraction: float, environ: Mapping[str, str]) -> dict[str, str]
     preallocation.
 
     Raises:
-        MemoryLimitError: ``environ`` contains both names of the fraction's variable, which JAX rejects.
+        MemoryLimitError: ``environ`` sets the fraction under both its current and its old name, and JAX rejects this.
     """
     if environ.get(_JAX_VARIABLE) and environ.get(_JAX_OLD_VARIABLE):
         raise MemoryLimitError(
@@ -105,7 +105,7 @@ def jax_fraction_variable(environ: Mapping[str, str]) -> str:
 
 
 def why_jax_is_unlimited(environ: Mapping[str, str], client_options: str | Mapping[str, object] | None) -> str | None:
-    """Return a message with the setting that disables JAX's memory limit and how to fix it, or ``None``.
+    """Return a message about the setting that disables JAX's memory limit, with a fix, or ``None`` if no setting does.
 
     ``client_options`` are JAX's ``jax_pjrt_client_create_options``, as ``"key:value;key:value"`` or a mapping.
     """

@@ -19,12 +19,12 @@ from .fraction_limits import FractionLimits, GpuShare
 _POLL_S: Final = 0.5
 
 _SHARE_FRACTION: Final = 0.96
-"""How much of a GPU fraction must be free when a trial starts. Older drivers reserve memory without reporting it, such
-as 451 of 15360 MiB on a T4. Plans include this memory, so slightly less than a whole fraction is free for the last
-trial on a device."""
+"""The part of a GPU fraction that must be free when a trial starts. Older drivers reserve memory without reporting it,
+such as 451 of 15360 MiB on a T4. Plans count this memory as available, so slightly less than a whole fraction is free
+for the last trial on a device."""
 
 _WHOLE_FRACTION: Final = 0.8
-"""How much of a whole device must be free when a trial starts. The driver and a desktop may use the rest."""
+"""The part of a whole device that must be free when a trial starts. The driver and a desktop may use the rest."""
 
 
 def wait_for_free_memory(share: GpuShare, earlier: FractionLimits | None = None, *, timeout_s: float = 30.0) -> None:
@@ -68,8 +68,8 @@ def _needed_bytes(device: DeviceUse, share: GpuShare) -> float:
 def _own_bytes(device: DeviceUse, earlier: FractionLimits | None) -> int:
     """Return the memory that an earlier trial left in this process, in bytes.
 
-    This is the larger of two amounts, reported by the driver and by the frameworks. In a container, the driver often
-    does not list the process. The frameworks report only a sum over all devices, so this sum is used for each device.
+    This is the larger of the amounts that the driver and the frameworks report. In a container, the driver often does
+    not list the process. The frameworks report only a sum over all devices, so this sum is used for each device.
     """
     by_driver = device.bytes_by_process.get(os.getpid()) or 0
     try:
@@ -105,10 +105,10 @@ _MARK: Final = "TUNE_POLICIES_TRIAL"
 """The environment variable that marks the processes of a trial. Child processes inherit it."""
 
 _END_TIMEOUT_S: Final = 5.0
-"""How long to wait for the processes to exit after each signal (terminate, then kill), in seconds."""
+"""The time to wait for the processes to exit after each signal (terminate, then kill), in seconds."""
 
 _HOST_PID_NAMESPACE: Final = 0xEFFFFFFC
-"""The inode of the host's PID namespace on every Linux (PROC_PID_INIT_INO in include/linux/proc_ns.h)."""
+"""The inode of the host's PID namespace on every Linux system (PROC_PID_INIT_INO in include/linux/proc_ns.h)."""
 
 _SMALLEST_LEAK_BYTES: Final = 64 * MIB
 """The minimum size of a leak. A smaller amount is probably a workspace of a library such as cuBLAS."""

@@ -107,7 +107,7 @@ def _limit_apple(torch: Any, limits: FractionLimits) -> bool:
 def torch_is_in_force(torch: Any, limits: FractionLimits) -> bool:
     """Return whether PyTorch still has the fraction that was set. If PyTorch does not report it, return ``True``."""
     for module in _available(torch).values():
-        fraction_now = getattr(module, "get_per_process_memory_fraction", None)  # CUDA with PyTorch 2.8 or later
+        fraction_now = getattr(module, "get_per_process_memory_fraction", None)  # only for CUDA, since PyTorch 2.8
         if fraction_now is None:
             continue
         for device in range(module.device_count()):
@@ -139,7 +139,7 @@ def limit_tensorflow(tensorflow: Any, limits: FractionLimits) -> bool:
         )
         megabytes = limit.tensorflow_memory_limit_mb(capability)
         if config.experimental.get_memory_growth(device):
-            # TensorFlow applies growth only if there is no logical device (eager/context.py).
+            # TensorFlow applies memory growth only if the GPU has no logical device (eager/context.py).
             limits.warn(
                 "TensorFlow ignores set_memory_growth if there is a memory limit, and reserves all of its budget. "
                 "Set TF_FORCE_GPU_ALLOW_GROWTH=true instead"
@@ -169,7 +169,8 @@ def tensorflow_is_in_force(tensorflow: Any, limits: FractionLimits) -> bool:
 
 
 _JAX_TOLERANCE: Final = 1.05
-"""XLA applies the fraction to CUDA's total memory. NVML's total also includes memory that the driver reserves."""
+"""The factor by which the limit that JAX reports may exceed the requested limit. XLA applies the fraction to CUDA's
+total memory, which differs from NVML's total."""
 
 
 def limit_jax(jax: Any, limits: FractionLimits) -> bool:

@@ -30,7 +30,7 @@ Trainable = Callable[..., Any] | type[tune.Trainable]
 
 _CONNECT_S: Final = 30.0
 _START_S: Final = 120.0
-"""How long a trial may take to start and to end, in addition to its timeout, in seconds."""
+"""The time that a trial may take to start and to end, in addition to its timeout, in seconds."""
 
 
 def measure_gpu_memory(
@@ -59,7 +59,8 @@ def measure_gpu_memory(
         num_samples: The number of configs to draw from a search space. A grid multiplies this number.
         seed: The random seed of the draws.
         capacity: The cluster, which is probed by default.
-        policy: The CPUs and host memory of each trial and the type of GPU. The default is one whole GPU of any type.
+        policy: The policy that defines the CPUs, host memory and GPU type of each trial. The default is one whole GPU
+            of any type.
 
     Raises:
         InvalidResourcesError: An argument is invalid.
@@ -100,9 +101,9 @@ def plan_by_measuring(
 ) -> TrialPlan:
     """Measure some configs, and return a plan in which each trial gets the GPU memory that its config needs.
 
-    This combines :func:`measure_gpu_memory` and ``GpuMemoryPolicy(profile=…)``. ``headroom`` is the memory that a trial
-    gets in addition to its measured need, as a fraction of this need. ``plan.explain()`` describes the result, and
-    ``plan.by_config.profile`` is the profile.
+    The function combines :func:`measure_gpu_memory` and ``GpuMemoryPolicy(profile=…)``. ``headroom`` is the memory that
+    a trial gets in addition to its measured need, as a fraction of this need. ``plan.explain()`` describes the result,
+    and ``plan.by_config.profile`` is the profile.
     ``**policy``: Further fields of ``GpuMemoryPolicy``, such as ``cpus`` and ``num_workers``.
 
     Raises:
@@ -203,7 +204,7 @@ def _drawn_configs(space: Mapping[str, Any], num_samples: int, seed: int) -> lis
 
 
 def _with_whole_numbers(space: Any, choose: Callable[[list[int]], int]) -> Any:
-    """Return the search space with the chosen value instead of each domain of integers. Grids are not changed."""
+    """Return the search space with each integer domain replaced by the chosen value. Grids are not changed."""
     if isinstance(space, Mapping):
         if space.keys() == {"grid_search"}:
             return dict(space)
@@ -264,7 +265,7 @@ def _profile(
         if reading is None or why is not None:
             failures.append(f"{config}: {why}")
         else:
-            # A trial that ran out of memory needs at least all memory of the device.
+            # A trial that ran out of memory needs at least the total memory of the device.
             device_bytes = reading.device_bytes or plan.gpu_memory_bytes
             at_least = device_bytes if reading.ended_by == "out_of_memory" else None
             fields = reading.model_dump(exclude={"total_bytes", "error", "device_bytes", "versions"})
@@ -277,7 +278,7 @@ def _profile(
     profile = GpuMemoryProfile(measurements=tuple(measurements), versions=versions) if measurements else None
     if failures or profile is None:
         many = f"{len(failures)} of {counted(len(configs), 'config')}"
-        kept = "" if profile is None else ". The profile of this error contains the other configs"
+        kept = "" if profile is None else ". The error's profile contains the measurements of the other configs"
         raise MeasurementError(f"{many} could not be measured: {'; '.join(failures)}{kept}", profile)
     return profile
 

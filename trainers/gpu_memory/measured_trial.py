@@ -51,7 +51,7 @@ class Reading(Value):
         overhead_bytes: The memory outside the allocators in bytes, either measured or a safe default.
         host_memory_bytes: The peak host memory of the process and its children, in bytes.
         num_steps: The number of results so far.
-        ended_by: Why the trial ended, or ``None`` if it is still running.
+        ended_by: The reason why the trial ended, or ``None`` if it is still running.
         device_bytes: The total memory of the GPU, in bytes.
         versions: The versions of the frameworks that use the GPU.
     """

@@ -18,14 +18,14 @@ from tune_policies.values.resources import UsedBytes
 from tune_policies.values.value import Value
 
 _LOCK_TIMEOUT_S: Final = 10.0
-"""How long to wait for another process that writes the file, in seconds. Writing takes much less time."""
+"""The time to wait while another process writes the file, in seconds. Writing takes much less time."""
 
 
 class MeasuredOverhead(Value):
     """The measured overhead of a framework.
 
     Attributes:
-        gpu_model: NVML's name of the GPU.
+        gpu_model: NVML's name for the GPU.
         framework: ``"torch"``, ``"tensorflow"``, ``"jax"`` or ``"cupy"``.
         measured_on: The day of the measurement, as ``YYYY-MM-DD``.
         how: ``"process"`` if NVML reported the memory of the process, or ``"device"`` if the change of the device's
@@ -81,15 +81,15 @@ class Overheads(Value):
 
 
 NOTHING_MEASURED: Final = Overheads()
-"""No measurements. Memory limits then use the safe defaults."""
+"""The ``Overheads`` if nothing has been measured, so that memory limits use the safe defaults."""
 
 
 def load_overheads() -> Overheads:
-    """Return the measurements of this user on this machine.
+    """Return the overheads that this user has measured on this machine.
 
     If the file is invalid, or another user can write to it, the file is ignored with a warning.
     """
-    # Each trial process imports this module, but only the driver reads the file.
+    # Import here, because each trial process imports this module, but only the driver reads the file.
     from tune_policies.files.reading import UnreadableFileError, read_value
 
     try:
@@ -130,7 +130,7 @@ def save_overheads(overheads: Overheads) -> Overheads:
 
 
 def overheads_file(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the file with measurements, in ``TUNE_POLICIES_CACHE`` or the user's cache folder.
+    """Return the path of the file with measurements, in ``TUNE_POLICIES_CACHE`` or the user's cache folder.
 
     Raises:
         InvalidResourcesError: The user has no home directory, as in some containers.

@@ -2,7 +2,7 @@
 
 The script keeps the memory until its standard input is closed, so that the parent process can read the memory use that
 the driver reports. A matrix product, a convolution and their gradients load the same libraries as training does. The
-script imports nothing from its package, so it starts fast.
+script imports nothing from its package, so it starts quickly.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Counts the GPU memory that a trial uses in this process.
+"""Measures the GPU memory that a trial uses in this process.
 
 The usage is added to each result and to the error of a trial that ran out of memory, and is written to a file in the
 run's folder. Ray stores only the reports of the first Train worker, and only reports with a checkpoint, so the usage of
@@ -27,7 +27,7 @@ _BY_DRIVER: Final = "the memory of the process (NVML)"
 
 
 class TrialUsage:
-    """Counts the memory usage of a trial with the frameworks' counters.
+    """Measures the memory usage of a trial with the frameworks' counters.
 
     Methods that read the memory of a framework raise a ``ProbeError`` if the memory cannot be read.
 
@@ -59,7 +59,7 @@ class TrialUsage:
         self.num_ooms = 0  # do not count earlier trials
 
     def rebase(self) -> None:
-        """Reset the peaks after a trainable was reset. Memory that the trainable keeps counts for the new trial."""
+        """Reset the peaks after a trainable was reset. Memory that the trainable keeps counts toward the new trial."""
         self.left_over_bytes = 0
         for peaks in self._peaks.values():
             peaks.clear()
@@ -117,7 +117,7 @@ class TrialUsage:
             self._seen_ooms[name] = memory.num_ooms
 
     def _update_peaks(self, counters: Mapping[str, FrameworkMemory]) -> dict[MemoryKind, int]:
-        """Return the sums of all frameworks' peaks in bytes, by kind.
+        """Return the sum of all frameworks' peaks in bytes, keyed by the kind of memory.
 
         The highest peaks of all readings are used, because CuPy only reports current memory, and user code may reset a
         framework's peaks.
@@ -143,9 +143,9 @@ def _sources(counters: Mapping[str, FrameworkMemory], kind: MemoryKind) -> str:
 
 
 def _process_bytes(limits: FractionLimits, held: int) -> tuple[list[DeviceUse], int | None, str]:
-    """Return the devices, this process's memory in bytes as reported by the driver, and a string about its source.
+    """Return the devices, this process's memory in bytes as reported by the driver, and a description of its source.
 
-    If the memory is ``None``, the string contains the reason.
+    If the memory is ``None``, the description contains the reason.
     """
     device = limits.share.device
     if device != "GPU":
@@ -210,7 +210,7 @@ def add_usage_note(error: Exception, usage: GpuMemoryUsage) -> None:
 
 
 _WRITTEN: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "num_ooms", "share_kept", "warnings")
-"""A change of one of these fields causes a write. Other changes cause no write, because storage may be slow."""
+"""The usage is written only if one of these fields has changed, because storage may be slow."""
 
 
 @dataclass
