@@ -16,7 +16,7 @@ from tune_policies.values.units import MIB
 from tune_policies.values.value import Value
 
 MAX_BYTES: Final = MAX_CHARACTERS
-"""The maximum size of a handwritten file, in bytes. Such a file has at most ``MAX_CHARACTERS`` characters in UTF-8."""
+"""The maximum size of a handwritten file, in bytes. In UTF-8, it has at most ``MAX_CHARACTERS`` characters."""
 
 MAX_RECORD_BYTES: Final = 64 * MIB
 """The maximum size of a generated file, in bytes."""

@@ -99,7 +99,7 @@ class Document(NamedTuple):
 
 
 class DocumentError(InvalidResourcesError):
-    """A text is not YAML, or not plain data. ``line`` counts from 1."""
+    """A text is not YAML, or not plain data. ``line`` is the line number, starting at 1."""
 
     def __init__(self, source: str, line: int, reason: str) -> None:
         super().__init__(source, line, reason)

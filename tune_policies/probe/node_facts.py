@@ -192,7 +192,7 @@ def _cpu_limits(root: str = "/") -> dict[str, float]:
         limits["CPU affinity"] = len(os.sched_getaffinity(0))
     if quotas := [quota for folder in _cgroups("cpu", root) if (quota := _quota(folder)) is not None]:
         limits["cgroup quota"] = min(quotas)
-    # Slurm sets this variable for a task with its own CPUs, but binds the task to these CPUs only if so configured.
+    # Slurm sets this variable for a task that requests CPUs, but binds the task to CPUs only if this is configured.
     slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
     if slurm.isdecimal() and 0 < float(slurm) < 1e6:
         limits["SLURM_CPUS_PER_TASK"] = float(slurm)

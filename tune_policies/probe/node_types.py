@@ -50,7 +50,7 @@ def addable_node_types(
 
 
 def addable_nodes(config: object, num_workers: int, *, source: str) -> int:
-    """Return how many more nodes of all types together can be added if ``num_workers`` worker nodes are running.
+    """Return the number of nodes of all types together that can be added if ``num_workers`` worker nodes are running.
 
     Raises:
         InvalidResourcesError: ``max_workers`` of the configuration is missing, or not a whole number of 0 or more.

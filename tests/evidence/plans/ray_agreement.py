@@ -30,7 +30,7 @@ _MOST_BUNDLES: Final = 80
 
 _MOST_DRAWS: Final = 100
 _CLUSTERS_PER_PROCESS: Final = 10
-"""How many clusters a process starts before it is replaced. Each cluster leaves threads and memory in the process."""
+"""The number of clusters that a process starts before it is replaced. Each cluster leaks threads and memory."""
 
 
 class Case(NamedTuple):

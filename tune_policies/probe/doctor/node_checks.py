@@ -399,7 +399,7 @@ def _is_of_another_vendor(node: NodeFacts) -> bool:
 
 
 def _visible(node: NodeFacts) -> int | None:
-    """Return how many GPUs ``CUDA_VISIBLE_DEVICES`` selects, or ``None`` if it selects MIG devices."""
+    """Return the number of GPUs that ``CUDA_VISIBLE_DEVICES`` selects, or ``None`` if it selects MIG devices."""
     gpus = node.gpus or ()
     if node.visible_devices is None:
         return len(gpus)
