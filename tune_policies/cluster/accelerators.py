@@ -23,7 +23,7 @@ class FormerVariable(NamedTuple):
     Attributes:
         name: The name of the variable.
         until: The first version of Ray that uses another variable.
-        consequence: What happens in newer Ray versions if only this variable is set.
+        consequence: The effect in newer Ray versions if only this variable is set.
     """
 
     name: str
@@ -39,7 +39,7 @@ class AcceleratorFamily(NamedTuple):
         resource: The name of the Ray resource that counts devices.
         ray_manager: The name of Ray's class for the family.
         visibility_variable: The environment variable that lists the devices that a process may use, or ``None``.
-        detection: How Ray finds the devices of a node.
+        detection: The interface or the files that Ray uses to find the devices of a node.
         types: Ray's names of the device types.
         can_be_split: Whether processes may share a device.
         amounts: The numbers of devices that Ray can assign to a process, or empty if every whole number is valid.

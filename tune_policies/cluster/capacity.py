@@ -163,7 +163,7 @@ def nodes_before(nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:
 
 
 class _Chained(Sequence[NodeCapacity]):
-    """The nodes of several sequences, which are not copied."""
+    """Several sequences of nodes as one sequence, without a copy."""
 
     def __init__(self, parts: Collection[Sequence[NodeCapacity]]) -> None:
         self._parts = parts

@@ -25,7 +25,7 @@ _NO_LIMIT: Final = 2**30
 
 
 def cluster_view(capacity: ClusterCapacity) -> RenderableType:
-    """Return the tables and lines of ``tune-policies probe``."""
+    """Return the tables and lines that ``tune-policies probe`` prints."""
     parts: list[RenderableType] = [_nodes(capacity.nodes)]
     if capacity.draining:
         names = sorted(node.address or node.node_id[:8] for node in capacity.draining)

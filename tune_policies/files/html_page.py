@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 ON_DARK: Final = dict(zip(COLORS, DARK_COLORS, strict=True))
-"""The colors of lines, and their replacements on a dark page."""
+"""The colors of lines on a light page, mapped to their colors on a dark page."""
 
 
 class Finding(NamedTuple):

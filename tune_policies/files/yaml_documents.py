@@ -82,8 +82,8 @@ class Document(NamedTuple):
     """One YAML document from the file ``source``.
 
     Attributes:
-        lines: The line on which each part begins, counted from 1. An aliased part has the line of the alias.
-        repeated: The lines of duplicate keys with the same value.
+        lines: The line on which each part begins, starting at 1. An aliased part has the line of the alias.
+        repeated: The line of each duplicate key that has the same value as the first one.
     """
 
     data: Any

@@ -236,7 +236,7 @@ def host_memory_bytes() -> int:
 
 
 def cgroup_memory_bytes() -> int | None:
-    """Return this process's cgroup memory limit in bytes, or ``None`` if it is not below the machine's memory."""
+    """Return this process's cgroup memory limit in bytes, or ``None`` if no limit is below the machine's memory."""
     limits = [
         limit
         for folder in _cgroups("memory")

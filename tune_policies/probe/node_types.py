@@ -1,4 +1,4 @@
-"""Determines which nodes Ray's autoscaler can still add, from its configuration.
+"""Determines from the configuration of Ray's autoscaler which nodes it can still add.
 
 The configuration has the keys of a Ray cluster YAML. ``max_workers`` limits the worker nodes, excluding the head node.
 Its default for a node type is the cluster's ``max_workers``, or 0 for the head node's type.

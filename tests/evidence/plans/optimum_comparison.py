@@ -44,7 +44,7 @@ class Compared(NamedTuple):
 
 
 def draw_questions(seed: int, num_policies: int) -> tuple[ClusterCapacity, list[ResourcePolicy]]:
-    """Return the cluster of ``seed``, and policies for it. Some policies may be infeasible."""
+    """Return a random cluster and random policies for it. Some policies may be infeasible."""
     rng = random.Random(seed)
     capacity = draw_cluster(rng)
 

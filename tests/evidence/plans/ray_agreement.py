@@ -39,7 +39,7 @@ class Case(NamedTuple):
     Attributes:
         policy: The policy of the plan.
         plan: The plan.
-        strategy: How Train spreads the workers of a trial over nodes.
+        strategy: Train's placement strategy for the workers of a trial.
         filled: The indices of the slot types for which no further trial fits.
         capacity: The nodes of the plan, including the nodes to add.
     """

@@ -113,7 +113,7 @@ def disagreement(plan: TrialPlan, strategy: Strategy, *, fills: bool, timeout_s:
 
     Args:
         plan: The plan.
-        strategy: How Train spreads the workers of a trial over nodes.
+        strategy: Train's placement strategy for the workers of a trial.
         fills: Whether no further trial fits according to the plan.
         timeout_s: The time to wait for Ray, in seconds. Ray usually takes 0.1 s and retries within a second.
 
