@@ -92,7 +92,7 @@ class NodeCapacity(Value):
         return min([device.memory_bytes for device in self.devices], default=None)
 
     def with_less(self, resources: Resources) -> "NodeCapacity":
-        """Return the node with its resources reduced to ``resources``. Unknown GPU memory is not changed."""
+        """Return the node with its resources reduced to ``resources``. Unknown GPU memory remains unknown."""
         is_hidden = self.devices is not None and len(self.devices) < self.resources.gpus
         devices = () if is_hidden else self.devices
         return self.model_copy(update={"resources": resources, "devices": devices, "usable_cpus": None})
