@@ -117,7 +117,7 @@ _MODULES: Final = {
     }.items()
     for name in names
 }
-"""The module of each name."""
+"""The module that defines each public name."""
 
 
 def __dir__() -> list[str]:

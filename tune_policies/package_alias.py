@@ -1,7 +1,7 @@
 """Makes ``trainers`` and ``benchmarks`` aliases of ``tune_policies.trainers`` and ``tune_policies.benchmarks``.
 
 Only the long names are installed. In a checkout, both folders are next to this package, so Python also finds them by
-their short names. A second copy of the modules would have a state of its own, so each short name is an alias of the
+their short names. A second copy of the modules would have its own state, so each short name is an alias of the
 module with the long name.
 
 The long names need the symbolic links in ``tune_policies``. Hatchling can map the folders only when it builds a wheel.

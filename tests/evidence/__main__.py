@@ -1,6 +1,7 @@
 """Runs the measurements behind the documentation's numbers: ``python -m tests.evidence COMMAND``.
 
-Each command prints a table, the machine and its command line. A command exits with status 1 if it finds an error.
+Each command prints a table, a description of the machine, and the command line. A command exits with status 1 if it
+finds an error.
 """
 
 import os

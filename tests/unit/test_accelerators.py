@@ -89,7 +89,7 @@ def test_an_amount_that_ray_assigns_is_valid(amount, resource):
         (
             1.5,
             "NPU",
-            "amount=1.5 of NPU is not possible: valid amounts per worker are a fraction of one, or whole numbers. "
+            "amount=1.5 of NPU is not possible: valid amounts per worker are fractions below 1 and whole numbers. "
             "Request 1 or 2$",
         ),
         (0, "GPU", "Request 1$"),

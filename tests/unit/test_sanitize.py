@@ -13,6 +13,7 @@ from rich.text import Text
 from tests.measured_runs import a_run
 from tune_policies.benchmarks.record.packing_record import ThroughputRecord
 from tune_policies.files.terminal import TextConsole, empty_table
+from tune_policies.plan.idle import Why
 from tune_policies.probe.doctor.node_checks import NodeFacts
 from tune_policies.values.sanitize import indented, one_line, printable, redacted, shortened, without_names
 
@@ -169,6 +170,12 @@ def test_a_text_without_secrets_does_not_change(text):
 )
 def test_without_names_keeps_only_numbers_and_common_words(text, shown):
     assert without_names(text, {"A100"}) == (shown or text)
+
+
+@pytest.mark.parametrize("why", Why)
+def test_without_names_keeps_each_reason_for_idle_resources(why):
+    reason = why.format("GPU")
+    assert without_names(reason, ()) == reason
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ class FormerVariable(NamedTuple):
     Attributes:
         name: The name of the variable.
         until: The first version of Ray that uses another variable.
-        consequence: What happens in newer Ray versions if only this variable is set.
+        consequence: The effect in newer Ray versions if only this variable is set.
     """
 
     name: str
@@ -39,7 +39,7 @@ class AcceleratorFamily(NamedTuple):
         resource: The name of the Ray resource that counts devices.
         ray_manager: The name of Ray's class for the family.
         visibility_variable: The environment variable that lists the devices that a process may use, or ``None``.
-        detection: How Ray finds the devices of a node.
+        detection: The interface or the files that Ray uses to find the devices of a node.
         types: Ray's names of the device types.
         can_be_split: Whether processes may share a device.
         amounts: The numbers of devices that Ray can assign to a process, or empty if every whole number is valid.
@@ -76,7 +76,7 @@ class AcceleratorFamily(NamedTuple):
         if self.amounts:
             *most, last = map(str, self.amounts)
             return f"{', '.join(most)} or {last}"
-        return "a fraction of one, or whole numbers" if self.can_be_split else "whole numbers"
+        return "fractions below 1 and whole numbers" if self.can_be_split else "whole numbers"
 
 
 _ALL_FRAMEWORKS: Final = ("PyTorch", "TensorFlow", "JAX", "CuPy")
@@ -89,7 +89,7 @@ FAMILIES: Final = (
             *("V100", "P100", "T4", "P4", "K80", "A10G", "L4", "L40S", "A100", "A100-40G", "A100-80G", "H100", "H200"),
             *("H20", "B200", "B300", "GB200", "GB300", "RTX-PRO-6000"),
         ),
-        can_be_split=True, memory_limits=_ALL_FRAMEWORKS, support="fully tested, by the Ray team",
+        can_be_split=True, memory_limits=_ALL_FRAMEWORKS, support="fully tested by the Ray team",
     ),
     AcceleratorFamily(
         "AMD", "GPU", "GPU", "AMDGPUAcceleratorManager", "HIP_VISIBLE_DEVICES", "AMD SMI (package `amdsmi`)",
@@ -180,7 +180,7 @@ class GpuTotal(NamedTuple):
             MiB.
         source: The tool that reported the total, with its driver version if known, or a public report.
         variants: The larger memory sizes of the same model, with their type names if Ray has separate types.
-        is_nominal: Whether ``mib`` is the nominal size, from which ``UNREPORTED_MARGIN`` is subtracted.
+        is_nominal: Whether ``mib`` is the nominal size. If so, ``memory_bytes`` is reduced by ``UNREPORTED_MARGIN``.
     """
 
     mib: int
@@ -246,10 +246,10 @@ with the CPU (Apple, MI300A) and types with several sizes (Radeon) have no entry
 """
 
 ACCELERATOR_TYPE_PREFIX: Final = "accelerator_type:"
-"""The prefix of resources for device types. An A100 node has 1 ``accelerator_type:A100``."""
+"""The prefix of resources for device types. A node with A100 GPUs has 1 unit of ``accelerator_type:A100``."""
 
 ACCELERATOR_TYPE_AMOUNT: Final = 0.001
-"""The amount that Ray's argument ``accelerator_type`` reserves. A node has room for 1000 requests with it."""
+"""The amount that Ray's argument ``accelerator_type`` reserves. Up to 1000 requests for it fit on a node."""
 
 GPU_VISIBILITY_VARIABLES: Final = tuple(
     # The dict removes duplicates, because NVIDIA and MetaX share a variable.
@@ -290,7 +290,7 @@ def check_type_of_resource(accelerator_type: str, resource: str) -> str:
 
 
 def check_device_amount(amount: float, resource: str) -> float:
-    """Return ``amount`` if a process may reserve that much of ``resource``, or raise ``InvalidResourcesError``."""
+    """Return ``amount`` if a process may reserve this amount of ``resource``, or raise ``InvalidResourcesError``."""
     family = families_of(resource)[0]  # all families of a resource allow the same amounts
     if not family.allows(amount):
         candidates = family.amounts or (math.floor(amount), math.floor(amount) + 1)
@@ -323,5 +323,5 @@ def gpu_memory_of_type(accelerator_type: str | None) -> int | None:
 
 
 def may_be_nvidia(accelerator_type: str | None) -> bool:
-    """Return whether a GPU of this type can be an NVIDIA GPU. A type that belongs to no known family can be one."""
+    """Return whether a GPU of this type can be an NVIDIA GPU. The result is true for unknown types."""
     return not any(accelerator_type in family.types for family in FAMILIES if family.vendor != "NVIDIA")

@@ -92,7 +92,7 @@ class NodeCapacity(Value):
         return min([device.memory_bytes for device in self.devices], default=None)
 
     def with_less(self, resources: Resources) -> "NodeCapacity":
-        """Return the node with its resources reduced to ``resources``. Unknown GPU memory stays unknown."""
+        """Return the node with its resources reduced to ``resources``. Unknown GPU memory remains unknown."""
         is_hidden = self.devices is not None and len(self.devices) < self.resources.gpus
         devices = () if is_hidden else self.devices
         return self.model_copy(update={"resources": resources, "devices": devices, "usable_cpus": None})
@@ -125,7 +125,7 @@ def _amounts(resources: Resources, accelerator_type: str | None) -> Amounts:
 
 
 class ReducedNodes(Sequence[NodeCapacity]):
-    """The nodes ``before``, all with the same reduced ``resources``.
+    """The nodes in ``before`` with their resources reduced to ``resources``.
 
     Each node is created on access, because a planner reads only one node per shape and the identifiers of the rest.
     """
@@ -163,7 +163,7 @@ def nodes_before(nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:
 
 
 class _Chained(Sequence[NodeCapacity]):
-    """The nodes of several sequences, which are not copied."""
+    """Several sequences of nodes as one sequence, without a copy."""
 
     def __init__(self, parts: Collection[Sequence[NodeCapacity]]) -> None:
         self._parts = parts
@@ -263,7 +263,7 @@ class ClusterCapacity(ShownValue):
         return tuple(NodeGroup(nodes[0], len(nodes)) for nodes in self.nodes_by_shape.values())
 
     def in_steps_of_memory(self, step_bytes: int, most_steps: int = 2**63) -> "ClusterCapacity":
-        """Return the cluster with one shape for all nodes that differ only in host memory, and only within a step.
+        """Return the cluster with merged shapes if they differ only in host memory and are in the same step of memory.
 
         The host memory of equal machines can differ by a few bytes, and such differences affect few requests. All nodes
         with at least ``most_steps`` steps of memory count as equal in memory. The node with the most memory represents
@@ -281,7 +281,7 @@ class ClusterCapacity(ShownValue):
             (memory if memory is None else min(memory // step_bytes, most_steps), others)
             for memory, others in self.nodes_by_shape
         ]
-        if len(set(steps)) == len(steps):  # usually true, and much faster than the merge
+        if len(set(steps)) == len(steps):  # usually true, and avoids the slow merge
             return None
         alike: dict[Shape, list[tuple[Shape, Sequence[NodeCapacity]]]] = defaultdict(list)
         for step, shape_and_nodes in zip(steps, self.nodes_by_shape.items(), strict=True):

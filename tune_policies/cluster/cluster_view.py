@@ -21,11 +21,11 @@ _NOT_REPEATED: Final = frozenset({"ray.io/node-id", "ray.io/accelerator-type"})
 """The labels that are not listed: the node ID, and the device type, which has its own column."""
 
 _NO_LIMIT: Final = 2**30
-"""For this number of nodes or more, the table shows "no limit". KubeRay's default limit is 2147483647 nodes."""
+"""The table shows "no limit" for limits of at least this number of nodes. KubeRay's default limit is 2147483647."""
 
 
 def cluster_view(capacity: ClusterCapacity) -> RenderableType:
-    """Return the tables and lines of ``tune-policies probe``."""
+    """Return the tables and lines that ``tune-policies probe`` prints."""
     parts: list[RenderableType] = [_nodes(capacity.nodes)]
     if capacity.draining:
         names = sorted(node.address or node.node_id[:8] for node in capacity.draining)

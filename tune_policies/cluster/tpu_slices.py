@@ -96,7 +96,7 @@ class Slices(NamedTuple):
 
     Attributes:
         intact: Slices that Train can reserve.
-        broken: The reason why Train cannot reserve each of the other slices, by slice name.
+        broken: The names of the other slices, with the reasons why Train cannot reserve them.
     """
 
     intact: tuple[TpuSlice, ...]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 ON_DARK: Final = dict(zip(COLORS, DARK_COLORS, strict=True))
-"""The colors of lines, and their replacements on a dark page."""
+"""The colors of lines on a light page, mapped to their colors on a dark page."""
 
 
 class Finding(NamedTuple):
@@ -25,8 +25,8 @@ class Finding(NamedTuple):
     Attributes:
         workload: The name of the workload, with the device's name if several devices are compared with the first one.
         kind: The kind of result. It selects the color of the badge: ``"gain"`` if the device is better than the first
-            device, ``"stay"`` if it is worse, ``"same"`` if both are equal, ``"ambiguous"``, ``"depends"`` if the
-            result depends on the size, or ``"none"`` if nothing was compared.
+            device, ``"stay"`` if it is worse, ``"same"`` if both are equal, ``"ambiguous"`` if the times are not
+            conclusive, ``"depends"`` if the result depends on the size, or ``"none"`` if nothing was compared.
         badge: A short text for the result.
         sentences: The full description of the result.
         device: The device that is compared with the first device, or ``None`` if no device is compared.

@@ -2,7 +2,7 @@
 
 JSON is parsed strictly: repeated keys, numbers beyond the range of floats, and excessive nesting are errors. Other
 texts are parsed as YAML by :mod:`tune_policies.files.yaml_documents`. The number of parts (entries of lists and
-mappings) is limited, because the 3 characters ``[],`` use 64 bytes of memory, and an error about a part 3,000 bytes.
+mappings) is limited, because the 3 characters ``[],`` use 64 bytes of memory, and an error about a part uses 3,000.
 """
 
 import json

@@ -16,7 +16,7 @@ from tune_policies.values.units import MIB
 from tune_policies.values.value import Value
 
 MAX_BYTES: Final = MAX_CHARACTERS
-"""The maximum size of a handwritten file, in bytes. Such a file has at most ``MAX_CHARACTERS`` characters in UTF-8."""
+"""The maximum size of a handwritten file, in bytes. In UTF-8, it has at most ``MAX_CHARACTERS`` characters."""
 
 MAX_RECORD_BYTES: Final = 64 * MIB
 """The maximum size of a generated file, in bytes."""
@@ -29,7 +29,7 @@ class UnreadableFileError(InvalidResourcesError):
 
     Attributes:
         what: The expected content of the file.
-        reason: Why the file cannot be read, and how to fix the problem.
+        reason: The reason why the file cannot be read, usually with a fix.
         is_missing: Whether the file does not exist.
     """
 
@@ -166,7 +166,7 @@ def read_value(
 
 
 def wrong_file(path: str | Path, what: str, data: object, error: object, ending: str = "") -> InvalidResourcesError:
-    """Return the error for a file whose ``data`` does not have the expected format ``what``. Its cause is ``error``.
+    """Return the error for a file whose ``data`` does not have the expected format ``what``, as ``error`` describes.
 
     If the data has another known format, the message lists the options that accept that format.
     """

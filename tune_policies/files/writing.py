@@ -59,7 +59,7 @@ def check_new(
     command are never replaced.
 
     Raises:
-        InvalidResourcesError: ``path`` is an input, exists and may not be replaced, or its folder does not exist.
+        InvalidResourcesError: ``path`` is an input, has no existing folder, or exists and may not be replaced.
     """
     if any(each is not None and _is_same_file(path, each) for each in inputs):
         raise InvalidResourcesError(f"{path} is an input of this command. Choose another output file")

@@ -82,8 +82,8 @@ class Document(NamedTuple):
     """One YAML document from the file ``source``.
 
     Attributes:
-        lines: The line on which each part begins, counted from 1. An aliased part has the line of the alias.
-        repeated: The lines of duplicate keys with the same value.
+        lines: The line on which each part begins, starting at 1. An aliased part has the line of the alias.
+        repeated: The line of each duplicate key that has the same value as the first one.
     """
 
     data: Any
@@ -99,7 +99,7 @@ class Document(NamedTuple):
 
 
 class DocumentError(InvalidResourcesError):
-    """A text is not YAML, or not plain data. ``line`` counts from 1."""
+    """A text is not YAML, or not plain data. ``line`` is the line number, starting at 1."""
 
     def __init__(self, source: str, line: int, reason: str) -> None:
         super().__init__(source, line, reason)

@@ -192,7 +192,7 @@ def _cpu_limits(root: str = "/") -> dict[str, float]:
         limits["CPU affinity"] = len(os.sched_getaffinity(0))
     if quotas := [quota for folder in _cgroups("cpu", root) if (quota := _quota(folder)) is not None]:
         limits["cgroup quota"] = min(quotas)
-    # Slurm sets this variable for a task with its own CPUs, but binds the task to these CPUs only if so configured.
+    # Slurm sets this variable for a task that requests CPUs, but binds the task to CPUs only if this is configured.
     slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
     if slurm.isdecimal() and 0 < float(slurm) < 1e6:
         limits["SLURM_CPUS_PER_TASK"] = float(slurm)
@@ -236,7 +236,7 @@ def host_memory_bytes() -> int:
 
 
 def cgroup_memory_bytes() -> int | None:
-    """Return this process's cgroup memory limit in bytes, or ``None`` if it is not below the machine's memory."""
+    """Return this process's cgroup memory limit in bytes, or ``None`` if no limit is below the machine's memory."""
     limits = [
         limit
         for folder in _cgroups("memory")

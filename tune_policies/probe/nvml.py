@@ -132,7 +132,7 @@ def are_gpus_hidden() -> bool:
 class GpuCounters:
     """Reads the energy, clocks and utilization of the GPUs that are visible to this process.
 
-    NVML stays open, so that reading takes microseconds.
+    NVML is kept open, so that reading takes microseconds.
 
     Raises:
         NvmlError: The GPUs cannot be read.
@@ -158,7 +158,7 @@ class GpuCounters:
         return None if None in used_mj else sum(used_mj) / 1000
 
     def throttled(self) -> tuple[str, ...]:
-        """Return the reasons for throttled clocks, or an empty tuple if no clock is throttled or a GPU reports none."""
+        """Return the reasons for throttled clocks, or an empty tuple if a GPU does not report them."""
         masks = self._query("nvmlDeviceGetCurrentClocksThrottleReasons")
         return tuple(
             reason for bit, reason in _THROTTLED_BY.items() if None not in masks and any(mask & bit for mask in masks)
@@ -198,7 +198,7 @@ def _opened() -> Iterator[Any]:
         raise NvmlError(str(error)) from error
 
 
-@functools.cache  # once per process, because NVML counts how often it is opened
+@functools.cache  # once per process, because each call would open NVML again
 def _keep_open() -> None:
     """Keep NVML open until the process ends, because opening it for each report would take milliseconds."""
     with _opened() as nvml:

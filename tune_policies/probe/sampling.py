@@ -15,7 +15,7 @@ from tune_policies.values.resources import Amount
 from tune_policies.values.value import Value
 
 MAX_NODES_READ: Final = 100
-"""Clusters of up to this size are read completely. In a larger cluster, at most this many nodes are read first."""
+"""Clusters of up to this size are read completely. In larger clusters, at most this many nodes are read first."""
 READS_PER_KIND: Final = 3
 
 _NAMED: Final = 3

@@ -37,8 +37,8 @@ class InvalidResourcesError(ResourcePolicyError, ValueError):
     """An amount, a field or an argument is invalid, regardless of the cluster.
 
     Attributes:
-        mistakes: A message for each invalid field, with the valid fields if the field is unknown, or else ``""``. The
-            tuple is empty for other errors.
+        mistakes: A pair for each invalid field: the message, and the valid fields if the field is unknown, or ``""``.
+            The tuple is empty for other errors.
     """
 
     mistakes: tuple[tuple[str, str], ...] = ()

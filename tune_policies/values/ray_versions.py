@@ -1,4 +1,4 @@
-"""The range of tested Ray versions, which matches the range in ``pyproject.toml`` without patch versions."""
+"""The range of tested Ray versions: the range in ``pyproject.toml`` without patch versions."""
 
 import re
 from typing import Final

@@ -81,7 +81,7 @@ def check_amount(amount: object, *, name: str) -> float:
 
 
 def check_gpus(amount: object, *, name: str = "gpus") -> float:
-    """Return ``amount`` if it is a fraction of one GPU or whole GPUs, or raise an ``InvalidResourcesError``."""
+    """Return ``amount`` if it is a fraction of one GPU or a whole number, or raise an ``InvalidResourcesError``."""
     checked = check_amount(amount, name=name)
     if checked > 1 and not float(checked).is_integer():
         raise InvalidResourcesError(

@@ -117,17 +117,24 @@ _WORDS: Final = frozenset(
     re.findall(
         r"\S+",
         """
-    a accelerator add all among an and another any are as ask asked asks at back be been before beside but by came
-    cap change changed cluster come configuration configurations counts cpu cpus cut divided driver driver's drivers
-    each else end ended ending enough every few fewer fewest first fit fits for fraction fractions free gave gib
-    give goes gpu gpus grow had has have held hold holds host how idle if in indefinitely into is it its known label
-    larger largest last least leaves left less limited little lost many max_concurrent_trials may memory mib more
-    most much must near need needs never no node nodes none not nothing num_trials of offers on once one ones only
-    or other others out pass paused per place plan plan's policy purpose ran ray read request requested requests
-    reserve reserved reserves resources restored room round rounding rounds run running runs same search selected
-    selector set share short skipped slices slot slots so start started starting steps still than that the their
-    them there they though to too trial trial's trials tune tune.run tuner type waited waiting waits was went were
-    what when which whole with without worker workers would
+    a accelerator add added additional adds all allows already also although among amount an and another any are as ask
+    asked asks assumed assumes at autoscaler back based be because been before below beside but by came can cap change
+    changed cluster come concurrent config configs configuration configurations cost costs could counted counting counts
+    cpu cpus cupy cut decision depend depending device devices divided does down draining driver driver's drivers each
+    earlier effect else end ended ending enough even every excludes exists failed faster feasible few fewer fewest first
+    fit fits for formula fraction fractions free from full further gave get gets gib give goes gpu gpus grow growth had
+    has have head held hold holds host hosts how idle if in indefinitely instead into is it its jax known label larger
+    largest last least leaves left less limit limited limits list listed little lost many max_concurrent_trials
+    max_trials_per_gpu may measurably measured measurement memory memory_bytes mib minimum more most much must near
+    nearest need needed needs never next no node nodes nominal none not nothing now num_trials num_workers number of
+    offers on once one ones only or other others out over overhead own pass paused peak pending per place plan plan's
+    plus policy possible possibly profile programs purpose pytorch ran ray read regardless removed reports request
+    requested requests reserve reserved reserves resources rest restored room round rounded rounding rounds run running
+    runs same search searcher selected selector set share short size sizes skipped slice slices slot slots slow slower
+    small smaller smallest so some speed spread start started starting starts stay stays steps still suggested
+    tensorflow tensors than that the their them then there these they this though threads to together too topology total
+    tpu trial trial's trials tune tune.run tuner type types unequal unknown until up use used uses value values waited
+    waiting waits was went were what when whether which while whole whose with within without worker workers would you
     """,
     )
 )

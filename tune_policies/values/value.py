@@ -99,7 +99,7 @@ class Value(BaseModel):
             self.__pydantic_validator__.validate_python(data, self_instance=self)
         except ValidationError as error:
             raise _explain(type(self), error) from None
-        # No code uses the set of given fields, and 100,000 such sets would slow down the garbage collector.
+        # No code uses pydantic's set of passed fields, and 100,000 such sets would slow down the garbage collector.
         object.__setattr__(self, "__pydantic_fields_set__", _NO_FIELDS)
 
     # Pydantic derives the signature of each class from the signature of this ``__init__``.
@@ -145,7 +145,8 @@ class Value(BaseModel):
 class ShownValue(Value):
     """A value that ``rich.print`` and notebooks display as tables.
 
-    ``_view`` is the path ``module:function`` of the function that builds the tables. Its module imports this module.
+    ``_view`` is the path ``module:function`` of the function that builds the tables. The function is imported
+    when it is first called, because its module imports this module.
     """
 
     _view: ClassVar[str]
@@ -188,7 +189,7 @@ def _explaining_call(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _by_name(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all arguments by name. Raise ``InvalidResourcesError`` if an argument is surplus or repeated."""
+    """Return all arguments by name. Raise ``InvalidResourcesError`` if one is repeated or if too many have no name."""
     parameters = inspect.signature(cls).parameters.values()
     if any(each.kind is each.VAR_POSITIONAL for each in parameters):
         return dict(data)
@@ -208,7 +209,7 @@ def _by_name(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> 
     if twice := sorted(data.keys() & by_position.keys()):
         verb = "was" if len(twice) == 1 else "were"
         raise InvalidResourcesError(
-            f"{', '.join(twice)} {verb} passed twice, by position and by name. Omit one of them"
+            f"{', '.join(twice)} {verb} passed twice, by position and by name. Pass each field only once"
         )
     return {**by_position, **data}
 
@@ -258,7 +259,7 @@ def _explain(cls: type[Value], error: ValidationError) -> InvalidResourcesError:
 
 
 def _mistakes(cls: type[Value], detail: Any) -> Iterator[tuple[str, str]]:
-    """Yield the message of each mistake. For an unknown field, also yield the valid fields, otherwise ``""``."""
+    """Yield a pair for each mistake: the message, and the valid fields if the field is unknown, or ``""``."""
     path = [str(part) for part in detail["loc"] if part != _Choice.CHECKED]
     parents, field = path[:-1], path[-1] if path else ""
     location, inside = ".".join(path), f"{'.'.join(parents)}: " if parents else ""
@@ -319,6 +320,6 @@ def shorten(data: object) -> str:
     """Return the ``repr`` of ``data``, shortened to at most 80 characters."""
     try:
         text = repr(data)
-    except ValueError:  # Python does not convert integers of thousands of digits
+    except ValueError:  # Python does not convert integers with thousands of digits to strings
         return f"a value of type {type(data).__name__} that is too long to show"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -341,7 +341,7 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
 
 
 def measure_churn(num_faults: int, hours: float, seed: int) -> bool:
-    """Simulate a run and print how often each event occurred. Return whether the run passed all checks."""
+    """Simulate a run and print the number of events of each kind. Return whether the run passed all checks."""
     logging.disable(logging.ERROR)  # suppress Tune's message about each failure
     start, failure = time.monotonic(), ""
     with simulated_run(seed) as churn:

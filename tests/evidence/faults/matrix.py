@@ -38,7 +38,7 @@ _QUICK_HEALTH: Final = {
 _NODE: Final = {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
 _NUM_NODES: Final = 3
 _IDLE_WORKERS: Final = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::_AutoscalingCoordinator")
-"""Worker processes of Ray that exist even if no program runs. The last one belongs to Ray Train."""
+"""Worker processes of Ray that exist even if no program runs. ``_AutoscalingCoordinator`` belongs to Ray Train."""
 _TIMEOUT_S: Final = 180.0
 _NOTICE_S: Final = 3.0
 
@@ -133,7 +133,7 @@ class RunningProgram:
         return {trial: each for trial, each in latest.items() if each.what == "step" and psutil.pid_exists(each.pid)}
 
     def order(self, trial: str, order: str) -> None:
-        """Write an order for a trial, such as to fail in its next step."""
+        """Write an order for a trial, such as the order to fail in its next step."""
         (self.folder / ORDERS / f"{trial}.new").write_text(order)
         (self.folder / ORDERS / f"{trial}.new").replace(self.folder / ORDERS / trial)
 
@@ -155,7 +155,7 @@ class Fault(NamedTuple):
     """A type of fault.
 
     Attributes:
-        inject: A function that injects the fault into a running program, at the trial of an event.
+        inject: A function that injects the fault into a running program. An event selects the trial or the node.
         hits: The event field that is equal for all affected trials, or an empty string if all trials are affected.
         number: The number of times that the fault is injected in a run.
         max_failures: Tune's ``max_failures`` for the run.

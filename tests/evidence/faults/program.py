@@ -2,7 +2,7 @@
 
 ``ORDER`` contains the arguments of ``main`` as JSON. The program is a separate process, so that faults can also hit the
 driver. Its trials take steps until the file ``finish`` exists in the folder. They record each step, and save a
-checkpoint after it. A trial reads orders, such as to fail, from the folder ``orders``.
+checkpoint after it. A trial reads orders, such as ``fail``, from the folder ``orders``.
 """
 
 import json

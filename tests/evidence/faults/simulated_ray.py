@@ -26,7 +26,7 @@ from tune_policies.cluster.labels import matcher
 from tune_policies.values.resources import TICKS, ray_ticks
 
 STARTS_IN_S: Final = 2.0
-"""How long the process of an actor takes to start, in seconds."""
+"""The time that the process of an actor takes to start, in seconds."""
 
 TICK_S: Final = 5.0
 """The time between two steps of Tune without an event, in seconds. In a real run, it is 0.1 s."""

@@ -42,7 +42,7 @@ class Mistake(NamedTuple):
 
 
 class Mutant(NamedTuple):
-    """A module with one mistake: the line number from 1, the code before and after, and the syntax tree."""
+    """A module with one mistake: the line number (starting at 1), the code before and after, and the syntax tree."""
 
     line: int
     change: str
@@ -55,7 +55,7 @@ def count_mutants(source: str) -> int:
 
 
 def mutant(source: str, number: int) -> Mutant:
-    """Return the mutant of a module with this number, counted from 0."""
+    """Return the mutant of a module with the given number, starting at 0."""
     tree = ast.parse(source)
     node, make = next(each for i, each in enumerate(_mistakes(tree)) if i == number)
     before = ast.unparse(node)
@@ -101,7 +101,7 @@ def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
         case ast.UnaryOp(op=ast.USub()):
             yield node, partial(setattr, node, "op", ast.UAdd())
         case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
-            if not isinstance(test, ast.Compare | ast.UnaryOp):  # such conditions have their own mutants
+            if not isinstance(test, ast.Compare | ast.UnaryOp):  # comparisons and negations have other mutants
                 yield node, partial(setattr, node, "test", ast.UnaryOp(ast.Not(), test))
         case ast.comprehension(ifs=ifs):
             yield from ((each, partial(ifs.__setitem__, i, ast.Constant(True))) for i, each in enumerate(ifs))

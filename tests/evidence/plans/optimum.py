@@ -1,4 +1,4 @@
-"""Finds the largest number of trials that a cluster can run at once (the exact optimum) with OR-tools CP-SAT.
+"""Finds the largest number of concurrent trials in a cluster (the exact optimum) with OR-Tools CP-SAT.
 
 The model shares no arithmetic with the planner. It places workers, devices and trial drivers one by one, and the solver
 proves that no placement fits more trials. The constraints are:
@@ -141,7 +141,7 @@ def _most_trials(question: Question, *, one_share: bool) -> int:
 
 
 def _fewest_workers_beside_drivers(question: Question, num_drivers: int) -> int:
-    """Return how many workers fit if the drivers are placed where they displace the most workers."""
+    """Return the number of workers that fit if the drivers are placed where they displace the most workers."""
     model = cp_model.CpModel()
     needed = question.request.amounts["memory"]
     drivers, rooms = [], []

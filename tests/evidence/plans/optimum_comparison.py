@@ -44,7 +44,7 @@ class Compared(NamedTuple):
 
 
 def draw_questions(seed: int, num_policies: int) -> tuple[ClusterCapacity, list[ResourcePolicy]]:
-    """Return the cluster of ``seed``, and policies for it. Some policies may be infeasible."""
+    """Return a random cluster and random policies for it. Some policies may be infeasible."""
     rng = random.Random(seed)
     capacity = draw_cluster(rng)
 
@@ -71,7 +71,7 @@ def compare(seed: int, capacity: ClusterCapacity, policy: ResourcePolicy) -> Com
 
 
 def rule_of_thumb(question: Question) -> int:
-    """Return how many trials fit in the total resources of the allowed nodes, ignoring the division among nodes."""
+    """Return the number of trials that would fit if one node had the total resources of the allowed nodes."""
     request, nodes = question.request, question.workers_on
     wanted = {**request.amounts, "GPU": request.gpu_ticks}
     quotients = [

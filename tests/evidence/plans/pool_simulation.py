@@ -28,8 +28,8 @@ def simulate(work: Sequence[float], slot_types: Sequence[SlotType], *, durations
     Args:
         work: The work of each trial, in the order in which the trials start.
         slot_types: The slot types, best first.
-        durations: The known durations, to which the simulated run adds its own. If it is ``None``, no free slot stays
-            idle while trials wait.
+        durations: The known durations. The simulated run adds its durations. If it is ``None``, no slot is idle while
+            trials wait.
     """
     waiting = list(reversed(work))
     running: list[tuple[float, int, int]] = []  # (end time, number, slot type) of each running trial

@@ -30,7 +30,7 @@ _MOST_BUNDLES: Final = 80
 
 _MOST_DRAWS: Final = 100
 _CLUSTERS_PER_PROCESS: Final = 10
-"""How many clusters a process starts before it is replaced. Each cluster leaves threads and memory in the process."""
+"""The number of clusters that a process starts before it is replaced. Each cluster leaks threads and memory."""
 
 
 class Case(NamedTuple):
@@ -39,7 +39,7 @@ class Case(NamedTuple):
     Attributes:
         policy: The policy of the plan.
         plan: The plan.
-        strategy: How Train spreads the workers of a trial over nodes.
+        strategy: Train's placement strategy for the workers of a trial.
         filled: The indices of the slot types for which no further trial fits.
         capacity: The nodes of the plan, including the nodes to add.
     """

@@ -109,13 +109,13 @@ def nodes_that_differ(capacity: ClusterCapacity) -> list[str]:
 
 
 def disagreement(plan: TrialPlan, strategy: Strategy, *, fills: bool, timeout_s: float = 20) -> str | None:
-    """Return how Ray disagrees with a plan with one slot type as a sentence, or ``None`` if Ray agrees.
+    """Return a sentence about how Ray disagrees with a plan with one slot type, or ``None`` if Ray agrees.
 
     Args:
         plan: The plan.
-        strategy: How Train spreads the workers of a trial over nodes.
+        strategy: Train's placement strategy for the workers of a trial.
         fills: Whether no further trial fits according to the plan.
-        timeout_s: How long to wait for Ray, in seconds. Ray usually takes 0.1 s and retries within a second.
+        timeout_s: The time to wait for Ray, in seconds. Ray usually takes 0.1 s and retries within a second.
 
     Raises:
         TimeoutError: Ray does not free the resources of the trials.
@@ -127,7 +127,7 @@ def disagreement(plan: TrialPlan, strategy: Strategy, *, fills: bool, timeout_s:
 def disagreement_of_types(
     plan: TrialPlan, capacity: ClusterCapacity, strategy: Strategy, *, filled: Collection[int], timeout_s: float = 20
 ) -> str | None:
-    """Return how Ray disagrees with a plan with several slot types as a sentence, or ``None`` if Ray agrees.
+    """Return a sentence about how Ray disagrees with a plan with several slot types, or ``None`` if Ray agrees.
 
     As under ``PolicyScheduler``, each trial requests the node of its slot, and the nodes of its Train workers.
     ``filled`` contains the indices of the slot types for which no further trial fits. See also :func:`disagreement`.
@@ -174,9 +174,9 @@ Reserve = Callable[[], Iterator[PlacementGroup]]
 
 
 def _disagreement(planned: Sequence[Reserve], one_more: Sequence[Reserve], timeout_s: float) -> str | None:
-    """Return how Ray disagrees with the planned trials as a sentence, or ``None`` if Ray agrees.
+    """Return a sentence about how Ray disagrees with the planned trials, or ``None`` if Ray agrees.
 
-    Ray should schedule all trials of ``planned`` at once, and then none of ``one_more``.
+    Ray should schedule all trials of ``planned`` concurrently, and then none of ``one_more``.
     """
     with _reservations() as reserve:
         groups = [group for trial in planned for group in reserve(trial)]
@@ -198,7 +198,7 @@ def _disagreement(planned: Sequence[Reserve], one_more: Sequence[Reserve], timeo
 
 @contextmanager
 def _reservations() -> Iterator[Callable[[Reserve], list[PlacementGroup]]]:
-    """Yield a function that reserves a trial. On exit, remove all placement groups and wait until Ray frees them."""
+    """Yield a function that reserves a trial. On exit, remove all groups and wait until their resources are free."""
     groups: list[PlacementGroup] = []
     before = _available()
 

@@ -67,11 +67,11 @@ class NodeFacts(Value):
         name: The IP address, followed by the beginning of Ray's node ID if several nodes have the same address. If Ray
             is not running, the name is ``"this machine"``.
         ray: The resources that Ray counts on the node, or ``None`` if Ray is not running.
-        failure: Why the node was not read, or ``None`` if it was read. If it is set, all following facts are unknown.
+        failure: The reason why the node was not read, or ``None``. If it is set, all following facts are unknown.
         versions: The versions of Python and of the packages that are compared between nodes, by name.
         driver_version: The version of the NVIDIA driver.
         cuda_version: The newest CUDA version that the driver supports.
-        nvml_error: Why the NVIDIA driver does not respond, or ``None`` if it responds.
+        nvml_error: The reason why the NVIDIA driver does not respond, or ``None`` if it responds.
         gpus: The GPUs that the NVIDIA driver lists, or ``None`` if it does not respond.
         num_nvidia_on_pci: The number of NVIDIA GPUs on the PCI bus, with or without a driver.
         has_amd_driver: Whether AMD's compute driver is loaded.
@@ -358,7 +358,7 @@ def check_shm(node: NodeFacts) -> Iterator[Finding]:
         yield _problem(
             f"{_SHM} has {format_bytes(node.shm_bytes)}, but Ray's object store uses {format_bytes(wanted)}, so Ray "
             "puts it on a disk, which is slow",
-            f"enlarge {_SHM} (--shm-size of a container), or start Ray with a smaller --object-store-memory",
+            f"enlarge {_SHM} (for a container, with --shm-size), or start Ray with a smaller --object-store-memory",
         )
 
 
@@ -399,7 +399,7 @@ def _is_of_another_vendor(node: NodeFacts) -> bool:
 
 
 def _visible(node: NodeFacts) -> int | None:
-    """Return how many GPUs ``CUDA_VISIBLE_DEVICES`` selects, or ``None`` if it selects MIG devices."""
+    """Return the number of GPUs that ``CUDA_VISIBLE_DEVICES`` selects, or ``None`` if it selects MIG devices."""
     gpus = node.gpus or ()
     if node.visible_devices is None:
         return len(gpus)
