@@ -42,7 +42,7 @@ class NoTimesError(Exception):
 
 
 _ENDS_WITHIN_S: Final = 10
-"""How long to wait for a process to end, in seconds. A process that is still ending would disturb the next process."""
+"""The maximum time to wait for a process to end, in seconds. A process that has not ended disturbs the next one."""
 
 _LONG_STEP_S: Final = 0.5
 """If a step takes at least this many seconds, the first epoch is enough warm-up."""
@@ -71,7 +71,7 @@ class MeasuredProcess:
         self._spent_s = 0.0
         self._last_s: dict[Phase, float] = {}
         self._step_s: float | None = None
-        # The known fields of `ProcessRun`.
+        # The fields of `ProcessRun` that are known so far.
         self._record: dict[str, Any] = {
             "configuration": configuration,
             "round": current.number,

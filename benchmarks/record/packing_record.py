@@ -26,7 +26,7 @@ UNREAD_GPU: Final = "GPU that was not read"
 
 
 class PackingMode(StrEnum):
-    """How many trials share the GPU: one, a requested number, or the number in a plan from the measured profile."""
+    """The number of trials that share the GPU: one, a requested number, or the number in a plan from a profile."""
 
     ALONE = "alone"
     PACKED = "packed"

@@ -226,8 +226,8 @@ def _other_run(run_set: RunSet, decision: Decision) -> Iterator[str]:
     if decision.measured_at != run_set.created_at:
         gpu = decision.accelerator_type or "a GPU of unknown type"
         yield (
-            f"The decision is from another run, of {decision.measured_at:%Y-%m-%d %H:%M %Z} on {decision.cpu_model} "
-            f"and {gpu}. The times and costs of whole trials are also from that run."
+            f"The decision is based on another run, measured at {decision.measured_at:%Y-%m-%d %H:%M %Z} "
+            f"on {decision.cpu_model} and {gpu}. The times and costs of whole trials are also from that run."
         )
 
 
@@ -302,7 +302,8 @@ def _conditions(run_set: RunSet) -> Section:
         turns(run_set),
         *machine_lines(run_set),
         *(
-            f"a trial on {in_words(each.device)} reserves {each.slot}, and {counted(each.at_once, 'trial')} fit at once"
+            f"a trial on {in_words(each.device)} reserves {each.slot}, and the cluster can run "
+            f"{counted(each.at_once, 'trial')} at once"
             for each in found
         ),
         *map(str, (*run_set.failed(), *run_set.warnings())),

@@ -86,8 +86,8 @@ def test_the_date_of_a_catalog_is_the_modification_date_of_its_file(written):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEAD + "c,,,4,16,cheap,r,,,a\n", "line 2, column Price: 'cheap' is not a non-negative number"),
-        (HEAD + "c,,,4,16,-1,r,,,a\n", "line 2, column Price: '-1' is not a non-negative number"),
+        (HEAD + "c,,,4,16,cheap,r,,,a\n", "line 2: Price must be a number, 0 or above, got 'cheap'"),
+        (HEAD + "c,,,4,16,-1,r,,,a\n", "line 2: Price must be a number, 0 or above, got '-1'"),
         (HEAD + "c,,,,16,1,r,,,a\n", "no line has a price"),
         (HEAD + "c,,,4,16,0,r,,,a\n", "no line has a price"),
         (HEAD + "g,A100,,4,16,1,r,,,a\n", "no line has a price"),
@@ -125,7 +125,7 @@ def test_an_invalid_price_file_is_refused_with_the_field(written, text, message)
     ("options", "message"),
     [
         ({"region": "us-east-2"}, r"no prices for the region 'us-east-2'; did you mean 'us-east-1'\?"),
-        ({"name": "prices.yaml", "use_spot": True}, "--spot requires SkyPilot's vms.csv"),
+        ({"name": "prices.yaml", "use_spot": True}, "this file contains no spot prices. Use SkyPilot's vms.csv"),
     ],
 )
 def test_an_invalid_option_raises_an_error_that_explains_it(written, options, message):
