@@ -82,7 +82,7 @@ def decide(
         gpu = str(device)
     if num_trials is None and node_cpus is not None:
         raise InvalidResourcesError(
-            "--node-cpus requires --num-trials, the number of trials for which one GPU is compared with CPU nodes"
+            "--node-cpus requires --num-trials. Pass the number of trials of the run too, or omit --node-cpus"
         )
     nodes = None if num_trials is None else NodesQuestion(num_trials=num_trials, node_cpus=node_cpus)
     terms = Terms(steps_per_trial=steps_per_trial, gpu=gpu, gpu_type=gpu_type, same_within=same_within, nodes=nodes)

@@ -146,7 +146,7 @@ def packing(
     trials_per_gpu: Annotated[
         list[int] | None, typer.Option(min=2, help="Number of concurrent trials on the GPU; may be repeated.")
     ] = None,
-    repetitions: Annotated[int, typer.Option(min=1, help="Runs for each number of concurrent trials.")] = 3,
+    repetitions: Annotated[int, typer.Option(min=1, help="Number of runs for each number of concurrent trials.")] = 3,
     cpus_per_trial: Annotated[
         float, typer.Option(min=0, help="CPUs per trial in the plan from the measured profile.")
     ] = 1,

@@ -1,7 +1,7 @@
 """Compares pairs of devices for each workload, size and phase that was measured on both devices.
 
-A disturbance, such as load from other processes, causes a doubt if it exceeds a limit in this module. Doubts make a
-verdict ambiguous rather than wrong.
+A disturbance, such as load from other processes, causes a doubt if it exceeds a limit in this module. If there is
+a doubt, a verdict is ambiguous unless the difference is large.
 """
 
 from collections.abc import Iterator, Sequence

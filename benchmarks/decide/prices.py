@@ -50,7 +50,7 @@ class Instance(Value):
 
 
 class Price(NamedTuple):
-    """A price per hour, and a description of the machine or resources that it pays for."""
+    """A price per hour, and a description of the machine or resources that it applies to."""
 
     per_hour: float
     of: str
@@ -85,7 +85,7 @@ class Prices(Value):
     def per_hour(self, *, cpus: float, gpus: float = 0, accelerator_type: str | None = None) -> Price:
         """Return the lowest price per hour of a trial's resources.
 
-        ``accelerator_type`` is the name of the GPU in these prices, or Ray's name.
+        ``accelerator_type`` is the name of the GPU type in these prices, or the name that Ray uses.
 
         Raises:
             InvalidResourcesError: The GPU or the resources have no price.

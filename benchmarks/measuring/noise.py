@@ -25,7 +25,7 @@ class NoiseCounters(NamedTuple):
         busy_s: CPU time of all processes and of the hypervisor since the host started, in seconds.
         own_s: CPU time of this process and its children in seconds, by process ID.
         throttled_s: The total time that the container's cgroup was throttled, in seconds, or ``None`` if unknown.
-        gpu_throttled: NVML's reasons why a GPU's clock is throttled.
+        gpu_throttled: The reasons that NVML reports for a throttled GPU clock.
     """
 
     host: str

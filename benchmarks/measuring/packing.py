@@ -162,7 +162,7 @@ def measure_throughput(sweep: Sweep, output: Path | None, *, force: bool = False
         ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
         try:
             for number, record in enumerate(_records(sweep)):
-                if output is not None:  # after each run, so that no measurement is lost
+                if output is not None:  # write after each run, so that no measurement is lost
                     write_new(output, record.to_json() + "\n", force=force or number > 0)
         finally:
             ray.shutdown()

@@ -56,9 +56,9 @@ _DIED: Final = (
 
 
 class MeasuredProcess:
-    """One fresh process, from its start to its end.
+    """A fresh process that measures one configuration in one round.
 
-    Methods that call the process raise ``NoTimesError`` if the workload fails or times out, or if the process died.
+    Methods that call the process raise ``NoTimesError`` if the workload fails or times out, or if the process dies.
     """
 
     def __init__(self, configuration: Configuration, current: Round, settings: Settings) -> None:
@@ -120,7 +120,7 @@ class MeasuredProcess:
         self._size_blocks(epoch)
 
     def _size_blocks(self, epoch: FirstEpoch) -> None:
-        """Determine how many steps a block of each phase has, unless a step may exceed the remaining time."""
+        """Determine the number of steps in a block of each phase, unless a step may exceed the remaining time."""
         self._step_s = epoch.step_s
         mean_s = (epoch.epoch_s or self._settings.process_timeout_s / 2) / epoch.num_steps
         for phase in epoch.phases:

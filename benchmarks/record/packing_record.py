@@ -105,7 +105,7 @@ class ThroughputRecord(Value):
         Ray's name of a type is usually a part of the vendor's name of the GPU.
         """
         part = re.escape(accelerator_type.partition("-")[0])
-        # The match may end within a word, such as "G" in "GeForce".
+        # The match may end within a word, because Ray's name of a GeForce GPU is "G".
         return self.gpu == UNREAD_GPU or re.search(rf"\b{part}(?!\d)", self.gpu, re.IGNORECASE) is not None
 
     @property

@@ -92,7 +92,7 @@ class Settings(Value):
         cpus: The number of CPUs of a trial, on every device.
         num_rounds: The number of rounds. Each round measures every configuration in a fresh process.
         num_blocks: The number of blocks of each phase in each process, without warm-ups.
-        process_timeout_s: The total time that the driver waits for a process, in seconds.
+        process_timeout_s: The maximum total time that the driver waits for a process, in seconds.
         seed: The seed of the random order.
         has_control: Whether to measure a second, equal configuration, which shows how noisy the machine is.
     """
@@ -265,7 +265,7 @@ class NoiseReading(Value):
     Attributes:
         load: The mean number of CPUs that other processes used.
         throttled_s: The time that the cgroup was throttled, in seconds, or ``None`` if unknown.
-        gpu_throttled: NVML's reasons why a GPU's clock was throttled.
+        gpu_throttled: The reasons that NVML reported for a throttled GPU clock.
     """
 
     round: Count

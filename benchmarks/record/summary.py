@@ -132,6 +132,6 @@ def in_words(device: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return the text as a sentence: with a capital letter, and with a full stop if it has no end punctuation."""
+    """Return the text as a sentence: with a capital first letter, and a full stop if it has no end punctuation."""
     text = text.strip()
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"

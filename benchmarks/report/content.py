@@ -266,7 +266,11 @@ def _speedups(compared: list[Verdict]) -> Section:
         "A device is faster if its points are above the gray band, and slower if they are below it. A bar is the 95 % "
         "interval over processes. If a bar is only partly inside the band, the verdict is ambiguous."
     )
-    return Section("Speed-up", (text if pictures else "The run has no two devices to compare.",), pictures=pictures)
+    return Section(
+        "Speed-up",
+        (text if pictures else "The run has no times that can be compared between two devices.",),
+        pictures=pictures,
+    )
 
 
 def _cost(decision: Decision) -> Section:
