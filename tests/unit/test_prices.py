@@ -154,7 +154,7 @@ GPUS = Prices(
             {"cpus": 1, "gpus": 1, "accelerator_type": "A10"},
             r"no price for 'A10'; did you mean 'A10G'\? \(known: A10G\)",
         ),
-        ({"cpus": 1, "gpus": 1}, r"the type of the GPUs is unknown.* with --gpu-type \(known: A10G\)"),
+        ({"cpus": 1, "gpus": 1}, r"the type of the GPUs is unknown.* Use --gpu-type .*\(known: A10G\)"),
         ({"cpus": 16, "gpus": 1, "accelerator_type": "A10G"}, "no price for 16 CPUs with 1 A10G. Add an instance"),
         ({"cpus": 1}, "no price for 1 CPU without a GPU. Add an instance that is large enough, or the price"),
     ],
