@@ -12,6 +12,7 @@ from tune_policies.cli.options import Address, Cluster, Force, Json, TimeoutS, r
 from tune_policies.files.terminal import print_to_stderr
 from tune_policies.files.writing import check_new, write_new
 from tune_policies.plan.decision import Decision
+from tune_policies.values.value import counted
 
 if TYPE_CHECKING:
     from ..decide.decide import Decided
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _MOST_NOTES: Final = 20
-"""The maximum number of notes to print. Further notes are only counted."""
+"""The maximum number of notes to print. Only the number of further notes is printed."""
 
 
 @app.command()
@@ -35,7 +36,7 @@ def decide(
         typer.Option(help="The measured GPU: gpu, or a fraction such as gpu@0.25; by default, the first measured GPU."),
     ] = None,
     gpu_type: Annotated[
-        str | None, typer.Option(help="Name of the GPU type in the price file; by default, Ray's name.")
+        str | None, typer.Option(help="Name of the GPU type in the price file; by default, the name that Ray uses.")
     ] = None,
     cluster: Cluster = None,
     address: Address = None,
@@ -81,7 +82,7 @@ def decide(
         gpu = str(device)
     if num_trials is None and node_cpus is not None:
         raise InvalidResourcesError(
-            "--node-cpus requires --num-trials, the number of trials for which one GPU is compared with CPU nodes"
+            "--node-cpus requires --num-trials. Pass the number of trials of the run too, or omit --node-cpus"
         )
     nodes = None if num_trials is None else NodesQuestion(num_trials=num_trials, node_cpus=node_cpus)
     terms = Terms(steps_per_trial=steps_per_trial, gpu=gpu, gpu_type=gpu_type, same_within=same_within, nodes=nodes)
@@ -108,7 +109,7 @@ def _show(decided: "Decided", *, as_json: bool) -> None:
     for note in decided.notes[:_MOST_NOTES]:
         print_to_stderr(f"note: {note}")
     if (left_out := len(decided.notes) - _MOST_NOTES) > 0:
-        print(f"note: number of notes that are not shown: {left_out}", file=sys.stderr)
+        print(f"note: omitted {counted(left_out, 'further note')}", file=sys.stderr)
     if as_json:
         print(decided.decision.to_json())
     else:

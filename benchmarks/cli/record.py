@@ -77,7 +77,9 @@ def export(
 def plot(
     file: File,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="File of the plot; its suffix determines the format.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Write the plot to this file; its suffix determines the format.")
+    ],
     phase: Annotated[Phase, typer.Option(help="Phase to plot.")] = Phase.TRANSFERS,
     force: Force = False,
 ) -> None:
@@ -130,7 +132,7 @@ def compare(
 def report(
     file: File,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="File of the HTML page.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write the HTML page to this file.")],
     decision: Annotated[Path | None, typer.Option(help="The file that `decide` wrote.")] = None,
     packing: Annotated[Path | None, typer.Option(help="The file that `packing` wrote.")] = None,
     redact: Redact = False,

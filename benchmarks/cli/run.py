@@ -35,7 +35,8 @@ def run(
     cpus: Annotated[float, typer.Option(help="CPUs per trial, on every device.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random order of measurements.")] = 0,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File of the record.  [default: run-DATE-TIME.json]")
+        Path | None,
+        typer.Option("--output", "-o", help="Write the record to this file.  [default: run-DATE-TIME.json]"),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Measure one size per workload in 3 rounds, in about a minute.")
@@ -138,13 +139,17 @@ def packing(
     workload: Annotated[
         list[str] | None, typer.Option(help="Name of a workload, or module:function; may be repeated.")
     ] = None,
-    size: Annotated[int | None, typer.Option(min=1, help="Size of the workloads, instead of their defaults.")] = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Size of all workloads, instead of their default sizes.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps per trial.")] = None,
     trials_per_gpu: Annotated[
         list[int] | None, typer.Option(min=2, help="Number of concurrent trials on the GPU; may be repeated.")
     ] = None,
-    repetitions: Annotated[int, typer.Option(min=1, help="Runs for each number of concurrent trials.")] = 3,
-    cpus_per_trial: Annotated[float, typer.Option(min=0, help="CPUs per trial under the measured plan.")] = 1,
+    repetitions: Annotated[int, typer.Option(min=1, help="Number of runs for each number of concurrent trials.")] = 3,
+    cpus_per_trial: Annotated[
+        float, typer.Option(min=0, help="CPUs per trial in the plan from the measured profile.")
+    ] = 1,
     mps: Annotated[bool, typer.Option("--mps", help="Also measure concurrent trials under MPS.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the record to this file.")] = None,
     force: Force = False,

@@ -62,7 +62,7 @@ class Interval(NamedTuple):
     num_rounds: int
 
     def at_confidence(self, wanted: float) -> "Interval":
-        """Return the interval at another confidence level, or unchanged with fewer than ``FEWEST_ROUNDS`` rounds."""
+        """Return the interval at another confidence level, or unchanged if there are too few rounds."""
         if self.num_rounds < FEWEST_ROUNDS:
             return self
         freedom = self.num_rounds - 1

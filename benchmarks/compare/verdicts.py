@@ -1,7 +1,7 @@
 """Compares pairs of devices for each workload, size and phase that was measured on both devices.
 
-A disturbance, such as load from other processes, causes a doubt if it exceeds a limit in this module. Doubts make a
-verdict ambiguous rather than wrong.
+A disturbance, such as load from other processes, causes a doubt if it exceeds a limit in this module. If there is
+a doubt, a verdict is ambiguous unless the difference is large.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ MOST_PART_OF_CPUS: Final = 0.05
 """The maximum fraction of all CPUs that other processes may use. The larger of this limit and ``MOST_LOAD`` applies,
 because other processes usually run on other CPUs if the machine is large."""
 MOST_THROTTLED_S: Final = 0.1
-"""How long the cgroup may be throttled over all rounds, in seconds: one period of its quota."""
+"""The maximum time that the cgroup may be throttled over all rounds, in seconds: one period of its quota."""
 OF_THE_WORK: Final = {"dtype": "dtype", "samples_per_step": "samples per step", "num_threads": "CPU threads"}
 """Fields that must agree between configurations, with their names in messages."""
 

@@ -77,7 +77,7 @@ def compare_trials(
 
 
 _OUTSIDE_ALLOCATORS_BYTES: Final = int(1.8 * GIB)
-"""GPU memory that a framework uses outside its allocator. The value is for TensorFlow, which uses the most."""
+"""GPU memory that a framework uses outside its allocator, in bytes: the value for TensorFlow, which uses the most."""
 
 _WORDS: Final[dict[Outcome, Answer]] = {
     Outcome.FIRST: "CPU",
@@ -98,7 +98,7 @@ class Terms(Value):
         steps_per_trial: The number of steps of a trial.
         gpu: The measured GPU to compare with the CPU: ``"gpu"``, or a fraction such as ``"gpu@0.25"``. The default is
             the first measured GPU.
-        gpu_type: The GPU's name in the prices. The default is Ray's name.
+        gpu_type: The name of the GPU type in the prices. The default is the name that Ray uses.
         same_within: The relative difference up to which times or costs count as the same.
         nodes: The trials and nodes for a comparison of one GPU with CPU nodes, or ``None`` for no comparison.
     """
@@ -261,7 +261,7 @@ class _Case(NamedTuple):
         )
         if not node_cpus:
             raise InvalidResourcesError(
-                "the cluster has no node without GPUs, so the CPUs of such a node are unknown. Pass --node-cpus"
+                "the cluster has no node without GPUs, so the number of CPUs of a CPU node is unknown. Pass --node-cpus"
             )
         price = None if self.prices is None else self.prices.per_hour(cpus=node_cpus).per_hour
         gpu_cost = size.gpu.cost_per_trial

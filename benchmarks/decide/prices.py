@@ -50,7 +50,7 @@ class Instance(Value):
 
 
 class Price(NamedTuple):
-    """A price per hour, and a description of the machine or resources that it pays for."""
+    """A price per hour, and a description of the machine or resources that it applies to."""
 
     per_hour: float
     of: str
@@ -85,7 +85,7 @@ class Prices(Value):
     def per_hour(self, *, cpus: float, gpus: float = 0, accelerator_type: str | None = None) -> Price:
         """Return the lowest price per hour of a trial's resources.
 
-        ``accelerator_type`` is the name of the GPU in these prices, or Ray's name.
+        ``accelerator_type`` is the name of the GPU type in these prices, or the name that Ray uses.
 
         Raises:
             InvalidResourcesError: The GPU or the resources have no price.
@@ -102,8 +102,8 @@ class Prices(Value):
         known = {_plain(each): each for each in types}
         if accelerator_type is None:
             raise InvalidResourcesError(
-                "the type of the GPUs is unknown, so their price is unknown too. Pass their name in the price file "
-                f"with --gpu-type (known: {shorten_names(types) or 'none'})"
+                "the type of the GPUs is unknown, so their price is unknown too. Use --gpu-type to pass a name from "
+                f"the price file (known: {shorten_names(types) or 'none'})"
             )
         if _plain(accelerator_type) not in known:
             raise InvalidResourcesError(
@@ -114,7 +114,7 @@ class Prices(Value):
 
     def _of_instances(self, cpus: float, gpus: float, name: str | None) -> Iterator[Price]:
         for each in self.instances:
-            # For a trial without GPUs, both names are `None`, so machines with GPUs are skipped.
+            # For a trial without GPUs, `name` is `None`, so machines with GPUs are skipped.
             if each.accelerator_type == name and (part := each.part(cpus, gpus)) <= 1:
                 where = f" in {each.region}" if each.region else ""
                 yield Price(each.price * part, f"{part:.3g} of {each.name}{where}")
@@ -166,7 +166,7 @@ def load_prices(path: str | Path, *, region: str | None = None, use_spot: bool =
             day = f"{datetime.fromtimestamp(path.stat().st_mtime, tz=UTC):%Y-%m-%d}"
             return _of_skypilot(text, f"{path.name}{', spot' if use_spot else ''}", day, region, use_spot=use_spot)
         if use_spot:
-            raise InvalidResourcesError("--spot requires SkyPilot's vms.csv, because this file contains no spot prices")
+            raise InvalidResourcesError("this file contains no spot prices. Use SkyPilot's vms.csv, or omit --spot")
         return _own(read_data(path, what="price file"), path.name, region)
     except (UnreadableFileError, DocumentError):  # their messages contain the path
         raise
@@ -202,7 +202,7 @@ class _Row(NamedTuple):
         except ValueError:
             number = -1
         if not 0 <= number < float("inf"):
-            raise InvalidResourcesError(f"line {self.line}, column {column}: {text!r} is not a non-negative number")
+            raise InvalidResourcesError(f"line {self.line}: {column} must be a number, 0 or above, got {text!r}")
         return number
 
 

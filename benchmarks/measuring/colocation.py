@@ -119,10 +119,10 @@ def _only_type(device: Device, capacity: ClusterCapacity) -> str | None:
 
 
 class Colocation(NamedTuple):
-    """How the processes of a group share the cluster.
+    """The way in which the processes of a group share the cluster.
 
     Attributes:
-        is_together: Whether all processes exist at once and take turns. Otherwise, they run one after the other.
+        is_together: Whether all processes run at the same time and take turns. Otherwise, they run one after another.
         shares_cpus_on: The ID of the node on which the processes use the same CPUs in turn. If it is ``None``, each
             process reserves its own CPUs.
     """
@@ -143,8 +143,8 @@ class Colocation(NamedTuple):
 def colocate(group: Group, plans: Mapping[str, TrialPlan], capacity: ClusterCapacity) -> Colocation:
     """Return how the processes of a group share the cluster, given the plans by device.
 
-    If possible, all processes reserve their resources at once. Otherwise, they share the CPUs of one node, or run one
-    after the other if no node is large enough.
+    If possible, all processes reserve their resources at the same time. Otherwise, they share the CPUs of one node, or
+    run one after the other if no node is large enough.
     """
     slots = [plans[configuration.device].common_slot for configuration in group.configurations]
     if _fit_at_once(slots, capacity):
@@ -159,7 +159,7 @@ def colocate(group: Group, plans: Mapping[str, TrialPlan], capacity: ClusterCapa
 
 
 def _fit_at_once(slots: Iterable[TrialSlot], capacity: ClusterCapacity) -> bool:
-    """Return whether the alive nodes have enough resources for all of these trials at once."""
+    """Return whether the alive nodes have enough resources to run all of these trials at once."""
     # Place trials with accelerators first, so that other trials do not use the CPUs of nodes with accelerators.
     ordered = sorted(slots, key=lambda slot: not _has_device(slot))
     wanted = [

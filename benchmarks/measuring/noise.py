@@ -24,8 +24,8 @@ class NoiseCounters(NamedTuple):
         at_s: The time by the host's clock, in seconds.
         busy_s: CPU time of all processes and of the hypervisor since the host started, in seconds.
         own_s: CPU time of this process and its children in seconds, by process ID.
-        throttled_s: How long the container's cgroup was throttled, in seconds; ``None`` if unknown.
-        gpu_throttled: NVML's reasons why a GPU's clock is throttled.
+        throttled_s: The total time that the container's cgroup was throttled, in seconds, or ``None`` if unknown.
+        gpu_throttled: The reasons that NVML reports for a throttled GPU clock.
     """
 
     host: str
@@ -60,7 +60,7 @@ def read_noise() -> NoiseCounters:
 
 
 def noise_between(number: int, before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> NoiseReading:
-    """Return the load of the busiest host between the readings ``before`` and ``after``, for round ``number``."""
+    """Return the largest load and throttling of a host between two readings, ``before`` and ``after``."""
     hosts = {each.host for each in before} & {each.host for each in after}
     pairs = [([b for b in before if b.host == host], [a for a in after if a.host == host]) for host in sorted(hosts)]
     throttled = [
@@ -77,7 +77,7 @@ def noise_between(number: int, before: Sequence[NoiseCounters], after: Sequence[
 
 
 def _load(before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> float:
-    """Return how many CPUs of a host other processes used on average."""
+    """Return the mean number of CPUs of a host that other processes used."""
     first, last = min(before, key=lambda each: each.at_s), max(after, key=lambda each: each.at_s)
     earlier = {pid: seconds for each in before for pid, seconds in each.own_s.items()}
     later = {pid: seconds for each in after for pid, seconds in each.own_s.items()}

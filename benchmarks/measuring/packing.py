@@ -1,4 +1,4 @@
-"""Measures trials per hour on one GPU: with one trial, several trials, and as many trials at once as a plan allows.
+"""Measures trials per hour on one GPU: with one trial, with several concurrent trials, and with the number in a plan.
 
 The plan is computed from a measured memory profile. All runs perform the same trainings with Ray Tune, in random order,
 and their times include the start of processes. Each step copies its data from host memory, as with a data loader.
@@ -53,7 +53,9 @@ _DEFAULTS: Final = {
 
 
 def find_training(workload: str, size: int | None, num_steps: int | None) -> Training:
-    """Return a training. ``size`` may be ``None`` if the workload has defaults, and ``num_steps`` only if ``size`` is.
+    """Return a training of a workload.
+
+    ``size`` is required if the workload has no defaults, and ``num_steps`` is required if ``size`` is given.
 
     Raises:
         InvalidResourcesError: The workload does not exist, or its size or number of steps is missing.
@@ -115,9 +117,9 @@ class Sweep(NamedTuple):
     """The runs to perform.
 
     Attributes:
-        trials_per_gpu: Numbers of concurrent trials on the GPU, in addition to one trial and the number in the plan.
+        trials_per_gpu: Numbers of concurrent trials to measure, in addition to one trial and the number in the plan.
         repetitions: The number of runs for each way to share the GPU.
-        cpus_per_trial: The number of CPUs of a trial under the measured plan.
+        cpus_per_trial: The number of CPUs of a trial in the plan from the measured profile.
         use_mps: Whether to repeat the runs with concurrent trials under MPS.
     """
 
@@ -133,7 +135,7 @@ class FailedRunError(Exception):
 
 
 class Sharing(NamedTuple):
-    """A way to share the GPU: a plan under which ``trials_per_gpu`` trials of a training run at once."""
+    """A way to share the GPU: a plan with which ``trials_per_gpu`` trials of a training run at once."""
 
     mode: PackingMode
     training: Training
@@ -150,8 +152,9 @@ def measure_throughput(sweep: Sweep, output: Path | None, *, force: bool = False
     """Run the sweep, write the record to ``output``, and return it.
 
     Raises:
-        InfeasibleRequestError: There is no GPU.
-        InvalidResourcesError: There are several GPUs, or a file exists without ``force`` or cannot be written.
+        InfeasibleRequestError: The cluster has no GPU.
+        InvalidResourcesError: The cluster has several GPUs, ``output`` exists although ``force`` is not set, or it
+            cannot be written.
     """
     if output is not None:
         check_new(output, force=force, example=json.dumps(dict.fromkeys(ThroughputRecord.model_fields)))
@@ -159,7 +162,7 @@ def measure_throughput(sweep: Sweep, output: Path | None, *, force: bool = False
         ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
         try:
             for number, record in enumerate(_records(sweep)):
-                if output is not None:  # after each run, so that no measurement is lost
+                if output is not None:  # write after each run, so that no measurement is lost
                     write_new(output, record.to_json() + "\n", force=force or number > 0)
         finally:
             ray.shutdown()

@@ -102,13 +102,13 @@ def _wait_for_torch(torch: Any) -> None:
         torch.cuda.synchronize()
     elif (accelerator := getattr(torch, "accelerator", None)) is not None and accelerator.is_available():
         accelerator.synchronize()
-    elif torch.backends.mps.is_available():  # before PyTorch 2.6, which introduced torch.accelerator
+    elif torch.backends.mps.is_available():  # PyTorch before 2.6 has no torch.accelerator
         torch.mps.synchronize()
 
 
 _WAITS: Final[dict[str, Callable[[Any, Any], object]]] = {
     "torch": lambda torch, _: _wait_for_torch(torch),
-    # RLlib disables eager mode. Then a session returns only after its work is done, so no wait is needed.
+    # RLlib disables eager mode. Without it, a session returns only after its work is done, so no wait is needed.
     "tensorflow": lambda tensorflow, _: tensorflow.executing_eagerly() and tensorflow.test.experimental.sync_devices(),
     "jax": lambda jax, result: jax.block_until_ready(result),
     "cupy": lambda cupy, _: cupy.cuda.is_available() and cupy.cuda.Device().synchronize(),
@@ -220,7 +220,7 @@ def _line(error: BaseException) -> str:
     """Return the error's type and message as one line, with the file and line that raised it."""
     last = " ".join(traceback.format_exception_only(error)[-1].split())
     last = last if len(last) <= _MOST_CHARACTERS else f"{last[:_MOST_CHARACTERS]}..."
-    # Skip frames of the measurement and of `torch_device`, because the user must change the workload.
+    # Skip frames of the measurement and of `torch_device`, because the error is usually in the workload.
     own = (str(Path(__file__).parent), steps_module.__file__)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     return f"{last} ({frames[-1].filename}:{frames[-1].lineno})" if frames else last
@@ -259,7 +259,7 @@ class WorkloadProcess:
         """Set up the process, prepare the workload, and run its first epoch."""
         self._task = task
         task.setup.apply()
-        # A process that shares CPUs might reserve no CPUs in Ray, so Ray does not set the right number of threads.
+        # A process that shares CPUs may reserve no CPUs. Ray would then set the wrong number of threads.
         CURRENT.set_num_threads(max(1, int(task.setup.resources.cpus)))
         if task.folder not in sys.path:
             sys.path.insert(0, task.folder)
@@ -284,7 +284,7 @@ class WorkloadProcess:
             epoch_s=ended - prepared if len(times) == steps.steps_per_epoch else None,
             num_steps=len(times),
             phases=tuple(self._timers),
-            # Skip the first step, because it may compile. Without losses, steps do not wait for the device.
+            # Skip the first step, because it may compile. Without losses, steps may end before the device is done.
             step_s=min(times[1:], default=None) if losses else None,
             facts={
                 "losses": tuple(losses[:_MOST_LOSSES]),

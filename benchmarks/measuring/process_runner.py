@@ -42,7 +42,7 @@ class NoTimesError(Exception):
 
 
 _ENDS_WITHIN_S: Final = 10
-"""How long to wait for a process to end, in seconds. A process that is still ending would disturb the next process."""
+"""The maximum time to wait for a process to end, in seconds. A process that has not ended disturbs the next one."""
 
 _LONG_STEP_S: Final = 0.5
 """If a step takes at least this many seconds, the first epoch is enough warm-up."""
@@ -56,9 +56,9 @@ _DIED: Final = (
 
 
 class MeasuredProcess:
-    """One fresh process, from its start to its end.
+    """A fresh process that measures one configuration in one round.
 
-    Methods that call the process raise ``NoTimesError`` if the workload fails or times out, or if the process died.
+    Methods that call the process raise ``NoTimesError`` if the workload fails or times out, or if the process dies.
     """
 
     def __init__(self, configuration: Configuration, current: Round, settings: Settings) -> None:
@@ -71,7 +71,7 @@ class MeasuredProcess:
         self._spent_s = 0.0
         self._last_s: dict[Phase, float] = {}
         self._step_s: float | None = None
-        # The known fields of `ProcessRun`.
+        # The fields of `ProcessRun` that are known so far.
         self._record: dict[str, Any] = {
             "configuration": configuration,
             "round": current.number,
@@ -120,7 +120,7 @@ class MeasuredProcess:
         self._size_blocks(epoch)
 
     def _size_blocks(self, epoch: FirstEpoch) -> None:
-        """Determine how many steps a block of each phase has, unless a step may exceed the remaining time."""
+        """Determine the number of steps in a block of each phase, unless a step may exceed the remaining time."""
         self._step_s = epoch.step_s
         mean_s = (epoch.epoch_s or self._settings.process_timeout_s / 2) / epoch.num_steps
         for phase in epoch.phases:

@@ -72,7 +72,7 @@ class GroupRun:
     """The measurements of a group in one round.
 
     Attributes:
-        plans: The plan of a trial on each device, by device.
+        plans: The plan of a trial, by device.
     """
 
     group: Group
@@ -85,7 +85,7 @@ class GroupRun:
     _failures: dict[Configuration, Failure] = field(default_factory=dict)
 
     def measure(self) -> None:
-        """Measure the group. If its processes do not fit at once, measure one process after the other.
+        """Measure the group. If the cluster cannot run its processes at once, measure one process after the other.
 
         All processes have ended when this method returns.
         """
@@ -216,7 +216,7 @@ class Session(NamedTuple):
         command: The command line to record.
         output: The file of the record.
         address: The address of the Ray cluster, as for ``ray.init``.
-        timeout_s: How long to wait for a response from Ray, in seconds.
+        timeout_s: The maximum time to wait for a response from Ray, in seconds.
     """
 
     settings: Settings | None

@@ -26,7 +26,7 @@ UNREAD_GPU: Final = "GPU that was not read"
 
 
 class PackingMode(StrEnum):
-    """How many trials share the GPU: one, a requested number, or the number in a plan from the measured profile."""
+    """The number of trials that share the GPU: one, a requested number, or the number in a plan from a profile."""
 
     ALONE = "alone"
     PACKED = "packed"
@@ -105,7 +105,7 @@ class ThroughputRecord(Value):
         Ray's name of a type is usually a part of the vendor's name of the GPU.
         """
         part = re.escape(accelerator_type.partition("-")[0])
-        # The match may end within a word, such as "G" in "GeForce".
+        # The match may end within a word, because Ray's name of a GeForce GPU is "G".
         return self.gpu == UNREAD_GPU or re.search(rf"\b{part}(?!\d)", self.gpu, re.IGNORECASE) is not None
 
     @property

@@ -92,7 +92,7 @@ class Settings(Value):
         cpus: The number of CPUs of a trial, on every device.
         num_rounds: The number of rounds. Each round measures every configuration in a fresh process.
         num_blocks: The number of blocks of each phase in each process, without warm-ups.
-        process_timeout_s: The total time that the driver waits for a process, in seconds.
+        process_timeout_s: The maximum total time that the driver waits for a process, in seconds.
         seed: The seed of the random order.
         has_control: Whether to measure a second, equal configuration, which shows how noisy the machine is.
     """
@@ -177,7 +177,7 @@ class Block(Value):
 
 
 Measured = Annotated[Configuration, Field(validation_alias=AliasChoices("configuration", "arm"))]
-"""The measured configuration. Files of earlier versions call it ``arm``."""
+"""The measured configuration. In files of earlier versions, its key is ``arm``."""
 
 
 class ProcessRun(Value):
@@ -186,7 +186,7 @@ class ProcessRun(Value):
     ``dtype``, ``samples_per_step``, ``steps_per_epoch`` and ``tolerance`` are copied from the workload's ``Steps``.
 
     Attributes:
-        round: The number of the round, from 0. In each round, every configuration has one process.
+        round: The number of the round, starting at 0. In each round, every configuration has one process.
         order: The position of the process among the processes of its round.
         node: The name of the host on which the process ran.
         started_at: The time at which the process was requested.
@@ -229,7 +229,7 @@ class DeviceFound(Value):
 
     Attributes:
         slot: The resources that a trial reserves, as text, or ``None`` if the cluster does not have the device.
-        why_missing: Why the cluster does not have the device, or ``None`` if it does.
+        why_missing: The reason why the cluster does not have the device, or ``None`` if it does.
         at_once: The number of trials on this device that the cluster can run at once.
         accelerator_type: Ray's name of the device type; ``None`` if unknown, or for a CPU.
     """
@@ -264,8 +264,8 @@ class NoiseReading(Value):
 
     Attributes:
         load: The mean number of CPUs that other processes used.
-        throttled_s: How long the cgroup was throttled, in seconds; ``None`` if unknown.
-        gpu_throttled: NVML's reasons why a GPU's clock was throttled.
+        throttled_s: The time that the cgroup was throttled, in seconds, or ``None`` if unknown.
+        gpu_throttled: The reasons that NVML reported for a throttled GPU clock.
     """
 
     round: Count

@@ -38,7 +38,7 @@ def write_run_set(run_set: RunSet, path: Path) -> None:
         beginning = read_bytes(path, max_bytes=len(_BEGINS), is_cut=True)
         if beginning not in (b"", _BEGINS):  # check whether the file is a run set with another JSON layout
             read_run_set(path)
-    except UnreadableFileError:  # the file is missing, or replace_file reports why it cannot be written
+    except UnreadableFileError:  # if the file exists, replace_file reports why it cannot be written
         pass
     except InvalidResourcesError as error:
         raise InvalidResourcesError(

@@ -41,7 +41,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def time_of(run_set: RunSet, configuration: Configuration, phase: Phase) -> Spread | None:
-    """Return the spread over processes of the time of a step, or of the first epoch, in seconds.
+    """Return the median and quartiles over processes of the step time or first-epoch time, in seconds.
 
     Each process contributes the median of its blocks. Return ``None`` if there are no times of this phase.
     """
@@ -132,6 +132,6 @@ def in_words(device: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a string with a capital first letter, and with a full stop if it has no end punctuation."""
+    """Return the text as a sentence: with a capital first letter, and a full stop if it has no end punctuation."""
     text = text.strip()
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"

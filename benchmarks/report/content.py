@@ -226,8 +226,8 @@ def _other_run(run_set: RunSet, decision: Decision) -> Iterator[str]:
     if decision.measured_at != run_set.created_at:
         gpu = decision.accelerator_type or "a GPU of unknown type"
         yield (
-            f"The decision is from another run, of {decision.measured_at:%Y-%m-%d %H:%M %Z} on {decision.cpu_model} "
-            f"and {gpu}. The times and costs of whole trials are also from that run."
+            f"The decision is based on another run, measured at {decision.measured_at:%Y-%m-%d %H:%M %Z} "
+            f"on {decision.cpu_model} and {gpu}. The times and costs of whole trials are also from that run."
         )
 
 
@@ -266,7 +266,11 @@ def _speedups(compared: list[Verdict]) -> Section:
         "A device is faster if its points are above the gray band, and slower if they are below it. A bar is the 95 % "
         "interval over processes. If a bar is only partly inside the band, the verdict is ambiguous."
     )
-    return Section("Speed-up", (text if pictures else "The run has no two devices to compare.",), pictures=pictures)
+    return Section(
+        "Speed-up",
+        (text if pictures else "The run has no times that can be compared between two devices.",),
+        pictures=pictures,
+    )
 
 
 def _cost(decision: Decision) -> Section:
@@ -302,7 +306,8 @@ def _conditions(run_set: RunSet) -> Section:
         turns(run_set),
         *machine_lines(run_set),
         *(
-            f"a trial on {in_words(each.device)} reserves {each.slot}, and {counted(each.at_once, 'trial')} fit at once"
+            f"a trial on {in_words(each.device)} reserves {each.slot}, and the cluster can run "
+            f"{counted(each.at_once, 'trial')} at once"
             for each in found
         ),
         *map(str, (*run_set.failed(), *run_set.warnings())),

@@ -146,7 +146,7 @@ def title(name: str, about: str = "") -> str:
 
 @mpl.rc_context(LOOK)
 def crossover_figure(run_set: RunSet, workloads: Iterable[str], phase: Phase) -> Figure | None:
-    """Draw time against size with quartiles, with a line for each device and a panel for each workload.
+    """Draw time against size, with quartiles, a line for each device and a panel for each workload.
 
     Return ``None`` if there are no times of this phase.
     """

@@ -71,7 +71,7 @@ def _colour_of_page(found: re.Match[str]) -> str:
 
 
 def _drawn(figure: Figure, kind: str, *, salt: str, **options: Any) -> bytes:
-    # Omit the date and use constant ids, so that equal figures produce equal files.
+    # Omit the date and use constant IDs, so that equal figures produce equal files.
     metadata = {"Date": None} if kind == "svg" else None
     picture = io.BytesIO()
     with mpl.rc_context(LOOK | {"svg.hashsalt": salt}):

@@ -117,7 +117,7 @@ def _nodes_tables(decision: Decision) -> Iterator[Table]:
 
 
 def _num_nodes(found: GpuOrNodes) -> str:
-    """Return the smallest number of nodes and its interval as text. "none" means that no number is sufficient."""
+    """Return the smallest number of nodes and its interval as text. "none" means that no number is enough."""
     number, low, high = (str(each or "none") for each in (found.num_nodes, found.low, found.high))
     return number if number == low == high else f"{number} ({low} to {high})"
 

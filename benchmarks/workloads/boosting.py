@@ -60,7 +60,7 @@ def _xgboost_device(device: str) -> str:
     if device.upper() == "GPU":
         least = xgboost.DMatrix(np.zeros((2, 1), np.float32), np.array([0, 1]))
         booster = xgboost.train({"device": "cuda", "verbosity": 0}, least, 1)
-        # XGBoost reports only in its configuration on which device it trained.
+        # Only the saved configuration shows the device that XGBoost used.
         used = str(json.loads(booster.save_config())["learner"]["generic_param"]["device"])
         if used.startswith("cuda"):
             return "cuda"

@@ -77,7 +77,7 @@ def find_workload(name: str) -> BuiltIn:
     if found is None:
         raise InvalidResourcesError(
             f"unknown workload {name!r}{suggest(name, BUILT_IN)} (known: {', '.join(BUILT_IN)}; "
-            "write module:function for your own)"
+            "write module:function for your own workload)"
         )
     return found
 
@@ -96,7 +96,7 @@ def check_needs(workload: BuiltIn) -> None:
 
 
 def check_workload(name: str) -> BuiltIn | None:
-    """Check that a workload exists, and return it, or ``None`` if it is a workload of the user.
+    """Check that a workload exists, and return it if it is built in, or ``None`` if it is the user's own.
 
     The user's module is parsed but not imported, because an import could take seconds or use GPU memory that the
     measured processes need.

@@ -85,7 +85,7 @@ def _distances(origins: Tensor, directions: Tensor, spheres: Tensor) -> Tensor:
 
 
 def _heat(num_dimensions: int, size: int, device: str) -> Steps:
-    """Return steps of ``NUM_UPDATES`` updates of the heat equation on a periodic grid with ``size`` points per side."""
+    """Return steps that each do ten updates of the heat equation on a periodic grid with ``size`` points per side."""
     torch.manual_seed(SEED)
     return _from_one_state(_diffused, torch.rand((size,) * num_dimensions), device)
 

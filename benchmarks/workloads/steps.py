@@ -140,6 +140,6 @@ def _built_for(torch: Any) -> str:
 def unseen(library: str, device: str, why: str = "") -> ProbeError:
     """Return the error for a library that does not detect a device and would use the CPU instead."""
     return ProbeError(
-        f"{library} sees no {device} in this process, and the CPU is not measured instead{f' ({why})' if why else ''}. "
+        f"{library} sees no {device} in this process, and CPU times would be misleading{f' ({why})' if why else ''}. "
         f"Install a build of {library} for the device, check its driver, or omit the device"
     )

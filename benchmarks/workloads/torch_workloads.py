@@ -255,7 +255,7 @@ def iterative_tasks(size: int, device: str) -> Steps:
 
 
 def iterative_actor(size: int, device: str) -> Steps:
-    """Return steps that update ``size`` numbers that stay on the device."""
+    """Return steps that update ``size`` numbers on the device, without copies to or from host memory."""
     numbers = torch.from_numpy(_first_numbers(size)).to(torch_device(device))
 
     def iterate() -> Any:

@@ -218,5 +218,5 @@ def test_a_decision_of_another_run_is_mentioned():
 
     verdict, *_ = build_content(small(), decision).sections
 
-    note = "The decision is from another run, of 2025-12-01 00:00 UTC on Example CPU and H200"
+    note = "The decision is based on another run, measured at 2025-12-01 00:00 UTC on Example CPU and H200"
     assert any(note in text for text in verdict.texts)

@@ -87,7 +87,7 @@ def test_a_workload_raises_an_error_if_its_library_sees_no_gpu(name):
     if torch.cuda.is_available():
         pytest.skip("a GPU is visible in this process")
 
-    assert "sees no gpu in this process, and the CPU is not measured instead" in facts_of(name)["refusal"]
+    assert "sees no gpu in this process, and CPU times would be misleading" in facts_of(name)["refusal"]
 
 
 @pytest.mark.parametrize(("framework", "device_of"), [("torch", torch_device), ("jax", jax_device)])
