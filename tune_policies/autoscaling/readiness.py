@@ -66,7 +66,7 @@ def plan_when_ready(
     autoscaler or no suitable node type, or because a launch failed, the function tries the next choice. If a node for
     an earlier choice is added late, the function returns the plan of that choice.
 
-    When this function returns or raises an error, or on Ctrl-C, it withdraws its request. New nodes stay until they
+    When this function returns or raises an error, or on Ctrl-C, it withdraws its request. New nodes remain until they
     have been idle for the cluster's ``idle_timeout_minutes``, 1 to 5 minutes by default. Therefore, start the run
     immediately, or keep the nodes with :func:`request_capacity`. If the program is killed, its request remains, as
     described for that function.
@@ -204,7 +204,7 @@ class _Search:
         return None
 
     def _shortfall(self, choice: ResourcePolicy) -> InfeasibleRequestError:
-        """Return the error of the choice on the alive nodes, without the suggestion to request nodes."""
+        """Return the error that the choice raises on the alive nodes, without the suggestion to request nodes."""
         for capacity in (self._capacity.model_copy(update={"node_types": ()}), self._capacity):
             try:
                 plan_now(choice, capacity, self.num_trials)

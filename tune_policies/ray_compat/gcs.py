@@ -273,7 +273,7 @@ def placement_groups() -> list[GroupRecord]:
 
 
 def is_dead_actor_of(class_name: str, actor_id: str) -> bool:
-    """Return whether Ray reports that the actor has died and is of class ``class_name``."""
+    """Return whether the actor is of class ``class_name`` and Ray reports that it has died."""
     info = _accessor().get_actor_info(ray.ActorID.from_hex(actor_id)) if actor_id else None
     if info is None:
         return False

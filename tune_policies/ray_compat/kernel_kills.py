@@ -5,7 +5,7 @@ processes that it kills, so each process of a trial stores the kernel's count wh
 after the process has died, this module assumes that the kernel killed the process.
 
 The stored counts ("notes") are in the GCS, because Ray has no public store that outlives a process. A note's key
-contains the IDs of the node, actor and process, and the start time.
+contains the IDs of the node, actor and process, and the start time of the process.
 """
 
 import functools

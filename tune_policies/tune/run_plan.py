@@ -62,7 +62,7 @@ class NodeWatch:
         self._reading: BackgroundTask[tuple[Hashable, ClusterCapacity] | None] = BackgroundTask()
 
     def read_now(self) -> ClusterCapacity | None:
-        """Read and return the nodes, or ``None`` if they cannot be read in time. Later changes refer to this state."""
+        """Return the nodes, or ``None`` if they cannot be read in time. ``changed`` detects later changes."""
         try:
             self._known, capacity = _read_nodes()
         except ProbeError as error:
@@ -92,7 +92,7 @@ class NodeWatch:
 
 
 def _read_nodes() -> tuple[Hashable, ClusterCapacity]:
-    """Return a signature that changes if any node changes, and the nodes in Ray's GCS."""
+    """Return a signature of the nodes in Ray's GCS, and the nodes. The signature changes if any node changes."""
     capacity = ClusterCapacity(nodes=read_cluster_state(_READ_TIMEOUT_S).nodes)
     signature = frozenset(
         (node.node_id, tuple(sorted(node.resources.ticks.items())), tuple(sorted(node.labels.items())))
@@ -380,7 +380,7 @@ class RunPlan:
                 asked=" or ".join(map(str, slots)),
                 offered="no remaining node has room for such a trial",
                 short_of=self.plan.limited_by,
-                suggestion="Add nodes, or pass a policy instead of a plan to PolicyScheduler, and resume the run.",
+                suggestion="Add nodes or pass a policy instead of a plan to PolicyScheduler. Then resume the run.",
             )
             self.wait_for_nodes(error, "nodes were removed")
         return placements

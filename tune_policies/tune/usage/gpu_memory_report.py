@@ -157,7 +157,7 @@ def _gib(amount: int) -> str:
 
 
 _BAR: Final = 40
-"""The length of a bar at 100% of the GPU fraction, in characters."""
+"""The length of each bar, in characters. A full bar represents the whole GPU fraction of a trial."""
 
 
 def _is_without_gpus(run: RunUsage, record: ResourceUsage | None) -> bool:

@@ -164,7 +164,7 @@ class RunMonitor:
             self._meter.set_available(available_resources(self.plan, cluster))
 
     def warn(self, text: str) -> None:
-        """Add a warning about data that could not be counted to the record."""
+        """Add a warning to the record about data that could not be counted."""
         if text not in self._warnings:
             self._warnings.append(text)
 
@@ -221,7 +221,7 @@ class RunMonitor:
             ended = {"ended_s": self._meter.elapsed_s, "end": end, **run.failure}
             self._spans.append(run.span.model_copy(update=ended))
         else:
-            self.warn(f"only the first {_MOST_SPANS} periods of trials in slots are recorded")
+            self.warn(f"only the first {_MOST_SPANS} periods in which a trial occupied a slot are recorded")
 
     def _read_queue(self, trials: Sequence[Any]) -> TrialQueue:
         num_waiting = num_paused = 0

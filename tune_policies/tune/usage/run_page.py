@@ -49,7 +49,7 @@ _ENDS: Final = {
     "tried_again": ("failed", _PINK),
     "failed": ("failed", _PINK),
 }
-"""The text and the colour of each end of a span."""
+"""The text and the colour of a span, keyed by the event that ended it."""
 
 
 def read_record(folder: Path) -> ResourceUsage | None:
