@@ -46,7 +46,8 @@ def test_more_workers_than_fit_the_gpus_raise_an_error():
     plan = plan_of(GpuPolicy(gpus=0.25, cpus=1, num_workers=8))
 
     with pytest.raises(
-        InfeasibleRequestError, match=r"8 workers, each with 1 CPU, 0.5 GPU.* do not have room for all of them at once"
+        InfeasibleRequestError,
+        match=r"8 workers, each with 1 CPU, 0.5 GPU.* do not have room for all workers at the same time",
     ):
         larger(plan)
 

@@ -541,7 +541,7 @@ def test_only_the_first_spans_of_a_run_with_many_starts_are_recorded():
 
     usage = run.record(3000)
     assert len(usage.spans) == 2000
-    assert usage.warnings == ("only the first 2000 periods of trials in slots are recorded",)
+    assert usage.warnings == ("only the first 2000 periods in which a trial occupied a slot are recorded",)
 
 
 def test_the_status_describes_the_latest_step():

@@ -49,7 +49,7 @@ def run_of(*usages):
         ),
         (
             [used(15, gpus=1, num_ooms=1)],
-            "1 of 1 trial ran out of memory with 16.0 GiB, a whole GPU, so use a GPU with more memory",
+            "1 of 1 trial ran out of memory with 16.0 GiB (a whole GPU), so use a GPU with more memory",
         ),
         (
             [None],

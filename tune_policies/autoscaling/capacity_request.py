@@ -24,7 +24,7 @@ class CapacityRequest:
         if autoscaler is not None:
             try:
                 autoscaler.request(bundles)
-            except BaseException:  # also on Ctrl-C, because the request may already have been made
+            except BaseException:  # on Ctrl-C, the request may already have been made
                 self.release()
                 raise
 
@@ -64,10 +64,10 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
     * Ray keeps one request for the whole cluster. A later request of any program, such as ``request_resources`` or
       ``plan_when_ready``, replaces this request. The end of the ``with`` block does not withdraw a later
       request.
-    * Ray counts all nodes of the cluster, including nodes in use, so it does not add nodes to replace nodes in use.
+    * Ray counts all nodes of the cluster, including nodes in use, so the request does not guarantee free nodes.
     * If the program is killed or has no ``with`` block, the request and its nodes remain. In this case, call
       :func:`release_capacity` from any program on the cluster.
-    * Autoscaler v2 adds either all nodes for the request or none, so request only trials that can run at once.
+    * Autoscaler v2 adds either all nodes for the request or none, so request only trials that can run concurrently.
       Autoscaler v1 adds as many nodes as it can. Autoscaler v1 and Ray 2.50 ignore label selectors.
     * After the release, nodes are removed when they have been idle for the cluster's ``idle_timeout_minutes``. For a
       plan with Train workers, the function starts Ray Train's coordinator actor on the node of this program, so that

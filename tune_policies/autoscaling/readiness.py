@@ -66,7 +66,7 @@ def plan_when_ready(
     autoscaler or no suitable node type, or because a launch failed, the function tries the next choice. If a node for
     an earlier choice is added late, the function returns the plan of that choice.
 
-    When this function returns or raises an error, or on Ctrl-C, it withdraws its request. New nodes stay until they
+    When this function returns or raises an error, or on Ctrl-C, it withdraws its request. New nodes remain until they
     have been idle for the cluster's ``idle_timeout_minutes``, 1 to 5 minutes by default. Therefore, start the run
     immediately, or keep the nodes with :func:`request_capacity`. If the program is killed, its request remains, as
     described for that function.
@@ -76,7 +76,7 @@ def plan_when_ready(
 
     Args:
         policy: The policy. With an ``AutoscalingPolicy``, the plan may include nodes that are still to be added.
-        timeout_s: How long to wait for the nodes of each choice, in seconds.
+        timeout_s: The time to wait for the nodes of each choice, in seconds.
         num_trials: The number of trials that must be able to run at once.
         only_free: Whether to plan only on free resources, as ``FreeCapacityPolicy`` does. The function then briefly
             reserves the resources of ``num_trials`` trials to check that they are free. If other programs use these
@@ -204,7 +204,7 @@ class _Search:
         return None
 
     def _shortfall(self, choice: ResourcePolicy) -> InfeasibleRequestError:
-        """Return the error of the choice on the alive nodes, without the suggestion to request nodes."""
+        """Return the error that the choice raises on the alive nodes, without the suggestion to request nodes."""
         for capacity in (self._capacity.model_copy(update={"node_types": ()}), self._capacity):
             try:
                 plan_now(choice, capacity, self.num_trials)
@@ -269,7 +269,7 @@ class LaunchWatch:
         self._silent = 0
 
     def verdict(self, report: LaunchReport) -> str | None:
-        """Return why the request will not be satisfied, or ``None`` if it may still be satisfied."""
+        """Return the reason why the request will not be satisfied, or ``None`` if it may still be satisfied."""
         if not report.answers or report.number == self._last:
             return None
         self._last = report.number
@@ -332,7 +332,7 @@ def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) ->
     """Return the bundles to request for ``num_trials`` trials, or for ``min_trials`` trials if the choice needs more.
 
     Raises:
-        InfeasibleRequestError: The nodes that can be added are not sufficient for these trials.
+        InfeasibleRequestError: The nodes that can be added do not have room for these trials.
     """
     with_least = (each for each in with_inner((choice,)) if isinstance(each, FirstFeasiblePolicy | GpuTypesPolicy))
     num_trials = max([num_trials, *(each.min_trials for each in with_least)])

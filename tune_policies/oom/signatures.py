@@ -20,7 +20,7 @@ class OutOfMemory(Value):
     """An out-of-memory error. Unknown fields are ``None``.
 
     Attributes:
-        kind: Which memory ran out, or ``"none"`` if the error is not an out-of-memory error.
+        kind: The kind of memory that ran out, or ``"none"`` if the error is not an out-of-memory error.
         framework: The origin of the error: ``"torch"``, ``"tensorflow"``, ``"jax"``, ``"cupy"``, ``"ray"`` (its memory
             monitor) or ``"python"`` (including NumPy).
         requested_bytes: The size of the failed request, or the memory use of a worker that Ray's memory monitor killed,
@@ -167,7 +167,7 @@ _SIZE: Final = r"(\d[\d,]{0,30}(?:\.\d{0,9})?) ?(bytes\b|[KMGTPE]i?B\b|[KMGTPE]\
 _UNITS: Final = {unit: 1024**power for power, unit in enumerate("BKMGTPE")}
 """The size of each unit in bytes. PyTorch on Apple, Ray and XLA write ``GB`` for 2^30 bytes."""
 _MAX_BYTES: Final = 2**60
-"""A number above the memory of any device. PyTorch's asynchronous allocator writes 2^64 bytes for "no limit"."""
+"""A size above the memory of any device. PyTorch's asynchronous allocator writes 2^64 bytes for "no limit"."""
 _MAX_ROUNDING_BYTES: Final = 2**24
 """The maximum total error of three numbers rounded to 0.01 GiB. For limits below 3.1 GiB, it is 0.5 % of the limit."""
 
@@ -220,7 +220,7 @@ _ITEM_BYTES: Final = {
 
 
 def requested_bytes(text: str) -> int | None:
-    """Return how many bytes were requested according to ``text``, or ``None`` if it does not contain the number."""
+    """Return the number of requested bytes according to ``text``, or ``None`` if it does not contain the number."""
     if found := _SHAPE.search(text):
         sizes = [int(size) for size in re.findall(r"\d{1,18}", found[1])]
         item_bytes = _ITEM_BYTES.get(found[2])
@@ -236,7 +236,7 @@ def limit_bytes(text: str) -> int | None:
 def cause(text: str) -> Cause | None:
     """Return the cause of the error according to the numbers in ``text``, or ``None`` if the cause is unknown.
 
-    A memory limit is the cause if the memory and the request of the process exceed the limit, or if the device has
+    A memory limit is the cause if the memory of the process plus its request exceeds the limit, or if the device has
     enough free memory. Otherwise, other processes are the cause. If the process has no limit, other processes are the
     cause if the request would have succeeded without them.
     """

@@ -40,7 +40,7 @@ except ImportError as error:
 logger = logging.getLogger(__name__)
 
 _FIRST_REPORT_S: Final = 6.0
-"""How long to wait for the first report. The autoscaler reports every 5 s (``AUTOSCALER_UPDATE_INTERVAL_S``)."""
+"""The timeout for the first report, in seconds. The autoscaler reports every 5 s (``AUTOSCALER_UPDATE_INTERVAL_S``)."""
 _RPC_TIMEOUT_S: Final = 10
 
 

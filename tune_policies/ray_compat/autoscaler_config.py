@@ -1,6 +1,6 @@
 """Converts a RayCluster to the configuration of Ray's autoscaler.
 
-Ray has only a private function for this, which is the same in Ray 2.50 and 2.60.
+Ray has only a private function for this. The function is the same in Ray 2.50 and 2.60.
 """
 
 from collections.abc import Iterator, Mapping

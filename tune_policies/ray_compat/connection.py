@@ -73,7 +73,7 @@ def connection(
     Args:
         address: The address, as for ``ray.init``.
         timeout_s: The timeout for a running cluster to answer, in seconds.
-        local: The effect of the address ``"local"``, for error messages.
+        local: The effect of the address ``"local"`` in error messages, such as ``"starts a Ray instance"``.
         uses_working_folder: Whether workers import modules from the working folder, such as a user's trainables.
 
     Raises:
@@ -181,7 +181,7 @@ def _check_reachable(address: str, timeout_s: float, local: str) -> None:
 
 
 def _is_host(name: str) -> bool:
-    """Return whether ``socket`` can look up a host name. It raises a ``UnicodeError`` for a name such as ``a..b``."""
+    """Return whether ``socket`` can look up a host name. For ``a..b``, ``socket`` would raise a ``UnicodeError``."""
     try:
         return name.isprintable() and bool(name.encode("idna"))
     except UnicodeError:

@@ -3,8 +3,8 @@
 The GCS does not contain the nodes that an autoscaler *could* add. Autoscaler v1 reports the nodes that it started, and
 v2 reports pending nodes. In Ray 2.60, neither version reports its configuration (``report_cluster_config``).
 
-Ray's public API for actors and placement groups, ``ray.util.state``, requires the dashboard, which is not part of
-a default install, and does not report owners. The GCS tables that the dashboard reads are not available through Ray
+Ray's public API for actors and placement groups, ``ray.util.state``, does not report owners. It requires the
+dashboard, which is not part of a default install. The GCS tables that the dashboard reads are not available through Ray
 Client.
 
 All protobuf messages are the same in Ray 2.50 and 2.60.
@@ -273,7 +273,7 @@ def placement_groups() -> list[GroupRecord]:
 
 
 def is_dead_actor_of(class_name: str, actor_id: str) -> bool:
-    """Return whether Ray reports that the actor has died and is of class ``class_name``."""
+    """Return whether the actor is of class ``class_name`` and Ray reports that it has died."""
     info = _accessor().get_actor_info(ray.ActorID.from_hex(actor_id)) if actor_id else None
     if info is None:
         return False

@@ -5,7 +5,7 @@ processes that it kills, so each process of a trial stores the kernel's count wh
 after the process has died, this module assumes that the kernel killed the process.
 
 The stored counts ("notes") are in the GCS, because Ray has no public store that outlives a process. A note's key
-contains the IDs of the node, actor and process, and the start time.
+contains the IDs of the node, actor and process, and the start time of the process.
 """
 
 import functools
@@ -68,7 +68,7 @@ def _started_at(pid: int) -> int | None:
     return int(stat.rpartition(")")[2].split()[19])  # the process name, in parentheses, may contain spaces
 
 
-@functools.cache  # once in each process
+@functools.cache  # run once in each process
 def _remove_old_notes(notes_of_node: str) -> None:
     for key in old_notes(_internal_kv_list(notes_of_node), _started_at, _KEPT_DEAD):
         _internal_kv_del(key)

@@ -2,7 +2,7 @@
 
 ``tune.run_experiments``, ``Tuner.fit`` and a restored ``Tuner`` also call ``ray.tune.run``. Ray has three names for
 this function, and other modules may have imported it under any name. Ray has no hook for it, so this module replaces
-all references during the block. This is the same in Ray 2.50 and 2.60.
+all references during the block. The names are the same in Ray 2.50 and 2.60.
 """
 
 import functools

@@ -64,8 +64,8 @@ class TuneQueue:
     def trials_to_defer(self, held: AbstractSet[Trial], assigned: AbstractSet[Trial]) -> list[Trial]:
         """Return the waiting trials without a slot that Tune would start, in Tune's order.
 
-        The trials in ``held`` are already held back, and those in ``assigned`` have a slot. The method is called in
-        each step, so it must spend almost no time on trials that are already held back.
+        The trials in ``held`` are already deferred, and the trials in ``assigned`` have a slot. The method is called in
+        each step, so it must spend almost no time on trials that are already deferred.
         """
         listed = dict.fromkeys(
             each for each in self._controller._pending_trials_list if each in self.pending and each not in assigned
@@ -112,11 +112,11 @@ class TuneQueue:
             ]
 
     def forget(self, trial: Trial) -> None:
-        """Stop delaying ``trial``, because it was assigned a slot or has ended."""
+        """Stop deferring ``trial``, because it was assigned a slot or has ended."""
         self._controller._staged_trials.discard(trial)
 
     def start_deferred(self, trial: Trial) -> None:
-        """Let Tune start a trial that was held back or is paused, with its current resource request."""
+        """Let Tune start a trial that was deferred or is paused, with its current resource request."""
         self.forget(trial)
         if trial.status == Trial.PENDING:
             self._controller._resources_to_pending_trials[trial.placement_group_factory].add(trial)
@@ -193,7 +193,7 @@ class TuneQueue:
         return withdraw(self._controller, trial)
 
     def keep_processes(self, wanted: Counter[PlacementGroupFactory]) -> None:
-        """Set how many processes Tune keeps for reuse, by resource request."""
+        """Set the number of processes that Tune keeps for reuse, by resource request."""
         if not self._controller._reuse_actors or wanted == self._kept:
             return
         kept, self._kept = self._kept, wanted
@@ -241,7 +241,7 @@ def withdraw(controller: Any, trial: Trial) -> bool:
         return False
     actor = controller._trial_to_actor.pop(trial, None)
     if actor is None:
-        controller._staged_trials.discard(trial)  # a trial that is held back has no request
+        controller._staged_trials.discard(trial)  # a deferred trial has no request
     else:
         controller._actor_to_trial.pop(actor)
         controller._remove_actor(tracked_actor=actor)

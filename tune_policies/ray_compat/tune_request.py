@@ -80,7 +80,7 @@ def has_raised_resources(trial: Trial) -> bool:
 
 
 def slots_taken(trial: Trial) -> int:
-    """Return how many slots the request of ``trial`` occupies: 1 unless a scheduler gave the trial more resources."""
+    """Return the number of slots that ``trial`` occupies: 1 unless a scheduler gave the trial more resources."""
     if not has_raised_resources(trial):
         return 1
     asked = trial.placement_group_factory

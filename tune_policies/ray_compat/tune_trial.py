@@ -95,7 +95,7 @@ def storage_of(trainable: Trainable) -> Any:
 
 
 def storage_of_session() -> Any:
-    """Return the storage of the trial whose function runs in this process. It is not in Tune's public context."""
+    """Return the storage of the trial whose function runs in this process. Tune's public context lacks it."""
     return get_session().storage
 
 
@@ -154,7 +154,7 @@ def draw(space: Mapping[str, Any], random_state: Any) -> list[dict[str, Any]]:
 
 
 def extremes(domain: object) -> list[int]:
-    """Return the minimum and maximum of an integer range, all values of a choice of integers, or else an empty list."""
+    """Return the minimum and maximum of an integer range, or all values of an integer choice, or else ``[]``."""
     if isinstance(domain, Categorical):
         values = list(domain.categories)
         return values if all(isinstance(each, int) and not isinstance(each, bool) for each in values) else []

@@ -20,7 +20,7 @@ _logger = logging.getLogger(__name__)
 _INSTALL: Final = "pip install 'ray[tune,train]>=2.50,<2.61'"
 
 
-@functools.cache  # once per process
+@functools.cache  # log once in each process
 def warn_of_untried_ray() -> None:
     """Log a warning if this version of Ray was not tested."""
     if not is_tried(ray.__version__):

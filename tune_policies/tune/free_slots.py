@@ -254,7 +254,7 @@ def should_idle(
         return False
     gain_s = 1 / sum(1 / each_s for _, each_s in free_s)
     ends_s = [here_s * quantile for quantile in durations.quantiles()]
-    # The faster slots take at least gain_s per trial. This bound avoids a long loop.
+    # The faster slots take at least gain_s per trial. If this bound decides, skip the long loop in _makespan_s.
     if (num_waiting - 1) * gain_s >= max(ends_s):
         return False
     others_end_s = _makespan_s(num_waiting, free_s)

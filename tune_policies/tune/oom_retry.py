@@ -97,7 +97,7 @@ def next_floor(
 
     Args:
         reservation: The reservation of the trial.
-        out_of_memory: The classified error, of a kind other than ``"none"``.
+        out_of_memory: The classified error. Its kind is not ``"none"``.
         growth: The factor by which the memory grows. A GPU fraction is rounded up to the next fraction 1/k. If
             the larger amount does not fit on any node, the trial gets the largest amount that fits.
         max_gpus: The maximum number of GPUs in a bundle.
@@ -181,7 +181,7 @@ def next_share(share_ticks: int, *, growth: float, max_gpus: float, most_devices
     The result is at least ``growth`` times ``share_ticks``, but at most ``max_gpus``. A fraction grows to at most one
     GPU.
     """
-    wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))  # rounds 100 * 1.1 to 110
+    wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))  # 100 * 1.1 is slightly more than 110
     if share_ticks >= TICKS:  # only a trial with whole GPUs gets several GPUs
         share = -(-wanted // TICKS) * TICKS
     else:
@@ -230,7 +230,7 @@ def _next_host_memory(
             asked=f"more host memory than {format_bytes(used)}",
             offered=f"the largest node has {format_bytes(most)} of host memory",
             short_of="memory",
-            suggestion="Add a node with more host memory, or load less data at once.",
+            suggestion="Add a node with more host memory, or load less data at a time.",
         )
     return floor
 
@@ -288,7 +288,7 @@ def larger_plan(
     if room == 0:
         raise InfeasibleRequestError(
             asked=f"{request} because it ran out of memory with {floor_of([bundle])} per worker",
-            offered="the nodes do not have room for all of them at once",
+            offered="the nodes do not have room for all workers at the same time",
             short_of="GPU" if floor.gpu_ticks else "memory",
             suggestion="Use fewer workers, add a node, or use less memory with a smaller batch or model.",
         )

@@ -189,7 +189,7 @@ class OomRetryScheduler(WrappingScheduler):
             an error that explains the limit.
         memory_keys: A list of the config keys that affect the memory of a trial, such as ``["model/width"]`` for a
             nested key. The values may be fractional numbers. By default, all keys whose values are not fractional
-            numbers are used. If no config of the first trials contains a key, the scheduler logs a warning.
+            numbers are used. The scheduler logs a warning for each key that no config of the first trials contains.
 
     Raises:
         InvalidResourcesError: ``growth`` is not above 1, ``max_gpus`` is not a valid number of GPUs, or
@@ -222,7 +222,7 @@ class OomRetryScheduler(WrappingScheduler):
             super().on_trial_add(tune_controller, trial)
             return
         resources = trial.placement_group_factory
-        # Pass on the planned request, because Ray's ResourceChangingScheduler requires equal requests for all trials.
+        # Ray's ResourceChangingScheduler requires equal requests for all trials, so it gets the planned request.
         trial.update_resources(planned_of(resources))
         super().on_trial_add(tune_controller, trial)
         self._planned[trial] = planned_of(trial.placement_group_factory)  # an inner PolicyScheduler may have changed it

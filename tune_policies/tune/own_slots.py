@@ -24,7 +24,7 @@ class OwnSlot(NamedTuple):
     """The slot of a trial whose resources depend on its config or on its own request.
 
     Attributes:
-        slot: The slot, with the number of such trials that may run at once.
+        slot: The slot, with the number of such trials that may run concurrently.
         factory: The resource request that is passed to Ray.
     """
 
@@ -39,13 +39,13 @@ _MOST_GROUPS: Final = 1000
 def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapacity) -> TrialSlot:
     """Return the slot of a trial that requests several bundles.
 
-    The slot contains the resources of the trial's own process and the number of such trials that run at once. The
-    amounts in the bundles do not change. The plan determines the nodes and the device type of the bundles.
+    The slot contains the resources of the trial's own process and the number of such trials that run concurrently.
+    The amounts in the bundles do not change. The plan determines the nodes and the device type of the bundles.
 
     Args:
         plan: The plan of the policy.
         group: The trial's request, with the bundle of its own process first.
-        capacity: The nodes.
+        capacity: The nodes of the cluster.
 
     Raises:
         InvalidResourcesError: The plan has devices and the bundles have none, or vice versa.

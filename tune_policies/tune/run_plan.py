@@ -62,7 +62,7 @@ class NodeWatch:
         self._reading: BackgroundTask[tuple[Hashable, ClusterCapacity] | None] = BackgroundTask()
 
     def read_now(self) -> ClusterCapacity | None:
-        """Read and return the nodes, or ``None`` if they cannot be read in time. Later readings detect changes."""
+        """Return the nodes, or ``None`` if they cannot be read in time. ``changed`` detects later changes."""
         try:
             self._known, capacity = _read_nodes()
         except ProbeError as error:
@@ -92,7 +92,7 @@ class NodeWatch:
 
 
 def _read_nodes() -> tuple[Hashable, ClusterCapacity]:
-    """Return a signature that changes if any node changes, and the nodes in Ray's GCS."""
+    """Return a signature of the nodes in Ray's GCS, and the nodes. The signature changes if any node changes."""
     capacity = ClusterCapacity(nodes=read_cluster_state(_READ_TIMEOUT_S).nodes)
     signature = frozenset(
         (node.node_id, tuple(sorted(node.resources.ticks.items())), tuple(sorted(node.labels.items())))
@@ -142,7 +142,7 @@ def _is_dead(node: Mapping[str, Any]) -> bool:
     if node["Alive"]:
         address = node["NodeManagerAddress"], node["NodeManagerPort"]
         with suppress(OSError), socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S):
-            return False  # its raylet answers
+            return False  # the node's raylet accepts connections
     return True
 
 
@@ -150,7 +150,7 @@ _WITHOUT_DEVICE: Final = "without a device"
 """The key in ``RunPlan._own_slots`` for the slot of trials that cannot use their device."""
 
 _AVOID_LOST_NODE_S: Final = 60.0
-"""How long a node that lost a trial is avoided, in seconds. Ray detects a dead node within this time."""
+"""The time for which a node that lost a trial is avoided, in seconds. Ray detects a dead node within this time."""
 
 
 class PlanChange(Value):
@@ -171,7 +171,7 @@ class RunPlan:
     """The plan of a run, and the placements of its slots on the current nodes.
 
     A policy creates a new plan when nodes are added, removed or changed. A plan that is passed instead of a policy does
-    not change. With a policy, the constructor plans on the program's cluster and prints the plan. The nodes are read
+    not change. If a policy is passed, the constructor creates a plan for the cluster and prints it. The nodes are read
     every ``interval_s`` seconds. The run ends if no plan is feasible for ``wait_for_nodes_s`` seconds.
 
     Raises:
@@ -380,7 +380,7 @@ class RunPlan:
                 asked=" or ".join(map(str, slots)),
                 offered="no remaining node has room for such a trial",
                 short_of=self.plan.limited_by,
-                suggestion="Add nodes, or pass a policy instead of a plan to PolicyScheduler, and resume the run.",
+                suggestion="Add nodes or pass a policy instead of a plan to PolicyScheduler. Then resume the run.",
             )
             self.wait_for_nodes(error, "nodes were removed")
         return placements

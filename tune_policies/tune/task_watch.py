@@ -31,7 +31,7 @@ _GROUP: Final = re.compile(r"(.+)_group_([0-9a-f]{36})")
 """Matches a resource for all bundles of a placement group. Resources of single bundles have an index before the ID."""
 
 _MIN_WAIT_S: Final = 5.0
-"""How long tasks must wait before a warning, in seconds. Tasks may take a moment to start after a trial ends."""
+"""The minimum wait of tasks before a warning, in seconds. Tasks may take a moment to start after a trial ends."""
 
 _REPEAT_S: Final = 60.0
 """The interval between repeated warnings in seconds, as in Ray. Another run may have started since the last warning."""
@@ -119,7 +119,7 @@ _logger = logging.getLogger(__name__)
 _INTERVAL_S: Final = 2.0
 _READ_TIMEOUT_S: Final = 10.0
 _WATCH_ON_S: Final = 600.0
-"""How long the watch continues after the program's last placement group was removed, in seconds.
+"""The time in seconds for which the watch continues after the program's last placement group was removed.
 
 New trials may be waiting for resources that other programs use.
 """
@@ -193,7 +193,7 @@ class _TaskWatch(threading.Thread):
 
 
 def _remove_actors_from(node_totals: Mapping[str, dict[str, float]], job_id: str) -> dict[str, float]:
-    """Subtract the resources of long-lived actors outside of placement groups, and return their sum."""
+    """Subtract the resources of long-lived actors outside of placement groups from the totals. Return their sum."""
     held: defaultdict[str, float] = defaultdict(float)
     for actor in living_actors():
         node = node_totals.get(actor.node_id, {})

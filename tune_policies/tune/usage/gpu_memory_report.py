@@ -96,7 +96,7 @@ def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> 
     if ran_out:
         has = f"{ran_out} of {counted(len(usages), 'trial')} ran out of memory with {_gib(share)} GiB"
         fewer = f", so run {_trials_per_gpu(now - 1)} instead of {now}"
-        yield has + (fewer if now > 1 else ", a whole GPU, so use a GPU with more memory")
+        yield has + (fewer if now > 1 else " (a whole GPU), so use a GPU with more memory")
         return
     needs = [need for need in (needed_bytes(usage) for usage in usages) if need]
     if not needs or gpus > 1:
@@ -157,7 +157,7 @@ def _gib(amount: int) -> str:
 
 
 _BAR: Final = 40
-"""The length of the bar for a whole GPU fraction, in characters."""
+"""The length of each bar, in characters. A full bar represents the whole GPU fraction of a trial."""
 
 
 def _is_without_gpus(run: RunUsage, record: ResourceUsage | None) -> bool:

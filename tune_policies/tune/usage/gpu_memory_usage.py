@@ -69,7 +69,7 @@ class GpuMemoryUsage(Value):
         isolation: The mechanism that enforces the limit, such as ``"framework"`` or ``"mps"``. ``None`` means no limit.
         not_enforceable: The frameworks in use that cannot limit their memory.
         warnings: Notes, for example why a limit is not enforced if the user allowed unenforced limits.
-        sources: How each field was measured, keyed by field name.
+        sources: The source of each value, keyed by field name.
     """
 
     pid: Count | None = None
@@ -147,7 +147,7 @@ class TrialUsage(Value):
 
     Attributes:
         name: The name of the trial's folder, without the time suffix.
-        usage: The record for its largest GPU fraction, or ``None`` if there is no record, for instance without a GPU.
+        usage: The record for its largest GPU fraction, or ``None`` if the trial has no record.
         of_smaller_shares: The records for smaller fractions, smallest first.
     """
 
@@ -267,7 +267,7 @@ def _lines(file: Path) -> Iterator[str]:
     from tune_policies.files.reading import (
         UnreadableFileError,
         read_bytes,
-    )  # not at the top, because trial processes import this module
+    )  # imported here, because trial processes that import this module do not need it
 
     try:
         data = read_bytes(file, max_bytes=_MAX_RESULTS_BYTES)

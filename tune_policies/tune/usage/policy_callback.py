@@ -156,7 +156,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             return None
         try:
             latest = answer_within(_READ_TIMEOUT_S, partial(_read_usage, self._storage))
-        except Exception:  # noqa: BLE001  # file systems raise various errors, and the saved state is sufficient
+        except Exception:  # noqa: BLE001  # file systems raise various errors, and the saved state can be used
             return saved
         if latest.elapsed_s <= saved.elapsed_s:
             return saved

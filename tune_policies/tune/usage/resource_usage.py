@@ -25,7 +25,7 @@ class IdleHours(Value):
     """The idle time of a resource for one reason.
 
     Attributes:
-        reason: Why no trial used the resource.
+        reason: The reason why no trial used the resource.
         hours: The idle time in unit-hours. For example, 2 CPUs that are idle for half an hour count as 1.
     """
 
@@ -125,7 +125,7 @@ class OutOfMemoryCounts(Value):
 
 
 SpanEnd = Literal["finished", "stopped_early", "failed", "tried_again", "paused", "cut_off"]
-"""How a trial's time in a slot ends."""
+"""The event that ends a trial's time in a slot."""
 
 
 class TrialSpan(Value):
@@ -135,11 +135,11 @@ class TrialSpan(Value):
         trial: The trial's name, as Tune prints it.
         slot: The slot type, as text.
         place: The lowest free index among the slots of the type when the trial started. It does not identify a device.
-        began_s: When the trial started in the slot, in seconds since the run began, excluding the time between the
-            parts of a restored run.
-        ended_s: When the trial left the slot, in seconds since the run began, or ``None`` if it is still running.
-        end: How its time in the slot ended, or ``None`` if the trial is still running. ``"tried_again"`` means that the
-            trial failed and was retried, and ``"cut_off"`` means that the whole run ended.
+        began_s: The time when the trial started in the slot, in seconds since the run began, excluding the time between
+            the parts of a restored run.
+        ended_s: The time when the trial left the slot, in seconds since the run began, or ``None`` if it is running.
+        end: The event that ended its time in the slot, or ``None`` if the trial is still running. ``"tried_again"``
+            means that the trial failed and was retried, and ``"cut_off"`` means that the whole run ended.
         out_of_memory: Whether the trial failed because memory ran out.
         error: The last line of the trial's error, or an empty string.
     """
@@ -159,7 +159,7 @@ class PlanInUse(Value):
 
     Attributes:
         at_s: The time when the plan began to apply, in seconds since the run began.
-        why: Why the plan changed, or an empty string for the first plan.
+        why: The reason for the change of the plan, or an empty string for the first plan.
         text: The plan, as returned by ``TrialPlan.explain``.
     """
 
@@ -177,11 +177,11 @@ class ResourceUsage(ShownValue):
         elapsed_s: The duration of the run in seconds, excluding the time between the parts of a restored run.
         resources: The use of CPUs and devices.
         slots: The use of each slot type.
-        trials: How the trials ended.
-        out_of_memory: How often memory ran out.
+        trials: The number of trials in each state.
+        out_of_memory: The number of out-of-memory events of each kind.
         ran_out_with: The amounts that each trial reserved when it ran out of memory, keyed by trial ID. An entry is
             removed when the trial starts again.
-        max_trials_at_once: The maximum number of trials that ran at once.
+        max_trials_at_once: The maximum number of trials that ran concurrently.
         num_rounds_planned: The number of rounds of trials under the last plan if all trials took equally long. ``None``
             if the number of trials is not known.
         num_rounds: The number of trials that ran, divided by ``max_trials_at_once`` and rounded up.

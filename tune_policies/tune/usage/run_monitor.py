@@ -36,7 +36,7 @@ _RUNNING: Final = "RUNNING"
 _TERMINATED: Final = "TERMINATED"
 
 Outcome = Literal["finished", "stopped_early", "failed", "cut_off"]
-"""How a trial ended."""
+"""The possible outcomes of a trial."""
 
 _MOST_SPANS: Final = 2000
 """The maximum number of spans in a record. Records must be small, because they are written every few seconds."""
@@ -50,8 +50,8 @@ class RunStatus(NamedTuple):
         gpu_memory: The GPU memory record of the trial in each slot, keyed by slot type and slot index.
         available: The total amount of each resource.
         idle: The amounts that no trial reserves, keyed by resource and reason.
-        trials: How the trials ended.
-        out_of_memory: How often memory ran out.
+        trials: The number of trials in each state.
+        out_of_memory: The number of out-of-memory events of each kind.
     """
 
     slots: Mapping[str, tuple[int, int]]
@@ -164,7 +164,7 @@ class RunMonitor:
             self._meter.set_available(available_resources(self.plan, cluster))
 
     def warn(self, text: str) -> None:
-        """Add a warning to the record that some data could not be counted."""
+        """Add a warning to the record about data that could not be counted."""
         if text not in self._warnings:
             self._warnings.append(text)
 
@@ -221,7 +221,7 @@ class RunMonitor:
             ended = {"ended_s": self._meter.elapsed_s, "end": end, **run.failure}
             self._spans.append(run.span.model_copy(update=ended))
         else:
-            self.warn(f"only the first {_MOST_SPANS} periods of trials in slots are recorded")
+            self.warn(f"only the first {_MOST_SPANS} periods in which a trial occupied a slot are recorded")
 
     def _read_queue(self, trials: Sequence[Any]) -> TrialQueue:
         num_waiting = num_paused = 0
@@ -289,7 +289,7 @@ class RunMonitor:
 
         A stopped trial (``is_stopped``) counts as finished if it has reached its stopping criterion (``is_at_end``).
         """
-        is_early = not is_at_end and (is_stopped or trial.trial_id in self._waiting)  # the trial was paused
+        is_early = not is_at_end and (is_stopped or trial.trial_id in self._waiting)  # a waiting trial was paused
         self._outcome_of.setdefault(trial.trial_id, "stopped_early" if is_early else "finished")
 
     def fail(self, trial: Any, out_of_memory: OutOfMemory, error: str = "", *, is_requeued: bool) -> None:

@@ -49,7 +49,7 @@ _ENDS: Final = {
     "tried_again": ("failed", _PINK),
     "failed": ("failed", _PINK),
 }
-"""The text and the colour of each end of a span."""
+"""The text and the colour of a span, keyed by the event that ended it."""
 
 
 def read_record(folder: Path) -> ResourceUsage | None:
@@ -179,7 +179,7 @@ def _memory(run: RunUsage) -> Section:
     nearest = sorted(known, key=lambda each: each[2] / each[3], reverse=True)
     texts = ["A bar is the peak of a trial, and the frame around it is the memory of its GPU fraction."]
     if len(nearest) > _MOST_TRIALS:
-        texts.append(f"The {_MOST_TRIALS} of {len(nearest)} trials with the highest use of their fraction are shown.")
+        texts.append(f"Of {len(nearest)} trials, the {_MOST_TRIALS} with the highest use of their fraction are shown.")
     picture = Picture("memory", _PEAKS, _memory_bars(nearest[:_MOST_TRIALS]))
     return Section("GPU memory", tuple(texts), pictures=(picture,), tables=(table,))
 
