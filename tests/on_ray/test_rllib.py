@@ -90,6 +90,7 @@ def bundles_of(ppo, policy):
     return ppo.PPO.default_resource_request(sized.to_dict()).bundles
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("policy", "at_once", "gpus", "slot"),
     [

@@ -12,7 +12,6 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 from tests.on_ray.rays import local_ray
-from tests.rest_parameters import further
 from tune_policies import (
     AutoPolicy,
     CappedPolicy,
@@ -63,7 +62,8 @@ def test_run_gives_each_trial_its_planned_slot(tmp_path, capsys):
     assert capsys.readouterr().out.count("2 trials at once, limited by GPU") == 1
 
 
-@pytest.mark.parametrize("most", [None, *further(3)], ids=["no limit in the run", "a higher limit in the run"])
+@pytest.mark.rest
+@pytest.mark.parametrize("most", [None, 3], ids=["no limit in the run", "a higher limit in the run"])
 def test_the_policy_limits_the_number_of_concurrent_trials(most, tmp_path):
     trials = tune.run(
         spans,

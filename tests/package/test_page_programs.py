@@ -34,7 +34,7 @@ for folder in sys.argv[1:]:
 @pytest.mark.parametrize(
     "pages",
     [
-        pytest.param(README, id="README.md"),
+        pytest.param(README, id="README.md", marks=pytest.mark.rest),
         pytest.param(OTHERS, id="other pages", marks=pytest.mark.rest),
         *(pytest.param([page], id=name(page), marks=pytest.mark.slow) for page in SLOW),
     ],
