@@ -88,7 +88,7 @@ def test_with_several_slot_types_trials_do_not_grow_and_the_plan_explains_it(cap
 
     assert len(plan.slots) == 2
     assert [slot.is_elastic for slot in plan.slots] == [False, False]
-    assert "each trial stays at its minimum number of workers" in plan.explain()
+    assert "each trial keeps its minimum number of workers" in plan.explain()
 
 
 def test_the_reason_for_idle_resources_is_their_reservation_for_growth():

@@ -79,7 +79,7 @@ class ClusterOccupancy(Value):
     max_nodes_to_add: Count | None = None
 
     def remaining(self, holding: Iterable[WaitingRun]) -> dict[str, RemainingNode]:
-        """Return the resources of each node without the permanent reservations and the drivers of ``holding``."""
+        """Return the resources of each node without the permanent reservations and the drivers of these runs."""
         nodes = {node.node_id: RemainingNode(node.amounts) for node in self.nodes}
         for each in (*self.permanent, *(each for run in holding for each in run.driver)):
             if each.node_id in nodes:
@@ -135,7 +135,7 @@ def most_workers(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, 
 
 
 def _leaving(view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> set[str]:
-    """Return the idle nodes that an autoscaler may remove."""
+    """Return the IDs of the idle nodes that an autoscaler may remove."""
     return {node.node_id for node in view.nodes if node.may_go and nodes[node.node_id].is_idle}
 
 

@@ -104,7 +104,7 @@ def _fill(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list["F
         for slot in plan_slots:
             left = filled[-1].left() if filled else RemainingCapacity.all_of(seen)
             filled.append(left.fill(slot))
-        best = max(best or filled, filled, key=_num_trials)  # the first of several equal results
+        best = max(best or filled, filled, key=_num_trials)  # returns the first of several equal results
         if _num_trials(best) == wanted:
             break
     return best
@@ -169,7 +169,7 @@ class RemainingCapacity(NamedTuple):
 
     @property
     def without_devices_in_use(self) -> ClusterCapacity:
-        """The cluster without the device resources that slots already use, node by node."""
+        """The cluster without the device resources that slots already use on each node."""
         changed: dict[Shape, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
         for shape, nodes in self.capacity.nodes_by_shape.items():
             if type(nodes) is not ReducedNodes:  # nothing is in use
@@ -253,7 +253,7 @@ class RemainingCapacity(NamedTuple):
 
         1. nodes with enough CPUs for all of the slot's devices, because slots with fewer CPUs can use other nodes,
         2. nodes with the fewest devices of other kinds, because the slots would leave these devices without CPUs,
-        3. nodes with the most room, because more nodes then stay unused.
+        3. nodes with the most room, because this leaves more nodes unused.
         """
         request, without_cpus = request_of(slot), request_of(slot).with_cpus(0)
         own_devices = DEVICE_RESOURCES & slot.worker.ticks.keys()

@@ -79,7 +79,7 @@ def device_slots(ticks: int, share: int) -> int:
 
 
 def _slots_by_resource(has: Mapping[str, int], worker: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of workers for which each resource of an idle node is enough, by resource."""
+    """Return, for each resource of an idle node, the number of workers that fit."""
     return {
         name: _slots_of(name, has.get(name, 0), needed)
         for name, needed in worker.items()
@@ -322,7 +322,7 @@ class Request(Value):
 
     @property
     def unit(self) -> str:
-        """``"worker"``, or ``"trial"`` if the trial itself trains, for messages."""
+        """The name of the requesting unit in messages: ``"worker"``, or ``"trial"`` if the trial itself trains."""
         return "worker" if self.num_workers else "trial"
 
     @cached_property
@@ -366,7 +366,7 @@ class Request(Value):
 def with_rounded_memory(
     capacity: ClusterCapacity, *, memory: int | str | None, num_workers: int | tuple[int, int]
 ) -> ClusterCapacity:
-    """Return the cluster with one shape for all nodes whose host memory is enough for the same number of workers.
+    """Return the cluster with rounded host memory. Nodes with room for equally many workers then have one shape.
 
     If ``memory`` is ``None``, only Train drivers reserve host memory, 1 MiB each.
     """
@@ -385,14 +385,14 @@ def request_of(slot: TrialSlot) -> Request:
 
 
 def slots_on_node(node: NodeCapacity, request: Request) -> dict[str, int]:
-    """Return the number of workers for which each resource of ``node`` is enough. The minimum is the actual limit."""
+    """Return, for each resource of ``node``, the number of workers that fit. The minimum is the actual limit."""
     return _slots_by_resource(node.amounts, request.amounts)
 
 
 def workers_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 0) -> int:
     """Return how many workers fit on ``node`` beside ``num_drivers`` Train drivers."""
     memory, others = node.shape
-    # Cached, because most nodes of a large cluster differ only in their host memory.
+    # The number is cached, because most nodes of a large cluster differ only in their host memory.
     if (fewest := request.slots_beside_memory.get(others)) is None:
         fewest = request.slots_beside_memory[others] = _slots_beside_memory(node.amounts, request.amounts)
     needed = request.worker.memory_bytes
@@ -434,7 +434,7 @@ def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
 
 
 def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: int) -> tuple[int | None, int | None]:
-    """Return the maximum number of workers of a trial beside ``num_trials - 1`` other trials, and if it runs alone.
+    """Return the maximum numbers of workers of a trial: with ``num_trials - 1`` other trials, and without them.
 
     The other trials have their minimum number of workers. Both numbers leave room for the drivers of all trials, and
     are ``None`` if the number of workers is fixed.
@@ -518,7 +518,7 @@ def limiting_resource(groups: Iterable[NodeGroup], request: Request, num_trials:
     """
     needed = request.worker.memory_bytes
     alike: dict[tuple[Any, ...], list[NodeGroup]] = defaultdict(list)
-    for group in groups:  # of thousands of groups in a large cluster, only a few differ for a worker
+    for group in groups:  # a large cluster has thousands of groups, but only a few differ for a worker
         memory, others = group.node.shape
         alike[others, memory and needed and memory // needed].append(group)
     stops: Counter[str] = Counter()

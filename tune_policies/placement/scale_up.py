@@ -152,7 +152,7 @@ def plan_on_smallest_node(plan_on: _PlanOn[_Plan]) -> _Plan | None:
         if grown == amounts or max(grown.values()) > _MOST:
             return None
         amounts = grown
-    for name in sorted(amounts, reverse=True):  # reduces GPUs before CPUs
+    for name in sorted(amounts, reverse=True):  # GPUs are reduced before CPUs
         amounts = amounts | {name: _least(plan_on, amounts, name)}
     return plan_on(_capacity(amounts))
 

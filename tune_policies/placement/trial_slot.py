@@ -130,7 +130,7 @@ class TrialSlot(Value):
 
         Args:
             node_id: The node for the trial, or ``None`` for any node.
-            worker_nodes: The nodes for the trial's Train workers, or an empty tuple for the nodes of this slot.
+            worker_nodes: The nodes for the trial's Train workers, or an empty tuple for this slot's ``worker_nodes``.
         """
         from ray.tune import PlacementGroupFactory
 
@@ -227,7 +227,7 @@ class TrialSlot(Value):
         return self.model_copy(update=changes)
 
     def with_more(self, reserved: Mapping[str, float]) -> "TrialSlot":
-        """Return the slot of a trial that reserves more than planned, such as after an out-of-memory error.
+        """Return the slot of a trial that reserves more than planned, for example after an out-of-memory error.
 
         The trial must not have Train workers. ``reserved`` contains the trial's amounts by Ray's names.
         """

@@ -106,7 +106,7 @@ _DECIDES_ALONE: Final = 1 - 1e-9
 """A measurement with at least this leverage determines a coefficient alone."""
 
 Term = tuple[str, ...]
-"""The names of the numbers that a term multiplies. The constant term has none."""
+"""The names of the numbers that a term multiplies, or an empty tuple for the constant term."""
 
 
 class MemoryFit(NamedTuple):
@@ -182,7 +182,7 @@ def _best_formula(points: Sequence[tuple[Mapping[str, float], int]], usable: Col
         error += precision
         if error * _SIMPLER < best[0]:
             best = (error, chosen, solution)
-    _, chosen, solution = best  # never empty, because a formula with only the constant is always possible
+    _, chosen, solution = best  # not empty, because a formula with only the constant is always possible
     return {terms[i]: float(each / scales[i]) for i, each in zip(chosen, solution, strict=True)}
 
 
@@ -215,7 +215,7 @@ def leave_one_out_error(columns: "NDArray[float64]", needed: "NDArray[float64]",
     hat = columns @ np.linalg.pinv(columns)
     leverage = hat.diagonal()
     errors = (hat @ needed - needed) / np.where(leverage < _DECIDES_ALONE, 1 - leverage, 1)
-    for i in np.flatnonzero(leverage >= _DECIDES_ALONE):  # at most one measurement per term
+    for i in np.flatnonzero(leverage >= _DECIDES_ALONE):  # true for at most one measurement per term
         others = np.arange(count) != i
         known, bytes_known = columns[others], needed[others]
         # Center the values, so that an undetermined constant becomes the mean of ``bytes_known`` instead of 0.
@@ -342,7 +342,7 @@ class GpuMemoryProfile(Value):
         If the same config was measured, the result is the measured peak of the allocators plus the overhead. For
         another config, the peak is predicted by the formula of the config's group plus the largest residual, and is at
         least the peak of each smaller config. If the group has no formula, the result uses the largest peak of all
-        configs without a smaller whole number. The memory is unknown if a whole number that is not in the formula
+        configs whose whole numbers are not smaller. The memory is unknown if a whole number that is not in the formula
         exceeds the measured range.
 
         Args:
@@ -361,8 +361,8 @@ class GpuMemoryProfile(Value):
     def more_than_bytes(self, config: Mapping[str, Any]) -> int | None:
         """Return the largest amount of GPU memory that was too small for ``config`` in bytes, or ``None`` if unknown.
 
-        A trial with this amount ran out of memory. Its config is in the same group as ``config`` and has no larger
-        whole number.
+        A trial with this amount ran out of memory. Its config is in the same group as ``config``, and none of its
+        whole numbers is larger.
         """
         values = flat(config)
         not_enough = (

@@ -137,7 +137,7 @@ def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
 
 
 def _move_reserved(parts: Parts, plan: TrialPlan) -> None:
-    """Assign ``LEFT_FREE`` to the amounts that the policy reserves, starting with amounts of the reason ``BESIDE``."""
+    """Assign ``LEFT_FREE`` to the amounts that the policy reserves, first to amounts whose reason is ``BESIDE``."""
     for name, ticks in plan.left_free.ticks.items():
         left_free = Reason(Why.LEFT_FREE)
         reasons = [reason for each, reason in parts if each == name and reason.why not in (Why.GROWTH, Why.LEFT_FREE)]

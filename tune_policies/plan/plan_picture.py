@@ -33,7 +33,7 @@ def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
     Raises:
         InvalidResourcesError: The plan was made for another cluster.
     """
-    shown = _asked(plan) | {"memory"}  # without resources that only mark a node, such as the name of a slice
+    shown = _asked(plan) | {"memory"}  # omit resources that only mark a node, such as the name of a slice
     left = [part for part in idle(capacity, plan) if part.why is not Why.ROUNDING and part.resource in shown]
     nodes = workers_on_nodes(plan.slots, capacity.with_nodes_added(plan.nodes_to_add))
     for slot_type, slot in enumerate(plan.slots):

@@ -56,7 +56,7 @@ class SlotsByConfig(Value):
         return self.model_copy(update={"slots": tuple(map(change, self.slots))})
 
     def min_concurrent_trials(self, num_places: int) -> int:
-        """Return how many concurrent trials fit with any measured configs, in a plan with ``num_places`` slots."""
+        """Return how many concurrent trials fit in ``num_places`` slots for any combination of measured configs."""
         return num_places
 
 

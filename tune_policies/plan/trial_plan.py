@@ -153,7 +153,7 @@ class TrialPlan(ShownValue):
 
     @property
     def min_concurrent_trials(self) -> int:
-        """The number of concurrent trials that fit with any measured configs."""
+        """The number of concurrent trials that fit for any combination of measured configs."""
         at_once = self._num_places
         return at_once if self.by_config is None else self.by_config.min_concurrent_trials(at_once)
 
@@ -328,7 +328,7 @@ class TrialPlan(ShownValue):
         Raises:
             InvalidResourcesError: The plan was made for another cluster.
         """
-        picture = import_module("tune_policies.plan.plan_picture")  # imported here to avoid a cycle
+        picture = import_module("tune_policies.plan.plan_picture")  # imported here to avoid an import cycle
         return cast("Picture", picture.draw_plan(self, capacity))
 
     @property
@@ -379,7 +379,7 @@ class TrialPlan(ShownValue):
             lines.append(f"  {self.about_nodes_to_add}")
         lines += (f"  - {reason}" for reason in self.all_reasons)
         if capacity is not None:
-            idle = import_module("tune_policies.plan.idle")  # imported here to avoid a cycle
+            idle = import_module("tune_policies.plan.idle")  # imported here to avoid an import cycle
             left = [part for part in idle.idle(capacity, self) if part.why is not idle.Why.ROUNDING]
             lines += ["stays idle:", *(f"  {part}" for part in left)] if left else ["nothing stays idle"]
         return "\n".join(map(one_line, lines))

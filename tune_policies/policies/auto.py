@@ -39,7 +39,7 @@ class AutoPolicy(WorkersPolicy):
     @model_validator(mode="after")
     def _must_have_at_most_one_size(self) -> Self:
         if self.gpu_memory is not None and self.profile is not None:
-            raise InvalidResourcesError("AutoPolicy accepts gpu_memory or profile, but not both. Omit one of them")
+            raise InvalidResourcesError("AutoPolicy accepts gpu_memory or profile, but not both. Set only one of them")
         return self
 
     @property

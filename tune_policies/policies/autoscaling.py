@@ -32,8 +32,8 @@ class AutoscalingPolicy(WrappingPolicy):
 
     Attributes:
         inner: The policy that plans on the alive nodes and the nodes that can be added.
-        max_nodes_to_add: The maximum number of nodes to add, of all types together. ``None`` uses only the limits of
-            the cluster.
+        max_nodes_to_add: The maximum number of nodes to add, of all types together. If ``None``, only the limits of
+            the cluster apply.
 
     Raises:
         InvalidResourcesError: A field is invalid.

@@ -227,7 +227,7 @@ def _nodes_for(slot: TrialSlot, capacity: ClusterCapacity) -> Iterator[NodeCapac
 
 
 def _describe_decision(decided: WorkloadDecision, size: str, objective: Objective) -> Iterator[str]:
-    """Yield a sentence about the device of each range of sizes, and a sentence about the measured range."""
+    """Yield sentences that explain which device runs trials of which sizes, and which sizes were measured."""
     runs = [(device, list(each)) for device, each in groupby(decided.sizes, lambda each: each.device(objective))]
     for at, (device, sizes) in enumerate(runs):
         above = f"from {size} {sizes[0].size} on" if at else ""
@@ -240,7 +240,7 @@ def _describe_decision(decided: WorkloadDecision, size: str, objective: Objectiv
 
 
 def _about_amounts(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:
-    """Yield a sentence for each device on which trials get different amounts than in the measurement."""
+    """Yield sentences about devices on which trials get different amounts of resources than in the measurement."""
     for device, slot, times in (
         ("CPU", cpu, [each.cpu for each in decided.sizes]),
         ("GPU", gpu, [each.gpu for each in decided.sizes]),

@@ -1,8 +1,8 @@
 """Computes equal device fractions, and the number of CPUs of each worker if the user does not set it.
 
-A device is stranded if its node has no CPUs left for a trial. The CPUs of workers are chosen so that this does not
-happen. If nodes differ, a slot that fits all of them wastes most of the larger nodes, so each node type gets its own
-slots.
+A device is stranded if its node has no CPUs left for a trial. The CPUs of workers are chosen so that no device is
+stranded. If nodes differ, a slot that fits all of them wastes most resources of the larger nodes, so each node type
+gets its own slots.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from tune_policies.values.resources import MOST, TICKS, amount_of, from_ticks, t
 from tune_policies.values.value import counted
 
 _DRAG: Final = 20
-"""Nodes with few CPUs do not limit the CPUs of workers on other nodes if they have at most 1/20 of all slots."""
+"""If nodes with few CPUs have at most 1/20 of all slots, they do not limit the CPUs of workers on other nodes."""
 
 
 class Selection(NamedTuple):
@@ -182,7 +182,7 @@ def with_own_slots(
     """
     if request.num_workers:
         return plan
-    choose_cpus = choose_cpus and plan.worker.cpus > 0  # 0 if no node with room has CPUs
+    choose_cpus = choose_cpus and plan.worker.cpus > 0  # the number is 0 if no node with room has CPUs
     found = [each for alike in nodes for each in _slots_on(alike, request, resource, choose_cpus=choose_cpus)]
     slots = [slot for _, slot in sorted(found, key=itemgetter(0))]
     common, count = plan.slots[0], sum(slot.max_concurrent_trials for slot in slots)

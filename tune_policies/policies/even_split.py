@@ -109,7 +109,7 @@ class EvenSplitPolicy(WorkersPolicy):
         return max(least, equal_device_fraction(too_few + 1, most))
 
     def _largest_cpus(self, groups: tuple[NodeGroup, ...], share: int, at_once: int) -> float:
-        """Return the maximum CPUs per worker for which ``at_once`` trials fit, as a whole number unless below 1."""
+        """Return the maximum number of CPUs per worker for which ``at_once`` trials fit: a whole number, or below 1."""
         least = to_ticks(self.min_cpus)
         most = max(to_ticks(node.resources.cpus) for node, _ in groups)
         ticks = largest(

@@ -1,4 +1,4 @@
-"""A policy that runs as many trials on each GPU as fit its memory, optionally with measured needs for each config."""
+"""A policy that runs as many trials on each GPU as its memory allows. You specify or measure the memory of a trial."""
 
 import math
 from collections import Counter
@@ -170,9 +170,9 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         wanted = sorted({min(with_headroom(each, self.headroom), max(each, largest_device)) for each in held})
         plan, selection = self._best(capacity, usable, wanted[-1])
         selections = [selection]
-        if len(sizes) > 1:  # small devices may fit small configs, and unknown configs need the largest device
+        if len(sizes) > 1:  # small configs may fit on small devices, and unknown configs need the largest device
             for needed in (wanted[0], largest_device):
-                with suppress(InfeasibleRequestError):  # too few devices of that size for all workers of a trial
+                with suppress(InfeasibleRequestError):  # the size has too few devices for all workers of a trial
                     selections.append(self._best(capacity, usable, needed)[1])
         selections = list(without_duplicates(selections))
         first = plan.slots[0]
@@ -180,7 +180,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         for size in _spread(wanted, largest_device):
             fitting = []
             for choice in selections:
-                with suppress(InfeasibleRequestError):  # too few whole GPUs with enough CPUs
+                with suppress(InfeasibleRequestError):  # the choice has too few whole GPUs with enough CPUs
                     if choice.memory_bytes >= size:
                         fitting.append(self._plan_choice(capacity, usable, choice, size).slots[0])
             if fitting:
@@ -220,7 +220,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             )
 
     def _best(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> tuple[TrialPlan, Selection]:
-        """Return the plan with the most trials for workers of ``needed`` bytes of GPU memory, and its GPUs."""
+        """Return the plan with the most trials whose workers need ``needed`` bytes of GPU memory, and its GPUs."""
         choices = list(selections_of(capacity, usable, needed))
         if not choices:
             raise self._infeasible(capacity, usable, needed)
@@ -348,7 +348,7 @@ def _num_devices(groups: Iterable[NodeGroup]) -> int:
 
 
 def _larger_sizes(groups: Iterable[NodeGroup], needed: int) -> Iterator[tuple[int, int]]:
-    """Yield sizes that fit more workers than the smallest size, each with the number of devices of at least this size.
+    """Yield each larger device size that fits more workers, and the number of devices of at least this size.
 
     If several sizes fit the same number of workers, only the smallest of them is yielded.
     """
@@ -382,7 +382,7 @@ def _describe_slots(by_config: SlotsByProfile) -> Iterator[str]:
     ran.sort(key=lambda each: each.total_bytes)
     for each in ran if len(ran) <= _MOST_NAMED else (ran[0], ran[-1]):
         needed = by_config.needed_bytes(each.config) or 0
-        is_more = format_bytes(needed) != format_bytes(each.total_bytes)  # if the overhead differs
+        is_more = format_bytes(needed) != format_bytes(each.total_bytes)  # true if the overhead differs
         counts = f", counted as {format_bytes(needed)}" if is_more else ""
         with suppress(InfeasibleRequestError):
             yield f"{each}{counts}, so {amount_of(by_config.slot_for(each.config).worker.gpus, 'GPU')}"
@@ -412,6 +412,6 @@ def _describe_profile(profile: GpuMemoryProfile, held: list[int], headroom: floa
 
 
 def _to_text(device_bytes: int, needed: int) -> str:
-    """Return a device size as text with enough digits to show why only 3 workers of 5 GiB fit 19.99 GiB."""
+    """Return a device size as text. The digits show, for example, why only 3 workers of 5 GiB fit in 19.99 GiB."""
     texts = [format_bytes(device_bytes, digits) for digits in (1, 2, 3)]
     return next((text for text in texts if parse_bytes(text) // needed == device_bytes // needed), texts[-1])

@@ -110,7 +110,7 @@ class MixedPolicy(ResourcePolicy):
         notes += about_the_nodes(capacity)
         if any(slot.max_workers is not None for slot in slots):
             notes.append(
-                "each trial stays at its minimum number of workers, because slots of other types use the resources for "
+                "each trial keeps its minimum number of workers, because slots of other types use the resources for "
                 "additional workers"
             )
         nodes_to_add: Counter[str] = Counter()
@@ -131,7 +131,7 @@ class _PolicySlots(NamedTuple):
     Attributes:
         policy: The policy.
         plan: The policy's plan on the remaining capacity.
-        slots: The slot types of the plan that fit. There is at least one.
+        slots: The slot types of the plan that fit. At least one type fits.
         without_place: A sentence for each slot type of the plan that does not fit.
         filled: The placed slots of the last type.
     """
@@ -204,7 +204,7 @@ def _take(policy: ResourcePolicy, plan: TrialPlan, left: RemainingCapacity) -> _
             " or ".join(str(slot) for slot in plan.slots),
             "none of these slots fits next to the slots of earlier policies",
             plan.limited_by,
-            "Request less, or put this policy first.",
+            "Request fewer resources, or put this policy first.",
         )
     return _PolicySlots(policy, plan, tuple(slots), tuple(missing), filled)
 

@@ -39,7 +39,7 @@ _DEEPEST: Final = 32
 _MOST_POLICIES: Final = 256
 """The maximum number of policies in one policy. Each of these may compute a plan, so the limit bounds the run time."""
 
-_TOO_DEEP: Final = f"policies are nested more than {_DEEPEST} levels deep. Remove some of them"
+_TOO_DEEP: Final = f"policies are nested more than {_DEEPEST} levels deep. Reduce the nesting"
 
 _CLASSES: Final[dict[str, type["ResourcePolicy"]]] = {}
 """The policy classes by name. ``__subclasses__`` would also return rejected classes."""
@@ -208,7 +208,7 @@ def _size(data: object, known: dict[int, tuple[int, int]], kinds: tuple[str, ...
 def _policy(value: object) -> ResourcePolicy:
     if isinstance(value, ResourcePolicy):
         return value
-    _check_size(value, _DEEPEST - 1)  # before building, because an error at depth n builds the data n times
+    _check_size(value, _DEEPEST - 1)  # check first, because an error at depth n would build the data n times
     return _build(value)
 
 
@@ -230,7 +230,7 @@ class WorkersPolicy(ResourcePolicy):
     num_workers: WorkerCount = 0
 
     def _with_rounded_memory(self, capacity: ClusterCapacity) -> ClusterCapacity:
-        """Return the cluster with one shape for all nodes whose host memory has room for equally many workers."""
+        """Return the cluster with rounded host memory. Nodes with room for equally many workers then have one shape."""
         return with_rounded_memory(capacity, memory=self.memory, num_workers=self.num_workers)
 
     def _request(self, cpus: float, gpus: float = 0, custom: Mapping[str, float] | None = None) -> Request:

@@ -84,7 +84,9 @@ class ReservingPolicy(WrappingPolicy):
         if any(slot.worker.gpus >= 1 for slot in plan.slots):
             notes.append("a trial with a whole GPU has no memory limit, so it may also use the reserved GPU memory")
         if any(group.node.smallest_gpu_memory_bytes is None for group in capacity.gpu_groups()):
-            notes.append("the GPU memory of some nodes is unknown, so less than reserved may stay free on these nodes")
+            notes.append(
+                "the GPU memory of some nodes is unknown, so less memory than reserved may be free on these nodes"
+            )
         return plan.with_reasons(*notes, *about_gpu_memory(capacity.gpu_groups()))
 
     def _plan(self, capacity: ClusterCapacity) -> TrialPlan:
@@ -120,7 +122,9 @@ class ReservingPolicy(WrappingPolicy):
                 "whole GPUs"
             )
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
-            notes.append("the host memory of some nodes is unknown, so less than reserved may stay free on these nodes")
+            notes.append(
+                "the host memory of some nodes is unknown, so less memory than reserved may be free on these nodes"
+            )
         plan = leaving_free(plan, capacity, wish, notes)
         plan = plan.model_copy(update={"limited_by": _limited_by(plan, capacity, wish)})
         # The slots of several slot types are later assigned to nodes of the whole cluster, so check that they fit.
@@ -128,7 +132,7 @@ class ReservingPolicy(WrappingPolicy):
 
 
 def _limited_by(plan: TrialPlan, capacity: ClusterCapacity, wish: Resources) -> str:
-    """Return the limit on the number of trials. It is a reserved resource if its reservation displaces trials."""
+    """Return the limit on the number of trials: a reserved resource if its reservation displaces trials."""
     slot, request = plan.slots[0], request_of(plan.slots[0])
     if len(plan.slots) > 1 or plan.limited_by in wish.ticks or plan.limited_by not in request.worker.ticks:
         return plan.limited_by
@@ -147,7 +151,7 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
     Raises:
         InfeasibleRequestError: No slot fits.
     """
-    layout = place_slots(plan.slots, capacity.with_nodes_added(plan.nodes_to_add))  # adds no further nodes
+    layout = place_slots(plan.slots, capacity.with_nodes_added(plan.nodes_to_add))  # no further nodes can be added
     counts = [layout.count(slot_type) for slot_type in range(len(plan.slots))]
     if not any(counts):
         raise InfeasibleRequestError(

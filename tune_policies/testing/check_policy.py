@@ -145,7 +145,7 @@ def _shrink(promise: Promise, case: "_Case") -> tuple[ClusterCapacity, str]:
 
 @dataclass(frozen=True)
 class _Case:
-    """A policy and a cluster."""
+    """A policy and a cluster, with the policy's plan or error for it."""
 
     policy: ResourcePolicy
     capacity: ClusterCapacity
@@ -311,7 +311,7 @@ def _cannot_grow(case: _Case) -> str:
 
 
 def _slots_on_nodes(case: _Case) -> Iterator[tuple[TrialSlot, NodeCapacity]]:
-    """Yield each slot with each node on which its workers may run. With several slot types, these are planned nodes."""
+    """Yield each slot with each node on which its workers may run: only planned nodes if there are several types."""
     slots = case.plan.slots if case.plan else ()
     nodes_of: dict[int, set[str | None]] = defaultdict(set)
     for place in place_slots(slots, case.grown).places if len(slots) > 1 else ():
