@@ -39,7 +39,7 @@ extensions = [
 ]
 templates_path = ["templates"]
 nitpicky = True
-# References to names of this project must resolve. References to other projects resolve if their inventory was downloaded.
+# References to this project's names must resolve. References to other projects resolve if the inventory was downloaded.
 nitpick_ignore_regex = [
     ("py:.*", r"(?!tune_policies\.).*"),
     ("py:class", r"tune_policies\..*T"),  # type variables
@@ -126,7 +126,7 @@ def _is_value(found):
 
 
 def _signature_of_value(app, what, name, found, options, signature, returns):
-    """Return the signature of a value class: its fields with their defaults. Pydantic's signature also shows validators."""
+    """Return the signature of a value class: its fields and defaults. Pydantic's also shows validators."""
     if not _is_value(found):
         return None
     parameters = [
