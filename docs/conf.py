@@ -39,7 +39,7 @@ extensions = [
 ]
 templates_path = ["templates"]
 nitpicky = True
-# References to names of this project must resolve. References to other projects resolve if the inventory was fetched.
+# References to this project's names must resolve. References to other projects resolve if the inventory was downloaded.
 nitpick_ignore_regex = [
     ("py:.*", r"(?!tune_policies\.).*"),
     ("py:class", r"tune_policies\..*T"),  # type variables
@@ -61,7 +61,7 @@ html_theme_options = {
     "navigation_with_keys": False,
     "show_nav_level": 1,
     "show_toc_level": 2,
-    # These pages have no table of contents, because their wide tables need its space.
+    # These pages have no table of contents, because their wide tables need the space.
     "secondary_sidebar_items": {
         "**": ["page-toc"],
         "how-to/accelerators": [],
@@ -98,13 +98,13 @@ OTHERS = {
 
 
 def _inventories():
-    """Yield the name, address and downloaded inventory of each project. Sphinx itself fails without a network."""
+    """Yield the name, address and inventory file of each project. Omit projects that cannot be reached."""
     INVENTORIES.mkdir(parents=True, exist_ok=True)
     for name, url in OTHERS.items():
         kept = INVENTORIES / f"{name}.inv"
         if not kept.exists():
             try:
-                with urlopen(f"{url}/objects.inv", timeout=5) as answer:  # noqa: S310 - the three addresses above
+                with urlopen(f"{url}/objects.inv", timeout=5) as answer:  # noqa: S310 - the addresses are constants
                     kept.write_bytes(answer.read())
             except OSError:
                 continue
@@ -126,7 +126,7 @@ def _is_value(found):
 
 
 def _signature_of_value(app, what, name, found, options, signature, returns):
-    """Return a value's signature: its fields with their defaults. Pydantic's own signature also shows validators."""
+    """Return the signature of a value class: its fields and defaults. Pydantic's also shows validators."""
     if not _is_value(found):
         return None
     parameters = [
