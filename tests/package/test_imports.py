@@ -265,10 +265,10 @@ def test_all_public_names_can_be_imported_and_are_sorted(package):
 
 def test_the_architecture_page_describes_every_module():
     page = (ROOT / "docs/architecture.md").read_text()
-    rows = {row.split("` | ")[0].removeprefix("| `"): row for row in page.splitlines() if row.startswith("| `")}
+    rows = [row for row in page.splitlines() if row.startswith("| `")]
 
     for package in ("tune_policies", "trainers", "benchmarks"):
         for path in modules(package):
             folder = f"{path.parent.relative_to(ROOT)}/".removeprefix("tune_policies/") or "tune_policies/"
             if path.stem not in {"__init__", "__main__"}:
-                assert f"`{path.stem}`" in rows[folder], path
+                assert any(row.startswith(f"| `{folder}`") and f"`{path.stem}`:" in row for row in rows), path
