@@ -236,7 +236,7 @@ def test_added_nodes_suffice_for_trials_of_the_largest_size(policy, nodes_to_add
     assert (plan.nodes_to_add, asked) == ({"gpu": nodes_to_add}, nodes_to_add + 1)
 
 
-def test_a_plan_by_profile_is_equal_after_json_and_pickle():
+def test_a_plan_with_a_profile_round_trips_through_json_and_pickle():
     plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
 
     assert TrialPlan.from_json(plan.to_json()) == plan == pickle.loads(pickle.dumps(plan))

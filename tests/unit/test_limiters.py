@@ -1,4 +1,4 @@
-"""The calls of each limiter to its framework. Stand-ins define the functions that the limiters use.
+"""Tests of the calls that each limiter makes to its framework. Stand-ins define the functions that the limiters use.
 
 The real frameworks detect no GPU in these tests. The tests in ``tests/on_gpu`` check that the limits are enforced.
 """
@@ -275,7 +275,7 @@ def test_the_users_smaller_fraction_for_torch_has_precedence(name, value, fracti
     assert (back_end.fractions, limits.limit_bytes) == ({0: fraction}, {"torch": int(TOTAL * fraction)})
 
 
-def test_a_back_end_of_an_older_torch_is_reported_as_not_enforceable():
+def test_the_limit_of_a_back_end_of_an_older_torch_version_is_reported_as_not_enforceable():
     limits = limit("torch", torch(xpu=SimpleNamespace(is_available=lambda: True)))
 
     assert (limits.not_enforceable, limits.limit_bytes) == (["torch.xpu"], {})

@@ -1,4 +1,4 @@
-"""Kubernetes quantities are read exactly, and rounded up as by Ray's autoscaler."""
+"""Tests that Kubernetes quantities are parsed exactly, and rounded up as in Ray's autoscaler."""
 
 from fractions import Fraction
 
