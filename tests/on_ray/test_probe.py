@@ -361,7 +361,7 @@ def hostile_cluster():
 @pytest.mark.ray_border
 @pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # the memory of a simulated GPU cannot be read
 def test_a_cluster_is_found_by_its_address_and_by_the_environment(hostile_cluster, monkeypatch):
-    """The probe disconnects from the cluster at its end."""
+    """The probe disconnects from the cluster before it returns."""
     by_address = probe_cluster(hostile_cluster.address)
     monkeypatch.setenv("RAY_ADDRESS", hostile_cluster.address)
     by_environment = probe_cluster()
