@@ -1,4 +1,4 @@
-"""Elastic Train runs under a plan, on a real Ray cluster."""
+"""Tests of elastic Train runs under a plan on a real Ray cluster."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -58,7 +58,7 @@ def test_trials_per_hour_count_all_cpus_and_all_gpus():
     found = sizes_of(decide(a_run(), TERMS, CLUSTER))[256]
 
     assert (found.cpu.at_once, found.cpu.trials_per_hour) == (4, pytest.approx(4 * 3600 / found.cpu.trial_s))
-    # Each GPU has enough memory for 4 trials of 2 GiB plus overhead, but its 8 CPUs suffice for only 2 trials.
+    # Each GPU has enough memory for 4 trials of 2 GiB plus overhead, but its 8 CPUs are enough for only 2 trials.
     assert (found.gpu.at_once, found.gpu.trials_per_hour) == (4, pytest.approx(2 * 3600 / found.gpu.trial_s))
 
 

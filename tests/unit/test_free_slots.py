@@ -1,4 +1,4 @@
-"""The free slots of a plan while trials run."""
+"""Tests of the free slots of a plan while trials run."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The order of measurements, and the missing measurements of a stopped run."""
+"""Tests of the order of measurements, and of the missing measurements of a stopped run."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Label selectors in Ray's format."""
+"""Tests of label selectors in Ray's format."""
 
 import pytest
 from hypothesis import given

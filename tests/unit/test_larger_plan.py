@@ -1,4 +1,4 @@
-"""The plan for a new run after Train workers ran out of memory."""
+"""Tests of the plan for a new run after Train workers ran out of memory."""
 
 import pytest
 

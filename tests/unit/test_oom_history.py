@@ -1,4 +1,4 @@
-"""Configs that need as much memory as a config whose trial ran out of memory."""
+"""Tests of the memory for configs that are similar to a config whose trial ran out of memory."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""The next resources of a trial that ran out of memory."""
+"""Tests of the resources for the next attempt of a trial that ran out of memory."""
 
 import math
 

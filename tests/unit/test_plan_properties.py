@@ -76,7 +76,7 @@ def test_the_suggestion_of_an_error_resolves_the_error(capacity, policy):
 
     second = why_not(smaller, capacity)
 
-    # If the GPU memory suffices, the cluster may still have too few CPUs or GPUs for the workers.
+    # Even if the GPU memory is large enough, the cluster may have too few CPUs or GPUs for the workers.
     was_memory, is_memory = (error.short_of.endswith("GPU memory") for error in (first, second or first))
     assert second is None or (was_memory and not is_memory)
 

@@ -1,4 +1,4 @@
-"""Views of a run set: summaries, tables, CSV, and the format of numbers."""
+"""Tests of the views of a run set: summaries, tables, CSV, and the format of numbers."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The content of written cluster files."""
+"""Tests of the content of written cluster files."""
 
 import pytest
 import yaml
