@@ -175,7 +175,7 @@ def ray_client(monkeypatch):
 
 
 @pytest.mark.rest
-@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # raised by Ray
+@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # Ray raises this warning
 @pytest.mark.ray_border
 def test_a_cluster_is_probed_through_ray_client(ray_client):
     (node,) = probe_cluster(timeout_s=60).nodes
@@ -186,7 +186,7 @@ def test_a_cluster_is_probed_through_ray_client(ray_client):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # raised by Ray
+@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # Ray raises this warning
 def test_ray_client_works_with_all_entry_points_except_applied(ray_client, tmp_path):
     def train(config):
         tune.report({"loss": 1})

@@ -50,7 +50,7 @@ def limit(framework, module, limits=None):
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # hides the GPUs of this machine
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # hide the GPUs of the machine, if it has any
     for name in (
         *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "TF_GPU_ALLOCATOR"),
         *("CUPY_GPU_MEMORY_LIMIT", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"),
