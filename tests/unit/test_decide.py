@@ -93,7 +93,7 @@ def test_a_packing_record_of_another_gpu_is_refused():
         decide(a_run(), TERMS, CLUSTER, PRICES, packed_on("NVIDIA H200"))
 
 
-def test_the_cost_of_a_trial_is_its_part_of_the_price_of_the_cheapest_machine():
+def test_a_trial_costs_its_fraction_of_the_price_of_the_cheapest_machine():
     found = sizes_of(decide(a_run(), TERMS, CLUSTER, PRICES))[256]
 
     assert found.cpu.cost_per_trial == pytest.approx(0.2 * found.cpu.trial_s / 3600)

@@ -149,7 +149,7 @@ class Noted(CpuPolicy):
         return super().plan(capacity)
 
 
-def test_nested_mixed_policies_plan_once():
+def test_nested_mixed_policies_plan_the_innermost_policy_once():
     """If each level planned twice, there would be 65,536 plans."""
     _planned.clear()
     policy = Noted()

@@ -106,7 +106,7 @@ def test_idle_and_reserved_amounts_add_up_to_the_total(available, running, queue
         ([reservation(0.5), reservation(0.5)], TrialQueue(num_waiting=3), LESS_THAN_SLOT),
     ],
 )
-def test_a_free_slot_has_one_reason(running, queue, reason):
+def test_a_free_slot_is_idle_for_one_reason(running, queue, reason):
     found = idle_by_reason(TWO_GPUS, running, queue)
 
     assert found == {("GPU", reason): (2 - sum(each.amounts["GPU"] / ONE for each in running)) * ONE}
