@@ -33,7 +33,7 @@ def test_the_smallest_device_determines_the_gpu_memory_of_a_node():
 
 
 @pytest.mark.parametrize("devices", [None, ()], ids=["not read", "none found"])
-def test_without_the_memory_of_every_gpu_the_gpu_memory_of_a_node_is_unknown(devices):
+def test_without_known_devices_the_gpu_memory_of_a_node_is_unknown(devices):
     node = gpu_node("a").model_copy(update={"devices": devices})
 
     assert node.smallest_gpu_memory_bytes is None
