@@ -6,7 +6,7 @@ from tune_policies.cluster.labels import conditions_of
 
 
 def nodes_launched(config, bundles, label_selectors=()):
-    """Return how many nodes of each type autoscaler v2 would launch for a request if only the head node runs.
+    """Return the number of nodes of each type that autoscaler v2 would launch if only the head node runs.
 
     The result includes the nodes of ``min_workers``. If not all bundles fit, the result is only the nodes of
     ``min_workers``, because v2 does not launch nodes for a part of a request.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 # Disable the deadline, because the tests do not check how long an example takes.
-# Disable the check of filters, because a few examples do not show how many inputs a test rejects.
+# Disable the check of filters, because its result is unreliable if a test has only a few examples.
 _UNCHECKED = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 settings.register_profile("few", deadline=None, max_examples=5, suppress_health_check=_UNCHECKED)
 settings.register_profile("default", deadline=None, max_examples=15, suppress_health_check=_UNCHECKED)
@@ -28,7 +28,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # A shell makes background jobs ignore Ctrl-C, and the processes that tests interrupt would inherit this setting.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Set these before Ray is imported. They disable usage reports, and authentication between the nodes of a test.
+# Set these variables before Ray is imported. They disable usage reports and authentication, and enable Train V2.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")

@@ -1,7 +1,7 @@
 """Prints pip constraints with the lowest version of each direct dependency that ``pyproject.toml`` allows.
 
-``make test-lowest`` runs this program before the installation, with the extras as arguments. PyTorch is pinned
-elsewhere.
+``make test-lowest`` runs this program before the installation, with the extras as arguments. The Makefile pins
+PyTorch.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The doctor reads real GPUs."""
+"""Tests that the doctor reads the properties of real GPUs."""
 
 import pytest
 

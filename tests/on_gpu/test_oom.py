@@ -1,4 +1,4 @@
-"""Finds the cause of PyTorch's out-of-memory error on a real GPU from the numbers in its message."""
+"""Tests that the cause of PyTorch's OOM error on a real GPU is found from the numbers in its message."""
 
 import subprocess
 import sys

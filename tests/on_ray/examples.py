@@ -1,4 +1,4 @@
-"""Loads and runs the unchanged examples in the Ray instance of the test."""
+"""Functions that load and run the unchanged examples in the Ray instance of the test."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A node provider for Ray's autoscaler, whose launches succeed, fail or hang as set in files.
+"""A node provider for Ray's autoscaler. Files determine whether its launches succeed, fail or hang.
 
 For each node, the provider starts a real raylet with simulated GPUs on this machine.
 """
@@ -15,7 +15,7 @@ LAUNCHED = ".launched"
 
 
 class LaunchingProvider(FakeMultiNodeProvider):
-    """Ray's fake provider, whose launches depend on the files in the folder ``modes`` of its configuration.
+    """Ray's fake provider with launches that depend on the files in the folder ``modes`` of its configuration.
 
     Each file is named after a node type and contains a mode. With ``start`` (the default), launches succeed. With
     ``less``, the node has only one CPU. With ``fail``, launches fail immediately. With ``hang``, launches never finish.

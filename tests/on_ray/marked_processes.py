@@ -1,4 +1,4 @@
-"""Finds and kills processes by an environment variable that their children inherit, and waits for processes to end."""
+"""Functions that find and kill processes by an inherited environment variable, and wait until processes end."""
 
 import os
 import signal

@@ -10,7 +10,7 @@ from tune_policies.benchmarks.workloads.steps import Steps
 
 
 def spin(size, device):
-    """A step takes ``size`` microseconds on every device, and 20 times as many with transfers."""
+    """A workload whose step takes ``size`` microseconds on every device, and 20 times as long with transfers."""
     return Steps(
         with_transfers=lambda: _wait(20 * size),
         compute=lambda: _wait(size),
@@ -28,13 +28,13 @@ def _wait(microseconds):
 
 
 def environment(size, device):
-    """The loss is the number of threads of the process, plus 100 if the GPUs are hidden."""
+    """A workload whose loss is the number of threads of the process, plus 100 if the GPUs are hidden."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
     return Steps(with_transfers=lambda: int(os.environ["OMP_NUM_THREADS"]) + 100 * hidden, tolerance=1e9)
 
 
 def start_time(size, device):
-    """The loss is the start time of the process, in seconds since the machine booted."""
+    """A workload whose loss is the start time of the process, in seconds since the machine booted."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return Steps(with_transfers=lambda: ticks / os.sysconf("SC_CLK_TCK"))
 
@@ -67,7 +67,7 @@ def has_long_epochs(size, device):
 
 
 def has_one_long_step(size, device):
-    """The first step takes half of the test's time limit, so the remaining time is too short for a second step."""
+    """A workload whose first step takes half of the test's time limit, so that no second step fits."""
     return Steps(with_transfers=lambda: _wait(4e6), steps_per_epoch=1)
 
 

@@ -1,4 +1,4 @@
-"""Elastic Train runs under a plan, on a real Ray cluster."""
+"""Tests of elastic Train runs under a plan on a real Ray cluster."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +53,7 @@ def cluster():
 
 @pytest.mark.slow
 def test_five_workers_with_a_fifth_of_a_gpu_start_on_one_gpu(cluster, tmp_path):
-    """With floats, as in Ray, the resources of five such workers would suffice for only four."""
+    """Ray counts elastic workers with floats. If each worker reserved exactly 0.2 GPU, Ray would count only four."""
     policy = GpuPolicy(gpus=0.2, cpus=0.1, num_workers=(2, 9))
     plan = CappedPolicy(policy, ALONE).plan(nodes((1, 1)))
 

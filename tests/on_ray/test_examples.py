@@ -33,7 +33,7 @@ EXPECTED_METRICS = {  # the metric and the range of its best value, for each exa
     "tune_rllib": ("env_runners/episode_return_mean", 30, 500),
     "tune_trainables": ("loss", 0, 0.02),
 }
-# Tests of trainers and policies, which always run, cover the same features.
+# The tests of trainers and policies, which always run, cover the features of these examples.
 SLOW = {
     *(
         "train_huggingface",

@@ -1,4 +1,4 @@
-"""The examples that also run on simulated GPUs, because their trials do not use the devices."""
+"""Runs examples on simulated GPUs. The trials of these examples do not use the devices."""
 
 import pytest
 

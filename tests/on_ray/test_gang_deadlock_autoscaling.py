@@ -1,4 +1,4 @@
-"""A Train run waits for nodes that an autoscaler can add, and fails if no combination of them is sufficient."""
+"""A Train run waits for nodes that an autoscaler can add, and fails if no combination has room for its workers."""
 
 from threading import Timer
 
@@ -33,7 +33,7 @@ def trainer_for(tmp_path, num_workers):
 
 
 @pytest.mark.timeout(120)
-def test_a_run_fails_if_no_combination_of_new_nodes_is_sufficient(tmp_path):
+def test_a_run_fails_if_no_combination_of_new_nodes_has_room_for_its_workers(tmp_path):
     with pytest.raises(
         PASSED_ON, match="nodes that can be added: 2 cpu with 2 CPUs, 0 GPUs, 2 gpu with 2 CPUs, 1 GPU, at most 2"
     ):
@@ -41,7 +41,7 @@ def test_a_run_fails_if_no_combination_of_new_nodes_is_sufficient(tmp_path):
 
 
 @pytest.mark.timeout(180)
-def test_a_run_waits_for_new_nodes_of_a_sufficient_type(tmp_path, cluster):
+def test_a_run_waits_for_new_nodes_of_a_type_with_room_for_its_workers(tmp_path, cluster):
     cluster.launches(gpu="hang")
     launched = Timer(10, cluster.launches, kwargs={"gpu": "start"})  # longer than the timeout for blocked runs
     launched.start()

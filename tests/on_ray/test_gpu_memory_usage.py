@@ -1,4 +1,4 @@
-"""The GPU memory usage that trials report, with a simulated GPU and stand-ins for CuPy and NVML."""
+"""Tests of the GPU memory usage that trials report, with a simulated GPU and stand-ins for CuPy and NVML."""
 
 import os
 import subprocess

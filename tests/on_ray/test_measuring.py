@@ -1,4 +1,4 @@
-"""Measures workloads in plain Python, whose speed does not depend on the simulated GPU."""
+"""Measures workloads in plain Python. Their speed does not depend on the simulated GPU."""
 
 import itertools
 import os

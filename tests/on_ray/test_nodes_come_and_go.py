@@ -24,7 +24,7 @@ INTERVAL_S = 0.5
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Start a head node without CPUs that detects dead nodes earlier than after Ray's default of 14 s."""
+    """Start a head node without CPUs that detects dead nodes sooner than with Ray's default settings (14 s)."""
     health = {
         "health_check_initial_delay_ms": 1000,
         "health_check_period_ms": 500,
@@ -42,7 +42,7 @@ def cluster():
 
 @pytest.fixture
 def add_node(cluster):
-    """Return a function that adds a node until the end of the test."""
+    """Return a function that adds a node. At the end of the test, the added nodes are removed."""
     added = []
 
     def add(**resources):

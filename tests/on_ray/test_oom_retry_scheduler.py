@@ -29,8 +29,8 @@ OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a tot
 
 @pytest.fixture(scope="module", autouse=True)
 def real_ray():
-    # Trials of 4 CPUs run one at a time even if Ray leaks one CPU. When Tune reuses a process, it may remove a
-    # placement group while Ray prepares it, and Ray may not release its resources (see
+    # Trials of 4 CPUs run one at a time even if Ray leaks one CPU. When Tune reuses a process, Tune may remove a
+    # placement group that Ray is still preparing, and Ray may not release the resources of this group (see
     # docs/evidence/reliability.md).
     with pytest.MonkeyPatch.context() as patch, local_ray(num_cpus=5, num_gpus=3):
         # Tune's loggers do not close their files if a run is interrupted.
@@ -147,7 +147,7 @@ class Training(tune.Trainable):
 
 @pytest.mark.slow
 def test_a_trial_that_exploits_a_large_config_gets_its_gpu_fraction(tmp_path):
-    """The trial with the small config scores worse, so PBT replaces its config and state by the large ones."""
+    """The trial with the small config scores worse, so PBT replaces its config and state with the large ones."""
     (tmp_path / "notes").mkdir()
     inner = PopulationBasedTraining(
         time_attr="training_iteration",

@@ -175,7 +175,7 @@ def ray_client(monkeypatch):
 
 
 @pytest.mark.rest
-@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # raised by Ray
+@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # Ray raises this warning
 @pytest.mark.ray_border
 def test_a_cluster_is_probed_through_ray_client(ray_client):
     (node,) = probe_cluster(timeout_s=60).nodes
@@ -186,7 +186,7 @@ def test_a_cluster_is_probed_through_ray_client(ray_client):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # raised by Ray
+@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # Ray raises this warning
 def test_ray_client_works_with_all_entry_points_except_applied(ray_client, tmp_path):
     def train(config):
         tune.report({"loss": 1})
@@ -361,7 +361,7 @@ def hostile_cluster():
 @pytest.mark.ray_border
 @pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # the memory of a simulated GPU cannot be read
 def test_a_cluster_is_found_by_its_address_and_by_the_environment(hostile_cluster, monkeypatch):
-    """The probe disconnects from the cluster at its end."""
+    """The probe disconnects from the cluster before it returns."""
     by_address = probe_cluster(hostile_cluster.address)
     monkeypatch.setenv("RAY_ADDRESS", hostile_cluster.address)
     by_environment = probe_cluster()

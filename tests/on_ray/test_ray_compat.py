@@ -235,7 +235,7 @@ def private_members_used(module, names):
     )
 
 
-def test_the_check_at_the_start_covers_all_private_members_of_tunes_controller_that_are_used():
+def test_the_check_at_the_start_of_a_run_covers_all_private_members_of_tunes_controller_that_are_used():
     """A run checks ``MEMBERS`` at its start, so this tuple must be complete."""
     names = {"controller", "self._controller", "state.controller", "unwrapped(tune_controller)"}
     found = {
@@ -416,7 +416,7 @@ def block_of_run(folder):
     return trial.last_result["block"]
 
 
-def test_every_way_to_run_tune_uses_the_innermost_block(tmp_path):
+def test_every_way_to_run_tune_uses_the_change_of_the_innermost_block(tmp_path):
     run_config = tune.RunConfig(storage_path=str(tmp_path / "tuner"), verbose=0)
     experiment = tune.Experiment("experiment", report_once, storage_path=str(tmp_path / "experiments"))
 

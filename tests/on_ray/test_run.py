@@ -1,4 +1,4 @@
-"""run, tuner and applied run Tune under a policy that limits the number of concurrent trials."""
+"""``run``, ``tuner`` and ``applied`` run Tune under a policy that limits the number of concurrent trials."""
 
 import os
 import signal

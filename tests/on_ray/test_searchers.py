@@ -65,7 +65,7 @@ def train(config):
 def run(trainable, folder, **kwargs):
     """Return the config and the last result of each trial, in order."""
     random.seed(SEED)
-    np.random.seed(SEED)  # Tune samples with this generator
+    np.random.seed(SEED)  # Tune uses this generator to sample configs
     results = tune.run(
         trainable,
         config={"x": tune.uniform(0, 1)},

@@ -176,7 +176,7 @@ def test_a_trainable_keeps_its_class_and_name_and_is_not_modified(tmp_path):
 
 
 def train_on_the_available_device(config):
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # in case this machine has a GPU
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # hide the GPU of the machine, if it has one
     import torch
 
     plan = trial_plan()
@@ -243,7 +243,7 @@ def test_a_trial_fails_if_the_memory_limit_of_a_framework_cannot_be_enforced(tmp
     """The limit cannot be enforced because the GPU is simulated."""
 
     def train(config):
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # in case this machine has a GPU
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # hide the GPU of the machine, if it has one
         __import__(framework)
         tune.report({"reached": True})
 

@@ -61,7 +61,7 @@ amounts = st.sampled_from([0.0001, 0.25, 0.5, 0.9999, 1, 1.0, 1.5, 2, 2.5, 3, 4,
 @every_family
 @given(amount=amounts)
 def test_a_row_allows_the_amounts_that_ray_accepts(family, amount):
-    """Ray also rejects amounts above 1 that are not integers, which ``tests/on_ray`` tests."""
+    """Ray also rejects amounts above 1 that are not integers. ``tests/on_ray`` tests this rule."""
     is_valid, _ = MANAGERS[family.ray_manager].validate_resource_request_quantity(amount)
 
     assert family.allows(amount) == (is_valid and (amount < 1 or float(amount).is_integer()))

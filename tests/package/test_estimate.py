@@ -130,7 +130,7 @@ def test_a_model_can_be_frozen_converted_or_built_earlier(model_fn, parameters, 
     assert (estimate.parameters_bytes, estimate.gradients_bytes) == (parameters * size, gradients * size)
 
 
-def test_shared_parameters_stay_shared_after_a_conversion():
+def test_shared_parameters_remain_shared_after_a_conversion():
     assert estimate_gpu_memory(tied, (1, 512)).parameters_bytes == 2 * 512**2
 
 

@@ -1,6 +1,6 @@
 """Tests that files are written atomically, even if the writer is killed, the disk is full, or two processes write.
 
-``replace_file`` writes a temporary file and renames it. Code that does not call it also renames a temporary file.
+``replace_file`` writes a temporary file and renames it. Other functions that write files do the same.
 """
 
 import os

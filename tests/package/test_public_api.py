@@ -35,7 +35,7 @@ PUBLIC = {
 }
 REFERENCE = (ROOT / "docs" / "reference" / "api.md").read_text()
 ONLY_RETURNED = dict(map(reversed, re.findall(r"^   ([a-z_.]+)\.(\w+)$", REFERENCE, re.MULTILINE)))
-"""The module of each type and function that the reference lists with its module, by name."""
+"""The module of each type and function that the reference lists as ``module.name``, keyed by name."""
 
 
 def functions(owner):

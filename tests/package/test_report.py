@@ -213,7 +213,7 @@ def test_the_command_refuses_invalid_arguments_with_a_hint(run_file, tmp_path):
     )
 
 
-def test_a_decision_of_another_run_is_mentioned():
+def test_a_decision_from_another_run_is_mentioned():
     decision = a_decision().model_copy(update={"measured_at": datetime(2025, 12, 1, tzinfo=UTC)})
 
     verdict, *_ = build_content(small(), decision).sections

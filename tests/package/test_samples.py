@@ -1,6 +1,6 @@
 """Tests that lint reports no false findings in KubeRay's samples. Without the samples, these tests are skipped.
 
-The environment variable ``TUNE_POLICIES_KUBERAY_SAMPLES`` contains the path of the folder of the samples.
+The environment variable ``TUNE_POLICIES_KUBERAY_SAMPLES`` contains the path of the folder with the samples.
 """
 
 import os

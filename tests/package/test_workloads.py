@@ -172,8 +172,8 @@ def test_the_ray_tracer_draws_lit_spheres_shadows_and_the_sky():
     assert 10 < (image == _AMBIENT).sum() < 64 * 64 / 2
 
 
-# The expected numbers are those of torchvision, with 10 classes for ResNet-18. The first convolution of this project's
-# ResNet-18 is smaller.
+# The expected numbers of weights are from torchvision, with 10 classes for ResNet-18. The first convolution of this
+# project's ResNet-18 is smaller.
 @pytest.mark.parametrize(("name", "number"), [("resnet18", 11_181_642), ("resnet50", 25_557_032)])
 def test_a_residual_network_has_about_as_many_weights_as_in_torchvision(name, number):
     from tune_policies.benchmarks.workloads.torch_workloads import MODELS

@@ -24,7 +24,7 @@ cluster_yaml = st.just(WriteOptions(format="cluster-yaml"))
 
 
 def groups_of(spec, without):
-    """Return the groups by name, without the price, which no file contains, and the topology, which may be inferred."""
+    """Return the groups by name, without the price and the topology, because a file may not contain these fields."""
     omitted = {"price_per_hour", "topology", "is_type_counted", *without}
     return {group.name: group.model_dump(exclude=omitted) for group in spec.groups}
 

@@ -27,5 +27,5 @@ def test_written_files_have_no_errors_or_warnings_even_with_all_optional_fields(
     found = lint_text(change(write_cluster(plan, how)), "written.yaml")
 
     wrong = {each.rule for each in found if each.severity != "note" or each.rule == "no-cluster"}
-    # Without an image, this warning is correct, and a comment in the file also asks the user to set an image.
+    # Without an image, this warning is correct, and a comment in the file also recommends setting an image.
     assert wrong <= (set() if how.image else {"image-for-other-devices"})

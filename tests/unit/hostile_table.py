@@ -248,7 +248,7 @@ def packed_and_cut_off(path):
     path.write_bytes(gzip.compress(os.urandom(100_000))[:50_000])
 
 
-# Small hostile files with large contents:
+# Hostile files that are small but expand to large data:
 
 
 def merges(path):

@@ -8,7 +8,7 @@ from tune_policies.benchmarks.compare.judge import Floats
 
 
 class Noise(NamedTuple):
-    """The sources of relative variation of times.
+    """The sources of the relative variation in measured times.
 
     Attributes:
         of_block: The standard deviation of the logarithm of a block's time.
@@ -34,7 +34,7 @@ def log_medians(
     Args:
         ratio: The time of the first configuration divided by the time of the second configuration.
         num_draws: The number of independent runs.
-        num_rounds: The number of rounds, with one process of each configuration.
+        num_rounds: The number of rounds. Each round has one process of each configuration.
         num_blocks: The number of blocks of each process.
         noise: The variation of times. ``None`` means the default of each source.
         seed: The random seed.

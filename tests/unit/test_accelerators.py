@@ -1,4 +1,4 @@
-"""The table of accelerator families and the pages that show it."""
+"""Tests of the table of accelerator families and of the pages that show it."""
 
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def test_nvidia_amd_and_intel_gpus_have_a_visibility_variable():
 
 
 def test_all_gpu_families_allow_the_same_amounts():
-    """The check of an amount relies on equal amounts, because a resource request does not contain the GPU family."""
+    """A resource request does not contain the GPU family, so the check of an amount must be valid for all families."""
     assert len({(family.can_be_split, family.amounts) for family in FAMILIES if family.resource == "GPU"}) == 1
 
 

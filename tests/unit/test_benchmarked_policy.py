@@ -1,4 +1,4 @@
-"""Plans that follow a decision: small trials run on CPUs, and large trials on GPUs."""
+"""Tests of plans that follow a decision: small trials run on CPUs, and large trials on GPUs."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -55,7 +55,7 @@ def test_each_config_gets_the_gpu_fraction_that_it_needs():
     assert shares[3] == 0.25
 
 
-def test_many_memory_sizes_are_reduced_to_twelve_slot_sizes_that_suffice_for_all_configs():
+def test_many_memory_sizes_are_reduced_to_twelve_slot_sizes_with_enough_memory_for_all_configs():
     profile = profile_of(*(measured(batch, batch=batch) for batch in range(1, 31)))
     plan = GpuMemoryPolicy(profile=profile, headroom=0).plan(ONE_GPU)
 
@@ -228,7 +228,7 @@ GROWING = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=38, accelerator_type="
         pytest.param(AutoscalingPolicy(CappedPolicy(GpuMemoryPolicy(profile=PROFILE), 4)), 1, id="capped within"),
     ],
 )
-def test_added_nodes_suffice_for_trials_of_the_largest_size(policy, nodes_to_add):
+def test_enough_nodes_are_added_for_trials_of_the_largest_size(policy, nodes_to_add):
     plan = policy.plan(GROWING)
 
     asked = sum(bundle.resources["GPU"] for bundle in plan.bundles(plan.min_concurrent_trials))
@@ -236,7 +236,7 @@ def test_added_nodes_suffice_for_trials_of_the_largest_size(policy, nodes_to_add
     assert (plan.nodes_to_add, asked) == ({"gpu": nodes_to_add}, nodes_to_add + 1)
 
 
-def test_a_plan_by_profile_is_equal_after_json_and_pickle():
+def test_a_plan_with_a_profile_round_trips_through_json_and_pickle():
     plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
 
     assert TrialPlan.from_json(plan.to_json()) == plan == pickle.loads(pickle.dumps(plan))

@@ -15,7 +15,7 @@ def test_a_capacity_has_one_node_for_each_argument():
     assert [node.resources.gpus for node in capacity.nodes] == [4, 2]
 
 
-def test_a_capacity_is_equal_after_json_and_pickle():
+def test_a_capacity_round_trips_through_json_and_pickle():
     more = NodeTypeCapacity(name="gpu", resources=Resources(gpus=4), max_nodes_to_add=3, labels={"zone": "a"})
     capacity = ClusterCapacity(
         nodes=(gpu_node("a", gpu_memory_gib=80, accelerator_type="A100", memory_gib=64),), node_types=(more,)
@@ -33,7 +33,7 @@ def test_the_smallest_device_determines_the_gpu_memory_of_a_node():
 
 
 @pytest.mark.parametrize("devices", [None, ()], ids=["not read", "none found"])
-def test_unknown_gpu_memory_stays_unknown(devices):
+def test_without_known_devices_the_gpu_memory_of_a_node_is_unknown(devices):
     node = gpu_node("a").model_copy(update={"devices": devices})
 
     assert node.smallest_gpu_memory_bytes is None
@@ -79,7 +79,7 @@ def test_two_nodes_with_the_same_id_raise_an_error():
 @pytest.mark.parametrize(
     ("text", "message"), [("{", "Invalid JSON"), ('{"node": []}', "unknown field 'node'"), ("[]", "ClusterCapacity")]
 )
-def test_json_of_another_format_raises_an_error(text, message):
+def test_json_in_another_format_raises_an_error(text, message):
     with pytest.raises(InvalidResourcesError, match=message):
         ClusterCapacity.from_json(text)
 

@@ -57,7 +57,7 @@ def test_nodes_are_requested_for_min_trials(policy, capacity):
     assert len(needs(policy, capacity, 1).bundles) == 3
 
 
-def test_the_or_operator_tries_one_policy_after_the_other():
+def test_the_or_operator_returns_a_first_feasible_policy():
     gpu, cpu, small = GpuPolicy(), CpuPolicy(cpus=4), CpuPolicy()
 
     assert gpu | cpu == FirstFeasiblePolicy(gpu, cpu)
@@ -101,7 +101,7 @@ def test_a_plan_with_nodes_to_add_runs_now_if_the_first_trials_fit_alive_nodes()
         plan_now(policy, growing(node_type("cpu")), 9)
 
 
-def test_known_node_types_determine_the_request_and_the_useful_types():
+def test_the_known_node_types_determine_the_bundles_and_the_suitable_types():
     wanted = needs(GpuPolicy(), growing(node_type("gpu", gpus=1), node_type("cpu"), node_type("gone", 0, gpus=8)), 2)
 
     assert (resources(wanted.bundles), wanted.node_types) == ([{"CPU": 8, "GPU": 1}] * 2, {"gpu"})

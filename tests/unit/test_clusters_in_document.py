@@ -1,4 +1,4 @@
-"""Clusters are found in all of KubeRay's kinds, and wrong fields are reported with their path."""
+"""Tests that clusters are found in every kind of KubeRay manifest, and that invalid fields are reported with paths."""
 
 import math
 
@@ -46,7 +46,7 @@ def problems(data):
         ),
     ],
 )
-def test_the_cluster_is_found_in_each_kind(data, path):
+def test_the_cluster_is_found_in_each_kind_of_manifest(data, path):
     ((cluster,), wrong) = read(data)
 
     place = (*cluster.path, "workerGroupSpecs", 0, "groupName")

@@ -58,7 +58,7 @@ def test_trials_per_hour_count_all_cpus_and_all_gpus():
     found = sizes_of(decide(a_run(), TERMS, CLUSTER))[256]
 
     assert (found.cpu.at_once, found.cpu.trials_per_hour) == (4, pytest.approx(4 * 3600 / found.cpu.trial_s))
-    # Each GPU has enough memory for 4 trials of 2 GiB plus overhead, but its 8 CPUs suffice for only 2 trials.
+    # Each GPU has enough memory for 4 trials of 2 GiB plus overhead, but its 8 CPUs are enough for only 2 trials.
     assert (found.gpu.at_once, found.gpu.trials_per_hour) == (4, pytest.approx(2 * 3600 / found.gpu.trial_s))
 
 
@@ -93,7 +93,7 @@ def test_a_packing_record_of_another_gpu_is_refused():
         decide(a_run(), TERMS, CLUSTER, PRICES, packed_on("NVIDIA H200"))
 
 
-def test_the_cost_of_a_trial_is_its_part_of_the_price_of_the_cheapest_machine():
+def test_a_trial_costs_its_fraction_of_the_price_of_the_cheapest_machine():
     found = sizes_of(decide(a_run(), TERMS, CLUSTER, PRICES))[256]
 
     assert found.cpu.cost_per_trial == pytest.approx(0.2 * found.cpu.trial_s / 3600)
@@ -103,7 +103,7 @@ def test_the_cost_of_a_trial_is_its_part_of_the_price_of_the_cheapest_machine():
     assert found.flips_at == found.speedup
 
 
-def test_a_cluster_without_gpus_runs_no_gpu_trials_per_hour():
+def test_without_gpus_in_the_cluster_the_number_of_gpu_trials_per_hour_is_0():
     found = sizes_of(decide(a_run(), TERMS, ClusterCapacity.of(gpu_node("a", gpus=0, cpus=16))))[256]
 
     assert (found.gpu.at_once, found.gpu.trials_per_hour) == (0, 0)
@@ -118,7 +118,7 @@ def test_a_decision_can_compare_the_cpu_with_a_gpu_fraction():
     assert (found.gpu.device, found.gpu.at_once) == ("gpu@0.25", 4)
 
 
-def test_the_cost_of_a_trial_on_two_gpus_includes_both_gpus_without_sharing():
+def test_the_cost_of_a_trial_on_two_gpus_is_the_full_price_of_both_gpus_and_its_cpus():
     runs = [process("mlp", 256, "cpu", number) for number in range(5)]
     for number in range(5):
         of_gpu = process("mlp", 256, "gpu", number)

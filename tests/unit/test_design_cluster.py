@@ -89,7 +89,7 @@ def test_the_cheapest_groups_with_room_for_all_trials_are_chosen(policy, expecte
 
 
 def test_workers_get_many_small_nodes_if_they_cost_less_than_a_few_large_nodes():
-    """One A100 node has room for all three trials, but costs more than two T4 nodes for each trial."""
+    """One A100 node has room for all three trials, but costs more than six T4 nodes."""
     t4 = node_type("t4", 16, 1, 1.0, accelerator_type="T4")
     a100 = node_type("a100", 96, 8, 37.0, accelerator_type="A100")
 
@@ -450,7 +450,7 @@ def at_once(policy, spec):
 
 
 @pytest.mark.parametrize("policy", [each for each in SEVERAL if not isinstance(each, MixedPolicy)], ids=kind_of)
-def test_with_one_node_less_not_all_trials_fit(policy):
+def test_with_one_node_fewer_not_all_trials_fit(policy):
     spec = design_cluster(policy, catalog(L4, FOUR_L4, A100, CPU), 10).spec
 
     for group in spec.groups:
@@ -465,7 +465,7 @@ def test_the_order_of_the_catalog_does_not_affect_the_plan():
     assert design_cluster(policy, catalog(L4, CPU, A100), 9) == design_cluster(policy, catalog(A100, CPU, L4), 9)
 
 
-def test_a_design_is_equal_after_json():
+def test_a_design_round_trips_through_json():
     plan = design_cluster(GpuPolicy(gpus=0.25), catalog(L4, CPU), 9)
 
     assert ClusterDesign.from_json(plan.to_json()) == plan

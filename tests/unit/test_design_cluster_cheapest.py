@@ -1,4 +1,4 @@
-"""Tests that the chosen nodes are the cheapest of all possible numbers of nodes."""
+"""Tests that no cheaper combination of nodes has room for as many trials as the chosen nodes."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Names of devices to measure, and the resources that a trial reserves on each device."""
+"""Tests of the names of devices to measure, and of the resources that a trial reserves on each device."""
 
 import pytest
 

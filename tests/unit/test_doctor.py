@@ -222,7 +222,7 @@ def of_another_vendor(ray="2.60.0", **variables):
     ],
     ids=["only AMD's former variable", "both AMD variables with the same numbers", "Intel's former variable"],
 )
-def test_a_variable_of_an_older_ray_is_reported_with_the_current_variable(node, expected):
+def test_a_variable_of_an_older_ray_version_is_reported_with_the_current_variable(node, expected):
     assert findings_of(node) == [expected]
 
 
@@ -243,7 +243,7 @@ def test_a_variable_of_an_older_ray_is_reported_with_the_current_variable(node, 
         "NVIDIA GPUs",
     ],
 )
-def test_variables_that_the_installed_ray_supports_have_no_findings(node):
+def test_variables_that_the_installed_ray_version_supports_have_no_findings(node):
     assert findings_of(node) == []
 
 
@@ -300,7 +300,7 @@ def test_different_versions_are_reported_for_the_nodes_in_the_minority():
     assert driver.what == "NVIDIA driver versions differ between nodes: 570.86.15 on a, b; 580.65.06 on c"
 
 
-def test_a_node_that_was_not_read_has_no_differing_versions():
+def test_the_versions_of_a_node_that_was_not_read_are_not_compared():
     assert findings_of(healthy("a"), NodeFacts(name="b", failure="gone")) == ["problem: the node was not read: gone"]
 
 

@@ -93,7 +93,7 @@ def test_scalars_are_interpreted_as_in_kubernetes(text, data):
     assert only(text).data == data
 
 
-def test_lines_of_all_documents_count_from_the_top_of_the_file():
+def test_the_line_numbers_of_all_documents_start_at_the_top_of_the_file():
     first, second = read_documents("a: 1\n---\n---\n\nb:\n- c: 2\n", "cluster.yaml")
 
     assert (first.line(("a",)), second.line(("b", 0, "c")), second.line(("b", 0, "missing"))) == (1, 6, 6)

@@ -1,4 +1,4 @@
-"""Train runs that grow between a minimum and a maximum number of workers."""
+"""Tests of Train runs that grow from a minimum up to a maximum number of workers."""
 
 import json
 
@@ -91,7 +91,7 @@ def test_with_several_slot_types_trials_do_not_grow_and_the_plan_explains_it(cap
     assert "each trial keeps its minimum number of workers" in plan.explain()
 
 
-def test_the_reason_for_idle_resources_is_their_reservation_for_growth():
+def test_resources_reserved_for_growth_are_idle_for_this_reason():
     capacity = nodes((8, 0))
     plan = CappedPolicy(CpuPolicy(num_workers=(2, 5)), 2).plan(capacity)
 

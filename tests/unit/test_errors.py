@@ -20,7 +20,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_every_error_has_the_common_base_and_is_equal_after_pickling(error):
+def test_every_error_has_the_common_base_and_round_trips_through_pickle(error):
     copy = pickle.loads(pickle.dumps(error))
 
     assert isinstance(copy, ResourcePolicyError)

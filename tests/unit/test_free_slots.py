@@ -1,4 +1,4 @@
-"""The free slots of a plan while trials run."""
+"""Tests of the free slots of a plan while trials run."""
 
 import pytest
 from hypothesis import given
@@ -85,7 +85,7 @@ def test_a_trial_of_an_earlier_plan_counts_as_the_most_similar_slot_type(slot, s
         pytest.param(L4, (0, 1, 2), id="without such devices, any type is allowed"),
     ],
 )
-def test_a_trial_keeps_its_device_resource(kept, slot_types):
+def test_a_trial_may_only_use_slot_types_with_the_device_resource_of_its_first_run(kept, slot_types):
     assert SlotTypes((GPU, HALF, CPU)).allowed_types(kept) == slot_types
 
 

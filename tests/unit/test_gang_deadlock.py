@@ -1,4 +1,4 @@
-"""Train runs that wait indefinitely for resources that other runs reserve."""
+"""Tests that detect Train runs that wait indefinitely for resources that other runs reserve."""
 
 from itertools import compress, product
 

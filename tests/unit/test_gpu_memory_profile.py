@@ -82,7 +82,7 @@ configs = st.dictionaries(st.sampled_from(["batch", "width", "net", "lr"]), plai
 
 
 @given(st.lists(st.tuples(configs, st.floats(0.001, 80)), min_size=1, max_size=5), configs)
-def test_a_profile_is_equal_after_json(measured, asked):
+def test_a_profile_round_trips_through_json(measured, asked):
     profile = profile_of(*measured, versions={"ray": "2.60.0"})
     again = GpuMemoryProfile.from_json(profile.to_json())
 

@@ -1,4 +1,4 @@
-"""Host memory that policies reserve for each worker."""
+"""Tests of the host memory that policies reserve for each worker."""
 
 import pytest
 

@@ -87,7 +87,7 @@ def test_an_invalid_number_of_cpus_from_slurm_is_ignored(text, monkeypatch):
     assert "SLURM_CPUS_PER_TASK" not in node_facts._cpu_limits()
 
 
-def test_the_cache_may_be_configured_as_a_path_below_a_device(monkeypatch):
+def test_a_cache_path_below_a_device_does_not_raise_an_error(monkeypatch):
     monkeypatch.setenv("TUNE_POLICIES_CACHE", "/dev/zero")
 
     assert overheads_file() == Path("/dev/zero/gpu-overheads.json")

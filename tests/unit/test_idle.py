@@ -1,4 +1,4 @@
-"""Idle resources of a plan with their reasons. The used and the idle amounts add up to the total."""
+"""Tests of the idle resources of a plan and their reasons. The used and the idle amounts add up to the total."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""The order of measurements, and the missing measurements of a stopped run."""
+"""Tests of the order of measurements, and of the missing measurements of a stopped run."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def failure_of(configuration, kind, number=0):
     return Failure(configuration=configuration, round=number, kind=kind, message="why")
 
 
-def test_a_group_has_a_configuration_on_each_device_and_a_control_on_the_first():
+def test_a_group_has_a_configuration_on_each_device_and_a_control_on_the_first_device():
     assert [str(configuration) for configuration in GROUP.configurations] == [
         "mlp[16] on cpu",
         "mlp[16] on gpu",
@@ -102,7 +102,7 @@ def test_only_a_configuration_whose_process_died_is_retried_in_the_next_round(ki
     assert is_done(run_set, GROUP._replace(configurations=(broken,)), 1) is is_given_up
 
 
-def test_all_groups_except_the_completed_groups_are_missing():
+def test_all_groups_except_completed_groups_count_as_missing():
     assert num_missing(a_run(*map(process_of, GROUP.configurations))) == 3 * 2 - 1
 
 

@@ -1,4 +1,4 @@
-"""Label selectors in Ray's format."""
+"""Tests of label selectors in Ray's format."""
 
 import pytest
 from hypothesis import given
@@ -62,7 +62,7 @@ def test_an_invalid_selector_raises_an_error_with_the_valid_forms(selector, mess
         check_selector(selector)
 
 
-def test_a_long_selector_is_cut_in_messages():
+def test_a_long_selector_is_shortened_in_messages():
     text = format_selector({"zone": f"in({','.join(f'zone-{i}' for i in range(99))})"})
 
     assert len(text) == 120

@@ -1,4 +1,4 @@
-"""The plan for a new run after Train workers ran out of memory."""
+"""Tests of the plan for a new run after Train workers ran out of memory."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_host_memory_increases_and_the_gpu_fraction_does_not_change():
     after = larger(plan_of(GpuPolicy(gpus=0.25, cpus=1, num_workers=1)), HOST)
 
     assert (after.worker.gpus, after.worker.memory_bytes, after.gpu_memory_bytes) == (0.25, 4 * GIB, 4 * GIB)
-    assert after.max_concurrent_trials == 3  # 16 GiB of host memory are too little for four trials with their drivers
+    assert after.max_concurrent_trials == 3  # 16 GiB of host memory is not enough for four trials with their drivers
 
 
 def test_only_nodes_with_the_labels_of_the_plan_are_used():

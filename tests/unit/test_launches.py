@@ -31,7 +31,7 @@ def test_a_refused_request_ends_the_wait_immediately():
 
 def test_a_report_that_does_not_answer_the_request_is_ignored():
     assert verdicts(report(2, refused=True, answers=False)) == [None]
-    assert verdicts(report(1, refused=True)) == [None]  # a report from before the request
+    assert verdicts(report(1, refused=True)) == [None]  # the report is older than the request
 
 
 def test_a_pending_launch_continues_the_wait():

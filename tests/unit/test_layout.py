@@ -191,7 +191,7 @@ def counts(policy, capacity):
 
 
 def test_slots_with_different_gpu_fractions_do_not_share_a_node():
-    """The first policy leaves a GPU of its node free. No GPU fraction may use this GPU."""
+    """The first policy leaves a GPU of its node free. Slots with a GPU fraction must not use this GPU."""
     one_whole, one_half = CappedPolicy(GpuPolicy(cpus=1), 1), CappedPolicy(GpuPolicy(gpus=0.5, cpus=1), 1)
 
     assert counts(MixedPolicy(one_whole, one_half, GpuPolicy(gpus=0.25, cpus=1)), nodes(*[(8, 2)] * 3)) == [1, 1, 8]

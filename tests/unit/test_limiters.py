@@ -1,4 +1,4 @@
-"""The calls of each limiter to its framework. Stand-ins define the functions that the limiters use.
+"""Tests of the calls that each limiter makes to its framework. Stand-ins define the functions that the limiters use.
 
 The real frameworks detect no GPU in these tests. The tests in ``tests/on_gpu`` check that the limits are enforced.
 """
@@ -50,7 +50,7 @@ def limit(framework, module, limits=None):
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # hides the GPUs of this machine
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # hide the GPUs of the machine, if it has any
     for name in (
         *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "TF_GPU_ALLOCATOR"),
         *("CUPY_GPU_MEMORY_LIMIT", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"),
@@ -275,7 +275,7 @@ def test_the_users_smaller_fraction_for_torch_has_precedence(name, value, fracti
     assert (back_end.fractions, limits.limit_bytes) == ({0: fraction}, {"torch": int(TOTAL * fraction)})
 
 
-def test_a_back_end_of_an_older_torch_is_reported_as_not_enforceable():
+def test_the_limit_of_a_back_end_of_an_older_torch_version_is_reported_as_not_enforceable():
     limits = limit("torch", torch(xpu=SimpleNamespace(is_available=lambda: True)))
 
     assert (limits.not_enforceable, limits.limit_bytes) == (["torch.xpu"], {})

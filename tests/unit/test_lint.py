@@ -1,4 +1,4 @@
-"""Findings have the line of the mistake, and no file causes a traceback."""
+"""Tests that each finding has the line number of the mistake, and that no file causes a traceback."""
 
 import pytest
 from hypothesis import given, settings

@@ -228,7 +228,7 @@ def test_the_catalog_provides_the_resources_of_an_instance_type(load, row):
 
     (group,) = cluster.groups
     assert (group.resources, group.accelerator_type, cluster.head.resources, cluster.assumptions) == (
-        Resources(cpus=4, gpus=1, memory_bytes=int(16 * 2**30 * 0.7)),  # Ray keeps the rest for its object store
+        Resources(cpus=4, gpus=1, memory_bytes=int(16 * 2**30 * 0.7)),  # Ray reserves 30 % for its object store
         "A10G",
         Resources(),
         (),

@@ -1,4 +1,4 @@
-"""Comparison of losses between devices, and readings of other load on the machine."""
+"""Tests of the comparison of losses between devices, and of readings of the load from other processes."""
 
 import os
 import time

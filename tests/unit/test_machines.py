@@ -1,4 +1,4 @@
-"""Hypothesis tests the placement engine and the scheduler with random sequences of events."""
+"""Tests of the placement engine and the scheduler with random sequences of events from Hypothesis."""
 
 import logging
 import random
@@ -206,8 +206,8 @@ def quiet():
 def test_if_trials_fail_and_nodes_are_lost_no_trial_is_lost_or_waits_indefinitely(seed):
     """``python -m tests.evidence churn`` simulates a day with 10,000 faults.
 
-    With these seeds, some waiting trials can run only on CPUs or only on GPUs. For all other trials, the scheduler
-    would leave these slots idle.
+    With these seeds, some waiting trials can run only on CPUs or only on GPUs. The scheduler must assign slots
+    to these trials even if it leaves the same slots idle for all other trials.
     """
     with simulated_run(seed, most_steps=12) as churn:
         churn.pass_hours(0.1, num_faults=12)

@@ -42,7 +42,7 @@ def test_each_slot_type_has_a_speed(cluster, policy, speeds):
 
 @pytest.mark.parametrize("outer", [(1e11, 1), (1e-300, 1), (5e-324, 1)])
 @pytest.mark.parametrize("inner", [(1e-300, 1e11), (1e11, 1e-300), (5e-324, 1)])
-def test_nested_speeds_stay_valid(inner, outer):
+def test_a_plan_with_nested_speeds_is_valid(inner, outer):
     mixed = MixedPolicy(CappedPolicy(QUARTERS, 1), CappedPolicy(ON_CPUS, 2), speeds=inner)
 
     plan = MixedPolicy(CappedPolicy(mixed, 9), CpuPolicy(cpus=3), speeds=outer).plan(nodes((16, 2)))
@@ -149,7 +149,7 @@ class Noted(CpuPolicy):
         return super().plan(capacity)
 
 
-def test_nested_mixed_policies_plan_once():
+def test_nested_mixed_policies_plan_the_innermost_policy_once():
     """If each level planned twice, there would be 65,536 plans."""
     _planned.clear()
     policy = Noted()

@@ -1,4 +1,4 @@
-"""Mutants of a module, each with one small mistake."""
+"""Tests of the mutants of a module, each with one small mistake."""
 
 import ast
 import textwrap

@@ -179,7 +179,7 @@ def test_an_undamaged_file_is_read(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_a_damaged_file_is_read_or_rejected_with_its_name(name, tmp_path):
+def test_a_damaged_file_is_read_or_rejected_with_an_error_that_contains_its_name(name, tmp_path):
     text, load = SOUND[name]
     path = tmp_path / "damaged.yaml"
     refusals, times_s = [], []

@@ -32,7 +32,7 @@ def test_a_host_oom_error_is_recognized_with_its_request(form, expected):
 
 
 @pytest.mark.parametrize(("name", "text"), cases(NEAR_MISSES))
-def test_an_error_that_only_mentions_memory_is_no_oom_error(name, text):
+def test_an_error_that_only_mentions_memory_is_not_an_oom_error(name, text):
     assert classify_oom(build(name, text)) == NONE
 
 
@@ -42,7 +42,7 @@ def test_a_traceback_is_classified_like_its_error(form):
 
 
 @pytest.mark.parametrize(("name", "text"), cases(NEAR_MISSES))
-def test_a_traceback_of_an_error_that_only_mentions_memory_is_no_oom_error(name, text):
+def test_a_traceback_of_an_error_that_only_mentions_memory_is_not_an_oom_error(name, text):
     assert classify_oom_text(traceback_of(name, text)) == NONE
 
 
@@ -74,7 +74,7 @@ def test_an_actor_that_ray_killed_is_recognized_without_an_error_type():
 @pytest.mark.parametrize(
     "text", ["CUDA out of memory. Tried to allocate 2.00 GiB", "INFO torch.OutOfMemoryError: seen", "", "\n" * 9]
 )
-def test_a_text_without_an_error_is_no_oom_error(text):
+def test_a_text_without_an_error_is_not_an_oom_error(text):
     assert classify_oom_text(text) == NONE
 
 
@@ -213,7 +213,7 @@ UNSOUND = {
 
 
 @pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in UNSOUND.items()])
-def test_a_hostile_object_is_no_oom_error_and_raises_nothing(make):
+def test_a_hostile_object_is_not_an_oom_error_and_raises_nothing(make):
     assert classify_oom(make()) == NONE
 
 
@@ -249,7 +249,7 @@ def test_no_text_makes_the_classification_raise(text):
     assert classify_oom(RuntimeError(text)).kind in ("accelerator", "host", "none")
 
 
-def test_only_notes_of_ended_processes_beyond_the_limit_are_returned_as_old():
+def test_old_notes_are_notes_of_ended_processes_beyond_the_limit():
     notes = [f"key:node:actor-{pid}:{pid}:{1000 - pid}".encode() for pid in range(6)]
     started = {0: 1000, 5: 7}  # process 5 has ended, and a new process has the same ID
 

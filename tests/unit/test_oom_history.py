@@ -1,4 +1,4 @@
-"""Configs that need as much memory as a config whose trial ran out of memory."""
+"""Tests of the memory for configs that are similar to a config whose trial ran out of memory."""
 
 import functools
 import math
@@ -108,7 +108,7 @@ def test_objects_in_a_config_are_compared_by_their_type_or_name():
         pytest.param({"path": "\udc80", "\udc81": 1}, id="a path that is not UTF-8"),
     ],
 )
-def test_a_record_is_equal_after_json(config):
+def test_a_record_round_trips_through_json(config):
     record = OomRecord(settings=memory_settings(config), floor=MemoryFloor(gpu_ticks=5000))
 
     restored = OomRecord.from_json(record.to_json())

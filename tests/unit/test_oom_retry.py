@@ -1,4 +1,4 @@
-"""The next resources of a trial that ran out of memory."""
+"""Tests of the resources for the next attempt of a trial that ran out of memory."""
 
 import math
 
@@ -38,7 +38,7 @@ def after(bundle, out_of_memory=ACCELERATOR, *, growth=2.0, max_gpus=1.0, nodes=
         pytest.param(0.25, 4.0, 0.6, 0.5, id="the maximum is rounded down to an equal part"),
     ],
 )
-def test_a_gpu_fraction_grows_to_an_equal_part_or_to_whole_gpus(gpus, growth, max_gpus, expected):
+def test_a_gpu_fraction_grows_to_a_unit_fraction_or_to_whole_gpus(gpus, growth, max_gpus, expected):
     assert after({"CPU": 2, "GPU": gpus}, growth=growth, max_gpus=max_gpus) == {"CPU": 2, "GPU": expected}
 
 
@@ -95,7 +95,7 @@ def test_host_memory_is_doubled_up_to_the_memory_of_the_largest_node(bundle, out
     assert after({"CPU": 1, **bundle}, out_of_memory) == {"CPU": 1, "memory": expected}
 
 
-def test_host_memory_grows_at_most_to_the_largest_node():
+def test_host_memory_grows_at_most_to_the_memory_of_the_largest_node():
     with pytest.raises(InfeasibleRequestError, match=r"more host memory than 64 GiB, .* largest node has 64 GiB"):
         after({"memory": 64 * GIB}, HOST)
 

@@ -1,4 +1,4 @@
-"""The exact optimum on clusters that are small enough to check by hand, compared with plans.
+"""Tests that compare plans with the exact optimum, on clusters that are small enough to check by hand.
 
 The solver runs in its own process, because OR-tools and TensorFlow in one process cause a segmentation fault.
 """

@@ -1,4 +1,4 @@
-"""The overhead of a framework, and the file with measurements."""
+"""Tests of the overhead of a framework, and of the file with measured overheads."""
 
 import os
 import pwd

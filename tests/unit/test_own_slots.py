@@ -1,4 +1,4 @@
-"""On clusters with different nodes, each node type has its own slots, and all slots fit concurrently."""
+"""Tests that, on clusters with different nodes, each node type has its own slots, and all slots fit concurrently."""
 
 import pytest
 from hypothesis import given

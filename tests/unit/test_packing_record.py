@@ -58,11 +58,11 @@ def test_rates_are_not_compared_without_a_run_of_one_trial_at_a_time():
         "a single number",
     ],
 )
-def test_packing_stops_paying_when_doubling_the_trials_raises_the_rate_by_less_than_a_tenth(rates, expected):
+def test_packing_no_longer_pays_off_if_doubling_the_trials_raises_the_rate_by_less_than_a_tenth(rates, expected):
     assert stops_paying_at(rates) == expected
 
 
-def test_runs_under_mps_do_not_affect_where_time_slicing_stops_paying():
+def test_runs_under_mps_do_not_affect_the_number_of_trials_up_to_which_time_slicing_pays_off():
     runs = record(sample("alone", 1, 100), sample("packed", 2, 101), sample("packed with mps", 4, 400))
 
     assert runs.stops_paying_at("mlp") == 1
@@ -80,7 +80,7 @@ def test_a_failed_run_is_recorded_separately():
     assert (len(runs.samples), runs.failures) == (1, ("mlp, plan, 8 at once: a trial failed",))
 
 
-def test_a_record_is_equal_after_json_and_json_of_earlier_versions_can_be_loaded():
+def test_a_record_round_trips_through_json_and_json_of_earlier_versions_can_be_loaded():
     runs = record(sample("alone", 1, 50, losses=(2.0,)))
 
     assert ThroughputRecord.from_json(runs.to_json()) == runs

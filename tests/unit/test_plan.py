@@ -14,7 +14,7 @@ MIXED = TrialPlan(
 )
 
 
-def test_a_plan_is_equal_after_json_and_pickle():
+def test_a_plan_round_trips_through_json_and_pickle():
     plan = GpuPolicy(gpus=0.3, num_workers=2).plan(nodes((8, 4)))
 
     assert TrialPlan.from_json(plan.to_json()) == plan

@@ -69,7 +69,7 @@ def test_every_worker_of_a_plan_is_on_a_node_with_room_for_it(capacity, policy):
 
 
 @given(clusters(), with_kinds)
-def test_every_plan_has_a_picture_whose_parts_stay_inside_the_frame(capacity, policy):
+def test_every_plan_has_a_picture_whose_parts_are_inside_the_frame(capacity, policy):
     plan = planned(policy, capacity)
 
     drawn = ElementTree.fromstring(plan.plot(capacity).svg)

@@ -76,7 +76,7 @@ def test_the_suggestion_of_an_error_resolves_the_error(capacity, policy):
 
     second = why_not(smaller, capacity)
 
-    # If the GPU memory suffices, the cluster may still have too few CPUs or GPUs for the workers.
+    # Even if the GPU memory is large enough, the cluster may have too few CPUs or GPUs for the workers.
     was_memory, is_memory = (error.short_of.endswith("GPU memory") for error in (first, second or first))
     assert second is None or (was_memory and not is_memory)
 
@@ -90,7 +90,7 @@ def why_not(policy, capacity):
 
 
 @given(clusters(), st.sampled_from([0.5, 1, 2, 5]), st.integers(0, 2), leaves)
-def test_reserved_resources_stay_free(capacity, cpus, gpus, policy):
+def test_reserved_resources_remain_free(capacity, cpus, gpus, policy):
     plan = plan_or_skip(ReservingPolicy(policy, cpus=cpus, gpus=gpus), capacity)
 
     for name, reserved in (("cpus", cpus), ("gpus", gpus)):
@@ -147,7 +147,7 @@ growing_clusters = st.randoms(use_true_random=False).map(
 
 
 @given(growing_clusters, fixed_size, st.integers(1, 12))
-def test_one_node_less_than_the_plan_adds_is_too_few(capacity, policy, cap):
+def test_with_one_node_fewer_than_the_plan_adds_not_all_trials_fit(capacity, policy, cap):
     plan = plan_or_skip(AutoscalingPolicy(CappedPolicy(policy, cap)), capacity)
 
     for name in plan.nodes_to_add:

@@ -1,4 +1,4 @@
-"""The plans for common clusters. Tests in ``on_ray`` compare the plans with Ray's scheduling."""
+"""Tests of the plans for common clusters. Tests in ``on_ray`` compare the plans with Ray's scheduling."""
 
 import pytest
 

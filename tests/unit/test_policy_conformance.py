@@ -83,7 +83,7 @@ def test_each_policy_passes_the_conformance_checks(policy):
 
 
 @given(with_kinds | growing, st.integers(0, 10**6))
-def test_nested_policies_keep_every_promise_except_a_plan_on_some_cluster(policy, seed):
+def test_nested_policies_keep_every_promise_but_may_be_infeasible_on_every_cluster(policy, seed):
     plans = [CAPACITY] if isinstance(policy, CpuPolicy) else []
     try:
         check_policy(policy, num_clusters=3, seed=seed, clusters=plans)
@@ -106,7 +106,7 @@ def test_a_policy_can_be_a_field_of_a_pydantic_model():
 
 
 class FaultyPolicy(ResourcePolicy):
-    """A policy that plans with a function of ``FAULTS``."""
+    """A policy whose plan comes from a function in ``FAULTS``."""
 
     fault: str
 

@@ -1,4 +1,4 @@
-"""Policies as YAML and JSON: valid and invalid files, and the names of classes."""
+"""Tests of policies in YAML and JSON: valid and invalid files, and the names of classes."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Price files in this project's format and in SkyPilot's, and the price of a trial's resources."""
+"""Tests of price files in this project's and in SkyPilot's format, and of the price of a trial's resources."""
 
 import os
 
@@ -37,7 +37,7 @@ def written(tmp_path):
     return write
 
 
-def test_a_trial_costs_its_larger_fraction_of_the_cpus_or_gpus_of_the_cheapest_machine(written):
+def test_a_trial_costs_the_larger_of_its_cpu_and_gpu_fractions_of_the_price_of_the_cheapest_machine(written):
     prices = load_prices(written(OWN, "prices.yaml"))
 
     assert prices.per_hour(cpus=2, gpus=1, accelerator_type="A100").per_hour == pytest.approx(0.8)
@@ -116,7 +116,7 @@ def test_an_invalid_catalog_is_refused_with_line_and_column(written, text, messa
         ("{", "line 1: the text is neither JSON .EOF"),
     ],
 )
-def test_an_invalid_price_file_is_refused_with_the_field(written, text, message):
+def test_an_invalid_price_file_is_refused_with_the_name_of_the_field(written, text, message):
     with pytest.raises(InvalidResourcesError, match=message):
         load_prices(written(text, "prices.yaml"))
 

@@ -1,4 +1,4 @@
-"""Kubernetes quantities are read exactly, and rounded up as by Ray's autoscaler."""
+"""Tests that Kubernetes quantities are parsed exactly, and rounded up as in Ray's autoscaler."""
 
 from fractions import Fraction
 
@@ -33,7 +33,7 @@ def test_a_quantity_is_parsed_exactly(quantity, amount):
 
 
 @pytest.mark.parametrize(("quantity", "amount"), [("500m", 1), ("1001m", 2), ("2", 2), ("0", 0), ("1n", 1)])
-def test_ray_counts_whole_units_rounded_up(quantity, amount):
+def test_ray_rounds_amounts_up_to_whole_units(quantity, amount):
     assert ray_amount(quantity) == amount
 
 

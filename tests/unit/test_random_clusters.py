@@ -1,4 +1,4 @@
-"""The random clusters and policies that the evidence scripts draw."""
+"""Tests of the random clusters and policies that the evidence scripts draw."""
 
 import random
 from itertools import islice

@@ -1,4 +1,4 @@
-"""The errors of policies at construction and in planning."""
+"""Tests of the errors that policies raise at construction and during planning."""
 
 import pytest
 from ray import tune

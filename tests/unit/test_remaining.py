@@ -1,4 +1,4 @@
-"""The remaining resources of a node after allocations and releases, compared with one-by-one placement."""
+"""Tests that compare the remaining resources of a node with the placement of workers one by one."""
 
 from itertools import product
 

@@ -106,7 +106,7 @@ def test_idle_and_reserved_amounts_add_up_to_the_total(available, running, queue
         ([reservation(0.5), reservation(0.5)], TrialQueue(num_waiting=3), LESS_THAN_SLOT),
     ],
 )
-def test_a_free_slot_has_one_reason(running, queue, reason):
+def test_a_free_slot_is_idle_for_one_reason(running, queue, reason):
     found = idle_by_reason(TWO_GPUS, running, queue)
 
     assert found == {("GPU", reason): (2 - sum(each.amounts["GPU"] / ONE for each in running)) * ONE}
@@ -262,7 +262,7 @@ def test_a_trial_that_a_scheduler_stops_at_its_max_t_counts_as_finished(is_at_en
     assert run.record(1).trials.model_dump(exclude_defaults=True) == outcome
 
 
-def test_a_new_trial_is_found_although_a_retried_trial_is_behind_it_in_the_list():
+def test_a_new_trial_is_found_even_if_a_retried_trial_follows_it_in_the_list():
     run = RunMonitor(plan_of(), None, None, None)
     a, b, new = trial("a"), trial("b"), trial("new")
     run.step([a, b], 0)
@@ -293,7 +293,7 @@ def test_before_the_first_step_all_remaining_trials_count_as_starting(num_trials
     assert {idle.reason for idle in run.record(5).resources[0].idle} == reasons
 
 
-def test_a_trial_that_is_retried_with_more_gpus_counts_as_raised():
+def test_a_trial_that_is_retried_with_more_gpus_counts_as_a_trial_with_raised_resources():
     run = RunMonitor(plan_of(1), None, 1, None)
     one = trial("a", gpus=0.5)
     begin(run, one, 0)
@@ -462,7 +462,7 @@ def test_a_restored_run_continues_its_counts():
     assert (usage.trials.num_stopped_early, usage.trials.num_finished) == (1, 1)
 
 
-def test_a_trial_that_is_retried_with_more_gpus_after_a_restore_counts_as_raised():
+def test_a_trial_that_is_retried_with_more_gpus_after_a_restore_counts_as_a_trial_with_raised_resources():
     before = RunMonitor(plan_of(), None, 1, None)
     one = trial("a", gpus=0.5)
     begin(before, one, 0)

@@ -59,7 +59,7 @@ def test_a_custom_resource_may_differ_from_a_ray_resource_only_in_case():
     assert Resources(custom={"gpu": 1}).ticks == {"gpu": 10_000}
 
 
-def test_all_mistakes_are_listed_at_once():
+def test_all_mistakes_are_listed_in_one_error():
     with pytest.raises(InvalidResourcesError) as caught:
         Resources(cpus=-1, gpus=1.5)
 

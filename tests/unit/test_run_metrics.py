@@ -1,4 +1,4 @@
-"""The values of a run's metrics, and the names and tags that the dashboard uses."""
+"""Tests of the values of a run's metrics, and of the names and tags that the dashboard uses."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Views of a run set: summaries, tables, CSV, and the format of numbers."""
+"""Tests of the views of a run set: summaries, tables, CSV, and the format of numbers."""
 
 import csv
 import io
@@ -184,7 +184,7 @@ def test_a_csv_has_a_row_for_each_block_and_each_first_epoch(run_set):
     ("text", "cell"),
     [*((f"{start}cmd|x", f"'{start}cmd|x") for start in "=+-@\uff1d"), ("\t=x", r"\t=x"), ("a\r\n=x", r"a\r\n=x")],
 )
-def test_a_csv_contains_no_formulas_and_numbers_stay_numbers(text, cell):
+def test_a_csv_contains_no_formulas_and_numbers_remain_numbers(text, cell):
     *_, row = csv.DictReader(io.StringIO(csv_text(of(process(0, 1, node=text)))))
 
     assert (row["node"], row["at_s"]) == (cell, "-1.5")

@@ -1,4 +1,4 @@
-"""The nodes that are read in small and large clusters, and the warnings about unread nodes."""
+"""Tests of the choice of nodes that a probe reads, and of the warnings about unread nodes."""
 
 import pytest
 

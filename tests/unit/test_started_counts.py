@@ -1,4 +1,4 @@
-"""A node without an autoscaler has the resources of its group and the detected devices."""
+"""Tests that, without an autoscaler, a node has the resources of its group and the detected devices."""
 
 import pytest
 
@@ -28,5 +28,5 @@ def started(limits, **fields):
         pytest.param({}, {"rayStartParams": {"resources": "'{\"mine\": 2}'"}}, {"mine": 2}, id="in single quotes"),
     ],
 )
-def test_a_node_without_an_autoscaler_has_the_detected_devices(limits, fields, expected):
+def test_without_an_autoscaler_a_node_has_the_detected_devices(limits, fields, expected):
     assert started(limits, **fields) == {"CPU": 8, **expected}

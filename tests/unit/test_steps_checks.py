@@ -1,4 +1,4 @@
-"""Checks of the results of workloads."""
+"""Tests of the checks of workload results."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tasks that wait for resources that a run has reserved, and the warnings about these tasks."""
+"""Tests of the warnings about tasks that wait for resources that a run has reserved."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Timing of steps in blocks, without a framework."""
+"""Tests of the timing of steps in blocks, without a framework."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_a_long_step_is_a_block_by_itself():
     assert steps_of(2.0) == (1, 1)
 
 
-def test_a_step_with_a_known_long_time_does_not_run_to_determine_its_block():
+def test_a_long_step_with_a_known_duration_does_not_run_to_determine_the_number_of_steps():
     assert steps_of(2.0, known=2.0) == (1, 0)
 
 

@@ -58,7 +58,7 @@ def test_a_trial_uses_a_whole_slice():
     ],
 )
 def test_a_slice_with_a_host_in_use_is_not_used(first):
-    """Train chooses a slice by its first host, and would then wait until its other hosts are free."""
+    """Train chooses a slice by its first host, and would then wait until the other hosts of the slice are free."""
     plan = MixedPolicy(CappedPolicy(first, 1), policy()).plan(ClusterCapacity.of(*A, *B))
 
     assert (plan.max_concurrent_trials, plan.common_slot.topology) == (1, None)

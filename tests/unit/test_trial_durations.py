@@ -65,7 +65,7 @@ def test_with_known_durations_a_run_of_equal_trials_reaches_the_lower_bound(num_
 
 
 def ratios_with_known_speeds(work, slots):
-    """Return a run's makespan relative to runs on the fastest slot type and on all types, and to the lower bound."""
+    """Return the run's makespan divided by the makespan on the fastest type, on all types, and by the lower bound."""
     best = max(slots, key=lambda slot_type: slot_type.speed)
     found = simulate(work, slots, durations=TrialDurations([slot_type.speed for slot_type in slots]))
     others = (simulate(work, [best], durations=None), simulate(work, slots, durations=None))
@@ -211,7 +211,7 @@ def test_a_duration_of_zero_is_valid():
     assert is_left_idle(durations=durations_of(0, 10), num_waiting=1000)
 
 
-def test_durations_are_equal_after_pickling():
+def test_durations_round_trip_through_pickle():
     durations = pickle.loads(pickle.dumps(durations_of(1, 2)))
 
     assert durations.typical_s(1) == 2

@@ -1,4 +1,4 @@
-"""The number of usable CPUs of a node, with cgroup files in the format of the kernel."""
+"""Tests of the number of usable CPUs of a node, with cgroup files in the format of the kernel."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Verdicts on runs: the compared pairs of devices, and the doubts about the comparisons."""
+"""Tests of verdicts on runs: the compared pairs of devices, and the doubts about the comparisons."""
 
 import pytest
 

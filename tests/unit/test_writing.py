@@ -1,4 +1,4 @@
-"""The content of written cluster files."""
+"""Tests of the content of written cluster files."""
 
 import pytest
 import yaml
@@ -332,7 +332,7 @@ def test_amounts_that_ray_ignores_in_limits_are_written_as_group_resources(field
     assert resources["requests"] == resources["limits"] | {"ephemeral-storage": "10Gi"}
 
 
-def test_an_older_ray_gets_amounts_as_start_parameters():
+def test_for_an_older_ray_version_amounts_are_written_as_start_parameters():
     """Ray 2.50 ignores the field ``resources``. KubeRay rejects it next to resources in ``rayStartParams``."""
     written = group(gpu_type(device_key="nvidia.com/mig-1g.10gb"), ray_version="2.50.1")
 
@@ -499,7 +499,7 @@ def test_a_cluster_that_cannot_run_is_refused(plan, options, message):
     ("form", "message"),
     [("kuberay", "cannot have 3 nodes: use a multiple of 2"), ("cluster-yaml", "launcher does not support")],
 )
-def test_slices_of_several_hosts_are_whole_and_require_kubernetes(form, message):
+def test_slices_of_several_hosts_must_be_whole_and_require_kubernetes(form, message):
     plan = a_design(groups=(DesignedGroup(node_type=gpu_type(), max_nodes=3, num_hosts=2),))
 
     with pytest.raises(InvalidResourcesError, match=message):

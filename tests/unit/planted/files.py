@@ -1,4 +1,4 @@
-"""Mistakes in cluster YAML files, in YAML syntax, in field names and types, and in values of the Helm chart."""
+"""Mistakes in YAML syntax, in field names and types, and in values of the Helm chart."""
 
 from tests.unit.planted.planting import Planted, plant
 from tests.unit.planted.sound import CLUSTER, JOB, LAUNCHER
