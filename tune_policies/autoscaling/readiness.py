@@ -358,7 +358,7 @@ def _hypothetical_plan(choice: ResourcePolicy, capacity: ClusterCapacity, num_tr
     plan = plan_on_smallest_node(choice.plan)
     if plan is None:
         plan_now(choice, capacity, num_trials)  # always raises an error, because the choice does not fit
-        raise AssertionError("a choice that fits the alive nodes needs no further nodes")
+        raise AssertionError("plan_now raised no error, although the choice does not fit the alive nodes")
     return plan
 
 

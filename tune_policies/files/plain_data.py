@@ -2,7 +2,8 @@
 
 JSON is parsed strictly: repeated keys, numbers beyond the range of floats, and excessive nesting are errors. Other
 texts are parsed as YAML by :mod:`tune_policies.files.yaml_documents`. The number of parts (entries of lists and
-mappings) is limited, because the 3 characters ``[],`` use 64 bytes of memory, and an error about a part uses 3,000.
+mappings) is limited, because parts need much more memory than their text: the 3 characters ``[],`` need 64 bytes, and
+an error about a part needs 3,000 bytes.
 """
 
 import json

@@ -172,7 +172,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         selections = [selection]
         if len(sizes) > 1:  # small configs may fit on small devices, and unknown configs need the largest device
             for needed in (wanted[0], largest_device):
-                with suppress(InfeasibleRequestError):  # the size has too few devices for all workers of a trial
+                with suppress(InfeasibleRequestError):  # too few devices have this size
                     selections.append(self._best(capacity, usable, needed)[1])
         selections = list(without_duplicates(selections))
         first = plan.slots[0]

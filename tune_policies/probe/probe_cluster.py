@@ -81,7 +81,9 @@ def probe_cluster(
         try:
             readings = _read_nodes(state, timeout_s)
         except RayError as error:
-            raise ProbeError(f"Ray stopped while the cluster was read: {error}. Try again when Ray runs") from error
+            raise ProbeError(
+                f"could not read the cluster from Ray: {error}. Check that Ray is running, and try again"
+            ) from error
     if not state.nodes and not state.draining:
         raise ProbeError("the Ray cluster has no alive node. Start a node with `ray start`")
     monitor = readings.monitor if config is None else {"path": str(cluster_config), "config": config, "error": None}

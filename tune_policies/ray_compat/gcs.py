@@ -90,7 +90,9 @@ def read_cluster_state(timeout_s: float) -> ClusterState:
                 status, report = answer_within(timeout_s, partial(fetch, address, timeout_s))
     except (RayError, OSError) as error:
         why = str(error).strip() or f"no answer within {timeout_s:g} s"
-        raise ProbeError(f"Ray stopped while the cluster was read: {why}. Try again when Ray is running") from error
+        raise ProbeError(
+            f"could not read the cluster from Ray: {why}. Check that Ray is running, and try again"
+        ) from error
     reply = GetClusterStatusReply.FromString(status)
     return to_cluster_state(reply, json.loads(report or b"{}"))
 

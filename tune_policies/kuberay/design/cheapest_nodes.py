@@ -339,7 +339,9 @@ class Item(NamedTuple):
 
 
 def cheapest_cover(items: Sequence[Item], needed: int) -> dict[str, int] | None:
-    """Return the cheapest numbers of pieces, by item, that cover ``needed``, or ``None`` if all pieces are not enough.
+    """Return the number of pieces of each item in the cheapest set that covers ``needed``.
+
+    Returns ``None`` if all pieces together do not cover ``needed``.
 
     This is the bounded knapsack problem in its covering form. Dynamic programming over the missing amount solves it
     exactly.

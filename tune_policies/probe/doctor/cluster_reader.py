@@ -51,7 +51,9 @@ def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis
             gcs_address = ray.get_runtime_context().gcs_address
             nodes = _read_cluster(timeout_s)
         except RayError as error:
-            raise ProbeError(f"Ray stopped while the cluster was read: {error}. Try again when Ray runs") from error
+            raise ProbeError(
+                f"could not read the cluster from Ray: {error}. Check that Ray is running, and try again"
+            ) from error
     return Diagnosis(address=gcs_address, nodes=nodes, findings=diagnose(nodes))
 
 
