@@ -6,9 +6,9 @@ node, and the slots of a node fit on it in any order. Ray may spread device frac
 Therefore, if slots reserve fractions, no other slot type may use the devices of that node. Slots of several types can
 share a node if they reserve whole devices.
 
-Train could place all workers of a trial on one node with slots of other types. So a trial with Train workers is
-assigned a node for its driver and for each worker. A TPU slice cannot be assigned, because Train reserves any free
-slice.
+Train could place all workers of a trial on one node, even if slots of other types need the resources of this node. So a
+trial with Train workers is assigned a node for its driver and for each worker. A TPU slice cannot be assigned, because
+Train reserves any free slice.
 """
 
 from collections import Counter, defaultdict

@@ -229,7 +229,7 @@ class TrialSlot(Value):
     def with_more(self, reserved: Mapping[str, float]) -> "TrialSlot":
         """Return the slot of a trial that reserves more than planned, for example after an out-of-memory error.
 
-        The trial must not have Train workers. ``reserved`` contains the trial's amounts by Ray's names.
+        The trial must not have Train workers. ``reserved`` maps Ray's resource names to the trial's reserved amounts.
         """
         trial, gpu_memory_bytes = self.trial, self.gpu_memory_bytes
         for name in sorted({"memory", *trial.ticks} & reserved.keys()):

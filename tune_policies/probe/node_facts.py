@@ -231,7 +231,7 @@ def _cpu_info(root: str, key: str) -> str | None:
 
 
 def host_memory_bytes() -> int:
-    """Return the memory of the machine, in bytes."""
+    """Return the total memory of the machine, in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

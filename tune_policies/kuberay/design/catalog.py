@@ -231,7 +231,7 @@ class NodeType(Value):
 
     @property
     def gpu_parts(self) -> tuple[GpuDevice, ...] | None:
-        """The parts of GPUs of one node (empty if their memory is unknown), or ``None`` if it has only whole GPUs."""
+        """The GPU partitions of a node, or ``None`` if it has only whole GPUs. Empty if their memory is unknown."""
         keys = () if self.device_key is None else (self.device_key,)
         return parts_of_gpus(keys, self.node_selector, self.gpus) if self.gpus else None
 

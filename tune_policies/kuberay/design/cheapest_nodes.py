@@ -261,7 +261,7 @@ def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, plan: TrialPlan
 def _covers(
     pool: NodePool, most: Units, counts: Sequence[_Count], target: int, spare: int
 ) -> list[tuple[tuple[int, ...], dict[str, int]]]:
-    """Return the cheapest units for each way to count capacity, with their cost, sorted by cost."""
+    """Return the cheapest units for each count of capacity, with the cost of these units, sorted by cost."""
     found: dict[tuple[tuple[str, int], ...], tuple[int, ...]] = {}
     for count in counts:
         costs = {name: pool.cost(name, uses_devices=count.uses_devices) for name in most}

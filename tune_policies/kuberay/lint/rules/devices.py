@@ -214,7 +214,7 @@ def _slices(cluster: ClusterInFile) -> Iterator[_Slices]:
     _slices, "tpu-selectors-missing", "error", "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/tpu.html"
 )
 def _selectors_missing(slices: _Slices) -> Iterator[Found]:
-    """GKE places TPU pods by type and topology, and Ray derives the resource that reserves a slice from both."""
+    """GKE schedules TPU pods by type and topology, and Ray uses both to derive the resource that reserves a slice."""
     for key in (GKE_TPU_TYPE, GKE_TPU_TOPOLOGY):
         if key not in slices.selector:
             message = f"{slices.at} has TPUs, but no node selector {key}"
