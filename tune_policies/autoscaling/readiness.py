@@ -68,8 +68,8 @@ def plan_when_ready(
 
     When this function returns or raises an error, or on Ctrl-C, it withdraws its request. New nodes remain until they
     have been idle for the cluster's ``idle_timeout_minutes``, 1 to 5 minutes by default. Therefore, start the run
-    immediately, or keep the nodes with :func:`request_capacity`. If the program is killed, its request remains, as
-    described for that function.
+    immediately, or keep the nodes with :func:`request_capacity`. If the program is killed, its request remains
+    (see :func:`request_capacity`).
 
     Autoscaler v1 does not report that it can never satisfy a request. Therefore, if the node types are unknown, three
     reports without a launch, which take 15 s, count as a rejection.
@@ -136,7 +136,7 @@ class _Search:
         raise InfeasibleRequestError.of_each(errors)
 
     def _wait_for(self, choice: ResourcePolicy, number: int, timeout_s: float) -> tuple[TrialPlan | None, str]:
-        """Return the plan of this or an earlier choice once it can run, or the reason why it cannot."""
+        """Wait until ``choice`` or an earlier choice can run. Return its plan, or ``None`` and the reason."""
         autoscaler = self._autoscaler
         if autoscaler is None:
             return None, "this cluster has no autoscaler"
@@ -176,7 +176,7 @@ class _Search:
         return None
 
     def _wait_until_free(self, plan: TrialPlan, number: int, timeout_s: float) -> tuple[TrialPlan | None, str]:
-        """Return a plan if its resources are released within the timeout, or the reason why they are not."""
+        """Wait until the resources of ``plan`` are free. Return a plan that can run, or ``None`` and the reason."""
         self._log(f"waiting up to {timeout_s:g} s for other programs to release {plan.common_slot}")
         bundles = plan.bundles(self.num_trials)
         if _can_reserve(bundles, timeout_s):

@@ -57,7 +57,7 @@ def _inner_errors(error: BaseException) -> list[object]:
     # A cause or "from None" hides the context, as in Python's tracebacks.
     hides_context = cause is not None or _read_attribute(error, "__suppress_context__")
     context = None if hides_context else _read_attribute(error, "__context__")
-    failures = _read_attribute(error, "worker_failures")  # of Ray Train's WorkerGroupError, keyed by rank
+    failures = _read_attribute(error, "worker_failures")  # an attribute of Ray Train's WorkerGroupError
     return [
         *(cause, context),
         *_members(_read_attribute(error, "exceptions")),

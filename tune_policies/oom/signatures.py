@@ -43,7 +43,7 @@ _PROGRAM_ERRORS: Final = frozenset(
     {"AssertionError", "AttributeError", "ImportError", "IndexError", "KeyError", "ModuleNotFoundError", "NameError"}
     | {"NotImplementedError", "SyntaxError", "TypeError", "ValueError", "ZeroDivisionError"}
 )
-"""Errors in the program itself. Their messages can mention memory for any reason, because developers write them."""
+"""Errors in the program itself. They are never out-of-memory errors, even if their messages mention memory."""
 
 _FRAMEWORKS: Final = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax", "jaxlib": "jax", "cupy": "cupy"} | {
     "cupy_backends": "cupy",

@@ -1,7 +1,7 @@
 """Finds Ray's autoscaler, requests nodes from it, and reads its reports.
 
 Ray has a public API for requests (``request_resources``), but none for reports. Autoscaler v2 reports to the GCS, where
-``ray status`` reads the report. Autoscaler v1 writes JSON to Ray's internal key-value store. The private parts used
+``ray status`` reads the report. Autoscaler v1 writes JSON to Ray's internal key-value store. The private APIs used
 here are the same in Ray 2.50 and 2.60 unless a comment states a difference.
 """
 
@@ -83,7 +83,7 @@ class Autoscaler(ABC):
         self._request: Counter[str] = Counter()
 
     def request(self, bundles: list[Bundle]) -> None:
-        """Request nodes for all bundles together. This replaces the last request, even if another program made it."""
+        """Request nodes for all bundles together, and replace the last request, even if another program made it."""
         arguments: dict[str, Any] = {"bundles": [bundle.resources for bundle in bundles]}
         if any(bundle.label_selector for bundle in bundles):
             if self.version == 1 or "bundle_label_selectors" not in inspect.signature(request_resources).parameters:
@@ -213,7 +213,7 @@ def find_autoscaler() -> Autoscaler | None:
 def _adds_nodes(autoscaler: Autoscaler) -> bool | None:
     """Return whether the cluster can add nodes, or ``None`` before the first report.
 
-    Ray's monitor reports even in a cluster that cannot add nodes.
+    Ray's monitor writes reports even in a cluster that cannot add nodes.
     """
     if autoscaler.version == 2:
         # In a cluster that cannot add nodes, no node has an instance ID or a type.
@@ -241,7 +241,9 @@ def ray_errors() -> Iterator[None]:
     except AttributeError as error:
         raise version_error(error, _FEATURE) from error
     except (RayError, OSError, RuntimeError) as error:
-        raise ProbeError(f"the autoscaler could not be reached: {error}. Try again when Ray is running") from error
+        raise ProbeError(
+            f"the autoscaler could not be reached: {error}. Check that Ray is running, and try again"
+        ) from error
 
 
 def _status() -> Any:

@@ -73,7 +73,7 @@ def connection(
     Args:
         address: The address, as for ``ray.init``.
         timeout_s: The timeout for a running cluster to answer, in seconds.
-        local: The effect of the address ``"local"`` in error messages, such as ``"starts a Ray instance"``.
+        local: A description of the address ``"local"`` for error messages, such as ``"starts a Ray instance"``.
         uses_working_folder: Whether workers import modules from the working folder, such as a user's trainables.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Uses private parts of Ray Train v2: callbacks, the reports of workers, the files of a run, and aborting a run.
+"""Uses private APIs of Ray Train v2 for callbacks, the reports of workers, the files of a run, and aborting a run.
 
 The names are imported from the modules that define them, because ``ray.train`` exports them only if v2 is active. They
 are the same in Ray 2.50 and 2.60 unless a comment states a difference.
@@ -210,7 +210,7 @@ def add_to_reports(change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
     """Replace the metrics of each ``ray.train.report`` in this worker with the result of ``change``.
 
     Ray Train has no public hook for this. The function returns ``False`` outside of a worker, or if Ray lacks the
-    private parts.
+    private API.
     """
     try:
         from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils

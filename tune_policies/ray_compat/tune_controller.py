@@ -114,9 +114,9 @@ def install_hook(
     If ``process_class`` is given, Tune starts the class that this function returns for the trainable's class. It must
     return the same class each time, because Tune reuses processes only for the same class.
 
-    The hook is installed on the trial, because Tune calls a failed trial before any scheduler or callback. A larger
-    ``max_failures`` would apply to all errors, and methods on the trial object would be saved with the trial. Tune
-    saves neither the class of a trial nor its ``temporary_state``, so a restored trial needs its hook again.
+    The hook is installed on the trial, because Tune calls ``Trial.handle_error`` before any scheduler or callback. A
+    larger ``max_failures`` would apply to all errors, and methods on the trial object would be saved with the trial.
+    Tune saves neither the class of a trial nor its ``temporary_state``, so a restored trial needs its hook again.
     """
     state = trial.temporary_state
     if not isinstance(trial, HookedTrial):
@@ -138,14 +138,16 @@ def hooks_of(trial: Trial) -> Sequence[FailureHook]:
 
 
 def fail_trial(tune_controller: Any, trial: Trial, error: Exception) -> None:
-    """Fail a waiting trial with ``error``, as if its process had raised it. Tune's schedulers can only stop trials.
+    """Fail a waiting trial with ``error``, as if its process had raised it.
+
+    Ray's public API lets a scheduler stop a trial, but not fail it.
 
     Raises:
         Exception: ``error`` itself, in a run with ``fail_fast="raise"``.
     """
     controller = unwrapped(tune_controller)
     trial.init_local_path()  # creates the folder for the error file
-    if trial.status == Trial.PAUSED:  # Tune would only count the failure of a paused trial
+    if trial.status == Trial.PAUSED:  # Tune counts the failure of a paused trial, but does not end it
         controller._set_trial_status(trial, Trial.PENDING)
     controller._trial_task_failure(trial, error)
 

@@ -1,7 +1,7 @@
 """Reads the config, trainable, reservation, files and errors of trials, and draws configs from a search space.
 
 Ray documents the functions of a search space (``tune.choice``, ``tune.randint``), but neither their return values nor
-how to draw configs outside of a run. The private parts are the same in Ray 2.50 and 2.60.
+how to draw configs outside of a run. The private APIs are the same in Ray 2.50 and 2.60.
 """
 
 import inspect
@@ -95,7 +95,7 @@ def storage_of(trainable: Trainable) -> Any:
 
 
 def storage_of_session() -> Any:
-    """Return the storage of the trial whose function runs in this process. Tune's public context lacks it."""
+    """Return the storage of the trial whose function runs in this process. Tune's public context omits it."""
     return get_session().storage
 
 

@@ -1,6 +1,6 @@
 """Checks the version of Ray, and reports which feature needs a part that this version lacks.
 
-Untested versions may have moved private parts of Ray, but no version is rejected. An untested version causes one
+Untested versions may have moved private APIs of Ray, but no version is rejected. An untested version causes one
 warning, and a missing private name is replaced by a stand-in that raises an error when a feature uses it.
 """
 

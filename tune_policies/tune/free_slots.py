@@ -28,8 +28,8 @@ class SlotAssignment(NamedTuple):
         slot_type: The index of the slot's type in the plan, or ``None`` if the plan no longer has such a slot,
             or if the trial itself determines its resources.
         node_id: The ID of the slot's node, or ``None`` for any node.
-        num_slots: The number of slots of this type that the trial occupies. It is more than 1 if the trial reserves
-            more than one slot.
+        num_slots: The number of slots of this type that the trial occupies: 1 unless a scheduler gave the trial more
+            resources.
         has_started: Whether the trial has started to run.
         worker_nodes: The nodes that the placement assigns to the trial's Train workers.
     """
@@ -226,8 +226,8 @@ def should_idle(
     If all trials of a type take equally long, the slot is used if and only if its trial would end before the faster
     types finish all waiting trials. This rule, applied at each free slot, gives the shortest run.
 
-    Until a trial has completed in a type with a known speed, types are compared by their speeds alone. In that
-    case, all running trials count as just started, because their progress is not known.
+    Until a trial has completed in a type with a known speed, types are compared by their speeds alone. Until then,
+    all running trials count as just started, because their progress is not known.
 
     A slot of the fastest type, or of a type without a known duration, is never left idle. The comparison ignores other
     types without a known duration.
@@ -254,7 +254,7 @@ def should_idle(
         return False
     gain_s = 1 / sum(1 / each_s for _, each_s in free_s)
     ends_s = [here_s * quantile for quantile in durations.quantiles()]
-    # The faster slots take at least gain_s per trial. If this bound decides, skip the long loop in _makespan_s.
+    # The faster slots take at least gain_s per trial. If this bound is enough to decide, skip the loop in _makespan_s.
     if (num_waiting - 1) * gain_s >= max(ends_s):
         return False
     others_end_s = _makespan_s(num_waiting, free_s)

@@ -97,7 +97,7 @@ def next_floor(
 
     Args:
         reservation: The reservation of the trial.
-        out_of_memory: The classified error. Its kind is not ``"none"``.
+        out_of_memory: The classified error. Its kind must not be ``"none"``.
         growth: The factor by which the memory grows. A GPU fraction is rounded up to the next fraction 1/k. If
             the larger amount does not fit on any node, the trial gets the largest amount that fits.
         max_gpus: The maximum number of GPUs in a bundle.

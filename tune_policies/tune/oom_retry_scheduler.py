@@ -2,7 +2,7 @@
 
 ``oom_retry`` decides how much memory a retry gets. The scheduler records each retry, and raises the memory of other
 trials with similar memory settings to the same amount. Memory settings are the entries of a config that can affect the
-memory use of its trial. ``ray_compat`` contains the code that depends on private parts of Tune.
+memory use of its trial. ``ray_compat`` contains the code that depends on Tune's private APIs.
 """
 
 import logging

@@ -187,7 +187,7 @@ def _gpu_memory_view(run: RunUsage) -> RenderableType:
 
 
 def _bars(run: RunUsage) -> list[RenderableType]:
-    """Return a table with a bar for the peak of each trial, if peaks are known."""
+    """Return a list with a table of bars for the trials' peaks, or an empty list if no peak is known."""
     view = empty_table("Peaks relative to the GPU fractions", "Trial", "", "")
     for trial in run.trials:
         had, need = (trial.usage and amount(trial.usage) for amount in (share_or_device_bytes, needed_bytes))

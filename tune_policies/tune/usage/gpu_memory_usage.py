@@ -47,7 +47,7 @@ def _from_named_lines(value: object) -> object:
 
 
 _Texts = Annotated[tuple[str, ...], BeforeValidator(_from_lines)]
-"""Several texts. In a result, they are the lines of one string."""
+"""Texts that a trial result stores as the lines of one string."""
 
 
 class GpuMemoryUsage(Value):
@@ -68,7 +68,7 @@ class GpuMemoryUsage(Value):
         left_over_bytes: The memory that an earlier trial in this process did not release, in bytes.
         isolation: The mechanism that enforces the limit, such as ``"framework"`` or ``"mps"``. ``None`` means no limit.
         not_enforceable: The frameworks in use that cannot limit their memory.
-        warnings: Notes, for example why a limit is not enforced if the user allowed unenforced limits.
+        warnings: Notes, such as the reason why a limit is not enforced.
         sources: The source of each value, keyed by field name.
     """
 
@@ -90,7 +90,7 @@ class GpuMemoryUsage(Value):
     sources: Annotated[dict[str, str], BeforeValidator(_from_named_lines)] = Field(default_factory=dict)
 
     def to_result(self) -> dict[str, Any]:
-        """Return the record for a result. It always has the same keys, and no value is a list or a dictionary.
+        """Return the record as a flat dictionary for a trial result. The dictionary always has the same keys.
 
         Lists are joined into strings, because TensorBoard's logger plots lists and warns about strings in
         them. ``progress.csv`` has columns only for the keys of the first result, even if the trial continues with
@@ -291,6 +291,6 @@ def _parse_json(text: str) -> Any:
 
 
 def _records(data: Any) -> Iterator[GpuMemoryUsage]:
-    """Yield ``data`` as a record if it is valid, because a user may have reported other data under the same key."""
+    """Yield ``data`` as a record, unless it is invalid, for instance because a user reported other data."""
     with suppress(InvalidResourcesError):
         yield GpuMemoryUsage.from_dict(data)

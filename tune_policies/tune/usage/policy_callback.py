@@ -126,7 +126,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._num_trials = int(samples) if 0 < samples < math.inf else None
 
     def _begin(self, trials: Sequence[Any]) -> None:
-        """Start counting if there are trials, and print the plan unless it was already printed."""
+        """Start counting if the run has trials, and print the plan unless it was already printed."""
         if self._run is not None or not trials:
             return
         scheduler = next((hook for hook in hooks_of(trials[0]) if isinstance(hook, PlanFollower)), None)

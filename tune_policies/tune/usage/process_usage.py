@@ -26,9 +26,9 @@ class ProcessUsage(Value):
     """The resources that one process has used since its current trial began.
 
     Attributes:
-        elapsed_s: Time since the trial began, in seconds.
+        elapsed_s: The time since the trial began, in seconds.
         cpus: The number of reserved CPUs.
-        cpu_s: CPU time of the process and its children, in seconds.
+        cpu_s: The CPU time of the process and its children, in seconds.
         host_memory_bytes: The peak host memory of the process and its children, in bytes.
         gpu_utilization: The mean fraction of time, from 0 to 1, in which the GPUs of the process were busy, including
             work of other processes, or ``None`` if it is not known.
@@ -91,7 +91,7 @@ def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | 
 
 
 def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int) -> str:
-    """Return a sentence that suggests a policy that would run more of these trials concurrently.
+    """Return a sentence that suggests a policy to run more trials of this slot type concurrently.
 
     Return ``""`` if the measured use does not support a suggestion.
 
@@ -128,5 +128,5 @@ def _rounded(amount: int, step: int) -> int:
 
 
 def mean_utilization(samples: Sequence[float]) -> float | None:
-    """Return the mean of sampled fractions, or ``None`` without samples."""
+    """Return the mean of the sampled fractions, or ``None`` if there are no samples."""
     return fmean(samples) if samples else None

@@ -59,7 +59,7 @@ class SlotHours(Value):
         trial_hours: The total time that trials ran in such slots, in hours.
         hours: The reserved time of each resource, in unit-hours.
         use: The resources that the trials used. ``None`` if no trial that ran for at least 2 s reported its use.
-        advice: A sentence that suggests a policy that would run more of these trials concurrently, or an empty string.
+        advice: A sentence that suggests a policy to run more of these trials concurrently, or an empty string.
     """
 
     slot: str

@@ -219,7 +219,7 @@ def _time(seconds: float) -> str:
 
 
 def _ticks(end: float) -> Iterator[float]:
-    """Yield at most five tick positions of a time axis in seconds, at whole seconds, minutes or hours."""
+    """Yield at most five tick positions of a time axis, in seconds, at round numbers of seconds, minutes or hours."""
     unit = 3600 if end >= 4 * 3600 else 60 if end >= 240 else 1
     steps = (unit * step * 10**power for power in range(-3, 9) for step in (1, 2, 5))
     step = next(step for step in steps if end / step <= 4)
