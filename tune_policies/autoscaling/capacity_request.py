@@ -75,7 +75,7 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
 
     Args:
         plan: The plan. The request includes the drivers and Train workers of its trials.
-        num_trials: The number of trials. The default is the number of trials that the plan runs at once. If the plan
+        num_trials: The number of trials. The default is the number of concurrent trials of the plan. If the plan
             has ``by_config``, nodes are requested for the trials with the largest requests.
 
     Raises:

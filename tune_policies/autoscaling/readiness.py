@@ -77,7 +77,7 @@ def plan_when_ready(
     Args:
         policy: The policy. With an ``AutoscalingPolicy``, the plan may include nodes that are still to be added.
         timeout_s: The time to wait for the nodes of each choice, in seconds.
-        num_trials: The number of trials that must be able to run at once.
+        num_trials: The number of trials that must be able to run concurrently.
         only_free: Whether to plan only on free resources, as ``FreeCapacityPolicy`` does. The function then briefly
             reserves the resources of ``num_trials`` trials to check that they are free. If other programs use these
             resources, it waits up to ``timeout_s`` seconds for their release before it tries the next choice.
@@ -294,7 +294,10 @@ class LaunchWatch:
         return all(failure[:2] != launch[:2] for launch in before.launches)
 
     def _no_other_type(self, failed: set[str], report: LaunchReport) -> bool:
-        """Return whether no launch of another type can help. The autoscaler retries failed launches indefinitely."""
+        """Return whether no launch of another node type can satisfy the request.
+
+        The autoscaler retries failed launches indefinitely.
+        """
         if self._node_types is not None and self._node_types <= failed:
             return True
         others = (report.pending.keys() & (self._node_types or report.pending.keys())) - failed

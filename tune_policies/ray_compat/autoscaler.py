@@ -108,7 +108,7 @@ class Autoscaler(ABC):
         """Return the last report, or ``None`` if there is none yet."""
 
     def _remember_request(self) -> None:  # noqa: B027  # version 1 reports the request itself
-        """Record which reports will take the request into account."""
+        """Store the version of the cluster state, to recognize the reports that take the request into account."""
 
 
 class AutoscalerV2(Autoscaler):
@@ -235,7 +235,7 @@ def _name_of(resources: Mapping[str, float]) -> str:
 
 @contextmanager
 def ray_errors() -> Iterator[None]:
-    """Raise a ``ProbeError`` if Ray cannot be reached, or lacks a private part that the block uses."""
+    """Raise a ``ProbeError`` if Ray cannot be reached, or lacks a private API that the block uses."""
     try:
         yield
     except AttributeError as error:

@@ -36,8 +36,8 @@ except ImportError:  # a Ray installation without Ray Client
 class _WithoutWorkingFolder(JobConfig):  # type: ignore[misc]  # Ray has no types
     """A job whose workers do not import modules from the driver's working folder.
 
-    Ray 2.50 and 2.60 send the folder's path to all workers unless this method returns ``True``. Ray has no public
-    option for this.
+    Ray 2.50 and 2.60 send the folder's path to all workers unless the method below returns ``True``. Ray has no
+    public option for this.
     """
 
     def _runtime_env_has_working_dir(self) -> bool:

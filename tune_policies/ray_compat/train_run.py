@@ -256,7 +256,7 @@ def run_id_of(controller: Any) -> str:
 def abort_run(controller: Any, timeout_s: float) -> None:
     """Make a run's controller terminate its workers, its helper actors and itself within ``timeout_s`` seconds.
 
-    Ray calls the same method after an interrupt in ``fit``. Killing the controller would leave its helpers running.
+    Ray calls the same method if ``fit`` is interrupted. Killing the controller would leave its helpers running.
     """
     try:
         ray.get(controller.abort.remote(), timeout=timeout_s)

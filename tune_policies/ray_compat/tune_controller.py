@@ -268,7 +268,7 @@ def longest_trials(scheduler: TrialScheduler) -> dict[str, float]:
 
 
 def pending_change(scheduler: ResourceChangingScheduler, trial: Trial) -> PlacementGroupFactory | None:
-    """Return the new resources for which ``scheduler`` pauses ``trial``, or ``None`` if it is not paused."""
+    """Return the new resources for which ``scheduler`` pauses ``trial``, or ``None`` if no change is pending."""
     wanted = scheduler._trials_to_reallocate.get(trial)
     return resource_dict_to_pg_factory(wanted) if isinstance(wanted, dict) else wanted
 

@@ -21,7 +21,7 @@ from tune_policies.placement.trial_slot import TrialSlot, WorkerNodes
 
 
 class SlotAssignment(NamedTuple):
-    """The slot of a trial that is running, or that Ray has yet to start.
+    """The assigned slot of a running trial, or of a trial that Ray has not started yet.
 
     Attributes:
         slot: The slot, as planned when it was assigned to the trial.

@@ -114,7 +114,8 @@ class OomRecord(Value):
         It needs this memory if no number is smaller than in the record and all other entries are equal.
         """
         both = self.settings.keys() & settings.keys()
-        # If only one config has a whole float, such as a dropout of 0.0, the other config may have a fractional number.
+        # If only one config has a whole float, such as a dropout of 0.0, the other config may have a fractional number,
+        # which is not a memory setting.
         in_one_only = [found[path] for found in (self.settings, settings) for path in found.keys() - both]
         return all(isinstance(value, float) and value.is_integer() for value in in_one_only) and all(
             _is_no_less(settings[path], self.settings[path]) for path in both

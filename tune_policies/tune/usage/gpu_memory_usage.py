@@ -185,7 +185,7 @@ def read_usage(folder: Path) -> RunUsage:
     ``folder`` is the folder of a Tune experiment, a single trial, or a Train run.
 
     Raises:
-        InvalidResourcesError: ``folder`` is none of these folders.
+        InvalidResourcesError: ``folder`` is not one of these folders.
     """
     if not folder.is_dir():
         raise InvalidResourcesError(f"{folder} is not a folder. Pass the results folder of a Tune or Train run")

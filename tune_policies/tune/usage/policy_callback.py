@@ -160,7 +160,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             return saved
         if latest.elapsed_s <= saved.elapsed_s:
             return saved
-        # Tune restores the trials as they were when it saved its state.
+        # Tune restores the trials from its saved state, so all counts except retries must match that state.
         counts = saved.trials.model_copy(update={"num_retries": latest.trials.num_retries})
         return latest.model_copy(update={"trials": counts})
 
@@ -250,7 +250,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def on_trial_result(
         self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        """Record from a result whether the trial was stopped, its resource use, and its failed allocations."""
+        """Record the resource use and the failed allocations in a result, and whether the trial was stopped."""
         # A function trainable ends without a last result, so a "done" result means that a scheduler or ``stop={…}``
         # stopped the trial.
         if result.get("done") and self._is_function(trial):

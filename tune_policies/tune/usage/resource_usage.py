@@ -78,7 +78,7 @@ class TrialCounts(Value):
 
     Attributes:
         num_finished: Trials that reached their end, ``stop={…}``, or the ``max_t`` of the run's ``PolicyScheduler``.
-            They include class trainables that a scheduler stopped, because Tune does not report the difference.
+            They include class-trainable trials that a scheduler stopped, because Tune does not distinguish them.
         num_stopped_early: Trials of a function trainable that a scheduler or a stopper ended earlier.
         num_failed: Trials that ended with an error.
         num_cut_off: Trials that ended early because the whole run ended.

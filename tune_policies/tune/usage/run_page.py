@@ -177,7 +177,7 @@ def _memory(run: RunUsage) -> Section:
         text = "The peaks of the trials are not known, for instance because the GPUs are simulated."
         return Section("GPU memory", (text,), tables=(table,))
     nearest = sorted(known, key=lambda each: each[2] / each[3], reverse=True)
-    texts = ["A bar is the peak of a trial, and the frame around it is the memory of its GPU fraction."]
+    texts = ["Each bar shows the peak of a trial, and the frame around it shows the memory of its GPU fraction."]
     if len(nearest) > _MOST_TRIALS:
         texts.append(f"Of {len(nearest)} trials, the {_MOST_TRIALS} with the highest use of their fraction are shown.")
     picture = Picture("memory", _PEAKS, _memory_bars(nearest[:_MOST_TRIALS]))
