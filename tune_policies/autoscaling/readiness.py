@@ -69,7 +69,7 @@ def plan_when_ready(
     When this function returns or raises an error, or on Ctrl-C, it withdraws its request. New nodes remain until they
     have been idle for the cluster's ``idle_timeout_minutes``, 1 to 5 minutes by default. Therefore, start the run
     immediately, or keep the nodes with :func:`request_capacity`. If the program is killed, its request remains
-    (see :func:`request_capacity`).
+    until :func:`release_capacity` is called.
 
     Autoscaler v1 does not report that it can never satisfy a request. Therefore, if the node types are unknown, three
     reports without a launch, which take 15 s, count as a rejection.
