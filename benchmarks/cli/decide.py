@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _MOST_NOTES: Final = 20
-"""The maximum number of notes to print. Only the number of further notes is printed."""
+"""The maximum number of notes to print. If there are more, only the number of omitted notes is printed."""
 
 
 @app.command()

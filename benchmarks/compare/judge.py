@@ -41,9 +41,9 @@ SURER: Final = 0.995
 FEWEST_ROUNDS: Final = 3
 """The minimum number of rounds for an estimate of the variation between processes."""
 FACTOR_OF_PROCESSES: Final = 1.25
-"""The assumed error, as a factor, of a ratio from one or two rounds. Processes on an idle machine differ by less."""
+"""The assumed error factor of a ratio from one or two rounds. Processes on an idle machine differ by less."""
 FACTOR_IN_DOUBT: Final = 2.0
-"""The assumed error of a ratio of doubtful times, as a factor. A process that shares its CPU takes twice as long."""
+"""The assumed error factor of a ratio of doubtful times. A process that shares its CPU takes twice as long."""
 
 _NORMAL_SCALE: Final = 1.4826
 """The standard deviation of a normal distribution divided by its median absolute deviation."""

@@ -1,4 +1,4 @@
-"""Measures trials per hour on one GPU: with one trial, with several concurrent trials, and with the number in a plan.
+"""Measures trials per hour on one GPU: with one trial, with several concurrent trials, and with a planned number.
 
 The plan is computed from a measured memory profile. All runs perform the same trainings with Ray Tune, in random order,
 and their times include the start of processes. Each step copies its data from host memory, as with a data loader.
@@ -135,7 +135,7 @@ class FailedRunError(Exception):
 
 
 class Sharing(NamedTuple):
-    """A way to share the GPU: a plan with which ``trials_per_gpu`` trials of a training run at once."""
+    """A way to share the GPU: a plan that runs ``trials_per_gpu`` trials of a training concurrently."""
 
     mode: PackingMode
     training: Training

@@ -85,7 +85,7 @@ class GroupRun:
     _failures: dict[Configuration, Failure] = field(default_factory=dict)
 
     def measure(self) -> None:
-        """Measure the group. If the cluster cannot run its processes at once, measure one process after the other.
+        """Measure the group. If its processes cannot run concurrently, measure one process after the other.
 
         All processes have ended when this method returns.
         """

@@ -230,7 +230,7 @@ class DeviceFound(Value):
     Attributes:
         slot: The resources that a trial reserves, as text, or ``None`` if the cluster does not have the device.
         why_missing: The reason why the cluster does not have the device, or ``None`` if it does.
-        at_once: The number of trials on this device that the cluster can run at once.
+        at_once: The number of trials on this device that the cluster can run concurrently.
         accelerator_type: Ray's name of the device type; ``None`` if unknown, or for a CPU.
     """
 
@@ -297,7 +297,7 @@ class RunSet(Value):
         num_rounds: The number of requested rounds.
         runs: The measurements, one entry per process.
         is_interleaved: Whether the processes of a group took turns block by block. Otherwise, they ran one after the
-            other, because the cluster could not run them at once.
+            other, because the cluster could not run them concurrently.
         is_complete: Whether all requested measurements were taken.
         settings: The requested settings, or ``None`` if unknown. Without settings, the run cannot be resumed.
         is_redacted: Whether host names, process IDs, the command and messages were removed.

@@ -62,7 +62,7 @@ def sleep(config):
 
 
 def sleep_with_another(config):
-    """Wait until two trials have started, because a slow machine could finish one before it starts the other."""
+    """Wait until two trials have started, because on a slow machine, one could end before the other starts."""
     Path(config["started"], str(uuid4())).touch()
     wait_until(lambda: len(list(Path(config["started"]).iterdir())) >= 2)
     sleep(config)

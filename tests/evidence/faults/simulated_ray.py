@@ -84,7 +84,7 @@ class SimulatedNode:
         return {**self.free, **of_devices} == dict(self.capacity.amounts)
 
     def allocate(self, wanted: Mapping[str, int]) -> Held | None:
-        """Allocate ticks of each resource, or return ``None`` if the node does not have enough left."""
+        """Allocate ticks of each resource, or return ``None`` if too few ticks are free on the node."""
         held = Held(self.capacity.node_id, {}, {})
         for name, ticks in wanted.items():
             if name in DEVICE_RESOURCES:
@@ -141,7 +141,7 @@ class SimulatedCluster:
         self.changed_at_s = self._clock.now_s
 
     def allocate(self, bundle: Mapping[str, float], selector: Mapping[str, str]) -> Held | None:
-        """Allocate a bundle on a random node that matches ``selector`` and has enough left, or return ``None``."""
+        """Allocate a bundle on a random node that matches ``selector`` and has enough free, or return ``None``."""
         selects = matcher(selector)
         nodes = [node for node in self.nodes.values() if selects(node.capacity.ray_labels)]
         self._rng.shuffle(nodes)

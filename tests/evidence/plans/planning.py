@@ -47,7 +47,7 @@ _PLAIN: Final[tuple[ResourcePolicy, ...]] = (
 _POLICIES: Final[Mapping[str, ResourcePolicy]] = {type(policy).__name__: policy for policy in _PLAIN}
 
 _Prepare = Callable[[], Callable[[], object]]
-"""A function that prepares one run, which is not timed, and returns the function to time."""
+"""A function that prepares one run and returns the function to time. The preparation is not timed."""
 
 
 def measure_planning(node_counts: list[int], repetitions: int) -> None:
