@@ -45,7 +45,7 @@ def decide(
         Path | None, typer.Option(help="The file that `packing --output` wrote, with the throughput of shared GPUs.")
     ] = None,
     same_within: Annotated[
-        float, typer.Option(help="Relative difference up to which times or costs count as the same.")
+        float, typer.Option(help="Maximum relative difference of times or costs that count as the same.")
     ] = 0.05,
     num_trials: Annotated[
         int | None,

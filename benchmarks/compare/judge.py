@@ -156,7 +156,7 @@ class Comparison(Value):
         ratio: The first configuration's time divided by the second's. If it is above 1, the second is faster.
         low: The lower end of the confidence interval of the ratio.
         high: The upper end of this interval.
-        same_within: The relative difference up to which the configurations count as the same.
+        same_within: The maximum relative difference of configurations that count as the same.
         num_rounds: The number of pairs of processes that were compared.
         reasons: The reasons why the outcome is ambiguous or doubtful, as sentences.
     """

@@ -1,7 +1,7 @@
 """Computes how many nodes without GPUs finish the trials as fast as one GPU, and how many cost at most as much.
 
-The GPU runs the trials one after the other. A node runs as many concurrent trials as its CPUs allow. The cost includes
-all nodes until the last trial ends. The comparison assumes that a trial is as fast on a full node as in the
+The GPU runs the trials one after the other. A node runs as many concurrent trials as its CPUs allow. All nodes are
+charged until the last trial ends. The comparison assumes that a trial is as fast on a full node as in the
 measurement.
 """
 

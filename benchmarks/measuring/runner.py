@@ -166,7 +166,7 @@ class GroupRun:
 
 
 def new_run_set(settings: Settings, capacity: ClusterCapacity, environment: Environment, command: str) -> RunSet:
-    """Return the record of a run without measurements; see :func:`parse_devices` for the errors."""
+    """Return the initial record of a run, without measurements. For the errors, see :func:`parse_devices`."""
     return RunSet(
         command=command,
         seed=settings.seed,

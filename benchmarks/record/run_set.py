@@ -160,7 +160,7 @@ class Block(Value):
         order: The position of the block among the blocks of all configurations in its round.
         at_s: The start of the block, in seconds since the start of the round.
         seconds: The total time of all steps in the block, in seconds.
-        is_warmup: Whether the block is a warm-up, which is excluded from the results.
+        is_warmup: Whether the block is a warm-up. Warm-ups are excluded from the results.
     """
 
     phase: Phase

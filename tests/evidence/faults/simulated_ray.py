@@ -33,7 +33,7 @@ TICK_S: Final = 5.0
 
 
 class Clock:
-    """The simulated time in seconds, which replaces the module ``time``."""
+    """A simulated clock in seconds that replaces the module ``time``."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -175,7 +175,7 @@ class SimulatedActor:
 
 
 class SimulatedActors:
-    """The actors of a run, which replace Ray's ``RayActorManager``.
+    """The actors of a run. This class replaces Ray's ``RayActorManager``.
 
     Args:
         cluster: The nodes.

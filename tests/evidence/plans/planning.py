@@ -51,7 +51,7 @@ _Prepare = Callable[[], Callable[[], object]]
 
 
 def measure_planning(node_counts: list[int], repetitions: int) -> None:
-    """Print how many milliseconds each policy takes to plan, for each number of nodes."""
+    """Print the planning time of each policy in milliseconds, for each number of nodes."""
     times: dict[str, dict[str, Spread]] = {}
     for count in node_counts:
         capacity = _cluster(count)
