@@ -119,7 +119,7 @@ class Sweep(NamedTuple):
     Attributes:
         trials_per_gpu: Numbers of concurrent trials to measure, in addition to one trial and the number in the plan.
         repetitions: The number of runs for each way to share the GPU.
-        cpus_per_trial: The number of CPUs of a trial in the plan from the measured profile.
+        cpus_per_trial: The number of CPUs of a trial in the plan that is computed from the measured profile.
         use_mps: Whether to repeat the runs with concurrent trials under MPS.
     """
 

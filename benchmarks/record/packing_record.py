@@ -74,7 +74,7 @@ class ThroughputRecord(Value):
     Attributes:
         gpu: The model of the GPU, or ``UNREAD_GPU``.
         machine: The CPU, its number of cores, and the versions of packages, as text.
-        plans: The explanation of the plan from the measured profile, by workload.
+        plans: The explanation of the plan that is computed from the measured profile, by workload.
         failures: The reasons why runs were omitted.
     """
 

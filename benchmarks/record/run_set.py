@@ -51,7 +51,7 @@ class Environment(Value):
     Attributes:
         num_cpus: The number of logical CPUs of the machine.
         usable_cpus: The number of CPUs that the affinity and the cgroup's quota allow.
-        host_memory_bytes: The memory of the machine, in bytes.
+        host_memory_bytes: The total memory of the machine, in bytes.
         cgroup_memory_bytes: The cgroup's memory limit in bytes, or ``None`` if it is unknown or there is no limit.
         versions: Versions of packages, by name.
     """
@@ -94,7 +94,7 @@ class Settings(Value):
         num_blocks: The number of blocks of each phase in each process, without warm-ups.
         process_timeout_s: The maximum total time that the driver waits for a process, in seconds.
         seed: The seed of the random order.
-        has_control: Whether to measure a second, equal configuration, which shows how noisy the machine is.
+        has_control: Whether to measure a second, equal configuration, to show how noisy the machine is.
     """
 
     sizes: dict[str, tuple[PositiveCount, ...]] = Field(min_length=1)
@@ -141,7 +141,7 @@ class Configuration(Value):
         workload: The name of the workload, or ``module:function``.
         size: The size of the workload, in the workload's own unit.
         device: The device, such as ``"cpu"``, ``"gpu"``, ``"gpu@0.25"`` or ``"TPU"``.
-        is_control: Whether this is the second of two equal configurations, whose difference shows the noise of the run.
+        is_control: Whether this is the second of two equal configurations. Their difference shows the noise of the run.
     """
 
     workload: Name

@@ -101,7 +101,7 @@ def _nodes_tables(decision: Decision) -> Iterator[Table]:
             f"{first.node_cpus}-CPU nodes that finish at least as early",
             (
                 *("Workload", "Size", "Time on GPU", "CPU nodes", "Time on nodes"),
-                *(f"GPU, {money}", f"Nodes, {money}", "Maximum nodes for the cost of the GPU"),
+                *(f"GPU, {money}", f"Nodes, {money}", "Maximum number of nodes for the same cost as the GPU"),
             ),
             tuple(
                 (

@@ -150,7 +150,7 @@ def test_the_callback_works_with_tunes_default_loggers_and_mlflow(tmp_path, capf
 
 
 class PausesOnce(FIFOScheduler):
-    """Pauses each trial at its first result for two seconds."""
+    """Pauses each trial for two seconds after its first result."""
 
     def __init__(self):
         super().__init__()

@@ -29,7 +29,7 @@ STARTS_IN_S: Final = 2.0
 """The time that the process of an actor takes to start, in seconds."""
 
 TICK_S: Final = 5.0
-"""The time between two steps of Tune without an event, in seconds. In a real run, it is 0.1 s."""
+"""The time between two steps of Tune if no event is due, in seconds. In a real run, it is 0.1 s."""
 
 
 class Clock:
@@ -60,7 +60,7 @@ class Clock:
 
 
 class Held(NamedTuple):
-    """An allocation on a node, in ticks: amounts by resource, and for devices by resource and device index."""
+    """An allocation on a node, in ticks: ``amounts`` by resource, and ``devices`` by resource and device index."""
 
     node_id: str
     amounts: dict[str, int]
