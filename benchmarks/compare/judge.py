@@ -238,6 +238,6 @@ def _why_ambiguous(interval: Interval, same_within: float) -> str:
         )
     band = f"{1 / (1 + same_within):.3f} to {1 + same_within:.3f}"
     return (
-        f"{bounds} is not inside {band}, the range that counts as equal, but overlaps it. Run more rounds to narrow the"
+        f"{bounds} lies only partly inside {band}, the range that counts as equal. Run more rounds to narrow the"
         " interval"
     )

@@ -15,7 +15,7 @@ class Crossover(NamedTuple):
 
     Attributes:
         above: The largest size for which the GPU is not the answer; ``None`` if there is no such size.
-        at: The smallest measured size above ``above``, or ``None``. The GPU is the answer for all sizes from this one.
+        at: The smallest measured size from which the GPU is always the answer, or ``None``.
     """
 
     above: int | None

@@ -271,7 +271,7 @@ def throughput_lines(record: ThroughputRecord) -> Iterator[str]:
     for workload in record.workloads:
         end = record.stops_paying_at(workload)
         where = (
-            "more trials per GPU paid off up to the largest measured number"
+            "up to the largest measured number, more trials per GPU paid off"
             if end is None
             else f"more than {end} trials per GPU do not pay off"
         )
