@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _MOST_NOTES: Final = 20
-"""The maximum number of notes to print. Only the number of further notes is printed."""
+"""The maximum number of notes to print. If there are more, only the number of omitted notes is printed."""
 
 
 @app.command()
@@ -45,7 +45,7 @@ def decide(
         Path | None, typer.Option(help="The file that `packing --output` wrote, with the throughput of shared GPUs.")
     ] = None,
     same_within: Annotated[
-        float, typer.Option(help="Relative difference up to which times or costs count as the same.")
+        float, typer.Option(help="Maximum relative difference of times or costs that count as the same.")
     ] = 0.05,
     num_trials: Annotated[
         int | None,

@@ -103,7 +103,9 @@ def compare(
     file: File,
     *,
     phase: Annotated[list[Phase] | None, typer.Option(help="Phase to compare; may be repeated.")] = None,
-    same_within: Annotated[float, typer.Option(help="Relative difference below which times count as the same.")] = 0.05,
+    same_within: Annotated[
+        float, typer.Option(help="Maximum relative difference of times that count as the same.")
+    ] = 0.05,
     as_json: Json = False,
 ) -> None:
     """Compare the devices of a run: show which device is faster in each phase, with confidence intervals."""

@@ -148,7 +148,7 @@ def packing(
     ] = None,
     repetitions: Annotated[int, typer.Option(min=1, help="Number of runs for each number of concurrent trials.")] = 3,
     cpus_per_trial: Annotated[
-        float, typer.Option(min=0, help="CPUs per trial in the plan from the measured profile.")
+        float, typer.Option(min=0, help="CPUs per trial in the plan that uses the measured profile.")
     ] = 1,
     mps: Annotated[bool, typer.Option("--mps", help="Also measure concurrent trials under MPS.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the record to this file.")] = None,

@@ -41,9 +41,9 @@ SURER: Final = 0.995
 FEWEST_ROUNDS: Final = 3
 """The minimum number of rounds for an estimate of the variation between processes."""
 FACTOR_OF_PROCESSES: Final = 1.25
-"""The assumed error, as a factor, of a ratio from one or two rounds. Processes on an idle machine differ by less."""
+"""The assumed error factor of a ratio from one or two rounds. Processes on an idle machine differ by less."""
 FACTOR_IN_DOUBT: Final = 2.0
-"""The assumed error of a ratio of doubtful times, as a factor. A process that shares its CPU takes twice as long."""
+"""The assumed error factor of a ratio of doubtful times. A process that shares its CPU takes twice as long."""
 
 _NORMAL_SCALE: Final = 1.4826
 """The standard deviation of a normal distribution divided by its median absolute deviation."""
@@ -156,7 +156,7 @@ class Comparison(Value):
         ratio: The first configuration's time divided by the second's. If it is above 1, the second is faster.
         low: The lower end of the confidence interval of the ratio.
         high: The upper end of this interval.
-        same_within: The relative difference up to which the configurations count as the same.
+        same_within: The maximum relative difference of configurations that count as the same.
         num_rounds: The number of pairs of processes that were compared.
         reasons: The reasons why the outcome is ambiguous or doubtful, as sentences.
     """
@@ -238,6 +238,6 @@ def _why_ambiguous(interval: Interval, same_within: float) -> str:
         )
     band = f"{1 / (1 + same_within):.3f} to {1 + same_within:.3f}"
     return (
-        f"{bounds} is not inside {band}, the range that counts as equal, but overlaps it. Run more rounds to narrow the"
+        f"{bounds} lies only partly inside {band}, the range that counts as equal. Run more rounds to narrow the"
         " interval"
     )

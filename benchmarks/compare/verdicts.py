@@ -29,7 +29,7 @@ OF_THE_WORK: Final = {"dtype": "dtype", "samples_per_step": "samples per step", 
 
 
 def problems_of_readings(noise: Sequence[NoiseReading], num_cpus: int) -> Iterator[str]:
-    """Yield a sentence for each disturbance of the rounds on a machine with ``num_cpus`` CPUs."""
+    """Yield a sentence for each disturbance during the rounds on a machine with ``num_cpus`` CPUs."""
     most_load = max(MOST_LOAD, MOST_PART_OF_CPUS * num_cpus)
     if noise and (load := fmean(each.load for each in noise)) > most_load:
         yield f"other processes used {load:.2f} CPUs (limit: {most_load:g}). Stop them, or measure on an idle machine"

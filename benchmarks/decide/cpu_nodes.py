@@ -1,7 +1,7 @@
-"""Computes how many nodes without GPUs finish the trials as early as one GPU, and how many cost no more than the GPU.
+"""Computes how many nodes without GPUs finish the trials as fast as one GPU, and how many cost at most as much.
 
-The GPU runs the trials one after the other. A node runs as many concurrent trials as its CPUs allow. The cost includes
-all nodes until the last trial ends. The comparison assumes that a trial is as fast on a full node as in the
+The GPU runs the trials one after the other. A node runs as many concurrent trials as its CPUs allow. All nodes are
+charged until the last trial ends. The comparison assumes that a trial is as fast on a full node as in the
 measurement.
 """
 
@@ -16,14 +16,14 @@ from tune_policies.values.resources import PositiveCount
 from tune_policies.values.value import Value
 
 MOST_TRIALS: Final = 100_000
-"""The maximum number of trials. It bounds the duration of the search for a number of nodes."""
+"""The maximum number of trials. This limit bounds the duration of the search for the number of nodes."""
 
 _ROUNDING: Final = 1e-9
 """Times or costs count as equal if their relative difference is at most this value."""
 
 
 class NodesQuestion(Value):
-    """The question whether to run trials on one GPU or on additional nodes without GPUs.
+    """The parameters of the comparison of one GPU with additional nodes without GPUs.
 
     Attributes:
         num_trials: The number of trials of the whole run.

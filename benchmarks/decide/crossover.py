@@ -11,11 +11,11 @@ _RANKS: Final[dict[Answer, int]] = {"CPU": 0, "same": 1, "ambiguous": 1, "GPU": 
 
 
 class Crossover(NamedTuple):
-    """The size at and above which the GPU is the better device.
+    """The crossover, the size from which the GPU is the better device.
 
     Attributes:
         above: The largest size for which the GPU is not the answer; ``None`` if there is no such size.
-        at: The smallest size at and above which the GPU is the answer for all measured sizes, or ``None``.
+        at: The smallest measured size from which the GPU is always the answer, or ``None``.
     """
 
     above: int | None

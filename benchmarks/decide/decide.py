@@ -99,7 +99,7 @@ class Terms(Value):
         gpu: The measured GPU to compare with the CPU: ``"gpu"``, or a fraction such as ``"gpu@0.25"``. The default is
             the first measured GPU.
         gpu_type: The name of the GPU type in the prices. The default is the name that Ray uses.
-        same_within: The relative difference up to which times or costs count as the same.
+        same_within: The maximum relative difference of times or costs that count as the same.
         nodes: The trials and nodes for a comparison of one GPU with CPU nodes, or ``None`` for no comparison.
     """
 

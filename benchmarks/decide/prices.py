@@ -224,7 +224,7 @@ def _of_skypilot(text: str, source: str, day: str, region: str | None, *, use_sp
             fields = {"gpus": count, "accelerator_type": name} if name else {}
             region_of = row.cells["Region"] or None
             instances.append(Instance(name=machine, price=price, cpus=cpus, region=region_of, **fields))
-        elif not machine and name and count:  # a GPU that can be attached to a machine, such as on Google Cloud
+        elif not machine and name and count:  # a GPU that can be attached to a machine, as on Google Cloud
             of_gpus[name] = min(price / count, of_gpus.get(name, float("inf")))
     if not instances and not of_gpus:
         raise InvalidResourcesError("no line has a price")

@@ -159,7 +159,7 @@ def colocate(group: Group, plans: Mapping[str, TrialPlan], capacity: ClusterCapa
 
 
 def _fit_at_once(slots: Iterable[TrialSlot], capacity: ClusterCapacity) -> bool:
-    """Return whether the alive nodes have enough resources to run all of these trials at once."""
+    """Return whether the alive nodes have enough resources to run all of these trials concurrently."""
     # Place trials with accelerators first, so that other trials do not use the CPUs of nodes with accelerators.
     ordered = sorted(slots, key=lambda slot: not _has_device(slot))
     wanted = [

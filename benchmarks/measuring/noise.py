@@ -87,7 +87,7 @@ def _load(before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> fl
 
 
 def _throttled_s() -> float | None:
-    """Return how long the cgroup of this container was throttled, in seconds, or ``None`` if unknown."""
+    """Return the time that this container's cgroup was throttled, in seconds, or ``None`` if unknown."""
     # In a container, both files belong to the container's cgroup. Cgroups of version 1 have a folder per controller.
     for file in ("/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpu/cpu.stat"):
         with suppress(OSError, ValueError):

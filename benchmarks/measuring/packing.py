@@ -1,4 +1,4 @@
-"""Measures trials per hour on one GPU: with one trial, with several concurrent trials, and with the number in a plan.
+"""Measures trials per hour on one GPU: with one trial, with several concurrent trials, and with a planned number.
 
 The plan is computed from a measured memory profile. All runs perform the same trainings with Ray Tune, in random order,
 and their times include the start of processes. Each step copies its data from host memory, as with a data loader.
@@ -119,7 +119,7 @@ class Sweep(NamedTuple):
     Attributes:
         trials_per_gpu: Numbers of concurrent trials to measure, in addition to one trial and the number in the plan.
         repetitions: The number of runs for each way to share the GPU.
-        cpus_per_trial: The number of CPUs of a trial in the plan from the measured profile.
+        cpus_per_trial: The number of CPUs of a trial in the plan that is computed from the measured profile.
         use_mps: Whether to repeat the runs with concurrent trials under MPS.
     """
 
@@ -135,7 +135,7 @@ class FailedRunError(Exception):
 
 
 class Sharing(NamedTuple):
-    """A way to share the GPU: a plan with which ``trials_per_gpu`` trials of a training run at once."""
+    """A way to share the GPU: a plan that runs ``trials_per_gpu`` trials of a training concurrently."""
 
     mode: PackingMode
     training: Training

@@ -284,7 +284,7 @@ class WorkloadProcess:
             epoch_s=ended - prepared if len(times) == steps.steps_per_epoch else None,
             num_steps=len(times),
             phases=tuple(self._timers),
-            # Skip the first step, because it may compile. Without losses, steps may end before the device is done.
+            # The first step may include compilation. Without losses, a step may end before its work is done.
             step_s=min(times[1:], default=None) if losses else None,
             facts={
                 "losses": tuple(losses[:_MOST_LOSSES]),

@@ -48,7 +48,7 @@ _LONG_STEP_S: Final = 0.5
 """If a step takes at least this many seconds, the first epoch is enough warm-up."""
 
 _NUM_WARMUPS: Final = 2
-"""The number of warm-up blocks of each phase, which are excluded from the results."""
+"""The number of warm-up blocks of each phase. Warm-ups are excluded from the results."""
 
 _DIED: Final = (
     "its process died, possibly because host memory ran out: {} (the log of the process is in Ray's session folder)"

@@ -85,7 +85,7 @@ class GroupRun:
     _failures: dict[Configuration, Failure] = field(default_factory=dict)
 
     def measure(self) -> None:
-        """Measure the group. If the cluster cannot run its processes at once, measure one process after the other.
+        """Measure the group. If its processes cannot run concurrently, measure one process after the other.
 
         All processes have ended when this method returns.
         """
@@ -166,7 +166,7 @@ class GroupRun:
 
 
 def new_run_set(settings: Settings, capacity: ClusterCapacity, environment: Environment, command: str) -> RunSet:
-    """Return the record of a run without measurements; see :func:`parse_devices` for the errors."""
+    """Return the initial record of a run, without measurements. For the errors, see :func:`parse_devices`."""
     return RunSet(
         command=command,
         seed=settings.seed,

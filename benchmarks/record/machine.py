@@ -27,7 +27,7 @@ _OTHER_BUILDS: Final = {"tensorflow": "tensorflow-cpu", "xgboost": "xgboost-cpu"
 
 
 def read_environment(packages: Iterable[str] = ("tune-policies", "ray", *FRAMEWORKS)) -> Environment:
-    """Return the hardware of this machine, and the version of each of the ``packages`` that is installed."""
+    """Return the hardware of this machine, and the versions of the ``packages`` that are installed."""
     installed = installed_versions()
     versions = {name: installed.get(name) or installed.get(_OTHER_BUILDS.get(name, "")) for name in packages}
     return Environment(

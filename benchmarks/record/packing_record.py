@@ -74,7 +74,7 @@ class ThroughputRecord(Value):
     Attributes:
         gpu: The model of the GPU, or ``UNREAD_GPU``.
         machine: The CPU, its number of cores, and the versions of packages, as text.
-        plans: The explanation of the plan from the measured profile, by workload.
+        plans: The explanation of the plan that is computed from the measured profile, by workload.
         failures: The reasons why runs were omitted.
     """
 
@@ -102,7 +102,7 @@ class ThroughputRecord(Value):
     def may_be_of(self, accelerator_type: str) -> bool:
         """Return whether the GPU may have this accelerator type.
 
-        Ray's name of a type is usually a part of the vendor's name of the GPU.
+        Ray's name for a GPU type is usually a part of the vendor's name.
         """
         part = re.escape(accelerator_type.partition("-")[0])
         # The match may end within a word, because Ray's name of a GeForce GPU is "G".

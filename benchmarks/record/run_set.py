@@ -51,7 +51,7 @@ class Environment(Value):
     Attributes:
         num_cpus: The number of logical CPUs of the machine.
         usable_cpus: The number of CPUs that the affinity and the cgroup's quota allow.
-        host_memory_bytes: The memory of the machine, in bytes.
+        host_memory_bytes: The total memory of the machine, in bytes.
         cgroup_memory_bytes: The cgroup's memory limit in bytes, or ``None`` if it is unknown or there is no limit.
         versions: Versions of packages, by name.
     """
@@ -94,7 +94,7 @@ class Settings(Value):
         num_blocks: The number of blocks of each phase in each process, without warm-ups.
         process_timeout_s: The maximum total time that the driver waits for a process, in seconds.
         seed: The seed of the random order.
-        has_control: Whether to measure a second, equal configuration, which shows how noisy the machine is.
+        has_control: Whether to measure a second, equal configuration, to show how noisy the machine is.
     """
 
     sizes: dict[str, tuple[PositiveCount, ...]] = Field(min_length=1)
@@ -141,7 +141,7 @@ class Configuration(Value):
         workload: The name of the workload, or ``module:function``.
         size: The size of the workload, in the workload's own unit.
         device: The device, such as ``"cpu"``, ``"gpu"``, ``"gpu@0.25"`` or ``"TPU"``.
-        is_control: Whether this is the second of two equal configurations, whose difference shows the noise of the run.
+        is_control: Whether this is the second of two equal configurations. Their difference shows the noise of the run.
     """
 
     workload: Name
@@ -160,7 +160,7 @@ class Block(Value):
         order: The position of the block among the blocks of all configurations in its round.
         at_s: The start of the block, in seconds since the start of the round.
         seconds: The total time of all steps in the block, in seconds.
-        is_warmup: Whether the block is a warm-up, which is excluded from the results.
+        is_warmup: Whether the block is a warm-up. Warm-ups are excluded from the results.
     """
 
     phase: Phase
@@ -230,7 +230,7 @@ class DeviceFound(Value):
     Attributes:
         slot: The resources that a trial reserves, as text, or ``None`` if the cluster does not have the device.
         why_missing: The reason why the cluster does not have the device, or ``None`` if it does.
-        at_once: The number of trials on this device that the cluster can run at once.
+        at_once: The number of trials on this device that the cluster can run concurrently.
         accelerator_type: Ray's name of the device type; ``None`` if unknown, or for a CPU.
     """
 
@@ -297,7 +297,7 @@ class RunSet(Value):
         num_rounds: The number of requested rounds.
         runs: The measurements, one entry per process.
         is_interleaved: Whether the processes of a group took turns block by block. Otherwise, they ran one after the
-            other, because the cluster could not run them at once.
+            other, because the cluster could not run them concurrently.
         is_complete: Whether all requested measurements were taken.
         settings: The requested settings, or ``None`` if unknown. Without settings, the run cannot be resumed.
         is_redacted: Whether host names, process IDs, the command and messages were removed.

@@ -93,7 +93,7 @@ def _most(amounts: Iterable[int | None]) -> int | None:
 def time_text(seconds: float, half_iqr: float | None = None) -> str:
     """Return a time as text, such as ``"1.23 ms"`` or ``"1.23 ±0.14 ms"``.
 
-    Times from ten minutes on are in minutes, and times from two hours on in hours.
+    Times of ten minutes or more are in minutes, and times of two hours or more are in hours.
     """
     # Choose the unit by the rounded number, so that 0.9999 ms becomes 1 ms instead of 1000 µs.
     written = float(f"{seconds:.3g}")

@@ -72,7 +72,7 @@ def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) 
 
 
 def doubts_of_all(verdicts: Verdicts) -> tuple[str, ...]:
-    """Return the reasons that all comparisons share. These reasons affect the whole run."""
+    """Return the reasons for doubt that all comparisons share. These reasons affect the whole run."""
     named = [each.comparison.reasons for found in verdicts.values() for each in found]
     if len(named) < 2:
         return ()

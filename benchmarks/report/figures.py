@@ -115,8 +115,8 @@ def put_log_amounts(axis: Any, values: Iterable[float], label: str, write: Calla
 
 
 _LOG_TICKS: Final = {100: (1, 2, 5), 10_000: (1, 3)}
-"""The multiples of each power of ten that get ticks, by the upper limit of the ratio of the largest to the smallest
-value."""
+"""The multiples of each power of ten that get ticks. Each key is an upper limit for the ratio of the largest to the
+smallest value."""
 
 
 def put_legend(figure: Any, axes: Iterable[Any]) -> None:

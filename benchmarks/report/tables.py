@@ -101,7 +101,7 @@ def _nodes_tables(decision: Decision) -> Iterator[Table]:
             f"{first.node_cpus}-CPU nodes that finish at least as early",
             (
                 *("Workload", "Size", "Time on GPU", "CPU nodes", "Time on nodes"),
-                *(f"GPU, {money}", f"Nodes, {money}", "Maximum nodes for the cost of the GPU"),
+                *(f"GPU, {money}", f"Nodes, {money}", "Maximum number of nodes for the same cost as the GPU"),
             ),
             tuple(
                 (
@@ -257,7 +257,7 @@ def _source_lines(decision: Decision) -> Iterator[str]:
 
 
 def print_throughput(record: ThroughputRecord) -> None:
-    """Print the table of trials per hour, how many trials per GPU pay off, the plans, and the machine."""
+    """Print the table of trials per hour, the number of trials per GPU that pay off, the plans, and the machine."""
     console = result_console()
     _show([packing_table(record)], throughput_lines(record), console)
     for workload, plan in record.plans.items():
@@ -267,11 +267,11 @@ def print_throughput(record: ThroughputRecord) -> None:
 
 
 def throughput_lines(record: ThroughputRecord) -> Iterator[str]:
-    """Yield a sentence for each workload about how many trials per GPU pay off, and one for each omitted run."""
+    """Yield a sentence for each workload about the number of trials per GPU that pay off, and for each omitted run."""
     for workload in record.workloads:
         end = record.stops_paying_at(workload)
         where = (
-            "more trials per GPU paid off up to the largest measured number"
+            "up to the largest measured number, more trials per GPU paid off"
             if end is None
             else f"more than {end} trials per GPU do not pay off"
         )

@@ -17,7 +17,7 @@ SEED: Final = 0
 _THREADS_PER_BLOCK: Final = 256
 
 NUM_LANES: Final = 32
-"""The number of interpreters in a step of ``branching``, which is the number of threads in a warp."""
+"""The number of interpreters in a step of ``branching``: one for each thread of a warp."""
 
 
 def doubling(size: int, device: str) -> Steps:

@@ -20,7 +20,7 @@ class BuiltIn(NamedTuple):
 
     Attributes:
         path: The module in this package and the function, as ``module:function``.
-        sizes: The default sizes, which are ascending powers of two.
+        sizes: The default sizes: ascending powers of two.
         needs: The packages that the workload imports. The project's extras have the same names.
     """
 

@@ -1,7 +1,7 @@
 """Graphics and physics in PyTorch: a ray tracer, the heat equation in two and three dimensions, and gravity.
 
-Each step starts from the same state, which is computed on the CPU, and returns the mean square of its result. Squares
-are positive and do not cancel out, so the means on different devices agree closely.
+Each step starts from the same state and returns the mean square of its result. The state is computed on the CPU.
+Squares are positive and do not cancel out, so the means on different devices agree closely.
 """
 
 from collections.abc import Callable

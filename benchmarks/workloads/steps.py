@@ -117,7 +117,7 @@ def tensorflow_device(device: str) -> str:
     kind = {"cpu": "CPU", "gpu": "GPU"}.get(device, device)
     if not tf.config.list_logical_devices(kind):
         kinds = ", ".join(sorted({each.device_type for each in tf.config.list_logical_devices()}))
-        raise unseen("TensorFlow", device, f"TensorFlow {tf.__version__} sees {kinds}")
+        raise unseen("TensorFlow", device, f"TensorFlow {tf.__version__} detects only {kinds}")
     return f"/{kind}:0"
 
 
@@ -139,7 +139,8 @@ def _built_for(torch: Any) -> str:
 
 def unseen(library: str, device: str, why: str = "") -> ProbeError:
     """Return the error for a library that does not detect a device and would use the CPU instead."""
+    reason = f" ({why})" if why else ""
     return ProbeError(
-        f"{library} sees no {device} in this process, and CPU times would be misleading{f' ({why})' if why else ''}. "
+        f"{library} detects no {device} in this process, and CPU times would be misleading{reason}. "
         f"Install a build of {library} for the device, check its driver, or omit the device"
     )

@@ -61,7 +61,7 @@ def autoscaling_cluster(node_types, *, v2, cpus=1, max_workers=None, idle_timeou
     Args:
         node_types: The node types by name, made by :func:`node_type`.
         v2: Whether to use autoscaler v2.
-        cpus: CPUs of the head node.
+        cpus: The number of CPUs of the head node.
         max_workers: The maximum number of worker nodes of all types. Defaults to the sum of the types' maximums.
         idle_timeout_minutes: The time in minutes after which the autoscaler removes an idle node.
     """
@@ -174,7 +174,7 @@ def alive_workers():
 
 
 def workers_when(expected, timeout_s=60):
-    """Wait until the counts of worker nodes equal ``expected``, or for ``timeout_s``. Return the counts by type."""
+    """Wait at most ``timeout_s`` seconds for the ``expected`` numbers of worker nodes. Return the numbers by type."""
     deadline = time.monotonic() + timeout_s
     while (found := dict(alive_workers())) != expected and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -182,5 +182,5 @@ def workers_when(expected, timeout_s=60):
 
 
 def requested_nodes():
-    """Return the resources that were requested from the autoscaler."""
+    """Return the bundles that are requested from the autoscaler, with the number of each bundle."""
     return dict(find_autoscaler().requested())

@@ -14,7 +14,7 @@ VARIABLES = {str(family): family.visibility_variable for family in FAMILIES}
 
 
 def report_devices(config):
-    """Wait until all planned trials run at the same time, then report the variable with the visible devices."""
+    """Wait until all planned trials run at the same time, then report the visible devices."""
     folder = Path(config["folder"])
     (folder / uuid.uuid4().hex).touch()
     wait_until(lambda: len(list(folder.iterdir())) >= config["at_once"])

@@ -16,7 +16,7 @@ def load_example(name):
 
 
 def run_example(name, folder):
-    """Return the last result of each trial or Train run."""
+    """Run an example, and return the last result of each trial or Train run."""
     outcome = load_example(name).main(storage_path=str(folder))
     runs = outcome.values() if isinstance(outcome, dict) else [outcome]
     return [result for run in runs for result in last_results(run)]

@@ -11,7 +11,7 @@ from ray.autoscaler.node_launch_exception import NodeLaunchException
 from ray.autoscaler.tags import TAG_RAY_USER_NODE_TYPE
 
 LAUNCHED = ".launched"
-"""The suffix of the file per node type that the provider touches at each launch."""
+"""The suffix of the file that the provider touches at each launch. Each node type has its own file."""
 
 
 class LaunchingProvider(FakeMultiNodeProvider):

@@ -31,7 +31,7 @@ RAY = {"num_cpus": 2}
 
 
 def trainer_of(loop, run_config=None):
-    """Return a function that builds a trainer without a framework, because its workers start within a second."""
+    """Return a function that builds a trainer without a framework, so that its workers start within a second."""
 
     def build(config):
         return DataParallelTrainer(

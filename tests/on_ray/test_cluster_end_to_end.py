@@ -34,7 +34,7 @@ QUARTER = GpuPolicy(gpus=0.25, cpus=1)
 
 
 class Case(NamedTuple):
-    """A cluster for ``num_trials`` trials, and the nodes that start if ``requested`` (or all) trials are requested."""
+    """A cluster for ``num_trials`` trials, and the nodes that start for ``requested`` trials, or for all trials."""
 
     policy: ResourcePolicy
     node_types: tuple[NodeType, ...]

@@ -33,7 +33,7 @@ RAY = {"num_cpus": 2}
 
 
 def trainer_for(tmp_path, loop, num_workers=1, **scaling):
-    """Return a trainer without a framework, because its workers start within a second."""
+    """Return a trainer without a framework, so that its workers start within a second."""
     return DataParallelTrainer(
         loop,
         scaling_config=ScalingConfig(num_workers=num_workers, **scaling),

@@ -1,4 +1,4 @@
-"""Trials see their GPUs in the vendor's visibility variable.
+"""The GPU vendor's visibility variable lists exactly the GPUs of a trial.
 
 Each vendor needs its own Ray instance, because Ray detects the vendor only once."""
 

@@ -62,7 +62,7 @@ def sleep(config):
 
 
 def sleep_with_another(config):
-    """Wait until two trials have started, because a slow machine could finish one before it starts the other."""
+    """Wait until two trials have started, because on a slow machine, one could end before the other starts."""
     Path(config["started"], str(uuid4())).touch()
     wait_until(lambda: len(list(Path(config["started"]).iterdir())) >= 2)
     sleep(config)
@@ -150,7 +150,7 @@ def test_the_callback_works_with_tunes_default_loggers_and_mlflow(tmp_path, capf
 
 
 class PausesOnce(FIFOScheduler):
-    """Pauses each trial at its first result for two seconds."""
+    """Pauses each trial for two seconds after its first result."""
 
     def __init__(self):
         super().__init__()

@@ -165,7 +165,7 @@ class WaitForGpuTrial(Counting):
     def before_step_ends(self, has_gpu):
         if not has_gpu and self.done == 1:
             wait_until(lambda: any(" 3 GPU " in line for line in notes(Path(self.config["folder"]))))
-            time.sleep(1.5)  # until Tune has ended the trial on the GPU
+            time.sleep(1.5)  # wait until Tune has ended the trial on the GPU
 
 
 @pytest.mark.slow

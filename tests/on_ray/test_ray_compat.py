@@ -235,7 +235,7 @@ def private_members_used(module, names):
     )
 
 
-def test_the_check_at_the_start_of_a_run_covers_all_private_members_of_tunes_controller_that_are_used():
+def test_the_check_at_the_start_of_a_run_covers_all_used_private_members_of_tunes_controller():
     """A run checks ``MEMBERS`` at its start, so this tuple must be complete."""
     names = {"controller", "self._controller", "state.controller", "unwrapped(tune_controller)"}
     found = {

@@ -42,7 +42,7 @@ def test_a_lost_placement_group_is_requested_again(tmp_path, caplog):
 
     def remove_groups_and_release():
         wait_until(lambda: any(group.is_pending for group in placement_groups()))
-        time.sleep(3)  # until the run has registered the groups
+        time.sleep(3)  # wait until the run has registered the groups
         for group in placement_groups():
             if group.is_pending:
                 remove_group(group.group_id)

@@ -63,7 +63,7 @@ def train(config):
 
 
 def run(trainable, folder, **kwargs):
-    """Return the config and the last result of each trial, in order."""
+    """Run Tune with a fixed seed, and return the config and the last result of each trial, in order."""
     random.seed(SEED)
     np.random.seed(SEED)  # Tune uses this generator to sample configs
     results = tune.run(

@@ -87,14 +87,14 @@ def test_a_workload_raises_an_error_if_its_library_sees_no_gpu(name):
     if torch.cuda.is_available():
         pytest.skip("a GPU is visible in this process")
 
-    assert "sees no gpu in this process, and CPU times would be misleading" in facts_of(name)["refusal"]
+    assert "detects no gpu in this process, and CPU times would be misleading" in facts_of(name)["refusal"]
 
 
 @pytest.mark.parametrize(("framework", "device_of"), [("torch", torch_device), ("jax", jax_device)])
 def test_the_error_contains_the_device_family_that_a_framework_does_not_see(framework, device_of):
     pytest.importorskip(framework)
 
-    assert "sees no TPU in this process" in refusal(lambda: device_of("TPU"))
+    assert "detects no TPU in this process" in refusal(lambda: device_of("TPU"))
 
 
 def test_matmul_multiplies_matrices():

@@ -353,4 +353,4 @@ def test_the_table_of_nodes_has_the_crossover_and_the_cost_of_both():
     text = captured.get()
 
     assert "100 trials on 1 GPU, or on the minimum number of 16-CPU nodes that finish at least as early" in text
-    assert "Maximum nodes for the cost of the GPU" in text
+    assert "Maximum number of nodes for the same cost as the GPU" in text

@@ -59,7 +59,7 @@ class FaultCluster:
     def end(self) -> None:
         """Kill all processes of the cluster."""
         self._cluster.shutdown()
-        for process in self._workers():  # workers whose raylet is dead
+        for process in self._workers():  # kill workers whose raylet is dead, too
             with suppress(psutil.Error):
                 process.kill()
 

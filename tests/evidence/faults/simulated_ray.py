@@ -29,11 +29,11 @@ STARTS_IN_S: Final = 2.0
 """The time that the process of an actor takes to start, in seconds."""
 
 TICK_S: Final = 5.0
-"""The time between two steps of Tune without an event, in seconds. In a real run, it is 0.1 s."""
+"""The time between two steps of Tune if no event is due, in seconds. In a real run, it is 0.1 s."""
 
 
 class Clock:
-    """The simulated time in seconds, which replaces the module ``time``."""
+    """A simulated clock in seconds that replaces the module ``time``."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -60,7 +60,7 @@ class Clock:
 
 
 class Held(NamedTuple):
-    """An allocation on a node, in ticks: amounts by resource, and for devices by resource and device index."""
+    """An allocation on a node, in ticks: ``amounts`` by resource, and ``devices`` by resource and device index."""
 
     node_id: str
     amounts: dict[str, int]
@@ -84,7 +84,7 @@ class SimulatedNode:
         return {**self.free, **of_devices} == dict(self.capacity.amounts)
 
     def allocate(self, wanted: Mapping[str, int]) -> Held | None:
-        """Allocate ticks of each resource, or return ``None`` if the node does not have enough left."""
+        """Allocate ticks of each resource, or return ``None`` if too few ticks are free on the node."""
         held = Held(self.capacity.node_id, {}, {})
         for name, ticks in wanted.items():
             if name in DEVICE_RESOURCES:
@@ -141,7 +141,7 @@ class SimulatedCluster:
         self.changed_at_s = self._clock.now_s
 
     def allocate(self, bundle: Mapping[str, float], selector: Mapping[str, str]) -> Held | None:
-        """Allocate a bundle on a random node that matches ``selector`` and has enough left, or return ``None``."""
+        """Allocate a bundle on a random node that matches ``selector`` and has enough free, or return ``None``."""
         selects = matcher(selector)
         nodes = [node for node in self.nodes.values() if selects(node.capacity.ray_labels)]
         self._rng.shuffle(nodes)
@@ -175,7 +175,7 @@ class SimulatedActor:
 
 
 class SimulatedActors:
-    """The actors of a run, which replace Ray's ``RayActorManager``.
+    """The actors of a run. This class replaces Ray's ``RayActorManager``.
 
     Args:
         cluster: The nodes.

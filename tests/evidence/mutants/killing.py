@@ -222,7 +222,7 @@ def _end(status: int) -> str:
 
 
 def measure_mutants(paths: Sequence[Path], number: int, seed: int, processes: int) -> None:
-    """Print how many of ``number`` random mutants the tests kill, by module, and list the surviving mutants."""
+    """Print, for each module, how many of ``number`` random mutants the tests kill, and list the surviving mutants."""
     each_one = [(path, i) for path in paths for i in range(count_mutants(path.read_text()))]
     chosen = random.Random(seed).sample(each_one, min(number, len(each_one)))
     os.environ["HYPOTHESIS_PROFILE"] = "mutants"

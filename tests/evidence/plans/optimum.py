@@ -35,7 +35,7 @@ class TrialRequest(NamedTuple):
     """The request of one trial, in whole numbers.
 
     Attributes:
-        amounts: The request of a worker by Ray's resource names. ``memory`` is in bytes, and all other
+        amounts: The requested amounts of a worker, by Ray resource name. ``memory`` is in bytes, and all other
             amounts are in ticks of 1/10,000.
         num_workers: The number of Train workers in the trial, or 0 if the trial itself trains.
         gpu_ticks: The fraction of one device, or whole devices, in ticks. It is 0 without a GPU, or if GPU memory is

@@ -47,11 +47,11 @@ _PLAIN: Final[tuple[ResourcePolicy, ...]] = (
 _POLICIES: Final[Mapping[str, ResourcePolicy]] = {type(policy).__name__: policy for policy in _PLAIN}
 
 _Prepare = Callable[[], Callable[[], object]]
-"""A function that prepares one run, which is not timed, and returns the function to time."""
+"""A function that prepares one run and returns the function to time. The preparation is not timed."""
 
 
 def measure_planning(node_counts: list[int], repetitions: int) -> None:
-    """Print how many milliseconds each policy takes to plan, for each number of nodes."""
+    """Print the planning time of each policy in milliseconds, for each number of nodes."""
     times: dict[str, dict[str, Spread]] = {}
     for count in node_counts:
         capacity = _cluster(count)

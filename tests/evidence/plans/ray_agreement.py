@@ -52,7 +52,7 @@ class Case(NamedTuple):
 
 
 class ClusterResult(NamedTuple):
-    """The numbers of tested policies and trials on the cluster of a seed, and the failures as sentences."""
+    """The result for one cluster: its seed, the numbers of tested policies and trials, and failures as sentences."""
 
     seed: int
     policies: int
@@ -104,7 +104,7 @@ def _with_one_fraction(plan: TrialPlan) -> Iterator[int]:
 
 
 def _as_alive(capacity: ClusterCapacity) -> ClusterCapacity:
-    """Return the cluster with the nodes to add replaced by alive nodes."""
+    """Return the cluster with alive nodes in place of the nodes to add."""
     started = {
         node.node_id: node.model_copy(update={"is_expected": False, "node_id": f"{index:056x}"})
         for index, node in enumerate(capacity.nodes)

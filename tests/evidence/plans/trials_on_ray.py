@@ -80,7 +80,7 @@ def _node_arguments(node: NodeCapacity) -> dict[str, Any]:
         "env_vars": {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": node.node_id},
         "object_store_memory": _OBJECT_STORE_BYTES,
         "include_dashboard": False,
-        # Do not start the autoscaler and the log monitor, which are not needed.
+        # The trials do not need the autoscaler and the log monitor.
         "no_monitor": True,
         "include_log_monitor": False,
     }
