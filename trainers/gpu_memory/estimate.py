@@ -25,7 +25,7 @@ def fakes() -> tuple[Any, Any]:
     """Return the mode that creates fake tensors, and the tracker of their memory.
 
     Raises:
-        MeasurementError: PyTorch is not installed or too old.
+        MeasurementError: PyTorch is not installed or is too old.
     """
     try:
         import torch
@@ -212,7 +212,7 @@ def estimate_gpu_memory(
         )
         steps = _attempt("the optimizer cannot be created", lambda: optimizer(parameters)) if optimizer else None
         for group in steps.param_groups if steps is not None else ():
-            # On a GPU, PyTorch's optimizers update all parameters at once. This requires additional temporary memory.
+            # On a GPU, PyTorch's optimizers update all parameters together. This requires additional temporary memory.
             if group.get("foreach", False) is None and not group.get("fused"):
                 group["foreach"] = True
         tracker.track_external(model)

@@ -81,7 +81,7 @@ class Overheads(Value):
 
 
 NOTHING_MEASURED: Final = Overheads()
-"""The ``Overheads`` if nothing has been measured, so that memory limits use the safe defaults."""
+"""``Overheads`` without measurements. With this value, memory limits use the safe defaults."""
 
 
 def load_overheads() -> Overheads:
