@@ -87,16 +87,16 @@ def is_fake(tensor: Any) -> bool:
 def convertible() -> Iterator[None]:
     """Make ``.half()``, ``.to(…)`` and similar conversions work for modules with fake parameters.
 
-    PyTorch would swap the contents of each parameter. This fails because the fake mode has weak references to the
-    parameters. Instead, each parameter is replaced by a new parameter. Modules with real parameters are converted as
-    usual, including modules in other threads.
+    Without this context manager, PyTorch swaps the contents of each parameter. This fails because the fake mode has
+    weak references to the parameters. Instead, each parameter is replaced by a new parameter. Modules with real
+    parameters are converted as usual, including modules in other threads.
     """
     import torch
 
     module_class: Any = torch.nn.Module
     original = module_class._apply
-    # The keys are IDs of a parameter and a function, so that shared parameters stay shared. The values keep references,
-    # so that Python does not reuse the IDs.
+    # Each key contains the IDs of a parameter and a function, so that shared parameters stay shared. The values keep
+    # references, so that Python does not reuse the IDs.
     converted: dict[tuple[int, int], tuple[Any, ...]] = {}
 
     def convert(module: Any, function: Any, recurse: bool = True) -> Any:
