@@ -107,7 +107,7 @@ class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[mi
         self._begin()
 
     def after_worker_group_start(self, worker_group: Any) -> None:
-        """End the watch, because the workers run."""
+        """Stop the check, because the workers have started."""
         self._end()
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:

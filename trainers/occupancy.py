@@ -41,7 +41,7 @@ _READ_TIMEOUT_S: Final = 10.0
 _FRESH_S: Final = 20.0
 """The time for which the autoscaler's node types are cached, in seconds.
 
-A node that is added in this time is counted twice. The second count cannot cause a false error."""
+A node that is added in this time is counted twice. This cannot cause a false error."""
 _STARTING_S: Final = 30.0
 """The time that a run without resource requests may take to start, in seconds."""
 
@@ -50,7 +50,7 @@ class OccupancyReader:
     """Reads the resources of a cluster, and the actors and placement groups that use them.
 
     ``own_id`` is the actor ID of the calling Train controller, and ``gang`` contains the bundles of its workers.
-    ``is_elastic`` matters because Ray requests the workers of an elastic run only if resources for them are free.
+    Pass ``is_elastic`` for an elastic run, because Ray requests its workers only if resources for them are free.
     """
 
     def __init__(self, own_id: str = "", gang: BundleGroup | None = None, *, is_elastic: bool = False) -> None:

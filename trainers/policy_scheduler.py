@@ -126,7 +126,7 @@ class PolicyScheduler(WrappingScheduler):
         self._error: Exception | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the inner scheduler and the options, but not the state of a run. ``Tuner`` pickles the scheduler."""
+        """Return the state that ``Tuner`` pickles: the inner scheduler and the options, but not the state of a run."""
         return {"_inner": self._inner, "_options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -135,7 +135,7 @@ class PolicyScheduler(WrappingScheduler):
         self._reset_run()
 
     def around(self, inner: TrialScheduler | None) -> "PolicyScheduler":
-        """Return a scheduler with the same policy and options around another inner scheduler."""
+        """Return a scheduler with the same policy and options, but with the inner scheduler ``inner``."""
         other = PolicyScheduler(self._options.policy, inner)
         other.use_options_of(self)
         return other

@@ -140,9 +140,9 @@ def wrapped_in(
     function: Callable[..., Any],
     around: Callable[[tuple[Any, ...], dict[str, Any]], AbstractContextManager[None]],
 ) -> Callable[..., Any]:
-    """Return a function of the same kind that calls ``function`` in the context ``around(args, kwargs)``.
+    """Return a wrapper that calls ``function`` in the context ``around(args, kwargs)``.
 
-    The kind matters because Tune and Ray check whether a function is a generator or a coroutine function.
+    For a generator or coroutine function, the wrapper has the same kind, because Tune and Ray check the kind.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:

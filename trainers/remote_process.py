@@ -114,4 +114,4 @@ def _limited_class(cls: type, setup: ProcessSetup) -> type:
 
 
 def _no_arguments(self: object) -> None:
-    """Replace a missing ``__init__``. As in Ray, it takes no arguments."""
+    """The replacement for a missing ``__init__``. As in Ray, it takes no arguments."""

@@ -34,7 +34,7 @@ def size_algorithm(config: ConfigT, policy: ResourcePolicy | TrialPlan) -> Confi
 
     Raises:
         InvalidResourcesError: ``config`` is not an ``AlgorithmConfig`` or uses the old API stack, a trial has too few
-            CPUs, or a process has several GPUs or devices that RLlib does not support.
+            CPUs, or a process has several GPUs, or devices that RLlib does not support.
         InfeasibleRequestError: Not even one trial fits.
         ProbeError: The cluster cannot be read.
     """

@@ -152,7 +152,7 @@ class RunSlots:
     def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
         """Return the request of the trial's slot, with the resources that another scheduler requested, if any."""
         if SLOT_ATTRIBUTE not in vars(planned):
-            if trial.status == Trial.PAUSED:  # otherwise, a resumed run made the request
+            if trial.status == Trial.PAUSED:  # otherwise, Tune passes the request of a resumed run
                 self._changed[trial] = bundles_of(planned)
             planned = self._given.get(trial, planned)
         self._given[trial] = planned = planned_of(planned)
@@ -286,7 +286,7 @@ class RunSlots:
         return self._free
 
     def may_start(self) -> Callable[[Trial], bool]:
-        """Return a function that returns whether a slot is free for a waiting trial. That function is called often."""
+        """Return a fast function that checks whether a slot is free for a waiting trial."""
         open_types = {placement.slot_type for placement, _ in self._free_placements()}
 
         def may_start(trial: Trial) -> bool:

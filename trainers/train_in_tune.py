@@ -1,8 +1,8 @@
 """Runs Ray Train in the trials of Tune. The reports of the Train workers become the results of the trial.
 
 With Ray's ``TuneReportCallback``, the last reports may be lost or arrive after the trial's end, and a checkpoint is
-only a path among the metrics. In this module, the trial's own thread reads the reports in order until the run has
-ended, and the run ends when the trial ends.
+only a path among the metrics. In this module, the trial's own thread reads the reports in order until the Train run
+ends. If the trial ends first, the Train run is stopped.
 """
 
 import os

@@ -88,7 +88,7 @@ class TrialProcess:
         # For a function, notes are added to errors in the function's thread.
         with nullcontext() if self._is_function else CURRENT.noted_on_oom():
             result: dict[str, Any] = self._trainable.train()
-        if not isinstance(result, dict) or is_duplicate(result):  # Ray reports an invalid result
+        if not isinstance(result, dict) or is_duplicate(result):  # Ray rejects an invalid result itself
             return result
         return {SLOT_KEY: described_slot(self._reserved), **CURRENT.with_usage(result)}
 
@@ -123,7 +123,7 @@ class TrialProcess:
             self._unfit = _why_unfit(share_bytes)
             return is_reset
         CURRENT.end_gpu_processes()
-        CURRENT.keep_warnings(storage)  # before the next trial adds its own warnings
+        CURRENT.keep_warnings(storage)  # write them before the next trial adds its own warnings
         self._set_up()
         CURRENT.rebase_usage()
         with CURRENT.noted_on_oom():
@@ -218,7 +218,7 @@ def plan_of_trial(plan: PlanT) -> "PlanT | TrialPlan":
 
 
 def trial_plan() -> "TrialPlan":
-    """Return the plan of the calling trial, which has one slot.
+    """Return the plan of the calling trial. The plan has one slot.
 
     Example: ``train_on_gpu(config) if trial_plan().use_gpu else train_on_cpu(config)``.
 

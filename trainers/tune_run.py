@@ -103,8 +103,8 @@ def applied(policy: _Policy | PolicyScheduler) -> Iterator[None]:
         policy: A policy, a plan, or a ``PolicyScheduler`` whose options apply to each run.
 
     Raises:
-        InvalidResourcesError: ``policy`` is invalid, or the program is connected through a Ray Client, so its runs
-            start on the cluster.
+        InvalidResourcesError: ``policy`` is invalid, or the program is connected through a Ray Client and would
+            start its runs on the cluster.
     """
     template = policy if isinstance(policy, PolicyScheduler) else PolicyScheduler(policy)
     _refuse_client()

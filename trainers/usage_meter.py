@@ -1,6 +1,6 @@
 """Measures the CPU time, host memory and GPU utilization of a trial in this process.
 
-The kernel counts CPU time and peak host memory, which are read with each result. Child processes are read every
+The kernel records CPU time and peak host memory, which are read with each result. Child processes are read every
 ten seconds and after a child has ended, and the GPU is sampled every two seconds. All readings together take less than
 0.5 % of a CPU.
 """

@@ -167,7 +167,7 @@ def _measure(framework: str, uuid: str, model: str, idle_bytes: int, timeout_s: 
 def use_once_settled(
     read_bytes: Callable[[], int], idle_bytes: int, *, timeout_s: float = 10.0, poll_s: float = 0.2
 ) -> int:
-    """Return the memory in use on the device in bytes, after the last child's memory is free or the timeout ends."""
+    """Return the device memory in use, in bytes, after the last child releases its memory or the timeout expires."""
     deadline = time.monotonic() + timeout_s
     while (used := read_bytes()) > idle_bytes + _NOISE_BYTES and time.monotonic() < deadline:
         time.sleep(poll_s)

@@ -18,7 +18,7 @@ from .limiters import LIMITERS, has_jax_gpu_plugin
 from .mps import is_mig, isolate_by_mps
 
 _MUST_SEE_DEVICE: Final[dict[SharedDevice, tuple[str, ...]]] = {"GPU": ("torch", "tensorflow"), "NPU": ("torch_npu",)}
-"""Frameworks that must detect the device. Other frameworks, such as JAX, may be imported but not used."""
+"""Frameworks that must detect the device. Other frameworks, such as JAX, may be imported without using the device."""
 
 _NOT_ENFORCEABLE: Final = {
     "numba.cuda": "numba",

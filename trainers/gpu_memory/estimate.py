@@ -25,7 +25,7 @@ def fakes() -> tuple[Any, Any]:
     """Return the mode that creates fake tensors, and the tracker of their memory.
 
     Raises:
-        MeasurementError: PyTorch is not installed or too old.
+        MeasurementError: PyTorch is not installed or is too old.
     """
     try:
         import torch
@@ -87,16 +87,16 @@ def is_fake(tensor: Any) -> bool:
 def convertible() -> Iterator[None]:
     """Make ``.half()``, ``.to(…)`` and similar conversions work for modules with fake parameters.
 
-    PyTorch would swap the contents of each parameter. This fails because the fake mode has weak references to the
-    parameters. Instead, each parameter is replaced by a new parameter. Modules with real parameters are converted as
-    usual, including modules in other threads.
+    Without this context manager, PyTorch swaps the contents of each parameter. This fails because the fake mode has
+    weak references to the parameters. Instead, each parameter is replaced by a new parameter. Modules with real
+    parameters are converted as usual, including modules in other threads.
     """
     import torch
 
     module_class: Any = torch.nn.Module
     original = module_class._apply
-    # The keys are IDs of a parameter and a function, so that shared parameters stay shared. The values keep references,
-    # so that Python does not reuse the IDs.
+    # Each key contains the IDs of a parameter and a function, so that shared parameters stay shared. The values keep
+    # references, so that Python does not reuse the IDs.
     converted: dict[tuple[int, int], tuple[Any, ...]] = {}
 
     def convert(module: Any, function: Any, recurse: bool = True) -> Any:
@@ -212,7 +212,7 @@ def estimate_gpu_memory(
         )
         steps = _attempt("the optimizer cannot be created", lambda: optimizer(parameters)) if optimizer else None
         for group in steps.param_groups if steps is not None else ():
-            # On a GPU, PyTorch's optimizers update all parameters at once. This requires additional temporary memory.
+            # On a GPU, PyTorch's optimizers update all parameters together. This requires additional temporary memory.
             if group.get("foreach", False) is None and not group.get("fused"):
                 group["foreach"] = True
         tracker.track_external(model)

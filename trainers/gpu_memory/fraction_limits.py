@@ -76,7 +76,7 @@ class FractionLimits:
         environment: The environment variables of the process.
         share_bytes: The fraction in bytes, or ``None`` until the size of the device is known.
         limit_bytes: The limit of each framework's allocator, in bytes.
-        overheads: The memory outside each framework's allocator in bytes, and its source.
+        overheads: The memory outside each framework's allocator in bytes, and the source of this amount.
         overhead_is_of_process: Whether each overhead applies to the whole process, so that overheads are not added up.
         not_enforceable: Frameworks in use that have no limit.
         by_driver: ``"mps"`` or ``"mig"`` if the driver limits the whole process.
@@ -113,7 +113,7 @@ class FractionLimits:
     def warnings(self) -> list[str]:
         """The warnings so far, including the reasons why limits are not enforced."""
         texts = [*self._warnings]
-        if not self.seeing:  # otherwise, a framework in ``blind`` may only be a dependency
+        if not self.seeing:  # otherwise, a framework in ``blind`` may be imported only as a dependency
             texts += [f"{name} detects no {self.share.device}" for name in self.blind]
         if len(self.seeing) > 1:
             names = " and ".join(sorted(self.seeing))

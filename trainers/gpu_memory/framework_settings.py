@@ -62,8 +62,8 @@ JAX_PREALLOCATE_VARIABLE: Final = "XLA_PYTHON_CLIENT_PREALLOCATE"
 JAX_COLLECTIVE_VARIABLE: Final = "XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB"
 _JAX_ALLOCATOR_VARIABLE: Final = "XLA_PYTHON_CLIENT_ALLOCATOR"
 _JAX_LIMITED_ALLOCATORS: Final = ("default", "bfc")
-"""Allocators with a limit. ``platform`` ignores the fraction, and ``cuda_async`` limits only the memory that its pool
-keeps (``xla/pjrt/gpu``)."""
+"""JAX allocators that enforce a limit. ``platform`` ignores the fraction, and ``cuda_async`` limits only the memory
+that its pool keeps (``xla/pjrt/gpu``)."""
 _JAX_UNIFIED_MEMORY_VARIABLE: Final = "TF_FORCE_UNIFIED_MEMORY"
 """With this variable, XLA replaces a fraction below 1 with 1, and uses host memory when the GPU is full."""
 _JAX_LIMITING_OPTIONS: Final = ("memory_fraction", "allocator", "gpu_system_memory_size")

@@ -111,7 +111,7 @@ _HOST_PID_NAMESPACE: Final = 0xEFFFFFFC
 """The inode of the host's PID namespace on every Linux system (PROC_PID_INIT_INO in include/linux/proc_ns.h)."""
 
 _SMALLEST_LEAK_BYTES: Final = 64 * MIB
-"""The minimum size of a leak. A smaller amount is probably a workspace of a library such as cuBLAS."""
+"""The minimum memory that counts as a leak. A smaller amount is probably a workspace of a library such as cuBLAS."""
 
 
 def exceeds_leak_limit(left_over_bytes: int, share_bytes: int | None) -> bool:
@@ -190,6 +190,6 @@ def _end(processes: list[Any]) -> None:
 
 
 def shipped_psutil() -> Any:
-    """Return the module psutil that Ray ships."""
+    """Return the ``psutil`` module that is bundled with Ray."""
     import_module("ray")  # importing Ray adds psutil to the path
     return import_module("psutil")

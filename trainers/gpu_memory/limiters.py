@@ -31,7 +31,7 @@ class Limiter(NamedTuple):
     Attributes:
         framework: The framework that the module belongs to.
         limit: Sets the limit, and returns whether the framework detects a device. Raises a ``MemoryLimitError`` if the
-            limit is too small, the framework already uses more memory, or its allocator has no limit.
+            limit is too small, the framework already uses more memory, or its allocator cannot be limited.
         is_in_force: Returns whether the limit is still in force.
     """
 
@@ -52,7 +52,7 @@ _BACK_ENDS: Final = ("cuda", "xpu", "npu")
 
 
 def limit_torch(torch: Any, limits: FractionLimits) -> bool:
-    """Limit PyTorch's memory, which is possible at any time, and return whether PyTorch detects a device."""
+    """Limit PyTorch's memory, and return whether PyTorch detects a device. The limit can be set at any time."""
     available = _available(torch)
     for name, module in available.items():
         if not hasattr(module, "set_per_process_memory_fraction"):  # such as XPU before PyTorch 2.10
@@ -217,7 +217,7 @@ def _has_jax_started() -> bool:
 
 
 def _expects_gpu(jax: Any) -> bool:
-    """Return whether a GPU back end is installed and allowed. Whether it finds a device is unknown until it starts."""
+    """Return whether a GPU back end is installed and allowed. It detects devices only when it starts."""
     allowed = {name.strip() for name in (jax.config.jax_platforms or "").split(",") if name.strip()}
     return (not allowed or bool(allowed & {"gpu", "cuda", "rocm"})) and has_jax_gpu_plugin()
 

@@ -58,7 +58,7 @@ def measure_gpu_memory(
         timeout_s: The time after which each trial ends, in seconds.
         num_samples: The number of configs to draw from a search space. A grid multiplies this number.
         seed: The random seed of the draws.
-        capacity: The cluster, which is probed by default.
+        capacity: The capacity of the cluster. By default, the cluster is probed.
         policy: The policy that defines the CPUs, host memory and GPU type of each trial. The default is one whole GPU
             of any type.
 

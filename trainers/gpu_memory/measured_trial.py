@@ -35,7 +35,7 @@ _SEND_S: Final = 10.0
 """The timeout for sending a reading, in seconds."""
 
 _PREALLOCATING: Final = ("tensorflow", "jax")
-"""Frameworks that reserve most of a device at the start, so only the memory of their tensors counts."""
+"""Frameworks that reserve most of a device's memory at the start, so only the memory of their tensors counts."""
 
 Ended = Literal["finished", "max_steps", "timeout", "out_of_memory", "failed"]
 
@@ -157,7 +157,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
                 self._update_peaks()
         try:
             self._record("timeout")
-        finally:  # even if the reading cannot be sent
+        finally:  # end the process even if the reading cannot be sent
             os._exit(0)
 
     def _record(self, ended_by: Ended | None, error: str | None = None) -> None:

@@ -70,7 +70,7 @@ class Overheads(Value):
         version: str | None,
         compute_capability: tuple[int, int] | None = None,
     ) -> tuple[int, OverheadSource]:
-        """Return the overhead in bytes and its source, a measurement or the safe default.
+        """Return the overhead in bytes, and its source (a measurement or the safe default).
 
         ``compute_capability`` is the compute capability of the device, such as ``(8, 0)``.
         """
@@ -81,7 +81,7 @@ class Overheads(Value):
 
 
 NOTHING_MEASURED: Final = Overheads()
-"""The ``Overheads`` if nothing has been measured, so that memory limits use the safe defaults."""
+"""``Overheads`` without measurements. With this value, memory limits use the safe defaults."""
 
 
 def load_overheads() -> Overheads:

@@ -71,7 +71,7 @@ class TrialUsage:
         self.warnings = list(dict.fromkeys([*self.warnings, *messages]))
 
     def read(self) -> GpuMemoryUsage:
-        """Return the usage so far."""
+        """Return the memory usage of the trial so far."""
         limits, counters = self.limits, read_counters()
         recheck(limits)
         self._count_ooms(counters)
