@@ -1,8 +1,8 @@
 """Draws pictures as SVG: a column of texts and boxes from top to bottom.
 
-A picture is as wide as a phone and has its own background, so that it is readable in dark notebooks and on white pages.
-The colors are from Okabe and Ito, for color-blind readers. All texts are escaped. Text widths are estimated for DejaVu
-Sans, which is wider than most system fonts.
+A picture is as wide as a phone screen and has its own background, so that it is readable in dark notebooks and on white
+pages. The colors are from Okabe and Ito, for color-blind readers. All texts are escaped. Text widths are estimated for
+DejaVu Sans, which is wider than most system fonts.
 """
 
 from html import escape

@@ -50,7 +50,7 @@ Kind = tuple[NodeCapacity, ...]
 def group_kinds(nodes: Sequence[NodeCapacity]) -> list[Kind]:
     """Return groups of similar nodes, with the largest group first.
 
-    In a large cluster, nodes are omitted if the GPU memory of their GPU type is known, because it need not be read.
+    In a large cluster, nodes are omitted if the GPU memory of their type is known, so that it need not be read.
     """
     if len(nodes) <= MAX_NODES_READ:
         return [(node,) for node in nodes]

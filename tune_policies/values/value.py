@@ -245,7 +245,7 @@ _MOST_MISTAKES: Final = 20
 
 
 def _explain(cls: type[Value], error: ValidationError) -> InvalidResourcesError:
-    """Return an error with a line per mistake, also in nested values. Each list of valid fields appears only once."""
+    """Return an error with one line per mistake, also for nested values. Each list of valid fields is shown once."""
     details = [detail for detail in error.errors() if _Choice.PLAIN not in detail["loc"]]
     mistakes = [mistake for detail in details[:_MOST_MISTAKES] for mistake in _mistakes(cls, detail)]
     lines, listed = [], {""}
