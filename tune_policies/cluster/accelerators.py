@@ -32,7 +32,7 @@ class FormerVariable(NamedTuple):
 
 
 class AcceleratorFamily(NamedTuple):
-    """A family of accelerators: their names in Ray, their detection, and the amounts that Ray assigns.
+    """A family of accelerators: its names in Ray, its detection, and the amounts that Ray assigns.
 
     Attributes:
         device: The name of the devices, without the vendor name.
@@ -168,7 +168,7 @@ DEVICE_RESOURCES: Final = frozenset(family.resource for family in FAMILIES)
 is one device, and a fraction must fit on a single device."""
 
 UNREPORTED_MARGIN: Final = 0.01
-"""The fraction of a nominal memory size that is subtracted if no total is published.
+"""The fraction of the nominal memory size that is subtracted for a type without a reported total.
 
 Known AMD totals are less than 0.2 % below the nominal size.
 """

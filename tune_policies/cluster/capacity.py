@@ -447,6 +447,6 @@ def in_use(totals: Mapping[str, float], available: Mapping[str, float]) -> Resou
 
 
 def accelerator_type_of(totals: Mapping[str, float]) -> str | None:
-    """Return a node's device type, or ``None``. If the node has several types, return the first in alphabetical order."""
+    """Return a node's device type, or ``None``. If it has several types, return the first in alphabetical order."""
     types = sorted(name for name in totals if name.startswith(ACCELERATOR_TYPE_PREFIX))
     return types[0].removeprefix(ACCELERATOR_TYPE_PREFIX) if types else None

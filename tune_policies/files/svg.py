@@ -130,6 +130,6 @@ def fitted(text: str, width: float, size: float = SMALL) -> str:
 
 
 def wrapped(text: str, width: float, size: float = SMALL, most: int = 6) -> list[str]:
-    """Return the first ``most`` lines of a string, wrapped at spaces, or within words that are too wide."""
+    """Wrap a string at spaces, or within words that are too wide, and return the first ``most`` lines."""
     lines = wrap(one_line(text), max(2, int(width / (_EM * size))), max_lines=most, placeholder="…")
     return [fitted(each, width, size) for each in lines]

@@ -1,4 +1,4 @@
-"""Amounts of schedulable hardware, counted as in Ray in ticks of 1/10,000.
+"""Amounts of schedulable hardware, counted in ticks of 1/10,000, as in Ray.
 
 Amounts are compared and divided in ticks. With floats, ``1.0 // 0.1`` is 9, so only nine trials with 0.1 GPU would fit
 on a GPU.

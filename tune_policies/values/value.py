@@ -189,7 +189,7 @@ def _explaining_call(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _by_name(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all arguments by name. Raise ``InvalidResourcesError`` if one is repeated or if too many have no name."""
+    """Return all arguments by name. Raise ``InvalidResourcesError`` if one is repeated or too many are positional."""
     parameters = inspect.signature(cls).parameters.values()
     if any(each.kind is each.VAR_POSITIONAL for each in parameters):
         return dict(data)
