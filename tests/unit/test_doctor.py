@@ -216,8 +216,8 @@ def of_another_vendor(ray="2.60.0", **variables):
         ),
         (
             of_another_vendor(ONEAPI_DEVICE_SELECTOR="level_zero:1,3"),
-            "problem: ONEAPI_DEVICE_SELECTOR='level_zero:1,3' is set, but ZE_AFFINITY_MASK is not set: both "
-            "variables apply, so a trial may see no GPU (since Ray 2.58)",
+            "problem: ONEAPI_DEVICE_SELECTOR='level_zero:1,3' is set, but ZE_AFFINITY_MASK is not set: Ray "
+            "sets ZE_AFFINITY_MASK in each trial, so both variables apply and a trial may see no GPU (since Ray 2.58)",
         ),
     ],
     ids=["only AMD's former variable", "both AMD variables with the same numbers", "Intel's former variable"],

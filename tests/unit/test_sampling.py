@@ -103,7 +103,11 @@ def test_kinds_beyond_the_limit_are_not_read_and_have_a_reason():
     first = first_reads(kinds, ())
     reasons = unread(kinds, {node.node_id: facts(80) for node in first}, {})
 
-    assert (len(first), len(reasons), set(reasons.values())) == (100, 300, {"too many kinds of nodes"})
+    assert (len(first), len(reasons), set(reasons.values())) == (
+        100,
+        300,
+        {"the cluster has too many kinds of nodes to read all of them"},
+    )
 
 
 def test_all_nodes_of_an_unreadable_kind_have_the_same_reason():

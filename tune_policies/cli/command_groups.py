@@ -15,7 +15,7 @@ from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyErr
 from tune_policies.values.sanitize import indented, redacted, shortened
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
-"""The settings of Click for a group of commands. The commands in the group inherit these settings."""
+"""The Click settings of a command group. The commands in the group inherit these settings."""
 
 _UsageError: Final[Any] = typer.BadParameter.mro()[1]
 """Click's base class of usage errors. Some versions of Typer contain a copy of Click and do not export this class."""

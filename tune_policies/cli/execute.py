@@ -26,7 +26,7 @@ def execute(
         argument("A Python script and its arguments, or `-m MODULE` and its arguments.", metavar="PROGRAM [ARGS]..."),
     ],
     *,
-    isolation: Annotated[str | None, option("With mps, NVIDIA's MPS daemon also limits the trials.")] = None,
+    isolation: Annotated[str | None, option("With mps, also limit the trials with NVIDIA's MPS daemon.")] = None,
     on_unenforced_limit: Annotated[
         str, typer.Option(help="The action if a memory limit cannot be enforced: raise (an error) or warn.")
     ] = "raise",

@@ -32,7 +32,7 @@ class FormerVariable(NamedTuple):
 
 
 class AcceleratorFamily(NamedTuple):
-    """A family of accelerators: their names in Ray, their detection, and the amounts that Ray assigns.
+    """A family of accelerators: its names in Ray, its detection, and the amounts that Ray assigns.
 
     Attributes:
         device: The name of the devices, without the vendor name.
@@ -108,7 +108,9 @@ FAMILIES: Final = (
         ("Intel-GPU-Max-1550", "Intel-GPU-Max-1100"), can_be_split=True, memory_limits=("PyTorch",),
         # Source of the version: intel_gpu.py in Ray 2.57.1 and 2.58.0.
         former_variable=FormerVariable(
-            "ONEAPI_DEVICE_SELECTOR", "2.58", "both variables apply, so a trial may see no GPU"
+            "ONEAPI_DEVICE_SELECTOR",
+            "2.58",
+            "Ray sets ZE_AFFINITY_MASK in each trial, so both variables apply and a trial may see no GPU",
         ),
     ),
     AcceleratorFamily(
@@ -166,7 +168,7 @@ DEVICE_RESOURCES: Final = frozenset(family.resource for family in FAMILIES)
 is one device, and a fraction must fit on a single device."""
 
 UNREPORTED_MARGIN: Final = 0.01
-"""The fraction of a nominal memory size that is subtracted if no total is published.
+"""The fraction of the nominal memory size that is subtracted for a type without a reported total.
 
 Known AMD totals are less than 0.2 % below the nominal size.
 """
@@ -199,7 +201,7 @@ _MI300X_ISSUE: Final = "rocm-smi, github.com/ROCm/legacy-rocm-build/issues/4750"
 _MODAL: Final = "nvidia-smi, github.com/modal-labs/modal-client/pull/2797"
 
 GPU_TOTALS: Final = {
-    "K80": GpuTotal(11_439, "nvidia-smi, driver 367, each of its two GPUs"),
+    "K80": GpuTotal(11_439, "nvidia-smi, driver 367, for each of its two GPUs"),
     "P4": GpuTotal(7_611, "nvidia-smi, driver 418"),
     "P100": GpuTotal(12_198, "nvidia-smi, driver 460", "16 GB"),
     "V100": GpuTotal(16_130, "nvidia-smi, driver 418", "32 GB"),
@@ -220,8 +222,8 @@ GPU_TOTALS: Final = {
     "RTX-PRO-6000": GpuTotal(97_887, "nvidia-smi, driver 580"),
     "AMD-Instinct-MI100": GpuTotal(32 * 1024, "rocm.docs.amd.com/en/latest/reference/gpu-specs.html", is_nominal=True),
     "AMD-Instinct-MI210": GpuTotal(65_520, "rocm-smi"),
-    "AMD-Instinct-MI250X": GpuTotal(65_520, "rocm-smi, each of its two dies"),
-    "AMD-Instinct-MI250X-MI250": GpuTotal(65_520, "rocm-smi, each of its two dies"),
+    "AMD-Instinct-MI250X": GpuTotal(65_520, "rocm-smi, for each of its two dies"),
+    "AMD-Instinct-MI250X-MI250": GpuTotal(65_520, "rocm-smi, for each of its two dies"),
     "AMD-Instinct-MI300X-OAM": GpuTotal(196_288, "rocm-smi, in a virtual machine"),
     "AMD-Instinct-MI300X-HF": GpuTotal(196_592, _MI300X_ISSUE),
     "AMD-Instinct-MI308X": GpuTotal(
@@ -233,7 +235,7 @@ GPU_TOTALS: Final = {
     "Intel-GPU-Max-1100": GpuTotal(49_136, "torch.xpu, github.com/intel/torch-xpu-ops/issues/4117"),
     "Intel-GPU-Max-1550": GpuTotal(
         65_520,
-        "torch.xpu, github.com/intel/torch-xpu-ops/issues/3625, each of its two tiles",
+        "torch.xpu, github.com/intel/torch-xpu-ops/issues/3625, for each of its two tiles",
         "128 GB (both tiles as one GPU)",
     ),
     "MXC500": GpuTotal(65_536, "mx-smi"),
@@ -241,15 +243,18 @@ GPU_TOTALS: Final = {
 }
 """The memory that a plan assumes for a GPU whose memory was not read, by device type.
 
-Totals of a model differ by driver, because drivers count reserved memory and ECC differently. GPUs that share memory
-with the CPU (Apple, MI300A) and types with several sizes (Radeon) have no entry.
+The reported total of a GPU model depends on the driver, because drivers count reserved memory and ECC differently.
+GPUs that share memory with the CPU (Apple, MI300A) and types with several sizes (Radeon) have no entry.
 """
 
 ACCELERATOR_TYPE_PREFIX: Final = "accelerator_type:"
-"""The prefix of resources for device types. A node with A100 GPUs has 1 unit of ``accelerator_type:A100``."""
+"""The prefix of resources for device types: a node with A100 GPUs has 1 unit of ``accelerator_type:A100``."""
 
 ACCELERATOR_TYPE_AMOUNT: Final = 0.001
-"""The amount that Ray's argument ``accelerator_type`` reserves. Up to 1000 requests for it fit on a node."""
+"""The amount of a device-type resource that Ray reserves for the argument ``accelerator_type``.
+
+A node has 1 unit of the resource, so up to 1000 requests fit on it.
+"""
 
 GPU_VISIBILITY_VARIABLES: Final = tuple(
     # The dict removes duplicates, because NVIDIA and MetaX share a variable.
@@ -264,7 +269,7 @@ If ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO`` is set, Ray sets them to an empty stri
 
 
 def public_text(text: str) -> str:
-    """Return a string of this package without names from the user's cluster. Device resources and types are kept."""
+    """Return the text without names from the user's cluster. The names of device resources and types are kept."""
     return without_names(text, ACCELERATOR_TYPES | DEVICE_RESOURCES)
 
 

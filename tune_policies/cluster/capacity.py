@@ -22,7 +22,7 @@ from tune_policies.values.resources import MOST, TICKS, Amount, Amounts, Bytes, 
 from tune_policies.values.value import Many, ShownValue, Value
 
 Shape = tuple[int | None, tuple[Any, ...]]
-"""The host memory of a node in bytes, and its other properties that affect plans."""
+"""The properties of a node that affect plans: its host memory in bytes, and the other properties."""
 
 
 class GpuDevice(Value):
@@ -73,7 +73,7 @@ class NodeCapacity(Value):
 
     @cached_property
     def amounts(self) -> Amounts:
-        """The node's resources and one unit of its device type, in ticks. Known host memory is included in bytes."""
+        """The node's resources and one unit of its device type, in ticks, and its host memory in bytes, if known."""
         return _amounts(self.resources, self.accelerator_type)
 
     @cached_property
@@ -104,7 +104,7 @@ class NodeCapacity(Value):
 
     @cached_property
     def shape(self) -> Shape:
-        """The host memory of the node, and its other properties that affect plans."""
+        """The properties of the node that affect plans: its host memory in bytes, and the other properties."""
         has = self.resources
         custom = tuple(has.custom.items()) if has.custom else ()
         gpu_memory = (self.smallest_gpu_memory_bytes, self.devices is None) if has.gpus else ()
@@ -263,7 +263,7 @@ class ClusterCapacity(ShownValue):
         return tuple(NodeGroup(nodes[0], len(nodes)) for nodes in self.nodes_by_shape.values())
 
     def in_steps_of_memory(self, step_bytes: int, most_steps: int = 2**63) -> "ClusterCapacity":
-        """Return the cluster with merged shapes if they differ only in host memory and are in the same step of memory.
+        """Return the cluster after merging the shapes that differ only in host memory and are in the same memory step.
 
         The host memory of equal machines can differ by a few bytes, and such differences affect few requests. All nodes
         with at least ``most_steps`` steps of memory count as equal in memory. The node with the most memory represents
@@ -276,7 +276,7 @@ class ClusterCapacity(ShownValue):
         return kept[key] or self
 
     def _joined_in_steps(self, step_bytes: int, most_steps: int) -> "ClusterCapacity | None":
-        """Return the cluster with one shape per step of memory, or ``None`` if no shapes are merged."""
+        """Return the result of ``in_steps_of_memory``, or ``None`` if no shapes can be merged."""
         steps = [
             (memory if memory is None else min(memory // step_bytes, most_steps), others)
             for memory, others in self.nodes_by_shape
@@ -320,8 +320,8 @@ class ClusterCapacity(ShownValue):
     ) -> "ClusterCapacity":
         """Return the cluster with fewer resources on some nodes.
 
-        ``parts`` maps each changed shape to all its nodes, grouped by their remaining resources. If the resources of a
-        group are unchanged, they are ``None``.
+        ``parts`` maps each changed shape to all its nodes, grouped by their remaining resources, or by
+        ``None`` if their resources are unchanged.
         """
         by_shape = {shape: nodes for shape, nodes in self.nodes_by_shape.items() if shape not in parts}
         for shape, changes in parts.items():
@@ -439,7 +439,7 @@ def to_resources(totals: Mapping[str, float]) -> Resources:
 
 def in_use(totals: Mapping[str, float], available: Mapping[str, float]) -> Resources:
     """Return the reserved resources of a node. A number of GPUs above 1 is rounded up to a whole number."""
-    # Ray omits resources with no free amount. Free amounts and totals can be from different moments.
+    # Ray omits fully used resources. The free amounts and the totals can come from different moments.
     used = {name: max(0.0, total - available.get(name, 0)) for name, total in totals.items()}
     if used.get("GPU", 0) > 1:
         used["GPU"] = math.ceil(round(used["GPU"], 4))
@@ -447,6 +447,6 @@ def in_use(totals: Mapping[str, float], available: Mapping[str, float]) -> Resou
 
 
 def accelerator_type_of(totals: Mapping[str, float]) -> str | None:
-    """Return Ray's name of the node's device type. If it has several types, return the alphabetically first one."""
+    """Return a node's device type, or ``None``. If it has several types, return the first in alphabetical order."""
     types = sorted(name for name in totals if name.startswith(ACCELERATOR_TYPE_PREFIX))
     return types[0].removeprefix(ACCELERATOR_TYPE_PREFIX) if types else None

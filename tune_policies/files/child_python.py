@@ -1,7 +1,7 @@
 """Finds and starts programs without using modules or programs from the working directory.
 
-Python searches the working directory or the script's folder first, so a file ``random.py`` there would replace Python's
-module. ``PATH`` can also contain the working directory, as an empty or relative entry.
+Python searches the working directory or the script's folder first, so a file ``random.py`` in either would replace
+Python's module. ``PATH`` can also contain the working directory, as an empty or relative entry.
 """
 
 import os

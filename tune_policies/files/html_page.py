@@ -95,7 +95,7 @@ class Content(NamedTuple):
 
 
 def html_page(content: Content, svg: Callable[[Picture], "Markup"] = lambda picture: picture.figure) -> str:
-    """Return the HTML page. ``svg`` converts its pictures. Raise ``InvalidResourcesError`` if Jinja is missing."""
+    """Return the HTML page. ``svg`` converts a picture to SVG. Raise ``InvalidResourcesError`` if Jinja is missing."""
     colours = [(colour_variable(light), light, dark) for light, dark in ON_DARK.items()]
     page = template(Path(__file__).with_name("page.html.j2"), _for_html, is_html=True, svg=svg, line_colours=colours)
     return page.render(content=content)

@@ -145,13 +145,14 @@ def read_value(
     max_bytes: int = MAX_BYTES,
     by_others: bool = True,
 ) -> ValueT:
-    """Read a JSON or YAML file, and return its content as an instance of ``cls``. See :func:`read_bytes`.
+    """Read a JSON or YAML file, and return its content as an instance of ``cls``.
 
-    If the file has other content, the error message contains the expected content ``what``, and the ``hint``.
+    ``what`` describes the expected content in error messages, and ``hint`` is appended to them. For the other
+    arguments, see :func:`read_bytes`.
 
     Raises:
         UnreadableFileError: The file cannot be read.
-        InvalidResourcesError: The file has other content.
+        InvalidResourcesError: The content is not valid for ``cls``.
     """
     ending = f"; {hint}" if hint else ""
     try:

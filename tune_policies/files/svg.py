@@ -1,8 +1,8 @@
 """Draws pictures as SVG: a column of texts and boxes from top to bottom.
 
-A picture is as wide as a phone and has its own background, so that it is readable in dark notebooks and on white pages.
-The colors are from Okabe and Ito, for color-blind readers. All texts are escaped. Text widths are estimated for DejaVu
-Sans, which is wider than most system fonts.
+A picture is as wide as a phone screen and has its own background, so that it is readable in dark notebooks and on white
+pages. The colors are from Okabe and Ito, for color-blind readers. All texts are escaped. Text widths are estimated for
+DejaVu Sans, which is wider than most system fonts.
 """
 
 from html import escape
@@ -130,6 +130,6 @@ def fitted(text: str, width: float, size: float = SMALL) -> str:
 
 
 def wrapped(text: str, width: float, size: float = SMALL, most: int = 6) -> list[str]:
-    """Return the first ``most`` lines of a string, wrapped at spaces, or within words that are too wide."""
+    """Wrap a string at spaces, or within words that are too wide, and return the first ``most`` lines."""
     lines = wrap(one_line(text), max(2, int(width / (_EM * size))), max_lines=most, placeholder="…")
     return [fitted(each, width, size) for each in lines]

@@ -97,7 +97,7 @@ def empty_table(title: str, *headings: str) -> Table:
 
 
 def line(text: str, style: str = "") -> Text:
-    """Return a line below a table, wrapped at the width of the terminal."""
+    """Return the text of a line below a table, which Rich wraps at the width of the terminal."""
     return Text(one_line(text), style=style, overflow="fold")
 
 

@@ -104,7 +104,7 @@ _KINDS: Final = (
     re.compile(rb"(<\?xml[^>]{0,200}>\s{0,9}(<!DOCTYPE svg[^>]{0,200}>\s{0,9})?)?<svg\b"),
     *map(re.compile, (rb"\x89PNG\r\n", rb"%PDF-", rb"%!PS", rb"\xff\xd8\xff", rb"RIFF....WEBP", rb"II\*\0|MM\0\*")),
 )
-"""The beginnings of the files that commands write: pages, cluster files and pictures."""
+"""Patterns for the beginning of each kind of file that commands write: pages, cluster files and pictures."""
 
 
 def _kind(content: bytes) -> object:
@@ -128,8 +128,8 @@ def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = N
         is_private: Whether only this user may access the file. Use it for files that a later process trusts.
 
     Raises:
-        InvalidResourcesError: The file cannot be written, is read-only, or does not have the expected content. The
-            file is unchanged.
+        InvalidResourcesError: The file cannot be written, is read-only, or does not have the expected content. In
+            each case, the file is unchanged.
     """
     try:
         # Another user's link could redirect the output to any file.
@@ -139,7 +139,7 @@ def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = N
     except (OSError, ValueError, RuntimeError) as error:
         raise _unwritable(path, error) from error
     if is_foreign:
-        raise _unwritable(path, "it is another user's link")
+        raise _unwritable(path, "it is a link that belongs to another user")
     if before is not None and not stat.S_ISREG(before.st_mode):  # the new file would replace a device
         raise _unwritable(path, "it is not a regular file")
     if before is not None and (not before.st_mode & 0o222 or not os.access(target, os.W_OK)):
@@ -197,9 +197,9 @@ def _keep_owner_and_mode(path: Path, target: Path, before: os.stat_result, half:
             try:
                 os.fchown(half, before.st_uid, before.st_gid)
             except PermissionError as error:
-                raise _unwritable(path, "it would get another owner or group") from error
+                raise _unwritable(path, "its owner or group would change") from error
         os.fchmod(half, stat.S_IMODE(before.st_mode))
-    if hasattr(os, "listxattr"):  # extended attributes, such as access rights of other users
+    if hasattr(os, "listxattr"):  # copy extended attributes, such as access control lists
         with suppress(OSError):
             for name in os.listxattr(target):
                 os.setxattr(half, name, os.getxattr(target, name))

@@ -70,7 +70,7 @@ _MAX_DEPTH: Final = 100
 """The maximum depth of nesting. The definition of a RayCluster has a depth of about 30."""
 
 _MAX_PARTS: Final = 200_000
-"""The maximum number of parts of a document with expanded aliases. A few lines can expand to billions of parts."""
+"""The maximum number of parts of a document after its aliases are expanded. A few lines can have billions of parts."""
 
 _MAX_DOCUMENTS: Final = 10_000
 """The maximum number of documents in a text. It is limited because the findings about each document use memory."""
@@ -230,7 +230,7 @@ class _Builder:
         first = self.lines[path]
         again = self.value(next(self._events), path)
         self.lines[path] = first
-        if json.dumps(again, sort_keys=True) != json.dumps(value, sort_keys=True):  # because True == 1 in Python
+        if json.dumps(again, sort_keys=True) != json.dumps(value, sort_keys=True):  # True == 1 in Python
             raise self._error(
                 line, f"duplicate key {shorten(path[-1])} (first in line {first}). Keep only one of the keys"
             )
@@ -275,7 +275,9 @@ class _Builder:
         if depth > _MAX_DEPTH:
             raise self._error(line, f"the document is nested more than {_MAX_DEPTH} levels deep")
         if self._num_parts > self._max_parts:
-            raise self._error(line, f"the document has more than {self._max_parts:,} parts with expanded aliases")
+            raise self._error(
+                line, f"the document has more than {self._max_parts:,} parts after its aliases are expanded"
+            )
 
     def _error(self, line: int, reason: str) -> DocumentError:
         return DocumentError(self._source, line, reason)

@@ -1,4 +1,4 @@
-"""Determines from the configuration of Ray's autoscaler which nodes it can still add.
+"""Determines which nodes Ray's autoscaler can still add, according to its configuration.
 
 The configuration has the keys of a Ray cluster YAML. ``max_workers`` limits the worker nodes, excluding the head node.
 Its default for a node type is the cluster's ``max_workers``, or 0 for the head node's type.
@@ -50,7 +50,7 @@ def addable_node_types(
 
 
 def addable_nodes(config: object, num_workers: int, *, source: str) -> int:
-    """Return the number of nodes of all types together that can be added if ``num_workers`` worker nodes are running.
+    """Return the total number of nodes that can be added if ``num_workers`` worker nodes are running.
 
     Raises:
         InvalidResourcesError: ``max_workers`` of the configuration is missing, or not a whole number of 0 or more.

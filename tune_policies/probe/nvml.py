@@ -271,7 +271,7 @@ def _physical(nvml: Any, index: int, handle: Any) -> dict[str, Any]:
 
 
 def _query(nvml: Any, function: str, *arguments: Any) -> Any:
-    """Return the result of a function of NVML, or ``None`` if the device, driver or binding does not support it."""
+    """Return the result of an NVML function, or ``None`` if the device, driver or binding does not support it."""
     try:
         answer = getattr(nvml, function)(*arguments)
     except (nvml.NVMLError, AttributeError):

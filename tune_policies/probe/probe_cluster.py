@@ -52,8 +52,9 @@ def probe_cluster(
 ) -> ClusterCapacity:
     """Read the nodes of a Ray cluster, their GPUs and usable CPUs, and the nodes that the autoscaler can add.
 
-    The function uses the program's connection to Ray. Without a connection, it connects for the duration of the call
-    to ``address``, to ``RAY_ADDRESS``, to the Ray instance on this machine, or to an instance that it starts.
+    The function uses the program's connection to Ray. Without a connection, it connects to
+    ``address``, to ``RAY_ADDRESS``, to the Ray instance on this machine, or to an instance that it starts, and
+    disconnects before it returns.
 
     Args:
         address: The address, as for ``ray.init``: ``host:port``, ``ray://host:port``, ``"auto"``, or ``"local"`` to
@@ -137,7 +138,10 @@ def is_printed(plan: TrialPlan) -> bool:
 
 @dataclass
 class _Readings:
-    """The facts of nodes and the failures to read them. ``monitor`` is the result of ``read_monitor``, if any."""
+    """The facts of the read nodes, and the reasons why other nodes were not read, both by node ID.
+
+    ``monitor`` is the result of ``read_monitor``, or ``None``.
+    """
 
     facts: dict[str, NodeFacts] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)

@@ -50,7 +50,7 @@ Kind = tuple[NodeCapacity, ...]
 def group_kinds(nodes: Sequence[NodeCapacity]) -> list[Kind]:
     """Return groups of similar nodes, with the largest group first.
 
-    In a large cluster, nodes are omitted if the GPU memory of their GPU type is known, because it need not be read.
+    In a large cluster, nodes are omitted if the GPU memory of their type is known, so that it need not be read.
     """
     if len(nodes) <= MAX_NODES_READ:
         return [(node,) for node in nodes]
@@ -104,7 +104,10 @@ def unread(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts], failures: Mapp
     """Return the reason for each node that was not read. It may come from another node of the same kind."""
     reasons = dict(failures)
     for kind in kinds:
-        of_kind = next((failures[node.node_id] for node in kind if node.node_id in failures), "too many kinds of nodes")
+        of_kind = next(
+            (failures[node.node_id] for node in kind if node.node_id in failures),
+            "the cluster has too many kinds of nodes to read all of them",
+        )
         reasons |= {n.node_id: of_kind for n in kind if n.node_id not in facts and n.node_id not in failures}
     return reasons
 

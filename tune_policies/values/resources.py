@@ -1,4 +1,4 @@
-"""Amounts of schedulable hardware, counted as in Ray in ticks of 1/10,000.
+"""Amounts of schedulable hardware, counted in ticks of 1/10,000, as in Ray.
 
 Amounts are compared and divided in ticks. With floats, ``1.0 // 0.1`` is 9, so only nine trials with 0.1 GPU would fit
 on a GPU.
@@ -51,7 +51,7 @@ def from_ticks(ticks: int) -> float:
     if ticks % TICKS == 0:
         return ticks // TICKS
     amount = ticks / TICKS
-    # Ray truncates `amount * 10_000`, so 0.0384 would lose a tick, and a 27th trial would fit.
+    # Ray truncates `amount * 10_000`, so it would read 0.0384 as 383 ticks.
     return amount if int(amount * TICKS) == ticks else math.nextafter(amount, math.inf)
 
 
@@ -148,7 +148,7 @@ Amount = Annotated[float, Checked(check_amount, _WHOLE_AMOUNT)]
 GpuAmount = Annotated[float, Checked(check_gpus, _WHOLE_AMOUNT)]
 """A number of GPUs: a fraction up to 1, or a whole number."""
 Bytes = Annotated[int, Field(ge=1), Checked(parse_bytes, _whole(1, MOST_BYTES))]
-"""A positive number of bytes, read or computed rather than requested by a user."""
+"""A positive number of bytes that was read or computed. A user's request has the type ``Memory``."""
 Memory = Annotated[int | str, Checked(parse_memory), WithJsonSchema({"type": ["integer", "string"], "minimum": MIB})]
 """Memory that a user requests: a string such as ``"6GiB"``, or at least 1 MiB in bytes. It is stored in bytes."""
 UsedBytes = Annotated[

@@ -27,10 +27,10 @@ _LONG_LINE: Final = re.compile(rf"^.{{{_MOST_IN_LINE + 1},}}+", re.MULTILINE)
 _NOT_ASCII: Final = re.compile(r"[^ -~]")
 _NOT_ASCII_TEXT: Final = re.compile(r"[^\n\t -~]")
 _STYLE_OR_NOT_ASCII: Final = re.compile(r"\x1b\[[0-9;?]*[A-HJKhlm]|[^\n\r\t -~]")
-"""A color sequence or a cursor movement of Rich matches as a whole. Other characters match one by one."""
+"""Matches each color sequence or cursor movement of Rich as a whole, and each other non-ASCII or control character."""
 
 _COMMAND_OF_LINE: Final = re.compile(r"^([^\S\n]*+):(?=:)", re.MULTILINE)
-"""A command of GitHub, such as ``::add-mask::x``, at the beginning of a line."""
+"""A GitHub Actions command, such as ``::add-mask::x``, at the beginning of a line."""
 _COMMAND_ANYWHERE: Final = re.compile(r"##(?=\w*+\[)")
 """``##[add-mask]x`` (GitHub's older form), ``##vso[...]`` and ``##teamcity[...]``, anywhere in a line."""
 
@@ -73,7 +73,7 @@ def _without_middle(text: str, mark: str, most: int) -> str:
 
 
 def one_line(text: object) -> str:
-    r"""Return an external text as part of a line. The text is :func:`shortened`, and line breaks become ``\n``."""
+    r"""Return an external text as a single line. The text is :func:`shortened`, and line breaks become ``\n``."""
     plain = str(text)
     return shortened(_commandless(plain if plain.isprintable() else _NOT_ASCII.sub(_escaped, plain)))
 
@@ -142,7 +142,7 @@ _WORDS: Final = frozenset(
 
 
 def without_names(text: str, known: Collection[str]) -> str:
-    """Return a string of this package with ``(left out)`` for each word that can be a name in the user's cluster.
+    """Return the text with ``(left out)`` in place of each word that can be a name from the user's cluster.
 
     Numbers, common words and the ``known`` names are kept.
     """

@@ -189,7 +189,7 @@ def _explaining_call(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _by_name(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all arguments by name. Raise ``InvalidResourcesError`` if one is repeated or if too many have no name."""
+    """Return all arguments by name. Raise ``InvalidResourcesError`` if one is repeated or too many are positional."""
     parameters = inspect.signature(cls).parameters.values()
     if any(each.kind is each.VAR_POSITIONAL for each in parameters):
         return dict(data)
@@ -245,7 +245,7 @@ _MOST_MISTAKES: Final = 20
 
 
 def _explain(cls: type[Value], error: ValidationError) -> InvalidResourcesError:
-    """Return an error with a line per mistake, also in nested values. Each list of valid fields appears only once."""
+    """Return an error with one line per mistake, also for nested values. Each list of valid fields is shown once."""
     details = [detail for detail in error.errors() if _Choice.PLAIN not in detail["loc"]]
     mistakes = [mistake for detail in details[:_MOST_MISTAKES] for mistake in _mistakes(cls, detail)]
     lines, listed = [], {""}

@@ -82,7 +82,7 @@ def _read_cluster(timeout_s: float) -> tuple[NodeFacts, ...]:
         late=f"no answer within {timeout_s:g} s",
         at_once=_AT_ONCE,
     )
-    # Through Ray Client, reserved GPUs are unknown.
+    # Ray Client cannot read the number of reserved GPUs.
     free = {} if is_through_client() else free_by_node()
     at_address = Counter(node["NodeManagerAddress"] for node in alive)
     nodes = []

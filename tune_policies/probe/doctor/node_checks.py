@@ -192,7 +192,7 @@ _DEVICE: Final = re.compile(r"\d+(\.\d+)?|GPU-\w+")
 _SHM: Final = "/dev/shm"  # noqa: S108
 
 _RAY_NEEDS_SHM_UP_TO: Final = 10**10
-"""Ray limits its default object store (30 % of memory) to this many bytes, or to the size of a larger ``/dev/shm``."""
+"""The maximum size of Ray's default object store (30 % of memory), in bytes, unless ``/dev/shm`` is larger."""
 
 
 def check_answer(node: NodeFacts) -> Iterator[Finding]:
@@ -258,7 +258,7 @@ def check_device_variables(node: NodeFacts) -> Iterator[Finding]:
         value = node.device_variables.get(former.name, "")
         # "level_zero:gpu" selects a back end, not a device.
         devices = [each for each in value.removeprefix("level_zero:").split(",") if _DEVICE.fullmatch(each)]
-        if not devices or node.gpus:  # on a node with NVIDIA GPUs, Ray counts only these
+        if not devices or node.gpus:  # if a node has NVIDIA GPUs, Ray counts only those
             continue
         finding = _problem if node.declared_gpus or node.has_amd_driver else _note
         own = node.device_variables.get(ours)
