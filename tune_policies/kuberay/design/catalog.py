@@ -231,7 +231,7 @@ class NodeType(Value):
 
     @property
     def gpu_parts(self) -> tuple[GpuDevice, ...] | None:
-        """The GPU partitions of a node, or ``None`` if it has only whole GPUs. Empty if their memory is unknown."""
+        """The GPU partitions of a node: ``None`` if its GPUs are whole, and empty if their memory is unknown."""
         keys = () if self.device_key is None else (self.device_key,)
         return parts_of_gpus(keys, self.node_selector, self.gpus) if self.gpus else None
 
@@ -318,7 +318,8 @@ class NodeCatalog(Value):
         for each in (head, *self.nodes):
             if each.gpu_parts is not None and each.gpus > 1:
                 # A process can use at most one MIG instance, and several time slices may belong to one GPU, but Ray
-                # assumes devices 0 to n - 1. Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
+                # assumes that a pod has n devices with the indices 0 to n - 1. Source:
+                # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
                 raise InvalidResourcesError(
                     f"node type {each.name!r} has {each.gpus} parts of GPUs in a pod, but a process can use only "
                     "one of them. Set gpus to 1, and reduce the CPUs and the memory to the amounts for one part"
@@ -332,7 +333,10 @@ class NodeCatalog(Value):
 
     @property
     def price_per_hour(self) -> float | None:
-        """The price of all nodes, and of the head if known; ``None`` if the price of a worker node is unknown."""
+        """The price per hour of all worker nodes and, if its price is known, of the head.
+
+        It is ``None`` if the price of a worker node is unknown.
+        """
         total = (self.head and self.head.price_per_hour) or 0.0
         for each in self.nodes:
             if each.price_per_hour is None:
@@ -365,8 +369,8 @@ _GKE_SHARING: Final = "cloud.google.com/gke-gpu-sharing-strategy"
 def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int) -> tuple[GpuDevice, ...] | None:
     """Return the devices of a pod with ``number`` parts of GPUs, or ``None`` if its GPUs are whole.
 
-    Each MIG instance has its own memory, the nominal size less ``_MIG_MARGIN``. Time slices share the memory of one
-    GPU with other pods, so their memory is unknown and the result is empty.
+    A MIG instance has its own memory. The result contains its nominal size, reduced by the fraction ``_MIG_MARGIN``.
+    Time slices share the memory of one GPU with other pods, so their memory is unknown and the result is empty.
 
     Args:
         keys: The names of the Kubernetes resources that the pod requests.

@@ -1,8 +1,8 @@
 """Designs a cluster: the worker groups that a policy's trials need.
 
-Without a catalog, the nodes are the smallest on which no resource stays idle. A node for trials with devices has one
-device, or the devices of one worker. A node for trials on CPUs has up to 16 CPUs. Nodes have 4 GiB of memory per CPU,
-as clouds' general-purpose machines do, or more if the trials need more.
+Without a catalog, the design uses the smallest nodes on which no resource stays idle. A node for trials with devices
+has one device, or the devices of one worker. A node for trials on CPUs has up to 16 CPUs. Nodes have 4 GiB of memory
+per CPU, like general-purpose machines in clouds, or more if the trials need more.
 """
 
 import math
@@ -190,7 +190,7 @@ class ClusterDesign(Value):
         idle_timeout_s: Seconds after which an idle node is removed.
         price_per_hour: The price of all nodes per hour, with the head if its price is known; ``None`` if the price of a
             worker is unknown.
-        hours: The time until the last trial ends, if the durations of trials were measured.
+        hours: The hours until the last trial ends; ``None`` if the durations of trials were not measured.
         currency: The currency of the price.
         reasons: Sentences that explain the choice of the nodes.
     """
@@ -355,7 +355,7 @@ def _within_limit(policy: ResourcePolicy, pool: NodePool, num_trials: int, measu
 
 
 def _num_nodes(pool: NodePool, units: Units) -> int:
-    """Return the number of nodes to add."""
+    """Return the number of nodes that an autoscaler adds for these units."""
     groups = [pool.group(name, number) for name, number in units.items()]
     return sum(group.max_nodes - group.min_nodes for group in groups)
 
