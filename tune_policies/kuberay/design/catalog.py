@@ -106,8 +106,8 @@ class NodeType(Value):
     """A node type, and the number of its nodes.
 
     Attributes:
-        count: The number of these nodes. If it is ``None``, a plan counts one node or one TPU slice, and a design uses
-            as many nodes as the trials need.
+        count: The number of nodes of this type. If it is ``None``, a plan counts one node or one TPU slice, and a
+            design uses as many nodes as the trials need.
         min_nodes: The number of nodes that a designed cluster always keeps. If it is above 0, the cluster has a group
             of this type even if the trials do not need it.
         name: A DNS label, which is also the name of the worker group. By default, it is derived from the devices.
@@ -350,7 +350,7 @@ HEAD = NodeType(name="head", cpus=2, memory=8 * 2**30)
 
 _MIG_KEY: Final = re.compile(r"nvidia\.com/mig-(.+)")
 _PROFILE: Final = re.compile(r"\d+g\.(\d{1,9})gb\b.*")
-"""Matches the name of a MIG profile. Its group is the nominal memory in GB.
+"""Matches the name of a MIG profile. The capturing group contains the nominal memory in GB.
 
 Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
 """

@@ -409,7 +409,7 @@ def _search(items: Sequence[Item], needed: int) -> dict[str, int]:
 
 
 def _portions(item: Item, needed: int) -> Iterator[tuple[int, range]]:
-    """Yield portions of the pieces that can add up to any number, each with the search order of the missing amounts.
+    """Yield portions that can add up to any number of pieces, each with the order in which to search missing amounts.
 
     In ascending order, the search can use a portion repeatedly. In descending order, it uses a portion at most once.
     """

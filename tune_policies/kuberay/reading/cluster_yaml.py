@@ -213,7 +213,7 @@ class InstanceTypes(NamedTuple):
         return f"the node type {name!r} has no {'CPU in its ' if amounts else ''}{why}"
 
     def assumptions(self, node_types: Mapping[str, YamlNodeType]) -> Iterator[str]:
-        """Yield a sentence about each node type with devices that Ray adds on AWS, but that a plan does not count."""
+        """Yield a sentence about each node type whose devices Ray adds on AWS but a plan does not count."""
         for name, each in node_types.items():
             instance = each.node_config.get(_INSTANCE_TYPE)
             is_open = self.provider == FILLS_RESOURCES and "GPU" not in (each.resources or {})

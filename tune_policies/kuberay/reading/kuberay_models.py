@@ -153,7 +153,7 @@ class PodTemplate(Part):
 
 
 class HeadGroup(Part):
-    """The fields of the head group, which worker groups also have."""
+    """The fields that the head group and the worker groups have in common."""
 
     rayStartParams: dict[str, str] = Field(default_factory=dict)  # noqa: N815
     resources: dict[str, str] = Field(default_factory=dict)

@@ -340,7 +340,7 @@ _GPUS_OF_MACHINES: Final = (
     (r"g4dn\.metal|g(5|6|6e)\.48xlarge|p4de?\.24xlarge|p5(e|en)?\.48xlarge|g2-standard-96", 8),
     *((rf"a[23]-[a-z]+gpu-{number}g", number) for number in (1, 2, 4, 8, 16)),
 )
-"""Patterns of machine types of AWS and Google, with the number of their GPUs."""
+"""Patterns of AWS and Google machine types, each with the number of GPUs."""
 
 
 @RULES.of_each(
