@@ -231,7 +231,7 @@ class NodeType(Value):
 
     @property
     def gpu_parts(self) -> tuple[GpuDevice, ...] | None:
-        """The GPU partitions of a node: ``None`` if its GPUs are whole, and empty if their memory is unknown."""
+        """The GPU partitions of a node: ``None`` if it has none, and empty if their memory is unknown."""
         keys = () if self.device_key is None else (self.device_key,)
         return parts_of_gpus(keys, self.node_selector, self.gpus) if self.gpus else None
 

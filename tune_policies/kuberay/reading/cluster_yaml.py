@@ -207,7 +207,7 @@ class InstanceTypes(NamedTuple):
         else:
             unknown = "" if self.catalog is None else ", which is missing from the list of nodes"
             why = (
-                f"resources in the file, because Ray looks them up for the instance type {instance}{unknown}. Pass a "
+                f"resources in the file. Ray looks them up for the instance type {instance}{unknown}. Pass a "
                 "list of nodes with this type as --nodes, or add resources"
             )
         return f"the node type {name!r} has no {'CPU in its ' if amounts else ''}{why}"
