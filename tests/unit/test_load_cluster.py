@@ -296,13 +296,13 @@ def test_default_node_types_are_reported_as_an_assumption(load):
     [
         pytest.param(
             ON_AWS,
-            "'gpu' has no resources in the file, because Ray looks them up for the instance type g5.xlarge. Pass a "
+            "'gpu' has no resources in the file. Ray looks them up for the instance type g5.xlarge. Pass a "
             "list of nodes with this type as --nodes, or add resources",
             id="the instance types of AWS",
         ),
         pytest.param(
             ON_AWS.replace("{}", "{CPU: 4}").replace("CPU: 0", "").replace("max_workers: 6", "max_workers: 0"),
-            "'head' has no resources in the file, because Ray looks them up for the instance type m5.large",
+            "'head' has no resources in the file. Ray looks them up for the instance type m5.large",
             id="a cluster with only a head",
         ),
         pytest.param(

@@ -42,7 +42,7 @@ def test_the_first_line_states_how_many_trials_wait():
     text = write_cluster(a_design(num_trials=100))
 
     assert text.startswith(
-        "# Written by tune-policies: a Ray cluster for 100 trials (12 run at once, the other trials wait).\n"
+        "# Written by tune-policies: a Ray cluster for 100 trials (12 run at once; the other trials wait).\n"
     )
 
 

@@ -106,8 +106,8 @@ class NodeType(Value):
     """A node type, and the number of its nodes.
 
     Attributes:
-        count: The number of these nodes. If it is ``None``, a plan counts one node or one TPU slice, and a design uses
-            as many nodes as the trials need.
+        count: The number of nodes of this type. If it is ``None``, a plan counts one node or one TPU slice, and a
+            design uses as many nodes as the trials need.
         min_nodes: The number of nodes that a designed cluster always keeps. If it is above 0, the cluster has a group
             of this type even if the trials do not need it.
         name: A DNS label, which is also the name of the worker group. By default, it is derived from the devices.
@@ -231,7 +231,7 @@ class NodeType(Value):
 
     @property
     def gpu_parts(self) -> tuple[GpuDevice, ...] | None:
-        """The GPU partitions of a node, or ``None`` if it has only whole GPUs. Empty if their memory is unknown."""
+        """The GPU partitions of a node: ``None`` if it has none, and empty if their memory is unknown."""
         keys = () if self.device_key is None else (self.device_key,)
         return parts_of_gpus(keys, self.node_selector, self.gpus) if self.gpus else None
 
@@ -318,7 +318,8 @@ class NodeCatalog(Value):
         for each in (head, *self.nodes):
             if each.gpu_parts is not None and each.gpus > 1:
                 # A process can use at most one MIG instance, and several time slices may belong to one GPU, but Ray
-                # assumes devices 0 to n - 1. Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
+                # assumes that a pod has n devices with the indices 0 to n - 1. Source:
+                # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
                 raise InvalidResourcesError(
                     f"node type {each.name!r} has {each.gpus} parts of GPUs in a pod, but a process can use only "
                     "one of them. Set gpus to 1, and reduce the CPUs and the memory to the amounts for one part"
@@ -332,7 +333,10 @@ class NodeCatalog(Value):
 
     @property
     def price_per_hour(self) -> float | None:
-        """The price of all nodes, and of the head if known; ``None`` if the price of a worker node is unknown."""
+        """The price per hour of all worker nodes and, if its price is known, of the head.
+
+        It is ``None`` if the price of a worker node is unknown.
+        """
         total = (self.head and self.head.price_per_hour) or 0.0
         for each in self.nodes:
             if each.price_per_hour is None:
@@ -346,7 +350,7 @@ HEAD = NodeType(name="head", cpus=2, memory=8 * 2**30)
 
 _MIG_KEY: Final = re.compile(r"nvidia\.com/mig-(.+)")
 _PROFILE: Final = re.compile(r"\d+g\.(\d{1,9})gb\b.*")
-"""Matches the name of a MIG profile. Its group is the nominal memory in GB.
+"""Matches the name of a MIG profile. The capturing group contains the nominal memory in GB.
 
 Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
 """
@@ -365,8 +369,8 @@ _GKE_SHARING: Final = "cloud.google.com/gke-gpu-sharing-strategy"
 def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int) -> tuple[GpuDevice, ...] | None:
     """Return the devices of a pod with ``number`` parts of GPUs, or ``None`` if its GPUs are whole.
 
-    Each MIG instance has its own memory, the nominal size less ``_MIG_MARGIN``. Time slices share the memory of one
-    GPU with other pods, so their memory is unknown and the result is empty.
+    A MIG instance has its own memory. The result contains its nominal size, reduced by the fraction ``_MIG_MARGIN``.
+    Time slices share the memory of one GPU with other pods, so their memory is unknown and the result is empty.
 
     Args:
         keys: The names of the Kubernetes resources that the pod requests.

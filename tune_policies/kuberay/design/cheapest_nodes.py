@@ -83,7 +83,7 @@ class NodePool(NamedTuple):
         return DesignedGroup(node_type=node_type, min_nodes=least * hosts, max_nodes=units * hosts, num_hosts=hosts)
 
     def with_least(self, units: Units) -> dict[str, int]:
-        """Return ``units``, where each number is at least the number of units that always exist."""
+        """Return ``units``, with each number raised to at least the number of units that always exist."""
         return {name: max(units.get(name, 0), self.least.get(name, 0)) for name in sorted({**units, **self.least})}
 
     def capacity(self, units: Units, *, is_expected: bool = True) -> ClusterCapacity:
@@ -226,7 +226,7 @@ def _is_limited(plan: TrialPlan, before: TrialPlan) -> bool:
 
 
 class _Count(NamedTuple):
-    """A way to count capacity: the workers per unit of each type and per trial, and whether workers use devices."""
+    """A way to count capacity: the workers per unit (by node type), the workers per trial, and the use of devices."""
 
     in_unit: Mapping[str, int]
     per_trial: int
@@ -234,7 +234,7 @@ class _Count(NamedTuple):
 
 
 def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, plan: TrialPlan) -> Iterator[_Count]:
-    """Yield each way to count capacity once: trials on each node type alone, and workers of each slot of the policy."""
+    """Yield ways to count capacity: by trials on each node type alone, and by workers in each slot of the policy."""
     alone = {name: pool.plan(policy, {name: 1}) for name in most}
     if plan.num_workers == 0:
         in_unit = {name: 0 if one is None else one.min_concurrent_trials for name, one in alone.items()}
@@ -246,7 +246,8 @@ def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, plan: TrialPlan
     found += [*plan.slots, plan.common_slot]
     slots = [slot.of_fixed_size().model_copy(update={"max_concurrent_trials": 1}) for slot in found]
     if len({slot.worker.cpus for slot in slots}) > 1:
-        # The policy chooses fewer CPUs on nodes with few CPUs, so that no device stays idle.
+        # The policy chooses fewer CPUs on nodes with few CPUs, so that no device stays idle. Therefore, also count
+        # workers without CPUs.
         slots += [
             slot.model_copy(update={"per_worker" if slot.num_workers else "trial": slot.worker.replaced(cpus=0)})
             for slot in slots
@@ -261,7 +262,10 @@ def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, plan: TrialPlan
 def _covers(
     pool: NodePool, most: Units, counts: Sequence[_Count], target: int, spare: int
 ) -> list[tuple[tuple[int, ...], dict[str, int]]]:
-    """Return the cheapest units for each count of capacity, with the cost of these units, sorted by cost."""
+    """Return the cheapest units with room for ``target`` trials and ``spare`` more workers.
+
+    The list has at most one item, with the cost and the units, for each capacity count. It is sorted by cost.
+    """
     found: dict[tuple[tuple[str, int], ...], tuple[int, ...]] = {}
     for count in counts:
         costs = {name: pool.cost(name, uses_devices=count.uses_devices) for name in most}
@@ -295,7 +299,7 @@ def _has_memory(node: NodeCapacity, slot: TrialSlot) -> bool:
 
 
 def _trimmed(policy: ResourcePolicy, pool: NodePool, units: Units, target: int) -> NodeChoice:
-    """Return the choice without the units that the trials do not need."""
+    """Remove units that the trials do not need, and return the resulting choice."""
 
     def holds(fewer: Units) -> bool:
         found = pool.plan(policy, fewer)
@@ -307,7 +311,7 @@ def _trimmed(policy: ResourcePolicy, pool: NodePool, units: Units, target: int) 
 
 
 def trimmed(units: Units, pool: NodePool, *, uses_devices: bool, holds: Callable[[Units], bool]) -> dict[str, int]:
-    """Remove units as long as ``holds`` returns true, the most expensive units first."""
+    """Remove units, the most expensive first, as long as ``holds`` returns true for the remaining units."""
     kept = dict(units)
     for name in sorted(kept, key=lambda name: (pool.cost(name, uses_devices=uses_devices), name), reverse=True):
 
@@ -324,7 +328,7 @@ _Link = tuple["_Link | None", str, int]
 
 
 class Item(NamedTuple):
-    """An item of the knapsack problem. Among covers of equal cost, the first by name is chosen.
+    """An item of the knapsack problem.
 
     Attributes:
         holds: The contribution of one piece to the cover.
@@ -405,7 +409,7 @@ def _search(items: Sequence[Item], needed: int) -> dict[str, int]:
 
 
 def _portions(item: Item, needed: int) -> Iterator[tuple[int, range]]:
-    """Yield portions of the pieces that can add up to any number, each with the search order of the missing amounts.
+    """Yield portions that can add up to any number of pieces, each with the order in which to search missing amounts.
 
     In ascending order, the search can use a portion repeatedly. In descending order, it uses a portion at most once.
     """

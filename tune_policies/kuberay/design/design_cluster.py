@@ -1,8 +1,8 @@
 """Designs a cluster: the worker groups that a policy's trials need.
 
-Without a catalog, the nodes are the smallest on which no resource stays idle. A node for trials with devices has one
-device, or the devices of one worker. A node for trials on CPUs has up to 16 CPUs. Nodes have 4 GiB of memory per CPU,
-as clouds' general-purpose machines do, or more if the trials need more.
+Without a catalog, the design uses the smallest nodes on which no resource stays idle. A node for trials with devices
+has one device, or the devices of one worker. A node for trials on CPUs has up to 16 CPUs. Nodes have 4 GiB of memory
+per CPU, like general-purpose machines in clouds, or more if the trials need more.
 """
 
 import math
@@ -189,8 +189,8 @@ class ClusterDesign(Value):
         num_trials: The requested number of trials.
         idle_timeout_s: Seconds after which an idle node is removed.
         price_per_hour: The price of all nodes per hour, with the head if its price is known; ``None`` if the price of a
-            worker is unknown.
-        hours: The time until the last trial ends, if the durations of trials were measured.
+            worker node is unknown.
+        hours: The hours until the last trial ends; ``None`` if the durations of trials were not measured.
         currency: The currency of the price.
         reasons: Sentences that explain the choice of the nodes.
     """
@@ -227,7 +227,7 @@ class ClusterDesign(Value):
         return None if self.price_per_hour is None or self.hours is None else self.price_per_hour * self.hours
 
     def explain(self) -> str:
-        """Return the design as text: the groups, the trials on them, their limit, the cost, and the reasons."""
+        """Return the design as text: the groups, the trials on them, the cost, and the reasons."""
         most = self.trials.min_concurrent_trials
         always = sum(group.min_nodes for group in self.groups)
         at_first = counted(always, "worker node") if always else "no worker nodes"
@@ -321,7 +321,7 @@ def design_cluster(
 
 
 def _with_min_nodes(catalog: NodeCatalog, min_nodes: Mapping[str, int]) -> dict[str, NodeType]:
-    """Return the node types by name, with these minimum numbers of nodes."""
+    """Return the node types by name, with the minimum numbers of nodes from ``min_nodes``."""
     node_types = {each.name: each for each in catalog.nodes}
     for name, number in min_nodes.items():
         if name not in node_types:
@@ -355,7 +355,7 @@ def _within_limit(policy: ResourcePolicy, pool: NodePool, num_trials: int, measu
 
 
 def _num_nodes(pool: NodePool, units: Units) -> int:
-    """Return the number of nodes to add."""
+    """Return the number of nodes that an autoscaler adds for these units."""
     groups = [pool.group(name, number) for name, number in units.items()]
     return sum(group.max_nodes - group.min_nodes for group in groups)
 

@@ -204,7 +204,7 @@ class PodDevices(NamedTuple):
 def devices_of(node_type: NodeType) -> PodDevices | None:
     """Return the devices of a pod that fills a node of this type, or ``None`` if it has none.
 
-    By default, GPUs are NVIDIA GPUs.
+    GPUs are NVIDIA GPUs unless their type or their key belongs to another vendor.
 
     Raises:
         InvalidResourcesError: Kubernetes has no known key for the devices, or the key belongs to another family.

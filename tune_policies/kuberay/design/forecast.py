@@ -48,7 +48,7 @@ class TrialForecast(Value):
     Attributes:
         cluster: The name of the cluster.
         at_minimum: The trials on the nodes that always exist.
-        at_maximum: The trials on all nodes that the autoscaler adds for them.
+        at_maximum: The trials on the nodes that always exist and all nodes that the autoscaler adds for the trials.
         for_trials: The requested number of trials and their nodes; ``None`` if no number was requested or it is not
             below the number of trials at the maximum.
         currency: The currency of the prices.
@@ -158,7 +158,7 @@ def _plan_at_maximum(policy: ResourcePolicy, cluster: ClusterSpec, capacity: Clu
     total = sum(group.max_nodes for group in cluster.groups)
     if not cluster.is_autoscaling or not growing or total > min(cluster.max_nodes or total, MOST_NODES):
         return AutoscalingPolicy(policy).plan(capacity)
-    # A plan only finds the slices of alive hosts, so count all hosts as alive.
+    # A plan only finds slices whose hosts are alive, so count all hosts as alive.
     numbers = {group.name: group.max_nodes for group in cluster.groups}
     plan = policy.plan(_with_nodes(cluster, numbers))
     for group in cluster.groups:

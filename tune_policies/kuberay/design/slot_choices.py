@@ -55,7 +55,7 @@ def shares_of(policy: ResourcePolicy, num_trials: int) -> tuple[Share, ...]:
 
 
 def policies_by_slot(policy: ResourcePolicy) -> tuple[ResourcePolicy, ...]:
-    """Return a policy for each slot type, best type first."""
+    """Return a policy for each slot type, the best type first."""
     return tuple(share.policy for share in shares_of(policy, 0))
 
 

@@ -1,4 +1,4 @@
-"""Checks files against all rules. An unreadable file is a finding, not an error."""
+"""Checks files against all rules. An unreadable file results in a finding instead of an exception."""
 
 from collections.abc import Iterator
 from pathlib import Path as FilePath

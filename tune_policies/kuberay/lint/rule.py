@@ -66,7 +66,7 @@ class Rule(NamedTuple):
     Attributes:
         why: Why the mistake matters.
         source: The documentation or code on which the rule is based.
-        check: Checks a document and the clusters in it; ``None`` if the file reader finds the mistakes.
+        check: Checks a document and the clusters in it; ``None`` if ``lint_file`` itself finds the mistakes.
     """
 
     name: str

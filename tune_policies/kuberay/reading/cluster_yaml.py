@@ -20,7 +20,7 @@ NodeCount = Annotated[int, Field(ge=0)]
 
 
 class YamlNodeType(Part):
-    """A node type.
+    """A node type in a cluster YAML.
 
     Attributes:
         resources: The amounts that Ray counts. On AWS, Ray looks up missing amounts by the instance type.
@@ -160,14 +160,14 @@ def assumptions(data: Mapping[str, Any]) -> list[str]:
 _INSTANCE_TYPE: Final = "InstanceType"
 
 _OBJECT_STORE_FRACTION: Final = 0.3
-"""The fraction of a worker's memory for Ray's object store (``DEFAULT_OBJECT_STORE_MEMORY_PROPORTION``)."""
+"""The fraction of a worker node's memory for Ray's object store (``DEFAULT_OBJECT_STORE_MEMORY_PROPORTION``)."""
 
 _WITH_DEVICES: Final = re.compile(r"(g|gr|p|dl|trn|inf|vt)\d")
 """The prefixes of AWS instance types with accelerators."""
 
 
 class InstanceTypes(NamedTuple):
-    """The resources of the nodes of one cluster.
+    """Looks up the resources of a cluster's nodes by their instance types.
 
     For AWS, Ray looks up the instance type when the cluster starts, and adds missing ``resources``
     (``fillout_available_node_types_resources`` of ``ray.autoscaler._private.aws.node_provider``). In this
@@ -207,13 +207,13 @@ class InstanceTypes(NamedTuple):
         else:
             unknown = "" if self.catalog is None else ", which is missing from the list of nodes"
             why = (
-                f"resources in the file, because Ray looks them up for the instance type {instance}{unknown}. Pass a "
+                f"resources in the file. Ray looks them up for the instance type {instance}{unknown}. Pass a "
                 "list of nodes with this type as --nodes, or add resources"
             )
         return f"the node type {name!r} has no {'CPU in its ' if amounts else ''}{why}"
 
     def assumptions(self, node_types: Mapping[str, YamlNodeType]) -> Iterator[str]:
-        """Yield a sentence about each node type with devices that Ray adds on AWS, but that a plan does not count."""
+        """Yield a sentence about each node type whose devices Ray adds on AWS but a plan does not count."""
         for name, each in node_types.items():
             instance = each.node_config.get(_INSTANCE_TYPE)
             is_open = self.provider == FILLS_RESOURCES and "GPU" not in (each.resources or {})

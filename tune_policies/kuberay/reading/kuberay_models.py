@@ -1,7 +1,7 @@
 """Models of the fields in KubeRay's manifests that determine Ray's view of a cluster, and messages about wrong fields.
 
-They follow the API references of KubeRay (https://ray-project.github.io/kuberay/reference/api/) and Kubernetes, and
-accept all other fields. :func:`parse_quantity` converts amounts, which the models keep unchanged.
+The models follow the API references of KubeRay (https://ray-project.github.io/kuberay/reference/api/) and Kubernetes,
+and accept all other fields. :func:`parse_quantity` converts amounts, which the models keep unchanged.
 """
 
 import json
@@ -137,7 +137,7 @@ class PodSpec(Part):
 
 
 class Metadata(Part):
-    """Names, labels and annotations."""
+    """The name, the namespace, the labels and the annotations of a Kubernetes object."""
 
     name: str | None = None
     namespace: str | None = None
@@ -153,7 +153,7 @@ class PodTemplate(Part):
 
 
 class HeadGroup(Part):
-    """The fields of the head group, which worker groups also have."""
+    """The fields that the head group and the worker groups have in common."""
 
     rayStartParams: dict[str, str] = Field(default_factory=dict)  # noqa: N815
     resources: dict[str, str] = Field(default_factory=dict)

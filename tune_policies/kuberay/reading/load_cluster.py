@@ -94,7 +94,7 @@ def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]
             # The autoscaler counts this resource on every host, but only one host of a running slice has it.
             amounts.pop(shape.head_resource, None)
         most = max(group.minReplicas, group.maxReplicas)
-        # KubeRay clamps the number to its limits, and a suspended group has no pods.
+        # KubeRay limits replicas to the range from minReplicas to maxReplicas, and a suspended group has no pods.
         start = 0 if group.suspend else min(most, max(group.minReplicas, group.replicas))
         return WorkerGroup(
             name=group.groupName,
@@ -219,7 +219,7 @@ def _to_spec(found: ClusterInFile | Document, path: str, catalog: NodeCatalog | 
 _SAVED_CLUSTER_TIMES: Final = 7
 """The maximum size of a saved cluster, as a multiple of the maximum size of a manifest.
 
-10,000 nodes with 8 GPUs each take 32 MiB.
+A saved cluster of 10,000 nodes with 8 GPUs each takes 32 MiB.
 """
 
 
@@ -253,7 +253,7 @@ def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCa
 def load_capacity(path: str | FilePath, *, name: str | None = None) -> ClusterCapacity:
     """Return the capacity in a file: a list of nodes, the output of ``probe --json``, or a cluster's file.
 
-    If the cluster has an autoscaler, the capacity contains the nodes that always exist and the nodes that can be added.
+    If the cluster has an autoscaler, the capacity contains the nodes that always exist and the nodes that it can add.
 
     Args:
         path: The file, plain or gzipped; ``-`` is stdin.

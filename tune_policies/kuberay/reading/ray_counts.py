@@ -180,7 +180,7 @@ def check_resource_name(name: str) -> None:
 def started_counts(group: HeadGroup) -> dict[str, int]:
     """Return the amounts that Ray counts on a node without an autoscaler, keyed by resource, with memory in bytes.
 
-    For devices that Ray detects on the node, the result contains the minimum that Ray can detect.
+    For devices that Ray detects on the node, the result contains the minimum number that Ray can detect.
 
     Raises:
         InvalidResourcesError: The number of CPUs is missing, or an amount is wrong.
@@ -192,7 +192,7 @@ def started_counts(group: HeadGroup) -> dict[str, int]:
         if resource is None or amount == 0:
             continue
         if resource == "GPU" and not _IS_MIG(key):
-            amount = 1  # all time slices may belong to one GPU, and ``ray_counts`` adds whole GPUs
+            amount = 1  # all time slices may belong to one GPU; ``ray_counts`` returns the number of whole GPUs
         elif key in NEURON_CHIPS:
             amount *= _CORES_OF_A_CHIP
         detected[resource] = amount

@@ -65,7 +65,7 @@ def _selected_alike(nodes: Sequence[NodeType], options: WriteOptions) -> list[li
 
 def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
     at_once = design.trials.min_concurrent_trials
-    waiting = "" if at_once >= design.num_trials else f" ({at_once} run at once, the other trials wait)"
+    waiting = "" if at_once >= design.num_trials else f" ({at_once} run at once; the other trials wait)"
     yield f"Written by tune-policies: a Ray cluster for {counted(design.num_trials, 'trial')}{waiting}."
     yield from design.reasons
     nodes = design.node_types

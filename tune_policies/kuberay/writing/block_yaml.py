@@ -20,7 +20,7 @@ _MAY_BE_ANOTHER_TYPE: Final = re.compile(r"[-+.]?\d.*|[yn~]", re.IGNORECASE)
 
 class _BlockDumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
-        return True  # limits and requests are equal, but both are written in full
+        return True  # write a part in full each time, even if the same object occurs several times
 
 
 def _represent_text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:

@@ -67,7 +67,7 @@ def _pod_template(
         "volumeMounts": [{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}],  # noqa: S108 - a path in the pod
     }
     parts = {
-        # Autoscaler v2 counts a restarted pod as the same node.
+        # Autoscaler v2 would count a restarted pod as the same node, so pods must not restart.
         "restartPolicy": "Never",
         "nodeSelector": node_selector(node_type, options.platform),
         "affinity": _off_gpu_nodes(node_type, options.platform) if is_beside_nvidia else {},

@@ -37,13 +37,13 @@ class WriteOptions(Value):
         ray_version: The Ray version of the cluster, 2.50.0 or newer. Programs that use the cluster require the
             same version.
         image: The container image of all pods. The default is Ray's image with Python 3.11, and with CUDA for NVIDIA
-            GPUs. It contains neither tune-policies nor a framework.
+            GPUs. Ray's image contains neither tune-policies nor a framework.
         job: A command for the head's shell. If it is set, the file is a RayJob, whose cluster is deleted after the
             command. The image or ``runtime_env`` must contain the code and the packages of the command.
         runtime_env: Ray's runtime environment of the job, such as
             ``{"working_dir": "s3://bucket/code.zip", "pip": ["tune-policies"]}``.
         namespace: The namespace in Kubernetes; by default the namespace of the user who applies the manifest.
-        platform: The platform whose labels select nodes by device type; ``None`` for only the labels of the catalog.
+        platform: The platform whose labels select nodes by device type; ``None`` to use only the labels of the catalog.
         num_gpus: Whether to also write the GPUs of a node as ``num-gpus`` of ``ray start``, for clusters on which Ray
             or KubeRay miscounts them.
         provider: The field ``provider`` of the cluster YAML.

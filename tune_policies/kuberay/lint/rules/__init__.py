@@ -34,4 +34,4 @@ RULES: Final = (*devices.RULES, *pods.RULES, *amounts.RULES, *scaling.RULES, *la
 """The rules that have a check function."""
 
 ALL_RULES: Final = (UNREADABLE, NO_CLUSTER, INVALID_FIELD, MISSPELLED, DUPLICATE_KEY, *RULES)
-"""All rules. For the rules without a check, the file reader finds the mistakes."""
+"""All rules. For the rules without a check function, ``lint_file`` itself finds the mistakes."""

@@ -76,9 +76,9 @@ def _resources_quoted(at: Group[HeadGroup]) -> Iterator[Found]:
 
 
 def _problem_of_resources(text: str) -> str | None:
-    """Return why Ray's autoscaler cannot read ``text``, or ``None``.
+    """Return why Ray's autoscaler cannot read ``text``, or ``None`` if it can.
 
-    The autoscaler first removes the outer characters and all backslashes.
+    The autoscaler first removes the first and the last character and all backslashes.
     """
     try:
         found = parse_json(text[1:-1].replace("\\", ""))

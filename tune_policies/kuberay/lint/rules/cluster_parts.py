@@ -40,7 +40,7 @@ _RAY_IMAGE = re.compile(r"(?:.*/)?ray(?:-ml|-llm)?:(\d+\.\d+\.\d+)(?:[-.].*)?")
 
 
 def extra(part: BaseModel, name: str) -> Any:
-    """Return a field that the model does not declare, or ``None``."""
+    """Return a field that the model does not declare, or ``None`` if it is missing."""
     return (part.model_extra or {}).get(name)
 
 
@@ -50,13 +50,13 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def version_of(text: str | None) -> tuple[int, ...] | None:
-    """Return the numbers at the start of a version, such as ``(2, 47, 1)``, or ``None``."""
+    """Return the numbers at the start of a version, such as ``(2, 47, 1)``, or ``None`` if the text has no version."""
     found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text or "")
     return tuple(int(part) for part in found.groups() if part is not None) if found else None
 
 
 def ray_in_image(image: str | None) -> str | None:
-    """Return the version of Ray from the tag of one of Ray's images, or ``None``."""
+    """Return the version of Ray from the tag of one of Ray's images, or ``None`` for other images."""
     found = _RAY_IMAGE.fullmatch(image or "")
     # The tag of a private image named ray may be a version of that image and not of Ray.
     is_version = found is not None and ("rayproject/" in found[0] or found[1].startswith("2."))
@@ -64,13 +64,13 @@ def ray_in_image(image: str | None) -> str | None:
 
 
 def ray_version_of(cluster: ClusterInFile) -> tuple[int, ...] | None:
-    """Return the version of Ray from ``rayVersion`` or the head's image, or ``None``."""
+    """Return the version of Ray from ``rayVersion`` or the head's image, or ``None`` if unknown."""
     image = cluster.spec.headGroupSpec.template.spec.containers[0].image
     return version_of(cluster.spec.rayVersion) or version_of(ray_in_image(image))
 
 
 def at(value: object, path: Path) -> Any:
-    """Return the part of plain data at a path, or ``None``."""
+    """Return the part of plain data at a path, or ``None`` if it is missing."""
     for part in path:
         if isinstance(value, Mapping):
             value = value.get(part)

@@ -190,7 +190,7 @@ _GKE: Final = "https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpu
 
 
 class _Slices(NamedTuple):
-    """A group of TPU slices, with the chips of one host."""
+    """A group of TPU slices, with the number of chips per host."""
 
     at: Group[WorkerGroupSpec]
     chips: int

@@ -212,7 +212,7 @@ def _unknown_type(at: Group[HeadGroup]) -> Iterator[Found]:
 
 @RULES.of_each(workers_of, "device-type-missing", "note", _LABELS)
 def _type_missing(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """Ray detects the device type of a node only after it starts.
+    """Ray detects the device type of a node only after the node starts.
 
     If the manifest does not state the type, the autoscaler adds no node for a trial that requests it.
     """
@@ -256,7 +256,7 @@ def _beside_nvidia(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], S
     "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/gpu.html#gpu-multi-tenancy",
 )
 def _unrequested_gpus_visible(beside: tuple[Group[HeadGroup], Sequence[Group[HeadGroup]]]) -> Iterator[Found]:
-    """In an image with CUDA, all GPUs of the node are visible to a pod that requests none, even those of other pods.
+    """In an image with CUDA, a pod that requests no GPU can use all GPUs of the node, even the GPUs of other pods.
 
     Ray counts these GPUs and assigns them to trials.
     """
@@ -340,7 +340,7 @@ _GPUS_OF_MACHINES: Final = (
     (r"g4dn\.metal|g(5|6|6e)\.48xlarge|p4de?\.24xlarge|p5(e|en)?\.48xlarge|g2-standard-96", 8),
     *((rf"a[23]-[a-z]+gpu-{number}g", number) for number in (1, 2, 4, 8, 16)),
 )
-"""Patterns of machine types of AWS and Google, with the number of their GPUs."""
+"""Patterns of AWS and Google machine types, each with the number of GPUs."""
 
 
 @RULES.of_each(

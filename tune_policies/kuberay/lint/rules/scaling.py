@@ -163,7 +163,7 @@ def _head_runs_trials(cluster: ClusterInFile) -> Iterator[Found]:
 
 
 def _ignored(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], str]]:
-    """Yield each group whose ``resources`` and ``labels`` the autoscaler ignores, with the end of the message."""
+    """Yield each group whose ``resources`` and ``labels`` the autoscaler ignores, and the last part of the message."""
     version = ray_version_of(cluster)
     if is_autoscaling(cluster) and version is not None and version < READS_GROUP_FIELDS:
         for at in groups_of(cluster):
