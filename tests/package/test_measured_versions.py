@@ -13,7 +13,7 @@ def test_equal_versions_and_missing_packages_are_accepted():
 
 
 def test_the_error_names_a_package_whose_version_differs_from_the_measured_version():
-    with pytest.raises(InvalidResourcesError, match=r"measured with pydantic 0\.1 \(.* is installed\)\. Measure again"):
+    with pytest.raises(InvalidResourcesError, match=r"benchmarks with pydantic 0\.1 \(.* is installed\)\. Measure again"):
         check_versions({"pydantic": "0.1", "no-such-package": "1.0"})
 
 
@@ -22,5 +22,5 @@ def test_the_version_of_xgboost_cpu_is_checked_as_xgboost():
         pytest.skip("xgboost-cpu is not installed")
 
     check_versions({"xgboost": version("xgboost-cpu")})
-    with pytest.raises(InvalidResourcesError, match=r"measured with xgboost 0\.1"):
+    with pytest.raises(InvalidResourcesError, match=r"benchmarks with xgboost 0\.1"):
         check_versions({"xgboost": "0.1"})
