@@ -455,7 +455,7 @@ def _alike(
 def _gathered(
     workers: Iterable[tuple[NodeCapacity, int]], size: int
 ) -> Iterator[tuple[Sequence[tuple[NodeCapacity, int]], int]]:
-    """Yield the nodes of the ``size`` workers of each trial, and the number of trials with these nodes."""
+    """Group the workers into trials of ``size`` workers. Yield the nodes of a trial, and the number of such trials."""
     some: list[tuple[NodeCapacity, int]] = []
     missing = size
     for node, left in workers:

@@ -157,7 +157,7 @@ def describe_gpus(groups: Iterable[NodeGroup]) -> str:
 
 
 def about_the_nodes(capacity: ClusterCapacity) -> Iterator[NodeNote]:
-    """Yield the notes of every plan about nodes on which Ray counts too many CPUs, and about draining nodes."""
+    """Yield notes for every plan about nodes on which Ray counts too many CPUs, and about draining nodes."""
     differs: Counter[tuple[float, float]] = Counter()
     for node, count in capacity.groups:
         if node.usable_cpus is not None and to_ticks(node.usable_cpus) < to_ticks(node.resources.cpus):
