@@ -108,7 +108,7 @@ def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator
 
 
 def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
-    """Yield sentences about the GPU memory that is assumed if it was not read, and how to specify another size."""
+    """Yield sentences about GPU memory that is assumed because it was not read, and about how to specify the size."""
     unread = [group for group in groups if group.node.devices is None and group.node.smallest_gpu_memory_bytes]
     if not unread:
         return

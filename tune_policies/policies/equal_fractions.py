@@ -182,7 +182,7 @@ def with_own_slots(
     """
     if request.num_workers:
         return plan
-    choose_cpus = choose_cpus and plan.worker.cpus > 0  # the number is 0 if no node with room has CPUs
+    choose_cpus = choose_cpus and plan.worker.cpus > 0  # the plan has 0 CPUs if no node with room has CPUs
     found = [each for alike in nodes for each in _slots_on(alike, request, resource, choose_cpus=choose_cpus)]
     slots = [slot for _, slot in sorted(found, key=itemgetter(0))]
     common, count = plan.slots[0], sum(slot.max_concurrent_trials for slot in slots)
