@@ -79,7 +79,7 @@ class ClusterOccupancy(Value):
     max_nodes_to_add: Count | None = None
 
     def remaining(self, holding: Iterable[WaitingRun]) -> dict[str, RemainingNode]:
-        """Return the resources of each node without the permanent reservations and the drivers of these runs."""
+        """Return each node's resources without the permanent reservations and the reservations of the runs' drivers."""
         nodes = {node.node_id: RemainingNode(node.amounts) for node in self.nodes}
         for each in (*self.permanent, *(each for run in holding for each in run.driver)):
             if each.node_id in nodes:
@@ -102,7 +102,7 @@ def stuck_runs(view: ClusterOccupancy) -> tuple[WaitingRun, ...]:
 
 
 def most_workers(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> int:
-    """Return how many of the gang's workers fit on the remaining resources and the best mix of nodes to add.
+    """Return how many of the gang's workers fit on the remaining resources and on the best mix of nodes to add.
 
     The result ignores other waiting runs, because an autoscaler can remove idle nodes and add different nodes for the
     next run. It assumes that every idle node may be replaced, because the number of nodes that the autoscaler always

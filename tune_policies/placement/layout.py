@@ -115,7 +115,7 @@ def _num_trials(filled: Iterable["FilledSlots"]) -> int:
 
 
 def _possible_shapes(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Iterator[ClusterCapacity]:
-    """Yield the cluster with its nodes grouped into few shapes by host memory, and then into more shapes.
+    """Yield the cluster with its host memory rounded so that few node shapes remain, and then with more shapes.
 
     Slots with a label selector fit only if the nodes are filled in the same order as in planning. That order may come
     from a policy that distinguishes more shapes, even if the policy has no slots in the plan.
@@ -455,7 +455,7 @@ def _alike(
 def _gathered(
     workers: Iterable[tuple[NodeCapacity, int]], size: int
 ) -> Iterator[tuple[Sequence[tuple[NodeCapacity, int]], int]]:
-    """Yield the nodes of the ``size`` workers of each trial, and the number of trials with these nodes."""
+    """Group the workers into trials of ``size`` workers. Yield the nodes of a trial, and the number of such trials."""
     some: list[tuple[NodeCapacity, int]] = []
     missing = size
     for node, left in workers:

@@ -334,7 +334,7 @@ class Request(Value):
 
     @cached_property
     def slots_beside_memory(self) -> dict[tuple[Any, ...], int]:
-        """A cache of the number of workers that fit on a node if host memory is ignored, by the rest of its shape."""
+        """A cache that maps a node shape without host memory to the number of workers that fit on such a node."""
         return {}
 
     def with_cpus(self, cpus: float) -> "Request":
@@ -366,7 +366,7 @@ class Request(Value):
 def with_rounded_memory(
     capacity: ClusterCapacity, *, memory: int | str | None, num_workers: int | tuple[int, int]
 ) -> ClusterCapacity:
-    """Return the cluster with rounded host memory. Nodes with room for equally many workers then have one shape.
+    """Round the host memory, so that nodes with room for the same number of workers have the same shape.
 
     If ``memory`` is ``None``, only Train drivers reserve host memory, 1 MiB each.
     """
@@ -512,9 +512,9 @@ def count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
 def limiting_resource(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> str:
     """Return Ray's name of the resource that limits the number of trials.
 
-    On each node with room for a worker, the resource that fits the fewest workers is the limit. The result is the
-    resource that limits the most workers, or ``memory`` if the Train drivers limit the number of trials to
-    ``num_trials``. On a tie, the order of preference is GPU, CPU, memory, and then other resources by name.
+    On each node with room for a worker, the limit is the resource with room for the lowest number of workers. The
+    result is the resource that limits the most workers, or ``memory`` if the Train drivers limit the number of trials
+    to ``num_trials``. On a tie, the order of preference is GPU, CPU, memory, and then other resources by name.
     """
     needed = request.worker.memory_bytes
     alike: dict[tuple[Any, ...], list[NodeGroup]] = defaultdict(list)

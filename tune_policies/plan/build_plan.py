@@ -108,7 +108,7 @@ def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator
 
 
 def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
-    """Yield sentences about the GPU memory that is assumed if it was not read, and how to specify another size."""
+    """Yield sentences about GPU memory that is assumed because it was not read, and about how to specify the size."""
     unread = [group for group in groups if group.node.devices is None and group.node.smallest_gpu_memory_bytes]
     if not unread:
         return
@@ -157,7 +157,7 @@ def describe_gpus(groups: Iterable[NodeGroup]) -> str:
 
 
 def about_the_nodes(capacity: ClusterCapacity) -> Iterator[NodeNote]:
-    """Yield the notes of every plan about nodes on which Ray counts too many CPUs, and about draining nodes."""
+    """Yield notes for every plan about nodes on which Ray counts too many CPUs, and about draining nodes."""
     differs: Counter[tuple[float, float]] = Counter()
     for node, count in capacity.groups:
         if node.usable_cpus is not None and to_ticks(node.usable_cpus) < to_ticks(node.resources.cpus):

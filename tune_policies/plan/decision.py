@@ -81,7 +81,8 @@ class SizeDecision(Value):
 
     Attributes:
         size: The size in the unit of the workload.
-        answer: The faster device for a single trial, ``"same"`` if both are equally fast, or ``"ambiguous"``.
+        answer: The faster device for a single trial, ``"same"`` if both are equally fast, or ``"ambiguous"`` if the
+            measurements are too uncertain.
         speedup: The time of a trial on the CPU divided by the time on the GPU.
         low: The lower end of the confidence interval of the speed-up.
         high: The upper end of the confidence interval.

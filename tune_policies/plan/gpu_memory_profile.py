@@ -182,7 +182,7 @@ def _best_formula(points: Sequence[tuple[Mapping[str, float], int]], usable: Col
         error += precision
         if error * _SIMPLER < best[0]:
             best = (error, chosen, solution)
-    _, chosen, solution = best  # not empty, because a formula with only the constant is always possible
+    _, chosen, solution = best  # always set, because a formula with only the constant is possible
     return {terms[i]: float(each / scales[i]) for i, each in zip(chosen, solution, strict=True)}
 
 

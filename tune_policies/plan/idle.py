@@ -1,4 +1,4 @@
-"""Computes which resources of a cluster a plan leaves idle, and why.
+"""Computes the resources of a cluster that a plan leaves idle, and the reasons.
 
 If the plan fills the cluster, each node has as many workers as fit. Otherwise, only the total of the idle resources is
 known, because Ray chooses the nodes.
@@ -148,7 +148,7 @@ def _move_reserved(parts: Parts, plan: TrialPlan) -> None:
 
 
 def _left_on_full_nodes(cluster: ClusterCapacity, request: Request) -> tuple[int, Parts]:
-    """Return the number of workers that fill all nodes, and the idle amounts that remain then."""
+    """Fill all nodes with workers, and return the number of workers and the idle amounts."""
     room, parts = 0, Parts()
     needed = request.worker.ticks
     for node, count in cluster.groups:
@@ -190,7 +190,7 @@ def _lost_to_rounding(share: int, has: int) -> int:
 
 
 def _why_spare(plan: TrialPlan) -> Reason:
-    """Return the reason why no trials use resources on which more trials would fit."""
+    """Return the reason why resources with room for more trials are idle."""
     if isinstance(plan.limited_by, Limit):
         return Reason(Why.CAPPED, plan.limited_by)
     return Reason(Why.BESIDE if plan.left_free.ticks else Why.LEFT_FREE)

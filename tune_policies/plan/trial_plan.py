@@ -212,10 +212,10 @@ class TrialPlan(ShownValue):
 
         Args:
             reuse: Whether the process of a task serves more than one call. ``"process"`` is Ray's default: the process
-                of a task with GPUs ends after one call, and other processes are reused. Use it for actors, which keep
-                their process, and for ``.options``. ``"release"`` ends the process after one call (``max_calls=1``) to
-                release the memory of its devices. ``"keep"`` also reuses the process of a task with GPUs
-                (``max_calls=0``). Ray accepts ``"release"`` and ``"keep"`` only in the decorator of a task.
+                of a task with GPUs ends after one call, and other processes are reused. Use this value for actors,
+                which keep their process, and for ``.options``. ``"release"`` ends the process after one call
+                (``max_calls=1``) to release the memory of its devices. ``"keep"`` also reuses the process of a task
+                with GPUs (``max_calls=0``). Ray accepts ``"release"`` and ``"keep"`` only in the decorator of a task.
 
         Raises:
             InvalidResourcesError: ``reuse`` is none of these values.

@@ -187,9 +187,9 @@ class AcceleratorPolicy(WorkersPolicy):
         return plan.model_copy(update={"limited_by": self._name_of_shortage(plan.limited_by)})
 
     def _sized(self, groups: Iterable[NodeGroup]) -> Request:
-        """Return the request of a trial, with its device fraction rounded up, and with CPUs computed from the nodes.
+        """Return the request of a trial, with the device fraction rounded up.
 
-        The CPUs are computed only if ``cpus`` is not set.
+        If ``cpus`` is not set, the CPUs are computed from the nodes.
         """
         worker = Resources(cpus=self.cpus or 0, memory_bytes=self.memory)
         usable = [group for group in self._with_devices(groups) if holds(group.node, worker)]

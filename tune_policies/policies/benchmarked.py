@@ -182,7 +182,7 @@ class BenchmarkedPolicy(ResourcePolicy):
                 f"a decision that is at most {self.max_age_days:g} days old",
                 f"the policy's decision was measured on {made:%Y-%m-%d}, {age.days} days before the cluster was read",
                 "a recent decision",
-                f"{_AGAIN}, or set max_age_days.",
+                f"{_AGAIN}, or increase max_age_days.",
             )
         yield f"the decision was measured on {made:%Y-%m-%d}"
 
@@ -227,7 +227,7 @@ def _nodes_for(slot: TrialSlot, capacity: ClusterCapacity) -> Iterator[NodeCapac
 
 
 def _describe_decision(decided: WorkloadDecision, size: str, objective: Objective) -> Iterator[str]:
-    """Yield sentences that explain which device runs trials of which sizes, and which sizes were measured."""
+    """Yield sentences with the device for each range of trial sizes, and with the range of measured sizes."""
     runs = [(device, list(each)) for device, each in groupby(decided.sizes, lambda each: each.device(objective))]
     for at, (device, sizes) in enumerate(runs):
         above = f"from {size} {sizes[0].size} on" if at else ""

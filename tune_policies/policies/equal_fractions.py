@@ -175,14 +175,14 @@ def with_own_slots(
         capacity: The cluster.
         request: The request of a trial. Its device fraction is ignored. If ``choose_cpus`` is true, its CPUs are also
             ignored.
-        nodes: The nodes to use in order of preference, without duplicates.
+        nodes: The nodes to use, in order of preference and without duplicates.
         resource: Ray's name of the devices.
         choose_cpus: Whether to divide the CPUs of each node among its slots.
         reasons: Sentences that explain how the slots were computed.
     """
     if request.num_workers:
         return plan
-    choose_cpus = choose_cpus and plan.worker.cpus > 0  # the number is 0 if no node with room has CPUs
+    choose_cpus = choose_cpus and plan.worker.cpus > 0  # the plan has 0 CPUs if no node with room has CPUs
     found = [each for alike in nodes for each in _slots_on(alike, request, resource, choose_cpus=choose_cpus)]
     slots = [slot for _, slot in sorted(found, key=itemgetter(0))]
     common, count = plan.slots[0], sum(slot.max_concurrent_trials for slot in slots)
@@ -202,10 +202,10 @@ def with_own_slots(
 def _slots_on(
     alike: Selection, request: Request, resource: str, *, choose_cpus: bool
 ) -> Iterator[tuple[bool, TrialSlot]]:
-    """Yield pairs of a flag and a slot type, in descending order of CPUs.
+    """Yield the slot types in descending order of CPUs, each with a flag that is true if its nodes have to be added.
 
-    The flag is true if the nodes of the slot type still have to be added. In this order, each slot type fills its own
-    nodes first. On nodes with fewer CPUs, it would strand devices.
+    With this order, each slot type fills its own nodes first. On nodes with fewer CPUs, its trials would strand
+    devices.
     """
     worker = request.worker.with_ticks(resource, alike.share_ticks)
     request = request.model_copy(update={"worker": worker, "accelerator_type": alike.accelerator_type})

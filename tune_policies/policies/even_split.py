@@ -104,7 +104,7 @@ class EvenSplitPolicy(WorkersPolicy):
             return TICKS * largest(whole, int(most), lambda gpus: fits(gpus * TICKS))
         if least >= TICKS:
             return least
-        # A larger number k of workers per device means a smaller fraction, and the smallest fraction fits.
+        # The fraction decreases with the number k of workers per device, and the smallest fraction fits.
         too_few = largest(1, TICKS // least, lambda k: not fits(equal_device_fraction(k, most)))
         return max(least, equal_device_fraction(too_few + 1, most))
 

@@ -62,7 +62,7 @@ _MOST_NAMED: Final = 8
 
 
 class GpuMemoryPolicy(GpuTypesPolicy):
-    """Runs as many workers on each GPU as fit its memory.
+    """Runs as many workers on each GPU as fit in its memory.
 
     For example, 2 workers of 6 GiB each fit on a 16 GiB GPU, and 13 on an 80 GiB GPU. If GPUs differ, each GPU size has
     its own slots with its own GPU fraction.
@@ -111,7 +111,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return plan if self.same_for_all else self._with_own_slots(plan, capacity, usable, needed)
 
     def _with_own_slots(self, plan: TrialPlan, capacity: ClusterCapacity, usable: Selection, needed: int) -> TrialPlan:
-        """Return a plan with as many workers on each GPU as fit its memory, or ``plan`` if this is not better."""
+        """Return a plan with as many workers on each GPU as fit in its memory, or ``plan`` if this is not better."""
         groups_with: dict[int, list[NodeGroup]] = {}
         for group in usable.groups:
             if fit := gpu_memory_of(group.node) // needed:
@@ -220,12 +220,12 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             )
 
     def _best(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> tuple[TrialPlan, Selection]:
-        """Return the plan with the most trials whose workers need ``needed`` bytes of GPU memory, and its GPUs."""
+        """Return the plan with the most trials for workers with ``needed`` bytes of GPU memory, and the GPUs to use."""
         choices = list(selections_of(capacity, usable, needed))
         if not choices:
             raise self._infeasible(capacity, usable, needed)
-        # Fewer devices with more memory each may fit more workers. Because building such a selection visits every node,
-        # the selection is built only if its upper bound is high enough.
+        # A selection without the smaller devices can have room for more workers. Building it visits every node, so it
+        # is built only if its upper bound is high enough.
         bounded: list[tuple[int, Selection | int]] = [
             (self._most(_num_devices(choice.groups), choice.memory_bytes // needed), choice) for choice in choices
         ]
@@ -348,9 +348,10 @@ def _num_devices(groups: Iterable[NodeGroup]) -> int:
 
 
 def _larger_sizes(groups: Iterable[NodeGroup], needed: int) -> Iterator[tuple[int, int]]:
-    """Yield each larger device size that fits more workers, and the number of devices of at least this size.
+    """Yield device sizes in descending order, each with the number of devices that have at least this size.
 
-    If several sizes fit the same number of workers, only the smallest of them is yielded.
+    If several sizes have room for the same number of workers, only the smallest of them is yielded. The last size is
+    omitted, because ``selections_of`` yields its devices.
     """
     devices_of: Counter[int] = Counter()
     for group in groups:
@@ -412,6 +413,6 @@ def _describe_profile(profile: GpuMemoryProfile, held: list[int], headroom: floa
 
 
 def _to_text(device_bytes: int, needed: int) -> str:
-    """Return a device size as text. The digits show, for example, why only 3 workers of 5 GiB fit in 19.99 GiB."""
+    """Return a device size as text, with enough digits to show, for example, that 19.99 GiB is less than 4 * 5 GiB."""
     texts = [format_bytes(device_bytes, digits) for digits in (1, 2, 3)]
     return next((text for text in texts if parse_bytes(text) // needed == device_bytes // needed), texts[-1])

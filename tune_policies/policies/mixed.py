@@ -151,7 +151,7 @@ class _PolicySlots(NamedTuple):
         return self._replace(slots=tuple(slots))
 
     def alone(self) -> TrialPlan:
-        """Return the plan of this policy for the case that no other policy has slots."""
+        """Return the plan of this policy if no other policy has slots."""
         speed = self.slots[0].speed
         if speed is None:
             return self.plan

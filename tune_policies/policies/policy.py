@@ -208,7 +208,7 @@ def _size(data: object, known: dict[int, tuple[int, int]], kinds: tuple[str, ...
 def _policy(value: object) -> ResourcePolicy:
     if isinstance(value, ResourcePolicy):
         return value
-    _check_size(value, _DEEPEST - 1)  # check first, because an error at depth n would build the data n times
+    _check_size(value, _DEEPEST - 1)  # check first, because each level builds its data again to explain an error
     return _build(value)
 
 
@@ -230,7 +230,7 @@ class WorkersPolicy(ResourcePolicy):
     num_workers: WorkerCount = 0
 
     def _with_rounded_memory(self, capacity: ClusterCapacity) -> ClusterCapacity:
-        """Return the cluster with rounded host memory. Nodes with room for equally many workers then have one shape."""
+        """Round the host memory, so that nodes with room for the same number of workers have the same shape."""
         return with_rounded_memory(capacity, memory=self.memory, num_workers=self.num_workers)
 
     def _request(self, cpus: float, gpus: float = 0, custom: Mapping[str, float] | None = None) -> Request:

@@ -132,7 +132,7 @@ class ReservingPolicy(WrappingPolicy):
 
 
 def _limited_by(plan: TrialPlan, capacity: ClusterCapacity, wish: Resources) -> str:
-    """Return the limit on the number of trials: a reserved resource if its reservation displaces trials."""
+    """Return the limit on the number of trials. It is a reserved resource if its reservation displaces trials."""
     slot, request = plan.slots[0], request_of(plan.slots[0])
     if len(plan.slots) > 1 or plan.limited_by in wish.ticks or plan.limited_by not in request.worker.ticks:
         return plan.limited_by
@@ -299,7 +299,7 @@ def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int
 def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCapacity:
     """Return the cluster with ``less_bytes`` less memory on each GPU, including nodes that can be added.
 
-    GPUs with unknown memory stay unchanged.
+    GPUs with unknown memory are not changed.
 
     Raises:
         InfeasibleRequestError: A GPU has no more than ``less_bytes`` of memory.

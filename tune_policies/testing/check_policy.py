@@ -311,7 +311,7 @@ def _cannot_grow(case: _Case) -> str:
 
 
 def _slots_on_nodes(case: _Case) -> Iterator[tuple[TrialSlot, NodeCapacity]]:
-    """Yield each slot with each node on which its workers may run: only planned nodes if there are several types."""
+    """Yield pairs of a slot and a node on which its workers may run. With several slot types, it is a planned node."""
     slots = case.plan.slots if case.plan else ()
     nodes_of: dict[int, set[str | None]] = defaultdict(set)
     for place in place_slots(slots, case.grown).places if len(slots) > 1 else ():
