@@ -1,4 +1,4 @@
-"""Tests that detect Train runs that wait indefinitely for resources that other runs reserve."""
+"""Tests of the detection of Train runs that wait indefinitely for resources that other runs reserve."""
 
 from itertools import compress, product
 

@@ -57,7 +57,7 @@ def nothing_set(monkeypatch):
         *("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_ALLOCATOR", "TF_FORCE_UNIFIED_MEMORY"),
         "XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB",
     ):
-        monkeypatch.setenv(name, "")  # restores the variable after the test
+        monkeypatch.setenv(name, "")  # makes monkeypatch restore the variable after the test
         monkeypatch.delenv(name)
 
 

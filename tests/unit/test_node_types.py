@@ -111,7 +111,7 @@ def test_the_resources_of_a_placement_group_are_not_resources_of_the_node():
 
 
 def test_a_custom_resource_of_a_node_is_limited_to_the_maximum_of_a_request():
-    """A custom resource may be the size of a disk in bytes. Such a large amount must not make the probe fail."""
+    """A custom resource may be the size of a disk in bytes. Such a large amount must not cause an error."""
     totals = {"CPU": 4, "memory": 2 * 2**40, "disk_bytes": 4e12}
 
     assert to_resources(totals) == Resources(cpus=4, memory_bytes=2 * 2**40, custom={"disk_bytes": 1e11})

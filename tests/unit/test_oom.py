@@ -234,7 +234,7 @@ def test_a_huge_message_is_parsed_within_the_timeout(part):
     text=st.text() | st.sampled_from([text.replace("1", "9" * 40) for _, text in POSITIVE]),
     hostile=st.booleans(),
 )
-def test_no_error_makes_the_classification_raise(cls, text, hostile):
+def test_classifying_an_error_never_raises_an_error(cls, text, hostile):
     error = raised(cls(text), context=HostileError() if hostile else None)
 
     assert classify_oom(error).kind in ("accelerator", "host", "none")
@@ -244,12 +244,12 @@ def test_no_error_makes_the_classification_raise(cls, text, hostile):
     st.text()
     | st.lists(st.sampled_from([*(text for _, text in POSITIVE), "\n", ": ", "Error", "9" * 5000])).map("".join)
 )
-def test_no_text_makes_the_classification_raise(text):
+def test_classifying_a_text_never_raises_an_error(text):
     assert classify_oom_text(text).kind in ("accelerator", "host", "none")
     assert classify_oom(RuntimeError(text)).kind in ("accelerator", "host", "none")
 
 
-def test_old_notes_are_notes_of_ended_processes_beyond_the_limit():
+def test_notes_of_ended_processes_that_exceed_the_limit_are_returned_for_deletion():
     notes = [f"key:node:actor-{pid}:{pid}:{1000 - pid}".encode() for pid in range(6)]
     started = {0: 1000, 5: 7}  # process 5 has ended, and a new process has the same ID
 

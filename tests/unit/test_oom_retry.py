@@ -95,7 +95,7 @@ def test_host_memory_is_doubled_up_to_the_memory_of_the_largest_node(bundle, out
     assert after({"CPU": 1, **bundle}, out_of_memory) == {"CPU": 1, "memory": expected}
 
 
-def test_host_memory_grows_at_most_to_the_memory_of_the_largest_node():
+def test_host_memory_as_large_as_on_the_largest_node_cannot_grow():
     with pytest.raises(InfeasibleRequestError, match=r"more host memory than 64 GiB, .* largest node has 64 GiB"):
         after({"memory": 64 * GIB}, HOST)
 

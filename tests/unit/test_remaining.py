@@ -60,7 +60,7 @@ def test_the_planner_counts_as_many_workers_as_are_placed_one_by_one(gpus, cpus,
 
 @given(st.integers(1, 3), st.lists(st.sampled_from([2_500, 4_000, 5_000, 6_000, 10_000]), max_size=5))
 def test_placed_fractions_fit_some_assignment_to_devices(gpus, shares):
-    """The converse is not required, because Ray does not search for an assignment either."""
+    """A set of fractions that fits some assignment may still be rejected, because Ray does not search for one."""
     node = RemainingNode({"GPU": gpus * GPU})
 
     are_placed = all(node.allocate({"GPU": share}) for share in sorted(shares, reverse=True))
@@ -94,7 +94,7 @@ def test_subtracting_workers_never_leaves_more_resources_than_placing_the_worker
     left = subtract(node, worker, fit, num_drivers=drivers)
 
     assert all(left.amounts.get(name, 0) <= held.amount(name) for name in ("CPU", "GPU"))
-    assert left.resources.memory_bytes is not None  # the host memory must not become unknown
+    assert left.resources.memory_bytes is not None  # the host memory remains known
 
 
 @pytest.mark.parametrize("memory_gib", [None, 64])

@@ -338,7 +338,9 @@ def test_the_record_has_the_number_of_rounds_and_the_maximum_number_of_concurren
     usage = run.record(1)
 
     assert (usage.num_rounds_planned, usage.num_rounds, usage.max_trials_at_once) == (3, 5, 1)
-    assert ResourceUsage.from_json(usage.to_json().replace("num_rounds", "num_waves")) == usage  # the old field name
+    assert (
+        ResourceUsage.from_json(usage.to_json().replace("num_rounds", "num_waves")) == usage
+    )  # earlier versions used the name num_waves
 
 
 class Planning:
@@ -509,7 +511,7 @@ def test_a_retried_trial_has_a_span_for_each_attempt():
     one = trial("a")
     begin(run, one, 0)
     run.fail(one, GPU_OOM, "CUDA out of memory: token=abc", is_requeued=True)
-    begin(run, one, 2)  # before a step has recorded the end of the first attempt
+    begin(run, one, 2)  # no step has recorded the end of the first attempt yet
     run.fail(one, NO_OOM, "ValueError: no luck", is_requeued=False)
     one.status = "ERROR"
     run.step([one], 3)

@@ -30,7 +30,7 @@ def run_set():
 
 
 def process(number, *seconds, phase=Phase.COMPUTE, **fields):
-    """Return a process with a warm-up of one minute. ``seconds`` are the times per step of blocks of two steps."""
+    """Return a process with a warm-up of one minute. ``seconds`` has the time per step of each block."""
     warmup = Block(phase=phase, order=0, at_s=0, num_steps=1, seconds=60, is_warmup=True)
     blocks = (Block(phase=phase, order=1, at_s=-1.5, num_steps=2, seconds=2 * each) for each in seconds)
     about = {"round": number, "order": 0, "pid": 1, "node": "a", "started_at": BEGAN, **fields}

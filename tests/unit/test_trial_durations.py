@@ -65,7 +65,7 @@ def test_with_known_durations_a_run_of_equal_trials_reaches_the_lower_bound(num_
 
 
 def ratios_with_known_speeds(work, slots):
-    """Return the run's makespan divided by the makespan on the fastest type, on all types, and by the lower bound."""
+    """Return the makespan relative to the fastest slot type alone, to all slot types, and to the lower bound."""
     best = max(slots, key=lambda slot_type: slot_type.speed)
     found = simulate(work, slots, durations=TrialDurations([slot_type.speed for slot_type in slots]))
     others = (simulate(work, [best], durations=None), simulate(work, slots, durations=None))

@@ -107,7 +107,7 @@ def test_different_work_makes_a_comparison_doubtful(failures, dtypes, reason):
 
 
 def test_the_table_lists_reasons_with_their_configurations(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")  # wide enough that no cell is wrapped
+    monkeypatch.setenv("COLUMNS", "200")  # the table is wide enough, so no cell is wrapped
     runs = run_set(processes("cpu", 1), processes("gpu", 1.05, wobble=0.03), processes("[red]gpu[/blue]", 3))
 
     print_verdicts(verdicts(runs, Phase.COMPUTE))

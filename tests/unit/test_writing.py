@@ -38,7 +38,7 @@ def test_the_manifest_of_a_small_cluster_has_the_expected_text():
     assert text == EXPECTED
 
 
-def test_the_first_line_states_how_many_trials_wait():
+def test_the_first_line_states_how_many_trials_run_concurrently():
     text = write_cluster(a_design(num_trials=100))
 
     assert text.startswith(
@@ -333,7 +333,7 @@ def test_amounts_that_ray_ignores_in_limits_are_written_as_group_resources(field
 
 
 def test_for_an_older_ray_version_amounts_are_written_as_start_parameters():
-    """Ray 2.50 ignores the field ``resources``. KubeRay rejects it next to resources in ``rayStartParams``."""
+    """Ray 2.50 ignores the field ``resources``, and KubeRay rejects it if ``rayStartParams`` contains resources."""
     written = group(gpu_type(device_key="nvidia.com/mig-1g.10gb"), ray_version="2.50.1")
 
     assert written["rayStartParams"] == {"num-gpus": "1", "resources": "'{\"accelerator_type:L4\": 1}'"}
