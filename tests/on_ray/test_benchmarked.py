@@ -80,7 +80,7 @@ def test_a_cluster_whose_cpu_differs_from_the_measured_cpu_is_rejected(capacity)
 def test_a_decision_measured_with_other_package_versions_is_rejected_before_the_run_starts(tmp_path):
     measured_with = a_decision(versions={"ray": version("ray"), "pydantic": "0.1"})
 
-    with pytest.raises(InvalidResourcesError, match=r"measured with pydantic 0\.1"):
+    with pytest.raises(InvalidResourcesError, match=r"benchmarks with pydantic 0\.1"):
         tune.run(train, scheduler=PolicyScheduler(policy_of(decision=measured_with)), storage_path=str(tmp_path))
 
     accepted = PolicyScheduler(policy_of(decision=measured_with, accept_other_versions=True))

@@ -13,7 +13,9 @@ def test_equal_versions_and_missing_packages_are_accepted():
 
 
 def test_the_error_names_a_package_whose_version_differs_from_the_measured_version():
-    with pytest.raises(InvalidResourcesError, match=r"benchmarks with pydantic 0\.1 \(.* is installed\)\. Measure again"):
+    with pytest.raises(
+        InvalidResourcesError, match=r"benchmarks with pydantic 0\.1 \(.* is installed\)\. Measure again"
+    ):
         check_versions({"pydantic": "0.1", "no-such-package": "1.0"})
 
 
