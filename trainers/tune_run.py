@@ -40,7 +40,8 @@ def run(trainable: Any, policy: _Policy | None = None, **tune_run_kwargs: Any) -
     Args:
         trainable: A function of a config, a ``tune.Trainable`` class, a registered name such as ``"PPO"``, or the
             result of ``as_trainable``.
-        policy: A policy or a plan. A plan is not printed. Omit the policy if ``scheduler`` already has a policy.
+        policy: A policy or a plan. If you pass a plan instead of a policy, it is not printed. Omit this argument if
+            ``scheduler`` already has a policy.
         **tune_run_kwargs: Other arguments of ``tune.run``. A ``scheduler`` becomes the inner scheduler of the
             ``PolicyScheduler``. ``max_concurrent_trials`` can only lower the plan's limit.
 

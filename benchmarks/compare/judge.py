@@ -77,7 +77,7 @@ def common_rounds(first: Times, second: Times) -> list[int]:
 
 
 def ratio_interval(first: Times, second: Times) -> Interval:
-    """Return the ratio of the first configuration's time to the second's, compared round by round, with its bounds.
+    """Return the ratio of the first configuration's time to the second's and its interval, over paired rounds.
 
     Raises:
         InvalidResourcesError: The configurations have no round in common, or a time is not above 0.

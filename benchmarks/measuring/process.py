@@ -259,7 +259,7 @@ class WorkloadProcess:
         """Set up the process, prepare the workload, and run its first epoch."""
         self._task = task
         task.setup.apply()
-        # A process that shares CPUs may reserve no CPUs. Ray would then set the wrong number of threads.
+        # A process that shares CPUs can reserve 0 CPUs. Ray would then set the wrong number of threads.
         CURRENT.set_num_threads(max(1, int(task.setup.resources.cpus)))
         if task.folder not in sys.path:
             sys.path.insert(0, task.folder)

@@ -23,7 +23,7 @@ _PARAMETERS: Final = {
 
 
 def boosting(size: int, device: str) -> Steps:
-    """Return steps that train 10 trees of depth 6 on ``size`` rows of 28 numbers with two classes.
+    """Return steps that train 10 trees of depth 6 on ``size`` rows with 28 features and two classes.
 
     ``compute`` trains on a table that is already sorted into bins on the device.
     """

@@ -217,7 +217,10 @@ def _has_jax_started() -> bool:
 
 
 def _expects_gpu(jax: Any) -> bool:
-    """Return whether a GPU back end is installed and allowed. It detects devices only when it starts."""
+    """Return whether a GPU back end is installed and allowed.
+
+    The back end detects devices only when it starts, so the result can be true without a GPU.
+    """
     allowed = {name.strip() for name in (jax.config.jax_platforms or "").split(",") if name.strip()}
     return (not allowed or bool(allowed & {"gpu", "cuda", "rocm"})) and has_jax_gpu_plugin()
 

@@ -153,7 +153,7 @@ def _process_bytes(limits: FractionLimits, held: int) -> tuple[list[DeviceUse], 
     try:
         devices = read_device_use()
     except NvmlError as error:
-        return [], None, f"unknown: the driver cannot be read: {error}"
+        return [], None, f"unknown, because NVIDIA's driver cannot be queried: {error}"
     found = bytes_of_process(devices)
     if not devices:
         why = "the process detects no GPU"

@@ -10,7 +10,7 @@ from tune_policies.ray_compat.tune_controller import requeued_by, scheduler_insi
 
 
 class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no types
-    """Passes all calls to the inner scheduler, except reports of failures that do not count.
+    """Passes all calls to the inner scheduler, except failure reports of trials that this scheduler requeues.
 
     Args:
         inner: The scheduler that makes all other decisions. The default is Tune's ``FIFOScheduler``.

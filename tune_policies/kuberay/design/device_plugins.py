@@ -267,7 +267,7 @@ def _tpu_selector(node_type: NodeType) -> dict[str, str]:
     of_one_host = (shape.topology for shape in shapes if shape.has_one_host and shape.chips == chips)
     if (topology := node_type.topology or next(of_one_host, None)) is None:
         raise InvalidResourcesError(
-            f"node type {node_type.name!r} has {chips} chips per node, but {accelerator_type} has no slice of one host "
+            f"node type {node_type.name!r} has {chips} chips per node, but {accelerator_type} has no single-host slice "
             f"with {chips} chips. Set the topology of the slices"
         )
     return {GKE_TPU_TYPE: _GKE_TPU_TYPES[accelerator_type], GKE_TPU_TOPOLOGY: topology}

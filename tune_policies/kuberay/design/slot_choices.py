@@ -190,7 +190,7 @@ class Measured(NamedTuple):
         """Return the decision for a size, or for the largest measured size if ``size`` is ``None``.
 
         Raises:
-            InvalidResourcesError: The decision does not contain the workload, or the size is wrong.
+            InvalidResourcesError: The decision does not contain the workload, or the size is not valid.
         """
         if size is not None and not 0 < size < math.inf:
             raise InvalidResourcesError(f"size must be above 0 and finite, got {size:g}")

@@ -178,7 +178,10 @@ class InstanceTypes(NamedTuple):
     catalog: NodeCatalog | None = None
 
     def amounts(self, node_type: YamlNodeType, *, is_head: bool = False) -> dict[str, int]:
-        """Return the known amounts of a node by Ray's resource name. Ray does not look up the memory of the head."""
+        """Return the known resource amounts of a node, by Ray's resource name.
+
+        Ray does not look up the memory of the head node.
+        """
         given, machine = node_type.resources or {}, self._machine(node_type)
         if machine is None:
             return dict(given)

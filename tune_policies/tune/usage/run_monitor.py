@@ -388,8 +388,8 @@ class RunMonitor:
         """Count the trials by how they ended.
 
         Tune's trial status does not distinguish trials that were stopped early or cut off from finished trials. The
-        hooks and, in a restored run, the earlier record count these trials. All other terminated trials count as
-        finished.
+        counts of these trials come from the hooks and, in a restored run, also from the earlier record. All other
+        terminated trials count as finished.
         """
         statuses = Counter(trial.status for trial in self._trials)
         outcomes = Counter(self._outcome_of.values())
