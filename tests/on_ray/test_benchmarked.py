@@ -65,6 +65,7 @@ def test_each_trial_runs_on_the_device_that_the_decision_chose(tmp_path):
     }
 
 
+@pytest.mark.rest
 def test_a_cluster_whose_cpu_differs_from_the_measured_cpu_is_rejected(capacity):
     (node,) = capacity.nodes
     if node.cpu_model is None:

@@ -86,11 +86,13 @@ def test_calibration_raises_an_error_with_advice_if_the_gpu_stays_in_use(node):
     ray.kill(busy)
 
 
+@pytest.mark.rest
 def test_an_unknown_framework_raises_an_error_with_a_suggestion(node):
     with pytest.raises(InvalidResourcesError, match=r"unknown framework 'torhc'; did you mean 'torch'\?"):
         calibrate_gpu_overhead(["torhc"])
 
 
+@pytest.mark.rest
 def test_frameworks_must_be_a_list(node):
     with pytest.raises(
         InvalidResourcesError, match=r"frameworks must be a list of names, got 'torch'\. Use \['torch'\]"
@@ -98,6 +100,7 @@ def test_frameworks_must_be_a_list(node):
         calibrate_gpu_overhead("torch")
 
 
+@pytest.mark.rest
 @pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
 def test_measuring_without_a_gpu_raises_an_error(node):
     (node / "gpus").write_text("0")

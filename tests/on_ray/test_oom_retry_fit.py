@@ -100,6 +100,7 @@ def test_max_failures_of_ray_train_is_rejected(max_failures):
         fit_with_oom_retry(lambda plan: DataParallelTrainer(train, run_config=run_config), PLAN)
 
 
+@pytest.mark.rest
 def test_a_trainer_of_ray_train_version_1_is_rejected():
     version_1 = type("TorchTrainer", (), {"__module__": "ray.train.torch.torch_trainer"})
     derived = type("Derived", (version_1,), {})

@@ -213,6 +213,7 @@ class RecordIdleSlots(tune.Callback):
         self.seen.append(self.scheduler.slots_left_idle())
 
 
+@pytest.mark.rest
 def test_a_slow_slot_is_left_idle_near_the_end_of_a_run(tmp_path):
     scheduler = PolicyScheduler(plan_of(1, 1))
     recorder = RecordIdleSlots(scheduler)
