@@ -479,7 +479,7 @@ NO_KEY = cpu_type(custom={"MBLT": 1})
         (
             a_design(cpu_type(custom={"TPU": 2}, accelerator_type="TPU-V6E")),
             {},
-            "one host with 2 chips. Set the topology",
+            "single-host slice with 2 chips. Set the topology",
         ),
         (a_design(cpu_type(custom={"vgpu": 2})), {}, "would interpret the custom resource 'vgpu'"),
         (
