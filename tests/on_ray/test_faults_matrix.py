@@ -25,14 +25,6 @@ def test_no_trial_is_lost_if_a_worker_or_node_is_killed_and_other_trials_are_not
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_trial_killed_by_rays_memory_monitor_is_retried():
-    done = inject("memory-monitor")
-
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_trial_that_loses_the_node_of_its_train_workers_is_requeued_even_with_max_failures_0():
     done = inject("node-killed-no-failure-allowed", way="as_trainable")
 

@@ -20,7 +20,7 @@ LIBRARIES = {  # the required module, and the number of trials in the example
     "ultralytics": ("ultralytics", 2),
     "autogluon": ("autogluon", 3),
     "ludwig": ("ludwig", 2),
-    "beside_serve": ("starlette", 3),
+    "beside_serve": ("grpc_reflection", 3),
 }
 
 

@@ -7,6 +7,7 @@ import ray
 from ray import tune
 
 from tests.on_ray.rays import local_ray
+from tune_policies import ClusterCapacity, CpuPolicy, Resources, run
 from tune_policies.oom import classify_oom, classify_oom_text
 
 pytestmark = pytest.mark.rest
@@ -43,3 +44,12 @@ def test_a_kill_by_rays_memory_monitor_is_classified_as_host_memory(tmp_path):
 
     assert [(each.kind, each.framework) for each in found] == [("host", "ray")] * 3
     assert all(each.requested_bytes for each in found)
+
+
+@pytest.mark.usefixtures("ray_with_low_memory_threshold")
+def test_a_trial_killed_by_rays_memory_monitor_is_retried(tmp_path):
+    plan = CpuPolicy(cpus=2).plan(ClusterCapacity.of(Resources(cpus=2)))
+
+    analysis = run(sleep, plan, max_failures=1, raise_on_failed_trial=False, storage_path=str(tmp_path), verbose=0)
+
+    assert [(trial.status, trial.num_failures) for trial in analysis.trials] == [("ERROR", 2)]
