@@ -2,6 +2,7 @@
 
 import time
 
+import psutil
 import pytest
 import ray
 from ray import tune
@@ -46,10 +47,32 @@ def test_a_kill_by_rays_memory_monitor_is_classified_as_host_memory(tmp_path):
     assert all(each.requested_bytes for each in found)
 
 
-@pytest.mark.usefixtures("ray_with_low_memory_threshold")
-def test_a_trial_killed_by_rays_memory_monitor_is_retried(tmp_path):
-    plan = CpuPolicy(cpus=2).plan(ClusterCapacity.of(Resources(cpus=2)))
+FREE_BYTES = 2**30
 
-    analysis = run(sleep, plan, max_failures=1, raise_on_failed_trial=False, storage_path=str(tmp_path), verbose=0)
+
+@pytest.fixture
+def ray_with_little_free_memory(monkeypatch):
+    """A Ray instance whose memory monitor kills a worker if all processes allocate 1 GiB more than now."""
+    memory = psutil.virtual_memory()
+    threshold = (memory.total - memory.available + FREE_BYTES) / memory.total
+    monkeypatch.setenv("RAY_memory_usage_threshold", f"{threshold:.4f}")
+    monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "100")
+    with local_ray(**SMALL):
+        yield
+
+
+def allocate(config):
+    held = b"x" * (2 * FREE_BYTES)
+    time.sleep(60)
+    assert held
+
+
+@pytest.mark.usefixtures("ray_with_little_free_memory")
+def test_a_trial_that_rays_memory_monitor_kills_in_training_is_retried(tmp_path):
+    """In a run of plain Tune, such a kill ends the run."""
+    plan = CpuPolicy(cpus=2).plan(ClusterCapacity.of(Resources(cpus=2)))
+    options = {"max_failures": 1, "raise_on_failed_trial": False, "storage_path": str(tmp_path), "verbose": 0}
+
+    analysis = run(allocate, plan, **options)
 
     assert [(trial.status, trial.num_failures) for trial in analysis.trials] == [("ERROR", 2)]
