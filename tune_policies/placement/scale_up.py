@@ -55,6 +55,8 @@ def _fewest_for_slots(
     if with_places(slots, capacity.with_nodes_added(most)) != slots:
         return fewest  # the policy reserves resources for other work, so only the policy can place the slots
     for name in sorted(most, key=preference):
+        if most[name] and is_short_with(name, most[name] - 1):
+            continue  # tested first, because plans usually need all nodes
         if is_short_with(name, 0):
             fewest[name] = 1 + largest(0, most[name], partial(is_short_with, name))
         else:
