@@ -102,7 +102,7 @@ def test_plan_prints_the_price_of_a_list_of_nodes(listed, policy):
     assert (done.exit_code, done.stderr) == (0, "")
     assert (lines[0], lines[-1]) == (
         "64 trials at once, limited by GPU",
-        "price: 49.00 USD per hour, or 0.77 per concurrent trial",
+        "price: 49.00 USD per hour for 10 worker nodes, or 0.77 per concurrent trial",
     )
 
 
@@ -161,7 +161,7 @@ def test_an_infeasible_request_exits_with_1_and_prints_nothing_on_stdout(capacit
         (["plan", "CAPACITY", "--cluster", "CAPACITY"], "is a cluster saved by `probe --json`, not a policy. Pass it"),
         (["kuberay", "design", "POLICY", "--num-trials", "9", "--nodes", "CAPACITY"], "Pass it as --cluster to `plan`"),
         (["plan", "POLICY", "POLICY", "--cluster", "CAPACITY", "--plot", "a.svg"], "--plot draws only one plan"),
-        (["plan", "POLICY", "--cluster", "CAPACITY", "--nodes", "CAPACITY"], "not a list of nodes"),
+        (["plan", "POLICY", "--cluster", "CAPACITY", "--nodes", "CAPACITY"], "not a catalog"),
         (["plan", "/nowhere.yaml", "--cluster", "CAPACITY"], "cannot read the policy file /nowhere.yaml"),
         (["plan", "POLICY", "--cluster", "CAPACITY", "--num-trials", "-1"], "greater than or equal to 1"),
         (["plan", "POLICY", "--cluster", "CAPACITY", "--cluster-config", "c.yaml"], "Omit --cluster-config"),

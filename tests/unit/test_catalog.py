@@ -109,7 +109,7 @@ def test_the_error_for_an_invalid_node_type_contains_a_fix(tmp_path, fields, mes
     with pytest.raises(InvalidResourcesError) as raised:
         load_catalog(path)
 
-    assert str(raised.value).startswith(f"{path} is not a valid list of nodes: ")
+    assert str(raised.value).startswith(f"{path} is not a valid catalog: ")
     assert message in str(raised.value)
 
 

@@ -268,7 +268,7 @@ def test_unknown_devices_that_aws_adds_are_reported_as_an_assumption(load):
     assert cluster.groups[0].resources == Resources(cpus=4)
     assert cluster.assumptions == (
         "Ray adds the devices of the instance type g5.xlarge to the resources of 'gpu', but the plan does not count "
-        "them. Pass a list of nodes with this type as --nodes, or add them to resources",
+        "them. Pass a catalog with this type as --nodes, or add them to resources",
     )
 
 
@@ -297,7 +297,7 @@ def test_default_node_types_are_reported_as_an_assumption(load):
         pytest.param(
             ON_AWS,
             "'gpu' has no resources in the file. Ray looks them up for the instance type g5.xlarge. Pass a "
-            "list of nodes with this type as --nodes, or add resources",
+            "catalog with this type as --nodes, or add resources",
             id="the instance types of AWS",
         ),
         pytest.param(

@@ -39,7 +39,7 @@ TimeoutS = Annotated[
 Cluster = Annotated[
     Path | None,
     option(
-        "Plan for the nodes in this file instead of a running cluster. The file is a list of nodes, the output of "
+        "Plan for the nodes in this file instead of a running cluster. The file is a catalog of nodes, the output of "
         "`probe --json`, a KubeRay manifest, or a cluster YAML."
     ),
 ]

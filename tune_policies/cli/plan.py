@@ -41,7 +41,7 @@ def plan(
     name: Annotated[str | None, option("The cluster, job or service to plan for, if the file has several.")] = None,
     nodes: Annotated[
         Path | None,
-        option("A node catalog with prices and resources of instance types, for a manifest or cluster YAML."),
+        option("A catalog with prices and resources of instance types, for a manifest or cluster YAML."),
     ] = None,
     num_trials: Annotated[
         int | None,
@@ -154,11 +154,14 @@ def _plan(
 def _price(nodes: "Nodes", answer: "TrialPlan") -> list[str]:
     from tune_policies.kuberay.design.catalog import NodeCatalog
     from tune_policies.values.units import format_money
+    from tune_policies.values.value import counted
 
     if not isinstance(nodes, NodeCatalog) or nodes.price_per_hour is None:
         return []
     total, each = nodes.price_per_hour, nodes.price_per_hour / answer.max_concurrent_trials
-    cost = f"{format_money(total)} {nodes.currency} per hour, or {format_money(each)} per concurrent trial"
+    paid = counted(sum(node.num_nodes for node in nodes.nodes), "worker node")
+    paid += " and the head" if nodes.head and nodes.head.price_per_hour else ""
+    cost = f"{format_money(total)} {nodes.currency} per hour for {paid}, or {format_money(each)} per concurrent trial"
     return [one_line(f"price: {cost}")]
 
 

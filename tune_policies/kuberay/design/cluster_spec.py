@@ -200,7 +200,7 @@ class ClusterSpec(Value):
 
 
 Nodes = ClusterCapacity | NodeCatalog | ClusterSpec
-"""The nodes to plan for: an existing cluster, a list of nodes, or the cluster that a file describes."""
+"""The nodes to plan for: an existing cluster, a catalog, or the cluster that a file describes."""
 
 
 def capacity_of(nodes: Nodes) -> ClusterCapacity:

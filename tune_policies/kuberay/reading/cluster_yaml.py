@@ -201,17 +201,17 @@ class InstanceTypes(NamedTuple):
         if self.provider == LOCAL:
             why = (
                 "resources, because Ray detects them when each machine starts. Run `probe --json` on the running "
-                "cluster and plan for its output, or write a list of nodes"
+                "cluster and plan for its output, or write a catalog"
             )
         elif self.provider != FILLS_RESOURCES:
             why = "resources, and Ray looks them up only on AWS: add the resources of a node"
         elif not isinstance(instance, str):
             why = f"resources, and Ray cannot look them up without {_INSTANCE_TYPE} in node_config: add resources"
         else:
-            unknown = "" if self.catalog is None else ", which is missing from the list of nodes"
+            unknown = "" if self.catalog is None else ", which is missing from the catalog"
             why = (
                 f"resources in the file. Ray looks them up for the instance type {instance}{unknown}. Pass a "
-                "list of nodes with this type as --nodes, or add resources"
+                "catalog with this type as --nodes, or add resources"
             )
         return f"the node type {name!r} has no {'CPU in its ' if amounts else ''}{why}"
 
@@ -223,7 +223,7 @@ class InstanceTypes(NamedTuple):
             if is_open and isinstance(instance, str) and _WITH_DEVICES.match(instance) and self._machine(each) is None:
                 yield (
                     f"Ray adds the devices of the instance type {instance} to the resources of {name!r}, but the plan "
-                    "does not count them. Pass a list of nodes with this type as --nodes, or add them to resources"
+                    "does not count them. Pass a catalog with this type as --nodes, or add them to resources"
                 )
 
     def _machine(self, node_type: YamlNodeType) -> NodeType | None:

@@ -1,6 +1,6 @@
 """Loads the nodes to plan for from a file in any supported format.
 
-A file contains a list of nodes (``NodeCatalog``), the output of ``probe --json`` (``ClusterCapacity``), a KubeRay
+A file contains a catalog (``NodeCatalog``), the output of ``probe --json`` (``ClusterCapacity``), a KubeRay
 manifest or a cluster YAML (``ClusterSpec``).
 """
 
@@ -226,7 +226,7 @@ A saved cluster of 10,000 nodes with 8 GPUs each takes 32 MiB.
 def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCatalog | None = None) -> Nodes:
     """Return the nodes of a file in any format that ``--cluster`` accepts.
 
-    The arguments and errors are the same as for :func:`load_cluster`. For a list of nodes or a saved cluster, ``name``
+    The arguments and errors are the same as for :func:`load_cluster`. For a catalog or a saved cluster, ``name``
     must be ``None``.
     """
     source, text = str(path), read_text(path, times=_SAVED_CLUSTER_TIMES)
@@ -251,7 +251,7 @@ def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCa
 
 
 def load_capacity(path: str | FilePath, *, name: str | None = None) -> ClusterCapacity:
-    """Return the capacity in a file: a list of nodes, the output of ``probe --json``, or a cluster's file.
+    """Return the capacity in a file: a catalog, the output of ``probe --json``, or a cluster's file.
 
     If the cluster has an autoscaler, the capacity contains the nodes that always exist and the nodes that it can add.
 
@@ -328,9 +328,9 @@ def _wrong(problems: list[tuple[Document, FieldProblem]]) -> InvalidResourcesErr
 
 
 def load_catalog(path: str | FilePath) -> NodeCatalog:
-    """Read a list of nodes, as YAML or JSON. Prices may be missing.
+    """Read a catalog, as YAML or JSON. Prices may be missing.
 
     Raises:
-        InvalidResourcesError: The file cannot be read, or is not a list of nodes.
+        InvalidResourcesError: The file cannot be read, or is not a catalog.
     """
     return read_value(path, NodeCatalog, NODE_LIST.name)
