@@ -66,7 +66,7 @@ def test_the_memory_use_of_torch_is_its_peak_plus_its_overhead(plan, tmp_path):
     assert 2 * GIB <= usage.peak_allocated_bytes < 2 * GIB + 256 * MIB
     assert usage.share_kept is True
     if usage.process_bytes is None:  # in some containers, where the assumed overhead must be large enough
-        assert usage.sources["process_bytes"].startswith("not known")
+        assert usage.sources["process_bytes"].startswith("unknown")
         assert 100 * MIB < taken - usage.peak_reserved_bytes <= usage.overhead_bytes
     else:
         assert usage.process_bytes == pytest.approx(taken, abs=64 * MIB)
