@@ -112,13 +112,17 @@ def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int)
         return f'CpuPolicy(cpus={needed}, memory="{memory // MIB}MiB") would run up to {more} trials at once.'
     if use.gpu_utilization is None or use.gpu_memory_bytes is None or device_bytes is None:
         return ""
-    wanted = _rounded(use.gpu_memory_bytes, GIB // 10)
-    per_gpu = min(device_bytes // wanted, math.floor(1 / max(use.gpu_utilization, 0.01)))
-    now = max(1, round(1 / gpus))
-    if use.gpu_utilization > _LOW or per_gpu <= now:
+    step = GIB // 10
+    wanted = _rounded(use.gpu_memory_bytes, step)
+    now, by_memory = max(1, round(1 / gpus)), device_bytes // wanted
+    by_utilization = math.floor(1 / max(use.gpu_utilization, 0.01))
+    if use.gpu_utilization > _LOW or min(by_memory, by_utilization) <= now:
         return ""
+    if by_utilization < by_memory:  # with the needed memory, more trials would run than the GPU has time for
+        wanted = device_bytes // by_utilization // step * step
     return (
-        f'GpuMemoryPolicy(gpu_memory="{wanted / GIB:.1f}GiB") would run {per_gpu} trials on each GPU instead of {now}.'
+        f'GpuMemoryPolicy(gpu_memory="{wanted / GIB:.1f}GiB") would run {device_bytes // wanted} trials on each GPU '
+        f"instead of {now}."
     )
 
 
