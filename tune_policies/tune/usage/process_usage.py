@@ -90,7 +90,7 @@ def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | 
     )
 
 
-def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int) -> str:
+def advice(use: SlotUse, *, gpus: float, gpu_memory_bytes: int | None, device_bytes: int | None, at_once: int) -> str:
     """Return a sentence that suggests a policy to run more trials of this slot type concurrently.
 
     Return ``""`` if the measured use does not support a suggestion.
@@ -98,6 +98,7 @@ def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int)
     Args:
         use: The use of the slot type.
         gpus: The number of GPUs of a trial.
+        gpu_memory_bytes: The GPU memory that a plan should give to a trial, or ``None`` if it is not known.
         device_bytes: The memory of the GPU in bytes, or ``None`` if it is not known.
         at_once: The number of slots of the type.
     """
@@ -110,10 +111,10 @@ def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int)
             return ""
         memory = _rounded(use.host_memory_bytes, 64 * MIB)
         return f'CpuPolicy(cpus={needed}, memory="{memory // MIB}MiB") would run up to {more} trials at once.'
-    if use.gpu_utilization is None or use.gpu_memory_bytes is None or device_bytes is None:
+    if use.gpu_utilization is None or gpu_memory_bytes is None or device_bytes is None:
         return ""
     step = GIB // 10
-    wanted = _rounded(use.gpu_memory_bytes, step)
+    wanted = _rounded(gpu_memory_bytes, step)
     now, by_memory = max(1, round(1 / gpus)), device_bytes // wanted
     by_utilization = math.floor(1 / max(use.gpu_utilization, 0.01))
     if use.gpu_utilization > _LOW or min(by_memory, by_utilization) <= now:
