@@ -90,6 +90,23 @@ def test_a_limit_that_was_removed_is_not_reported(framework):
     assert run(ENFORCE + textwrap.dedent(ALLOCATE[framework]) + LIFT[framework] + PRINT_LIMITS) == ["refused"]
 
 
+PRINT_CONTEXTS = f"""
+from tune_policies.probe.nvml import read_device_use
+from tune_policies.trainers.gpu_memory.mps import cuda_has_started
+read_device_use()
+has_started = cuda_has_started()
+{ENFORCE}
+import torch
+print(has_started, torch._C._cuda_hasPrimaryContext(0))
+torch.zeros(1, device="cuda")
+print(cuda_has_started(), torch._C._cuda_hasPrimaryContext(0))
+"""
+
+
+def test_neither_nvml_nor_the_limit_of_torch_creates_a_cuda_context():
+    assert run(PRINT_CONTEXTS) == ["False", "False", "True", "True"]
+
+
 def test_torchs_asynchronous_allocator_respects_the_limit():
     code = ENFORCE + textwrap.dedent(ALLOCATE["torch"])
 

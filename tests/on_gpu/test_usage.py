@@ -66,7 +66,7 @@ def test_the_memory_use_of_torch_is_its_peak_plus_its_overhead(plan, tmp_path):
     assert 2 * GIB <= usage.peak_allocated_bytes < 2 * GIB + 256 * MIB
     assert usage.share_kept is True
     if usage.process_bytes is None:  # in some containers, where the assumed overhead must be large enough
-        assert usage.sources["process_bytes"].startswith("not known")
+        assert usage.sources["process_bytes"].startswith("unknown")
         assert 100 * MIB < taken - usage.peak_reserved_bytes <= usage.overhead_bytes
     else:
         assert usage.process_bytes == pytest.approx(taken, abs=64 * MIB)
@@ -116,7 +116,8 @@ def keep(config):
     import torch
 
     torch.kept = torch.empty(config["keep"], dtype=torch.uint8, device="cuda")
-    tune.report({"loss": 1})
+    matrix = torch.rand(256, 256, device="cuda")
+    tune.report({"loss": (matrix @ matrix).sum().item()})
 
 
 def test_a_process_with_a_large_leak_is_replaced_without_a_failed_trial(plan, tmp_path):
@@ -128,6 +129,8 @@ def test_a_process_with_a_large_leak_is_replaced_without_a_failed_trial(plan, tm
     assert [trial.num_failures for trial in trials] == [0, 0, 0]
     assert first != second == third
     assert usage_of(trials[1]).left_over_bytes == 0
+    # Torch allocates 2 MiB for the tensor of 1 MiB. The workspaces of cuBLAS were released.
+    assert usage_of(trials[2]).left_over_bytes <= 4 * MIB
 
 
 def leave_a_child(config):

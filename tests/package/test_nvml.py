@@ -34,6 +34,8 @@ class Nvml(ModuleType):
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        if self.gpus[index] is None:
+            raise self.NVMLError("GPU is lost")
         return self.gpus[index]
 
     def nvmlDeviceGetMigMode(self, gpu):  # noqa: N802
@@ -124,6 +126,23 @@ def test_a_gpu_with_mig_but_without_mig_devices_is_omitted(nvml):
     nvml({**A100, "uuid": "GPU-a", "mig": {}})
 
     assert listed() == []
+
+
+def test_a_gpu_that_has_failed_does_not_affect_the_other_gpus(nvml, monkeypatch):
+    nvml(None, {**A100, "uuid": "GPU-b"})
+
+    assert listed() == [(1, "GPU-b", 40)]
+    assert [(gpu["index"], gpu["uuid"]) for gpu in read_driver()["gpus"]] == [(1, "GPU-b")]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(NvmlError, match="CUDA_VISIBLE_DEVICES=0 selects none of the GPUs"):
+        read_gpus()
+
+
+def test_if_all_gpus_have_failed_the_error_contains_the_reason(nvml):
+    nvml(None, None)
+
+    with pytest.raises(NvmlError, match="GPU is lost"):
+        read_gpus()
 
 
 def test_a_cuda_visible_devices_value_that_matches_no_device_is_an_error(nvml, monkeypatch):

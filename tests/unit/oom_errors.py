@@ -216,6 +216,11 @@ ACCELERATOR = {
         ("RuntimeError", "CUDA Error: out of memory at line 380 in file /src/csrc/pythonInterface.c"),
         (None, None, None, None),
     ),
+    "Triton": (("RuntimeError", "Triton Error [CUDA]: out of memory"), (None, None, None, None)),
+    "Triton, compiled by PyTorch": (
+        ("torch._inductor.exc.InductorError", "RuntimeError: Triton Error [CUDA]: out of memory"),
+        ("torch", None, None, None),
+    ),
     "Intel's runtime": (
         ("RuntimeError", "Native API failed. Native API returns: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)"),
         (None, None, None, None),
@@ -296,6 +301,14 @@ HOST = {
         ("tensorflow", None),
     ),
     "JAX on a CPU": ((JAX, "RESOURCE_EXHAUSTED: Out of memory allocating 17179869184 bytes."), ("jax", 16 * GIB)),
+    "JAX, pinned memory": (
+        (
+            JAX,
+            "RESOURCE_EXHAUSTED: Out of host memory while trying to allocate 68719476736 bytes. Please set the "
+            "environment variable XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB to allocate larger host memory than the default",
+        ),
+        ("jax", 64 * GIB),
+    ),
     "Ray's memory monitor": ((RAY_OOM, RAY_260), ("ray", GIB // 2)),
     "Ray's memory monitor, quoted": (("RuntimeError", RAY_250), ("ray", 25 * GIB // 2)),
     "an actor killed by Ray's memory monitor": (
@@ -316,6 +329,10 @@ NEAR_MISSES = {
     "cuBLAS initialization failed": (
         "RuntimeError",
         "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate",
+    ),
+    "a kernel that needs too much shared memory": (
+        "triton.runtime.errors.OutOfResources",
+        "out of resource: shared memory, Required: 263168, Hardware limit: 232448. Reducing block sizes may help.",
     ),
     "NCCL without a peer": ("torch.distributed.DistBackendError", NCCL.replace("'out of memory'", "'peer access'")),
     "a full disk, TensorFlow": (TF_EXHAUSTED, "/data/model.ckpt; No space left on device [Op:SaveV2]"),

@@ -29,7 +29,8 @@ def torch_with(*devices, is_initialized=True):
         reset_peak_memory_stats=lambda index: calls.append(("reset", index)),
         empty_cache=lambda: calls.append("empty"),
     )
-    return SimpleNamespace(cuda=cuda), calls
+    clear = lambda: calls.append("clear workspaces")  # noqa: E731
+    return SimpleNamespace(cuda=cuda, _C=SimpleNamespace(_cuda_clearCublasWorkspaces=clear)), calls
 
 
 STATS = {
@@ -47,14 +48,14 @@ def test_the_memory_of_torchs_devices_is_added_up(install):
     assert read_counters() == {"torch": FrameworkMemory(2, 10, 6, 14, 2, "torch's allocator")}
 
 
-def test_torch_resets_peaks_on_each_device_and_releases_memory_once(install):
+def test_torch_resets_peaks_on_each_device_and_releases_memory_and_workspaces_once(install):
     torch, calls = torch_with(STATS, STATS)
     install("torch", torch)
 
     reset_peaks()
     release_unused()
 
-    assert calls == [("reset", 0), ("reset", 1), "empty"]
+    assert calls == [("reset", 0), ("reset", 1), "clear workspaces", "empty"]
 
 
 def test_no_garbage_collection_runs_if_no_framework_uses_a_device(install):

@@ -42,6 +42,11 @@ def run_of(*usages):
         ),
         ([used(2.9, gpus=1)], "the peak was 2.9 of 16.0 GiB, so run 5 trials per GPU instead of 1"),
         ([used(2, overhead_bytes=GIB)], "the peak was 3.0 of 8.0 GiB, so run 4 trials per GPU instead of 2"),
+        (
+            # The limit of a fraction subtracts 0.85 GiB, although the driver reported an overhead of 0.5 GiB.
+            [used(1, gpus=1, overhead_bytes=GIB // 2, process_bytes=3 * GIB // 2)],
+            "the peak was 1.5 of 16.0 GiB, so run 7 trials per GPU instead of 1",
+        ),
         ([used(2, process_bytes=4 * GIB)], "the peak was 4.0 of 8.0 GiB, so run 3 trials per GPU instead of 2"),
         (
             [used(7, num_ooms=1), used(1)],
@@ -254,7 +259,7 @@ def test_the_table_fits_80_columns_and_shows_unknown_values():
     assert lines[4].split() == ["t1", "8", "GiB", "none", *["not", "known"] * 3, "0"]
     assert lines[5].split() == ["t2", *["-"] * 6]
     assert lines[7] == "Peaks relative to the GPU fractions"
-    assert lines[10:] == [f"t0      {bar}   38%", "- the peak was 3.0 of 8.0 GiB, so run 4 trials per GPU instead of 2"]
+    assert lines[10:] == [f"t0      {bar}   38%", "- the peak was 3.0 of 8.0 GiB, so run 3 trials per GPU instead of 2"]
 
 
 def test_with_an_assumed_overhead_a_limit_is_shown_as_likely_kept():

@@ -139,6 +139,9 @@ class _Torch(Counter):
             api.reset_peak_memory_stats(device)
 
     def release(self, torch: Any) -> None:
+        # PyTorch keeps the workspace of each cuBLAS handle (32 MiB on Hopper), which is not a leak of the user's code.
+        if clear_workspaces := getattr(torch._C, "_cuda_clearCublasWorkspaces", None):
+            clear_workspaces()
         for api in {id(api): api for api, _ in self._devices(torch)}.values():
             api.empty_cache()
 

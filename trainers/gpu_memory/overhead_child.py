@@ -1,8 +1,9 @@
 """A script that uses a GPU with one framework, and prints the memory that its allocator reserves, as JSON.
 
 The script keeps the memory until its standard input is closed, so that the parent process can read the memory use that
-the driver reports. A matrix product, a convolution and their gradients load the same libraries as training does. The
-script imports nothing from its package, so it starts quickly.
+the driver reports. The computations load the same libraries as training does. CUDA loads each kernel at its first use,
+so PyTorch trains a small model, with and without mixed precision. The script imports nothing from its package, so it
+starts quickly.
 """
 
 import json
@@ -13,11 +14,24 @@ import sys
 def use_torch() -> dict[str, object]:
     """Use PyTorch, and return its version and the memory that its allocator reserves, in bytes."""
     import torch
+    from torch import nn
 
-    image = torch.randn(8, 3, 64, 64, device="cuda", requires_grad=True)
-    kernel = torch.randn(16, 3, 3, 3, device="cuda", requires_grad=True)
-    matrix = torch.randn(512, 512, device="cuda", requires_grad=True)
-    (torch.nn.functional.conv2d(image, kernel).relu().sum() + (matrix @ matrix).sum()).backward()  # type: ignore[no-untyped-call]
+    model = nn.Sequential(
+        nn.Conv2d(3, 64, 3),
+        nn.BatchNorm2d(64),
+        nn.Flatten(2),
+        nn.TransformerEncoderLayer(1024, 8, 1024, batch_first=True),
+        nn.Flatten(),
+        nn.Linear(64 * 1024, 10),
+    ).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    images, labels = torch.randn(8, 3, 34, 34, device="cuda"), torch.zeros(8, dtype=torch.long, device="cuda")
+    for is_mixed in (False, True):
+        with torch.autocast("cuda", torch.float16, enabled=is_mixed):
+            loss = nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
     torch.cuda.synchronize()
     return {"version": torch.__version__, "reserved_bytes": torch.cuda.memory_reserved()}
 

@@ -174,10 +174,14 @@ def _overhead(
     reserved = [memory.reserved_bytes for memory in counters.values()]
     if process_bytes is not None and reserved and None not in reserved:
         return process_bytes - sum(each or 0 for each in reserved), f"{_BY_DRIVER} minus the memory of the allocators"
-    if not limits.overheads:
-        return None, ""
-    sources = "; ".join(f"{name}: {source}" for name, (_, source) in limits.overheads.items())
-    return limits.overhead_of(limits.overheads), sources
+    if limits.overheads:
+        sources = "; ".join(f"{name}: {source}" for name, (_, source) in limits.overheads.items())
+        return limits.overhead_of(limits.overheads), sources
+    # A process with whole devices has no limit.
+    amounts = [limits.options.overheads.bytes_for(None, name, None)[0] for name in counters]
+    return (
+        (sum(amounts), "; ".join(f"{name}: {Assumption.SAFE_DEFAULT}" for name in counters)) if amounts else (None, "")
+    )
 
 
 def _basis(process_bytes: int | None, by_allocator: int | None, limits: FractionLimits) -> str:

@@ -86,7 +86,9 @@ def read_driver() -> dict[str, Any]:
         return {
             "driver_version": _query(nvml, "nvmlSystemGetDriverVersion"),
             "cuda_version": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-            "gpus": [_physical(nvml, index, handle) for index, handle in enumerate(_handles(nvml))],
+            "gpus": [
+                _physical(nvml, index, handle) for index, handle in enumerate(_handles(nvml)) if handle is not None
+            ],
         }
 
 
@@ -206,7 +208,14 @@ def _keep_open() -> None:
 
 
 def _handles(nvml: Any) -> list[Any]:
-    return [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+    """Return the handles of all GPUs. The handle of a GPU that the driver cannot access is ``None``.
+
+    A GPU that has failed, or that a container may not use, does not affect the other GPUs.
+    """
+    handles = [_query(nvml, "nvmlDeviceGetHandleByIndex", number) for number in range(nvml.nvmlDeviceGetCount())]
+    if handles and all(handle is None for handle in handles):
+        nvml.nvmlDeviceGetHandleByIndex(0)  # raises the driver's error
+    return handles
 
 
 def _visible(nvml: Any) -> list[tuple[int, Any]]:
@@ -217,15 +226,16 @@ def _visible(nvml: Any) -> list[tuple[int, Any]]:
     """
     listed: list[tuple[str, Any]] = []  # the number of the physical GPU, and the GPU or one of its MIG devices
     for number, handle in enumerate(_handles(nvml)):
-        parts = _mig_devices(nvml, handle)
+        parts = None if handle is None else _mig_devices(nvml, handle)
         listed += [(str(number), part) for part in ([handle] if parts is None else parts)]
     # Ray sets the variable to an empty value for a task without GPUs, so an empty value selects all GPUs here.
     wanted = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     chosen = [
         (index, handle)
         for index, (number, handle) in enumerate(listed)
+        if handle is not None
         # CUDA also accepts the beginning of a UUID.
-        if not wanted or number in wanted or _text(nvml.nvmlDeviceGetUUID(handle)).startswith(tuple(wanted))
+        and (not wanted or number in wanted or _text(nvml.nvmlDeviceGetUUID(handle)).startswith(tuple(wanted)))
     ]
     if wanted and not chosen:
         raise NvmlError(f"CUDA_VISIBLE_DEVICES={','.join(wanted)} selects none of the GPUs that NVML lists")

@@ -21,7 +21,7 @@ from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.value import counted, shorten_names
 
-from .gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage, has_assumed_overhead, needed_bytes
+from .gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage, bytes_to_plan, has_assumed_overhead, needed_bytes
 from .resource_usage import ResourceUsage, resource_usage_view
 
 _NOTHING_REPORTED: Final = (
@@ -101,9 +101,9 @@ def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> 
     needs = [need for need in (needed_bytes(usage) for usage in usages) if need]
     if not needs or gpus > 1:
         return  # the memory use of each single GPU is not known
-    peak = max(needs)
-    fit = min(int(device / (peak * (1 + HEADROOM))), TICKS)
-    text = f"the peak was {_gib(peak)} of {_gib(share)} GiB"
+    to_plan = max(filter(None, map(bytes_to_plan, usages)))
+    fit = min(int(device / (to_plan * (1 + HEADROOM))), TICKS)
+    text = f"the peak was {_gib(max(needs))} of {_gib(share)} GiB"
     if fit > now:
         yield f"{text}, so run {_trials_per_gpu(fit)} instead of {now}"
     elif fit < now:

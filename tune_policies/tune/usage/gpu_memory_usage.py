@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BeforeValidator, Field
 
+from tune_policies.plan.safe_overhead import TORCH_OVERHEAD_BYTES
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Bytes, Count, GpuAmount, UsedBytes
 from tune_policies.values.sanitize import LEFT_OUT, Redacted
@@ -108,9 +109,23 @@ class GpuMemoryUsage(Value):
 
 def needed_bytes(usage: GpuMemoryUsage) -> int | None:
     """Return the peak memory of the process, including overhead, in bytes, or ``None`` if it is not known."""
-    peak = usage.peak_allocated_bytes if usage.peak_reserved_bytes is None else usage.peak_reserved_bytes
+    peak = _peak_bytes(usage)
     amounts = (peak and peak + (usage.overhead_bytes or 0), usage.process_bytes)
     return max((amount for amount in amounts if amount), default=usage.process_bytes)
+
+
+def bytes_to_plan(usage: GpuMemoryUsage) -> int | None:
+    """Return the memory that a plan should give to such a process, in bytes, or ``None`` if it is not known.
+
+    If the driver reports the memory of the process, the overhead is often smaller than the safe default, which the
+    limit of a GPU fraction subtracts.
+    """
+    needed, peak = needed_bytes(usage), _peak_bytes(usage)
+    return max(needed, peak + TORCH_OVERHEAD_BYTES) if needed and peak and usage.process_bytes else needed
+
+
+def _peak_bytes(usage: GpuMemoryUsage) -> int | None:
+    return usage.peak_allocated_bytes if usage.peak_reserved_bytes is None else usage.peak_reserved_bytes
 
 
 def has_assumed_overhead(usage: GpuMemoryUsage) -> bool:

@@ -90,7 +90,7 @@ def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | 
     )
 
 
-def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int) -> str:
+def advice(use: SlotUse, *, gpus: float, gpu_memory_bytes: int | None, device_bytes: int | None, at_once: int) -> str:
     """Return a sentence that suggests a policy to run more trials of this slot type concurrently.
 
     Return ``""`` if the measured use does not support a suggestion.
@@ -98,6 +98,7 @@ def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int)
     Args:
         use: The use of the slot type.
         gpus: The number of GPUs of a trial.
+        gpu_memory_bytes: The GPU memory that a plan should give to a trial, or ``None`` if it is not known.
         device_bytes: The memory of the GPU in bytes, or ``None`` if it is not known.
         at_once: The number of slots of the type.
     """
@@ -110,15 +111,19 @@ def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int)
             return ""
         memory = _rounded(use.host_memory_bytes, 64 * MIB)
         return f'CpuPolicy(cpus={needed}, memory="{memory // MIB}MiB") would run up to {more} trials at once.'
-    if use.gpu_utilization is None or use.gpu_memory_bytes is None or device_bytes is None:
+    if use.gpu_utilization is None or gpu_memory_bytes is None or device_bytes is None:
         return ""
-    wanted = _rounded(use.gpu_memory_bytes, GIB // 10)
-    per_gpu = min(device_bytes // wanted, math.floor(1 / max(use.gpu_utilization, 0.01)))
-    now = max(1, round(1 / gpus))
-    if use.gpu_utilization > _LOW or per_gpu <= now:
+    step = GIB // 10
+    wanted = _rounded(gpu_memory_bytes, step)
+    now, by_memory = max(1, round(1 / gpus)), device_bytes // wanted
+    by_utilization = math.floor(1 / max(use.gpu_utilization, 0.01))
+    if use.gpu_utilization > _LOW or min(by_memory, by_utilization) <= now:
         return ""
+    if by_utilization < by_memory:  # with the needed memory, more trials would run than the GPU has time for
+        wanted = device_bytes // by_utilization // step * step
     return (
-        f'GpuMemoryPolicy(gpu_memory="{wanted / GIB:.1f}GiB") would run {per_gpu} trials on each GPU instead of {now}.'
+        f'GpuMemoryPolicy(gpu_memory="{wanted / GIB:.1f}GiB") would run {device_bytes // wanted} trials on each GPU '
+        f"instead of {now}."
     )
 
 

@@ -17,7 +17,7 @@ from tune_policies.tune.free_slots import SlotTypes
 from tune_policies.values.resources import TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import redacted
 
-from .gpu_memory_usage import GpuMemoryUsage, needed_bytes
+from .gpu_memory_usage import GpuMemoryUsage, bytes_to_plan, needed_bytes
 from .process_usage import ProcessUsage, advice, use_of_slot
 from .resource_meter import (
     COUNTED_RESOURCES,
@@ -328,11 +328,12 @@ class RunMonitor:
         if use is None:
             return hours
         same = [slot for slot in self.plan.slots if self._row(str(slot), slot, slot.worker.ticks) == row]
-        devices = (memory.device_bytes for _, memory in used if memory)
+        memories = [memory for _, memory in used if memory]
         text = advice(
             use,
             gpus=max((slot.worker.gpus for slot in same), default=0),
-            device_bytes=min((device for device in devices if device), default=None),
+            gpu_memory_bytes=max(filter(None, map(bytes_to_plan, memories)), default=None),
+            device_bytes=min(filter(None, (memory.device_bytes for memory in memories)), default=None),
             at_once=sum(slot.max_concurrent_trials for slot in same),
         )
         return hours.model_copy(update={"use": use, "advice": text if same else ""})

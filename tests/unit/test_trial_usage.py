@@ -1,0 +1,35 @@
+"""Tests of the memory usage of a trial whose memory the driver does not report, as in some containers."""
+
+from tune_policies.probe.nvml import NvmlError
+from tune_policies.trainers.gpu_memory import trial_usage
+from tune_policies.trainers.gpu_memory.counters import FrameworkMemory
+from tune_policies.trainers.gpu_memory.fraction_limits import FractionLimits, GpuShare
+from tune_policies.trainers.gpu_memory.trial_usage import TrialUsage
+from tune_policies.tune.usage.gpu_memory_usage import needed_bytes
+
+GIB = 2**30
+
+
+def raise_nvml_error():
+    raise NvmlError("Not Supported")
+
+
+def test_a_trial_with_a_whole_gpu_needs_the_safe_overhead_too(monkeypatch):
+    memory = FrameworkMemory(GIB, GIB, GIB, GIB, 0, "torch's allocator")
+    monkeypatch.setattr(trial_usage, "read_counters", lambda: {"torch": memory})
+    monkeypatch.setattr(trial_usage, "read_device_use", raise_nvml_error)
+
+    usage = TrialUsage(FractionLimits(GpuShare(fraction=1.0))).read()
+
+    assert (usage.overhead_bytes, usage.sources["overhead_bytes"]) == (int(0.85 * GIB), "torch: safe default")
+    assert needed_bytes(usage) == GIB + int(0.85 * GIB)
+    assert usage.share_kept is None
+
+
+def test_a_trial_that_uses_no_framework_has_no_overhead(monkeypatch):
+    monkeypatch.setattr(trial_usage, "read_counters", dict)
+    monkeypatch.setattr(trial_usage, "read_device_use", raise_nvml_error)
+
+    usage = TrialUsage(FractionLimits(GpuShare(fraction=1.0))).read()
+
+    assert (usage.overhead_bytes, needed_bytes(usage)) == (None, None)
