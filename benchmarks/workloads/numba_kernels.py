@@ -16,6 +16,10 @@ from .steps import Steps, unseen
 SEED: Final = 0
 _THREADS_PER_BLOCK: Final = 256
 
+# NumPy 2.5 removed this alias, but numba-cuda 0.30 and older use it when they compile a kernel.
+if not hasattr(np, "row_stack"):
+    np.row_stack = np.vstack
+
 NUM_LANES: Final = 32
 """The number of interpreters in a step of ``branching``: one for each thread of a warp."""
 

@@ -1,6 +1,7 @@
 """Helpers that use the GPU in other processes, so that the test process never creates a CUDA context."""
 
 import json
+import os
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -28,13 +29,21 @@ def sees_a_gpu(framework):
         "tensorflow": "import tensorflow as t; print(bool(t.config.list_physical_devices('GPU')))",
         "jax": "import jax; print(jax.default_backend() == 'gpu')",
     }
-    done = subprocess.run([sys.executable, "-c", code[framework]], capture_output=True, text=True, check=False)
+    environ = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # by default, JAX takes 75 % of the GPU memory
+    done = subprocess.run(
+        [sys.executable, "-c", code[framework]], env=environ, capture_output=True, text=True, check=False
+    )
     return done.stdout.strip() == "True"
 
 
 def used_bytes():
     """Return the bytes that all processes use on the visible devices, as reported by the driver."""
     return sum(device.used_bytes for device in read_device_use())
+
+
+def processes():
+    """Return the memory of each process on the visible devices in bytes, or ``None`` if it is unknown, by its ID."""
+    return {pid: amount for device in read_device_use() for pid, amount in device.bytes_by_process.items()}
 
 
 @contextmanager

@@ -1,16 +1,15 @@
 import pytest
 
+from tests.on_gpu.device import evaluate_with_torch
 from tune_policies.benchmarks.record.machine import read_environment
 
 pytestmark = pytest.mark.gpu
 
 
 def test_the_memory_driver_clock_and_power_limit_of_a_gpu_are_read():
-    import torch
-
     gpus = read_environment(()).gpus
 
-    assert torch.cuda.get_device_name(0) in {gpu.name for gpu in gpus}
+    assert evaluate_with_torch("torch.cuda.get_device_name(0)") in {gpu.name for gpu in gpus}
     for gpu in gpus:
         assert gpu.memory_bytes > 2**30
         assert gpu.driver

@@ -18,6 +18,7 @@ PACKAGES = {
     "train_tensorflow": "tf_keras",
     "train_xgboost": "xgboost",
     "tune_optuna_asha": "optuna",
+    "tune_rllib": "ray.rllib",
     "tune_tensorflow": "tensorflow",
 }
 

@@ -50,7 +50,8 @@ def test_the_probe_reads_the_model_memory_and_uuid_of_a_gpu(capacity):
     device = next(capacity.gpu_nodes()).devices[0]
 
     assert device.name == model
-    assert device.memory_bytes >= total
+    # The driver and CUDA reserve slightly different amounts.
+    assert device.memory_bytes == pytest.approx(total, rel=0.01)
     assert device.uuid.startswith("GPU-")
 
 

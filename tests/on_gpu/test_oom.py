@@ -7,7 +7,7 @@ import pytest
 
 from tests.on_gpu.device import evaluate_with_torch, memory_in_use
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.whole_gpu]
 
 ALLOCATE = """
 import sys, torch

@@ -48,9 +48,9 @@ def usage_of(trial):
 
 
 def allocate_with_torch(config):
-    import torch
-
     before = used_bytes()
+    import torch  # the limit that follows the import may create the CUDA context
+
     held = torch.empty(2 * GIB, dtype=torch.uint8, device="cuda")
     conv = torch.nn.Conv2d(3, 16, 3).cuda()
     conv(torch.rand(8, 3, 64, 64, device="cuda")).square().sum().backward()
@@ -58,6 +58,7 @@ def allocate_with_torch(config):
     tune.report({"taken_of_the_device": used_bytes() - before, "allocated": held.numel()})
 
 
+@pytest.mark.whole_gpu
 def test_the_memory_use_of_torch_is_its_peak_plus_its_overhead(plan, tmp_path):
     (trial,) = run(allocate_with_torch, plan, tmp_path)
 
@@ -134,6 +135,10 @@ def test_a_process_with_a_large_leak_is_replaced_without_a_failed_trial(plan, tm
 
 
 def leave_a_child(config):
+    import torch
+
+    # The driver lists this process, which shows that it reports process IDs of this PID namespace.
+    torch.zeros(1, device="cuda")
     child = subprocess.Popen([sys.executable, "-c", HOLD, str(GIB)], stdout=subprocess.PIPE)
     child.stdout.readline()
     listed = any(child.pid in device.bytes_by_process for device in read_device_use())
@@ -153,6 +158,7 @@ def test_a_child_process_that_outlives_its_trial_is_terminated(plan, tmp_path):
         time.sleep(0.1)
 
 
+@pytest.mark.whole_gpu
 def test_a_trial_does_not_start_on_a_device_without_enough_free_memory(plan):
     total = read_device_use()[0].total_bytes
 

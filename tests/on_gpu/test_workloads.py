@@ -10,11 +10,12 @@ import sys
 import pytest
 
 from tests.on_gpu.device import evaluate_with_torch
-from tune_policies.benchmarks.workloads.registry import BUILT_IN
+from tune_policies import InvalidResourcesError
+from tune_policies.benchmarks.workloads.registry import BUILT_IN, check_needs
 
 pytestmark = pytest.mark.gpu
 
-SIZES = dict.fromkeys(BUILT_IN, 32) | {"matmul": 256, "resnet50": 4, "resnet50-tf32": 4, "resnet50-fp16": 4}
+SIZES = dict.fromkeys(BUILT_IN, 32) | {"matmul": 256, "resnet50": 4, "resnet50-tf32": 4, "resnet50-fp16": 1}
 SIZES |= dict.fromkeys(("doubling", "branching", "boosting", "iterative-tasks", "iterative-actor"), 4096)
 
 EPOCH = """
@@ -63,6 +64,10 @@ def run(code, *arguments):
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_workload_has_the_same_losses_on_gpu_and_cpu(name):
+    try:
+        check_needs(BUILT_IN[name])
+    except InvalidResourcesError as error:
+        pytest.skip(str(error))
     on_gpu = run(EPOCH, name, SIZES[name], "gpu")
     if on_gpu["tolerance"] is None:
         pytest.skip(f"the framework of {name} finds no GPU on this machine")
@@ -79,6 +84,7 @@ def phases(found):
 # These figures are published for one H200 as "FP32" and "FP16". With 24.6 GFLOP per image, the "FP32" figure equals
 # 56 TFLOP/s. This is too close to the peak of 67 TFLOP/s without tensor cores, so "FP32" means PyTorch's float32
 # default, which uses TF32 in convolutions.
+@pytest.mark.whole_gpu
 @pytest.mark.parametrize(("name", "images_per_s"), [("resnet50-tf32", 2_259), ("resnet50-fp16", 3_079)])
 def test_resnet_50_on_an_h200_has_about_the_published_speed(name, images_per_s):
     if "H200" not in evaluate_with_torch("torch.cuda.get_device_name(0)"):

@@ -135,6 +135,20 @@ def test_the_cuda_kernel_and_the_cpu_kernel_return_the_same_result(name):
     run("-c", ON_A_SIMULATED_GPU, name, NUMBA_ENABLE_CUDASIM="1")
 
 
+WITHOUT_ROW_STACK = """
+import numpy
+vars(numpy).pop("row_stack", None)
+from tune_policies.benchmarks.workloads import numba_kernels
+assert numpy.row_stack is numpy.vstack
+"""
+
+
+def test_the_name_that_numba_cuda_uses_and_numpy_2_5_removed_exists():
+    pytest.importorskip("numba")
+
+    run("-c", WITHOUT_ROW_STACK)
+
+
 @pytest.mark.parametrize(("name", "num_dimensions"), [("heat-2d", 2), ("heat-3d", 3)])
 def test_a_cosine_temperature_decays_as_the_numerical_scheme_predicts(name, num_dimensions):
     """A cosine is an eigenvector of the periodic stencil, with a known eigenvalue."""
