@@ -97,11 +97,13 @@ def measure_regret(run: Path, judge: Path | None, steps_per_trial: int) -> bool:
             f"{lost_s:.2f}" if lost_s else "",
         )
     TextConsole(width=110).print(table)
-    num_best = sum(each.chosen_s == each.best_s for each in cases)
     regret = regret_of(cases)
-    print(f"{regret:.2%} longer than with the faster device for each trial, which the policy chose in {num_best} of")
-    print(f"{len(cases)} cases. On CPUs alone, the trials take {_ratio(cases, 'CPU')} times as long as with the faster")
-    print(f"device, and on the GPU alone, {_ratio(cases, 'GPU')} times.\ncommand: {own_command()}")
+    print(
+        f"{len(cases)} cases, {sum(each.chosen_s == each.best_s for each in cases)} on the faster device. Total time "
+        f"relative to the faster device: {1 + regret:.4f} under the policy, {_ratio(cases, 'CPU')} on CPUs alone, "
+        f"{_ratio(cases, 'GPU')} on the GPU alone"
+    )
+    print(f"regret: {regret:.2%}\ncommand: {own_command()}")
     return regret <= ALLOWED
 
 
