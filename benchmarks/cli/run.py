@@ -19,7 +19,10 @@ app = typer.Typer()
 @app.command()
 def run(
     context: typer.Context,
-    workload: Annotated[list[str] | None, typer.Argument(help="Name of a workload, or module:function.")] = None,
+    workload: Annotated[
+        list[str] | None,
+        typer.Argument(help="Name of a workload, or module:function; with its own sizes, such as mlp@64,256."),
+    ] = None,
     *,
     device: Annotated[
         list[str] | None,
@@ -28,7 +31,9 @@ def run(
             "can be repeated.  [default: cpu, gpu]"
         ),
     ] = None,
-    size: Annotated[list[int] | None, typer.Option(min=1, help="Size of the workloads; can be repeated.")] = None,
+    size: Annotated[
+        list[int] | None, typer.Option(min=1, help="Size of workloads without their own sizes; can be repeated.")
+    ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Number of fresh processes per configuration.  [default: 5; quick: 3]")
     ] = None,
@@ -105,21 +110,33 @@ def _check_resume(context: typer.Context) -> None:
 
 
 def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, tuple[int, ...]]:
-    """Return the sizes to measure by workload: the requested ``sizes``, or the workload's default sizes."""
+    """Return the sizes to measure by workload: its own sizes, the requested ``sizes``, or its default sizes."""
     from ..workloads.registry import BUILT_IN, check_workload
 
     if not workloads:
         names = ", ".join(BUILT_IN)
         raise InvalidResourcesError(f"no workload is given. Choose one of {names}, or pass your own as module:function")
-    found = {}
-    for name in workloads:
+    found: dict[str, tuple[int, ...]] = {}
+    for text in workloads:
+        name, at, own_sizes = text.partition("@")
+        wanted = _parse_sizes(own_sizes, text) if at else sizes
         built_in = check_workload(name)
         own = () if built_in is None else built_in.sizes
-        if built_in is None and not sizes:
+        if built_in is None and not wanted:
             raise InvalidResourcesError(f"{name} has no default sizes. Pass sizes, such as --size 64 --size 256")
         # A quick run measures only one size, because a sweep would take too long.
-        found[name] = tuple(dict.fromkeys(sizes)) or (own[len(own) // 2 :][:1] if quick else own)
+        default = own[len(own) // 2 :][:1] if quick else own
+        found[name] = tuple(dict.fromkeys((*found.get(name, ()), *(wanted or default))))
     return found
+
+
+def _parse_sizes(text: str, workload: str) -> list[int]:
+    sizes = [int(each) if each.isdecimal() else 0 for each in text.split(",")]
+    if 0 in sizes:
+        raise InvalidResourcesError(
+            f"workload {workload!r}: after the @, write sizes, whole numbers of 1 or above, such as mlp@64,256"
+        )
+    return sizes
 
 
 def _show(run_set: "RunSet", output: Path, *, as_json: bool) -> None:
@@ -150,7 +167,9 @@ def packing(
     cpus_per_trial: Annotated[
         float, typer.Option(min=0, help="CPUs per trial in the plan that uses the measured profile.")
     ] = 1,
-    mps: Annotated[bool, typer.Option("--mps", help="Also measure concurrent trials under MPS.")] = False,
+    mps: Annotated[
+        bool, typer.Option("--mps", help="Also measure concurrent trials under MPS, whose daemon must be running.")
+    ] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the record to this file.")] = None,
     force: Force = False,
     json: Json = False,

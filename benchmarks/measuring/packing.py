@@ -5,6 +5,7 @@ and their times include the start of processes. Each step copies its data from h
 """
 
 import json
+import os
 import random
 import sys
 import time
@@ -22,6 +23,7 @@ from tune_policies.files.reading import MAX_RECORD_BYTES, read_text
 from tune_policies.files.terminal import print_to_stderr
 from tune_policies.files.writing import check_new, locked, write_new
 from tune_policies.trainers import measure_gpu_memory
+from tune_policies.trainers.gpu_memory.mps import query_mps_daemon
 from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, from_ticks
@@ -77,9 +79,10 @@ def default_trainings() -> list[Training]:
     return [find_training(name, None, None) for name in _DEFAULTS]
 
 
-def config_of(training: Training, seed: Any) -> dict[str, Any]:
+def config_of(training: Training, seed: Any, *, uses_mps: bool = False) -> dict[str, Any]:
     """Return the config of a trial. ``seed`` only distinguishes the trials of a run."""
     return {
+        "uses_mps": uses_mps,
         "workload": training.workload,
         "size": training.size,
         "num_steps": training.num_steps,
@@ -93,6 +96,9 @@ def train_workload(config: dict[str, Any]) -> None:
 
     All trials do the same work, because each workload uses a fixed seed.
     """
+    if not config["uses_mps"]:
+        # Otherwise, CUDA uses MPS if a daemon is running, even without limits.
+        os.environ["CUDA_MPS_PIPE_DIRECTORY"] = _WITHOUT_DAEMON
     if config["folder"] not in sys.path:
         sys.path.insert(0, config["folder"])
     device = "gpu" if ray.is_initialized() and ray.get_gpu_ids() else "cpu"
@@ -106,6 +112,8 @@ def train_workload(config: dict[str, Any]) -> None:
             loss = 0.0 if result is None else checked_loss(result, name, done)
             tune.report({"loss": loss, "steps": done})
 
+
+_WITHOUT_DAEMON: Final = "/nonexistent"
 
 NUM_REPORTS: Final = 4
 """The number of reports of a trial."""
@@ -153,9 +161,11 @@ def measure_throughput(sweep: Sweep, output: Path | None, *, force: bool = False
 
     Raises:
         InfeasibleRequestError: The cluster has no GPU.
-        InvalidResourcesError: The cluster has several GPUs, ``output`` exists although ``force`` is not set, or it
-            cannot be written.
+        InvalidResourcesError: The cluster has several GPUs, no MPS daemon responds although ``use_mps`` is set,
+            ``output`` exists although ``force`` is not set, or it cannot be written.
     """
+    if sweep.use_mps and (reason := query_mps_daemon()):
+        raise InvalidResourcesError(f"--mps requires an MPS daemon, but {reason}")
     if output is not None:
         check_new(output, force=force, example=json.dumps(dict.fromkeys(ThroughputRecord.model_fields)))
     with locked(output) if output is not None else nullcontext():
@@ -236,7 +246,11 @@ def run_trials(sharing: Sharing) -> ThroughputSample:
         trials = tune.run(
             train_workload,
             scheduler=PolicyScheduler(plan, isolation=sharing.isolation),
-            config=config_of(sharing.training, seed=tune.grid_search(list(range(num_trials)))),
+            config=config_of(
+                sharing.training,
+                seed=tune.grid_search(list(range(num_trials))),
+                uses_mps=sharing.mode.uses_mps,
+            ),
             storage_path=folder,
             raise_on_failed_trial=False,
             verbose=0,

@@ -98,6 +98,25 @@ def makespan(
 
 
 @app.command()
+def regret(
+    run: Annotated[Path, typer.Argument(help="The run that decides.", metavar="RUN.json")],
+    judge: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The run that judges. Without it, each round of the first run is judged, and the others decide.",
+            metavar="RUN.json",
+        ),
+    ] = None,
+    *,
+    steps_per_trial: Annotated[int, typer.Option(min=1, help="Number of steps per trial.")] = 1_000,
+) -> None:
+    """Compare BenchmarkedPolicy with the faster device for each trial, based on runs of `tune-policies bench run`."""
+    from .regret import measure_regret
+
+    _exit(is_sound=measure_regret(run, judge, steps_per_trial))
+
+
+@app.command()
 def run_times(
     *,
     trials: Annotated[list[int] | None, typer.Option(min=1, help="Number of trials. Can be repeated.")] = None,

@@ -7,12 +7,16 @@ from tune_policies.benchmarks.measuring.packing import ROUNDS, FailedRunError, S
 from tune_policies.benchmarks.record.packing_record import PackingMode
 
 OWN_WORKLOAD = """
+import os
+import sys
 from itertools import count
 
 from tune_policies.benchmarks.workloads.steps import Steps
 
 def counts(size, device):
     assert device == "cpu"
+    assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == "/nonexistent"  # CUDA would use a running daemon
+    assert "torch" not in sys.modules  # CUDA reads the variable when it starts
     steps = count(1)
     return Steps(with_transfers=lambda: size * next(steps))
 """

@@ -151,6 +151,7 @@ def test_compare_exits_with_1_if_nothing_can_be_compared(line, message, bench):
         ("plot a.json --output plot.svgx", "unknown file type '.svgx'; did you mean 'svg'? (known: "),
         ("compare timed.json --same-within 5", "same_within must be between 0 and 1"),
         ("packing --output a.json", "Choose another file"),
+        ("packing --mps", "--mps requires an MPS daemon, but "),
         ("packing --workload mpl", "unknown workload 'mpl'; did you mean 'mlp'?"),
         ("packing --workload tf-mlp", "tf-mlp: pass --size and --steps"),
         ("packing --workload tests.models:mlp --size 64", "tests.models:mlp: pass --steps"),

@@ -206,6 +206,7 @@ def test_resnet_50_trains(name):
 def reports(monkeypatch, training):
     seen = []
     monkeypatch.setattr(tune, "report", seen.append)
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "")  # the trial changes it
     train_workload({**config_of(training, seed=0), "num_steps": 3})
     return seen
 
