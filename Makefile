@@ -35,8 +35,12 @@ test-rest: install
 test-all: install
 	$(BIN)/python -m pytest $(THREE_AT_A_TIME)
 
+# AT_ONCE=8 runs eight tests at once, except those that need the whole GPU.
+AT_ONCE := 0
 test-gpu: install
-	$(BIN)/python -m pytest -m gpu
+	XLA_PYTHON_CLIENT_PREALLOCATE=false $(BIN)/python -m pytest -m "gpu and not whole_gpu" \
+		--numprocesses $(AT_ONCE) --dist worksteal
+	$(BIN)/python -m pytest -m "gpu and whole_gpu"
 
 # Other versions, each in its own environment. PyTorch is the only framework; WITH=search,bench,test omits it.
 WITH := torch,search,bench,test

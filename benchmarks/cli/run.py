@@ -21,7 +21,7 @@ def run(
     context: typer.Context,
     workload: Annotated[
         list[str] | None,
-        typer.Argument(help="Name of a workload, or module:function; with its own sizes, such as mlp@64,256."),
+        typer.Argument(help="Name of a workload, or module:function. Append sizes with @, such as mlp@64,256."),
     ] = None,
     *,
     device: Annotated[
@@ -116,6 +116,8 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
     if not workloads:
         names = ", ".join(BUILT_IN)
         raise InvalidResourcesError(f"no workload is given. Choose one of {names}, or pass your own as module:function")
+    if sizes and all("@" in text for text in workloads):
+        raise InvalidResourcesError("--size has no effect, because every workload has its own sizes. Omit --size")
     found: dict[str, tuple[int, ...]] = {}
     for text in workloads:
         name, at, own_sizes = text.partition("@")
@@ -131,7 +133,7 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
 
 
 def _parse_sizes(text: str, workload: str) -> list[int]:
-    sizes = [int(each) if each.isdecimal() else 0 for each in text.split(",")]
+    sizes = [int(each) if each.isdecimal() and len(each) < 10 else 0 for each in text.split(",")]
     if 0 in sizes:
         raise InvalidResourcesError(
             f"workload {workload!r}: after the @, write sizes, whole numbers of 1 or above, such as mlp@64,256"

@@ -67,6 +67,8 @@ def cases_by_round(run_set: RunSet, steps_per_trial: int) -> Iterator[Case]:
             run_set.model_copy(update={"runs": tuple(run for run in run_set.runs if (run.round == number) == is_own)})
             for is_own in (True, False)
         )
+        if len(own.measured_devices) < 2:
+            continue  # the processes of a device failed in this round
         yield from judged_cases(others, own, steps_per_trial)
 
 
@@ -86,7 +88,9 @@ def measure_regret(run: Path, judge: Path | None, steps_per_trial: int) -> bool:
         )
     ]
     if not cases:
-        raise InvalidResourcesError(f"{run} and {judge} have no workload in common")
+        raise InvalidResourcesError(
+            f"no workload was measured on both devices in {run} and in {judge or 'a round of it'}"
+        )
     table = empty_table(
         f"Trials of {steps_per_trial:,} steps", "Workload", "Size", "Policy", "CPU (s)", "GPU (s)", "Lost (s)"
     )

@@ -18,7 +18,7 @@ from tests import models  # noqa: E402 (needs torch)
 pytestmark = [pytest.mark.gpu, pytest.mark.whole_gpu]
 
 GIB = 2**30
-# The models are so large that the workspaces of cuBLAS, two of 32 MiB on an H100, are negligible.
+# The models are so large that the workspaces of cuBLAS, by default 32 MiB each on Hopper, are negligible.
 TRAININGS = {
     "mlp": models.mlp(batch=4096, width=4096),
     "resnet": models.resnet(batch=128, size=128),

@@ -193,7 +193,7 @@ def test_an_oom_error_at_the_limit_is_distinguished_from_a_full_device(plan, tmp
     assert found == {"kind": "accelerator", "cause": "own_limit", "framework": "torch"}
 
 
-WINDOW_S = 5
+WINDOW_S = 10
 
 
 def hold_or_compute(config):

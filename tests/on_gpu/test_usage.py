@@ -49,7 +49,7 @@ def usage_of(trial):
 
 def allocate_with_torch(config):
     before = used_bytes()
-    import torch  # the limit that follows the import may create the CUDA context
+    import torch
 
     held = torch.empty(2 * GIB, dtype=torch.uint8, device="cuda")
     conv = torch.nn.Conv2d(3, 16, 3).cuda()

@@ -24,7 +24,7 @@ NVML = "ray._private.thirdparty.pynvml"
 """A copy of NVIDIA's ``pynvml`` in Ray. Its names are a public API of NVIDIA."""
 OF_OTHERS = {
     **dict.fromkeys(("_apply", "_buffers", "_initialized", "_param_to_grad_hook_handles", "_parameters"), "torch"),
-    "_track_module_params_and_buffers": "torch",
+    **dict.fromkeys(("_C", "_cuda_clearCublasWorkspaces", "_track_module_params_and_buffers"), "torch"),
     **dict.fromkeys(("_asdict", "_field_defaults", "_replace"), "named tuples"),
     **dict.fromkeys(("_exit", "_initializing"), "Python"),
 }

@@ -7,7 +7,13 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tune_policies.trainers.gpu_memory.counters import FrameworkMemory, read_counters, release_unused, reset_peaks
+from tune_policies.trainers.gpu_memory.counters import (
+    FrameworkMemory,
+    read_counters,
+    release_unused,
+    release_workspaces,
+    reset_peaks,
+)
 
 NAMES = ("torch", "tensorflow", "tensorflow.python.eager.context", "jax", "jax._src.xla_bridge", "cupy")
 
@@ -48,11 +54,12 @@ def test_the_memory_of_torchs_devices_is_added_up(install):
     assert read_counters() == {"torch": FrameworkMemory(2, 10, 6, 14, 2, "torch's allocator")}
 
 
-def test_torch_resets_peaks_on_each_device_and_releases_memory_and_workspaces_once(install):
+def test_torch_resets_peaks_on_each_device_and_releases_workspaces_and_memory_once(install):
     torch, calls = torch_with(STATS, STATS)
     install("torch", torch)
 
     reset_peaks()
+    release_workspaces()
     release_unused()
 
     assert calls == [("reset", 0), ("reset", 1), "clear workspaces", "empty"]

@@ -110,3 +110,4 @@ def test_the_advised_policy_runs_the_stated_number_of_trials(utilization, memory
         node = NodeCapacity(node_id="a", resources=Resources(cpus=64, gpus=1), devices=(gpu,))
         plan = GpuMemoryPolicy(gpu_memory=memory).plan(ClusterCapacity(nodes=(node,)))
         assert plan.max_concurrent_trials == int(stated) > int(now)
+        assert int(stated) <= 1 / max(utilization, 0.01)  # the GPU has time for no more trials

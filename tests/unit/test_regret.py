@@ -34,6 +34,24 @@ def test_one_round_cannot_judge_itself():
         [*cases_by_round(a_run(rounds=1), 1000)]
 
 
+def test_the_command_exits_with_1_if_the_policy_chooses_the_slower_device(tmp_path):
+    run = a_run(rounds=2)
+    other = {"cpu": "gpu", "gpu": "cpu"}
+    swapped = tuple(
+        each.model_copy(
+            update={"configuration": each.configuration.model_copy(update={"device": other[each.configuration.device]})}
+        )
+        for each in run.runs
+    )
+    write_run_set(run, tmp_path / "run.json")
+    write_run_set(run.model_copy(update={"runs": swapped}), tmp_path / "judge.json")
+
+    done = CliRunner().invoke(app, ["regret", str(tmp_path / "run.json"), str(tmp_path / "judge.json")])
+
+    assert done.exit_code == 1
+    assert "on the faster device" in done.stdout
+
+
 def test_the_command_exits_with_0_if_the_regret_is_at_most_1_percent(tmp_path):
     write_run_set(a_run(rounds=2), tmp_path / "run.json")
     write_run_set(a_run(rounds=1), tmp_path / "judge.json")

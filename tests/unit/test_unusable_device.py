@@ -33,6 +33,15 @@ def test_the_cause_of_an_error_is_also_examined():
     assert is_unusable_device(error)
 
 
-@pytest.mark.parametrize("text", ["CUDA error: an illegal memory access was encountered", "CUDA out of memory."])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: an illegal memory access was encountered",
+        "CUDA out of memory.",
+        f"{COUNT}2: out of memory",
+        f"{COUNT}700: an illegal memory access was encountered",
+        "the file system not yet initialized",
+    ],
+)
 def test_an_error_of_the_program_is_not_an_unusable_device(text):
     assert not is_unusable_device(RuntimeError(text))

@@ -34,18 +34,30 @@ def run_of(*usages):
 @pytest.mark.parametrize(
     ("usages", "advice"),
     [
-        ([used(2), used(2.9)], "the peak was 2.9 of 8.0 GiB, so run 5 trials per GPU instead of 2"),
-        ([used(7)], "the peak was 7.0 of 8.0 GiB, so keep 2 trials per GPU"),
         (
-            [used(7.8)],
-            "the peak was 7.8 of 8.0 GiB, with too little headroom, so run 1 trial per GPU instead of 2",
+            [used(2), used(2.9)],
+            "the peak was 2.9 of 8.0 GiB (3.7 GiB with overhead), so run 3 trials per GPU instead of 2",
         ),
-        ([used(2.9, gpus=1)], "the peak was 2.9 of 16.0 GiB, so run 5 trials per GPU instead of 1"),
+        ([used(6)], "the peak was 6.0 of 8.0 GiB (6.8 GiB with overhead), so keep 2 trials per GPU"),
+        (
+            [used(7)],
+            "the peak was 7.0 of 8.0 GiB (7.8 GiB with overhead), with too little headroom, so run 1 trial per GPU "
+            "instead of 2",
+        ),
+        (
+            [used(2.9, gpus=1)],
+            "the peak was 2.9 of 16.0 GiB (3.7 GiB with overhead), so run 3 trials per GPU instead of 1",
+        ),
         ([used(2, overhead_bytes=GIB)], "the peak was 3.0 of 8.0 GiB, so run 4 trials per GPU instead of 2"),
         (
             # The limit of a fraction subtracts 0.85 GiB, although the driver reported an overhead of 0.5 GiB.
             [used(1, gpus=1, overhead_bytes=GIB // 2, process_bytes=3 * GIB // 2)],
-            "the peak was 1.5 of 16.0 GiB, so run 7 trials per GPU instead of 1",
+            "the peak was 1.5 of 16.0 GiB (1.8 GiB with overhead), so run 7 trials per GPU instead of 1",
+        ),
+        (
+            # The plan used a measured overhead of 0.5 GiB.
+            [used(2, overhead_bytes=GIB // 2, limit_bytes={"torch": int(7.5 * GIB)})],
+            "the peak was 2.5 of 8.0 GiB, so run 5 trials per GPU instead of 2",
         ),
         ([used(2, process_bytes=4 * GIB)], "the peak was 4.0 of 8.0 GiB, so run 3 trials per GPU instead of 2"),
         (
@@ -159,7 +171,7 @@ def test_a_trial_retried_with_a_larger_fraction_has_a_record_per_fraction(tmp_pa
     assert usage == used(5, share_kept=True)
     assert (before.num_ooms, before.peak_reserved_bytes, before.share_bytes) == (1, int(4.1 * GIB), 4 * GIB)
     assert advise(run) == [
-        "the peak was 5.0 of 8.0 GiB, so keep 2 trials per GPU",
+        "the peak was 5.0 of 8.0 GiB (5.8 GiB with overhead), so keep 2 trials per GPU",
         "1 trial ran out of memory with 4.0 GiB, but not with 8.0 GiB: a",
         "1 trial exceeded the GPU fraction: a",
     ]
@@ -259,7 +271,11 @@ def test_the_table_fits_80_columns_and_shows_unknown_values():
     assert lines[4].split() == ["t1", "8", "GiB", "none", *["not", "known"] * 3, "0"]
     assert lines[5].split() == ["t2", *["-"] * 6]
     assert lines[7] == "Peaks relative to the GPU fractions"
-    assert lines[10:] == [f"t0      {bar}   38%", "- the peak was 3.0 of 8.0 GiB, so run 3 trials per GPU instead of 2"]
+    assert lines[10:] == [
+        f"t0      {bar}   38%",
+        "- the peak was 3.0 of 8.0 GiB (3.9 GiB with overhead), so run 3 trials per GPU",
+        "instead of 2",
+    ]
 
 
 def test_with_an_assumed_overhead_a_limit_is_shown_as_likely_kept():

@@ -98,6 +98,16 @@ def reset_peaks() -> None:
         _call_counter(name, counter.reset_peaks)
 
 
+def release_workspaces() -> None:
+    """Release the workspaces of cuBLAS, which PyTorch keeps for each handle (by default 32 MiB on Hopper).
+
+    A CUDA graph may use them, so call this function only before a new trainable starts.
+    """
+    extension = getattr(sys.modules.get("torch"), "_C", None)
+    if clear := getattr(extension, "_cuda_clearCublasWorkspaces", None):
+        clear()
+
+
 def release_unused() -> None:
     """Release the device memory that the frameworks of this process reserve but do not use."""
     holding = [(name, counter) for name, counter in _in_use() if _call_counter(name, counter.read) is not None]
@@ -139,9 +149,6 @@ class _Torch(Counter):
             api.reset_peak_memory_stats(device)
 
     def release(self, torch: Any) -> None:
-        # PyTorch keeps the workspace of each cuBLAS handle (32 MiB on Hopper), which is not a leak of the user's code.
-        if clear_workspaces := getattr(torch._C, "_cuda_clearCublasWorkspaces", None):
-            clear_workspaces()
         for api in {id(api): api for api, _ in self._devices(torch)}.values():
             api.empty_cache()
 

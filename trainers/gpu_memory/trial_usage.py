@@ -13,10 +13,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tune_policies.plan.safe_overhead import safe_overhead_bytes
 from tune_policies.probe.nvml import DeviceUse, NvmlError, bytes_of_process, read_device_use
 from tune_policies.tune.usage.gpu_memory_usage import ASSUMED, GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage, worker_file
 
-from .counters import FrameworkMemory, MemoryKind, held_bytes, read_counters, release_unused, reset_peaks
+from .counters import (
+    FrameworkMemory,
+    MemoryKind,
+    held_bytes,
+    read_counters,
+    release_unused,
+    release_workspaces,
+    reset_peaks,
+)
 from .enforcement import recheck
 from .fraction_limits import FractionLimits
 from .overhead import Assumption
@@ -51,6 +60,7 @@ class TrialUsage:
 
         Memory that is still referenced cannot be released, and counts as left over.
         """
+        release_workspaces()
         release_unused()
         reset_peaks()
         now = read_counters()
@@ -177,11 +187,11 @@ def _overhead(
     if limits.overheads:
         sources = "; ".join(f"{name}: {source}" for name, (_, source) in limits.overheads.items())
         return limits.overhead_of(limits.overheads), sources
-    # A process with whole devices has no limit.
-    amounts = [limits.options.overheads.bytes_for(None, name, None)[0] for name in counters]
-    return (
-        (sum(amounts), "; ".join(f"{name}: {Assumption.SAFE_DEFAULT}" for name in counters)) if amounts else (None, "")
-    )
+    if not counters:
+        return None, ""
+    # Without a limit, no overhead was subtracted and stored.
+    sources = "; ".join(f"{name}: {Assumption.SAFE_DEFAULT}" for name in counters)
+    return sum(map(safe_overhead_bytes, counters)), sources
 
 
 def _basis(process_bytes: int | None, by_allocator: int | None, limits: FractionLimits) -> str:

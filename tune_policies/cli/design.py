@@ -35,9 +35,7 @@ def design(
     num_trials: Annotated[
         int, option("The number of concurrent trials when all nodes of the cluster are running.", min=1)
     ],
-    nodes: Annotated[
-        Path | None, option("A catalog of node types. By default, they are chosen for the policy.")
-    ] = None,
+    nodes: Annotated[Path | None, option("A catalog. By default, node types are chosen for the policy.")] = None,
     decision: Annotated[
         Path | None,
         option("A decision from `bench decide`. Each trial then runs on the device where it is cheapest."),

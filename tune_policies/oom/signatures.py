@@ -78,7 +78,8 @@ _SENTENCES: Final[tuple[tuple[str, MemoryKind, str | None], ...]] = (
     (r"(?:CUDA|HIP|cuDNN|cuFFT|cusolver) error: \w+_ALLOC(?:ATION)?_FAILED", "accelerator", "torch"),
     (r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA calloc async \d+ bytes", "accelerator", "torch"),  # NCCL
     (r"CUDA Error: out of memory at line \d+", "accelerator", None),  # bitsandbytes
-    (r"Triton Error \[(?:CUDA|HIP)\]:.{0,40} out of memory$", "accelerator", None),
+    (r"Triton Error \[(?:CUDA|HIP)\]:.{0,40}(?<!not) out of memory\b", "accelerator", None),
+    (r"Unexpected error from cudaGetDeviceCount.{0,200}Error 2: out of memory", "accelerator", "torch"),
     (r"^\[CUDA\] out of memory\b", "accelerator", None),  # LightGBM
     (r"Out of memory allocating [\d,]+ bytes \(allocated so far", "accelerator", "cupy"),
     (rf"{_RESOURCE_EXHAUSTED}Out of memory allocating \d+ bytes", "host", "jax"),  # XLA's client for CPUs

@@ -14,7 +14,8 @@ _TYPE: Final = f"{MemoryLimitError.__module__}.{MemoryLimitError.__qualname__}"
 _TEXT: Final = re.compile(
     r"no (?:CUDA|HIP) GPUs are available|found no NVIDIA driver|NVIDIA driver on your system is too old"
     r"|CUDA driver initialization failed|CUDA driver version is insufficient|CUDA unknown error"
-    r"|Unexpected error from cudaGetDeviceCount|system not yet initialized"  # such as a stopped fabric manager
+    # A stopped fabric manager, different versions of the driver and its libraries, or no MPS daemon
+    r"|(?:Unexpected error from cudaGetDeviceCount.{0,200}Error 80[2-5]: |cudaErrorSystemNotReady)"
     r"|CUDA-capable device\(s\) is/are busy or unavailable|no (?:CUDA|ROCm)-capable device is detected"
     r"|uncorrectable ECC error|failed call to cuInit|unable to initialize backend '(?:cuda|rocm|gpu)'|GPU is lost",
     re.IGNORECASE,

@@ -213,9 +213,18 @@ def _handles(nvml: Any) -> list[Any]:
     A GPU that has failed, or that a container may not use, does not affect the other GPUs.
     """
     handles = [_query(nvml, "nvmlDeviceGetHandleByIndex", number) for number in range(nvml.nvmlDeviceGetCount())]
+    # Some drivers return the handle of a lost GPU, but refuse all further queries.
+    handles = [
+        None if handle is None or not _query(nvml, "nvmlDeviceGetUUID", handle) else handle for handle in handles
+    ]
     if handles and all(handle is None for handle in handles):
-        nvml.nvmlDeviceGetHandleByIndex(0)  # raises the driver's error
+        _raise_reason(nvml, 0)
     return handles
+
+
+def _raise_reason(nvml: Any, number: int) -> None:
+    """Raise the driver's error for a GPU that it cannot access."""
+    nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(number))
 
 
 def _visible(nvml: Any) -> list[tuple[int, Any]]:
@@ -238,6 +247,9 @@ def _visible(nvml: Any) -> list[tuple[int, Any]]:
         and (not wanted or number in wanted or _text(nvml.nvmlDeviceGetUUID(handle)).startswith(tuple(wanted)))
     ]
     if wanted and not chosen:
+        for physical, handle in listed:
+            if handle is None and physical in wanted:
+                _raise_reason(nvml, int(physical))
         raise NvmlError(f"CUDA_VISIBLE_DEVICES={','.join(wanted)} selects none of the GPUs that NVML lists")
     return chosen
 

@@ -207,14 +207,14 @@ def capacity_of(nodes: Nodes) -> ClusterCapacity:
     """Return the cluster capacity of ``nodes``.
 
     Raises:
-        InvalidResourcesError: A list has more than :data:`MOST_NODES` nodes.
+        InvalidResourcesError: A catalog has more than :data:`MOST_NODES` nodes.
     """
     if isinstance(nodes, ClusterCapacity):
         return nodes
     if isinstance(nodes, ClusterSpec):
         return nodes.capacity
     if (total := sum(each.num_nodes for each in nodes.nodes)) > MOST_NODES:
-        raise InvalidResourcesError(f"the list has {total:,} nodes: reduce count to at most {MOST_NODES:,} in total")
+        raise InvalidResourcesError(f"the catalog has {total:,} nodes: reduce count to at most {MOST_NODES:,} in total")
     groups = [(WorkerGroup.of(each, max_nodes=each.num_nodes), each.num_nodes) for each in nodes.nodes]
     listed = [node for group, number in groups for node in group.nodes(number)]
     if nodes.head is not None:

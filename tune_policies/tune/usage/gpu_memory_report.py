@@ -104,6 +104,8 @@ def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> 
     to_plan = max(filter(None, map(bytes_to_plan, usages)))
     fit = min(int(device / (to_plan * (1 + HEADROOM))), TICKS)
     text = f"the peak was {_gib(max(needs))} of {_gib(share)} GiB"
+    if _gib(to_plan) != _gib(max(needs)):
+        text += f" ({_gib(to_plan)} GiB with overhead)"
     if fit > now:
         yield f"{text}, so run {_trials_per_gpu(fit)} instead of {now}"
     elif fit < now:

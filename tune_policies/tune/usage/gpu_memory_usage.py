@@ -117,11 +117,17 @@ def needed_bytes(usage: GpuMemoryUsage) -> int | None:
 def bytes_to_plan(usage: GpuMemoryUsage) -> int | None:
     """Return the memory that a plan should give to such a process, in bytes, or ``None`` if it is not known.
 
-    If the driver reports the memory of the process, the overhead is often smaller than the safe default, which the
-    limit of a GPU fraction subtracts.
+    The limit of a GPU fraction subtracts an overhead from the fraction, so the peak of the allocators must fit in the
+    rest. For a process without a limit, this overhead is at least the safe default.
     """
     needed, peak = needed_bytes(usage), _peak_bytes(usage)
-    return max(needed, peak + TORCH_OVERHEAD_BYTES) if needed and peak and usage.process_bytes else needed
+    if not needed or not peak:
+        return needed
+    if usage.share_bytes and usage.limit_bytes:
+        overhead = usage.share_bytes - min(usage.limit_bytes.values())
+    else:
+        overhead = max(TORCH_OVERHEAD_BYTES, usage.overhead_bytes or 0)
+    return max(needed, peak + overhead)
 
 
 def _peak_bytes(usage: GpuMemoryUsage) -> int | None:

@@ -15,7 +15,7 @@ USAGE_KEY: Final = "usage"
 HEADROOM: Final = 0.15
 """The advised amounts exceed the used amounts by this fraction."""
 
-_SHORTEST_S: Final = 2.0
+SHORTEST_S: Final = 2.0
 """The minimum duration of a trial in seconds. Shorter trials are ignored, because imports take most of their time."""
 
 _LOW: Final = 0.5
@@ -77,7 +77,7 @@ def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | 
 
     ``usages`` contains the last usage of each trial and its GPU memory in bytes, or ``None`` if that is not known.
     """
-    long = [(usage, gpu_bytes) for usage, gpu_bytes in usages if usage.elapsed_s >= _SHORTEST_S]
+    long = [(usage, gpu_bytes) for usage, gpu_bytes in usages if usage.elapsed_s >= SHORTEST_S]
     if not long:
         return None
     return SlotUse(
@@ -117,14 +117,14 @@ def advice(use: SlotUse, *, gpus: float, gpu_memory_bytes: int | None, device_by
     wanted = _rounded(gpu_memory_bytes, step)
     now, by_memory = max(1, round(1 / gpus)), device_bytes // wanted
     by_utilization = math.floor(1 / max(use.gpu_utilization, 0.01))
-    if use.gpu_utilization > _LOW or min(by_memory, by_utilization) <= now:
+    if use.gpu_utilization > _LOW:
         return ""
     if by_utilization < by_memory:  # with the needed memory, more trials would run than the GPU has time for
         wanted = device_bytes // by_utilization // step * step
-    return (
-        f'GpuMemoryPolicy(gpu_memory="{wanted / GIB:.1f}GiB") would run {device_bytes // wanted} trials on each GPU '
-        f"instead of {now}."
-    )
+        wanted += step if device_bytes // wanted > by_utilization else 0
+    if (more := device_bytes // wanted) <= now:
+        return ""
+    return f'GpuMemoryPolicy(gpu_memory="{wanted / GIB:.1f}GiB") would run {more} trials on each GPU instead of {now}.'
 
 
 def _rounded(amount: int, step: int) -> int:

@@ -18,7 +18,7 @@ from tune_policies.values.resources import TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import redacted
 
 from .gpu_memory_usage import GpuMemoryUsage, bytes_to_plan, needed_bytes
-from .process_usage import ProcessUsage, advice, use_of_slot
+from .process_usage import SHORTEST_S, ProcessUsage, advice, use_of_slot
 from .resource_meter import (
     COUNTED_RESOURCES,
     ResourceMeter,
@@ -328,7 +328,7 @@ class RunMonitor:
         if use is None:
             return hours
         same = [slot for slot in self.plan.slots if self._row(str(slot), slot, slot.worker.ticks) == row]
-        memories = [memory for _, memory in used if memory]
+        memories = [memory for process, memory in used if memory and process.elapsed_s >= SHORTEST_S]
         text = advice(
             use,
             gpus=max((slot.worker.gpus for slot in same), default=0),
