@@ -96,7 +96,7 @@ def measured(cluster, on_stderr):
         *({"batch": 8, "how": how} for how in ("fails", "is silent")),
     ]
     with pytest.raises(MeasurementError) as caught, redirect_stderr(on_stderr):
-        measure_gpu_memory(use, configs, max_steps=3, timeout_s=3, capacity=CAPACITY)
+        measure_gpu_memory(use, configs, max_steps=3, timeout_s=8, capacity=CAPACITY)
     return caught.value, {tuple(each.config.values()): each for each in caught.value.profile.measurements}
 
 
