@@ -106,6 +106,14 @@ def test_plan_prints_the_price_of_a_list_of_nodes(listed, policy):
     )
 
 
+def test_the_price_includes_a_head_with_a_price(listed, policy):
+    listed.write_text(f"{listed.read_text()}head: {{name: head, cpus: 2, price_per_hour: 1}}\n")
+
+    done = run("plan", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--cluster", listed)
+
+    assert "price: 50.00 USD per hour for 10 worker nodes and the head, or 0.78 per" in done.stdout
+
+
 def test_plans_of_several_policies_are_compared(listed, tmp_path):
     halves, cpus, large = (tmp_path / f"{name}.yaml" for name in ("halves", "cpus", "large"))
     halves.write_text("kind: GpuPolicy\ngpus: 0.5\n")

@@ -22,6 +22,7 @@ def run(*arguments):
         pytest.param((), "no workload is given. Choose one of matmul", id="no workload"),
         pytest.param(("matmull",), "did you mean 'matmul'?", id="an unknown workload"),
         pytest.param(("matmull@64",), "did you mean 'matmul'?", id="an unknown workload with sizes"),
+        pytest.param(("affine@64", "--size", 16), "--size has no effect", id="sizes that no workload uses"),
         pytest.param(("affine@64,big",), "workload 'affine@64,big': after the @, write sizes", id="an invalid size"),
         pytest.param(("mywork:net",), "Pass sizes, such as --size 64", id="a size is missing"),
         pytest.param(("mywrok:net", "--size", 64), "no module 'mywrok'", id="an unknown module"),

@@ -33,6 +33,8 @@ def test_very_short_trials_are_ignored():
 
 CPU_USE = SlotUse(num_trials=2, cpus=4, used_cpus=0.8, host_memory_bytes=GIB)
 GPU_USE = CPU_USE.model_copy(update={"gpu_utilization": 0.12, "gpu_memory_bytes": int(3.1 * GIB)})
+ON_CPUS = {"gpus": 0, "gpu_memory_bytes": None, "device_bytes": None, "at_once": 2}
+ON_GPU = {"gpus": 1, "gpu_memory_bytes": int(3.1 * GIB), "device_bytes": 16 * GIB, "at_once": 2}
 
 
 @pytest.mark.parametrize(
@@ -40,49 +42,49 @@ GPU_USE = CPU_USE.model_copy(update={"gpu_utilization": 0.12, "gpu_memory_bytes"
     [
         pytest.param(
             CPU_USE,
-            {"gpus": 0, "gpu_memory_bytes": None, "device_bytes": None, "at_once": 2},
+            ON_CPUS,
             'CpuPolicy(cpus=1, memory="1216MiB") would run up to 8 trials at once.',
             id="CPUs that are mostly idle",
         ),
         pytest.param(
             CPU_USE.model_copy(update={"used_cpus": 2.4}),
-            {"gpus": 0, "gpu_memory_bytes": None, "device_bytes": None, "at_once": 2},
+            ON_CPUS,
             "",
             id="CPUs that are mostly busy",
         ),
         pytest.param(
             GPU_USE,
-            {"gpus": 1, "gpu_memory_bytes": int(3.1 * GIB), "device_bytes": 16 * GIB, "at_once": 2},
+            ON_GPU,
             'GpuMemoryPolicy(gpu_memory="3.6GiB") would run 4 trials on each GPU instead of 1.',
             id="a GPU that is mostly idle",
         ),
         pytest.param(
             GPU_USE.model_copy(update={"gpu_utilization": 0.45}),
-            {"gpus": 1, "gpu_memory_bytes": int(3.1 * GIB), "device_bytes": 16 * GIB, "at_once": 2},
+            ON_GPU,
             'GpuMemoryPolicy(gpu_memory="8.0GiB") would run 2 trials on each GPU instead of 1.',
             id="no more trials than the utilization allows",
         ),
         pytest.param(
             GPU_USE,
-            {"gpus": 1, "gpu_memory_bytes": GIB, "device_bytes": 81_008 * MIB, "at_once": 1},
+            ON_GPU | {"gpu_memory_bytes": GIB, "device_bytes": 81_008 * MIB},
             'GpuMemoryPolicy(gpu_memory="9.8GiB") would run 8 trials on each GPU instead of 1.',
             id="a large GPU and small trials",
         ),
         pytest.param(
             GPU_USE,
-            {"gpus": 0.25, "gpu_memory_bytes": int(3.1 * GIB), "device_bytes": 16 * GIB, "at_once": 8},
+            ON_GPU | {"gpus": 0.25, "at_once": 8},
             "",
             id="a fraction of a suitable size",
         ),
         pytest.param(
             GPU_USE.model_copy(update={"gpu_utilization": None}),
-            {"gpus": 1, "gpu_memory_bytes": int(3.1 * GIB), "device_bytes": 16 * GIB, "at_once": 2},
+            ON_GPU,
             "",
             id="a GPU whose utilization is unknown",
         ),
         pytest.param(
             GPU_USE,
-            {"gpus": 2, "gpu_memory_bytes": int(3.1 * GIB), "device_bytes": 16 * GIB, "at_once": 1},
+            ON_GPU | {"gpus": 2, "at_once": 1},
             "",
             id="several GPUs",
         ),

@@ -29,6 +29,15 @@ def test_each_round_is_judged_by_a_decision_from_the_other_rounds():
     assert [(each.size, each.chosen) for each in cases] == 3 * [(1, "CPU"), (256, "GPU")]
 
 
+def test_a_round_without_times_on_a_gpu_is_omitted():
+    run = a_run(sizes=(1, 256), rounds=3)
+    runs = [each for each in run.runs if (each.round, each.configuration.device) != (1, "gpu")]
+
+    cases = [*cases_by_round(run.model_copy(update={"runs": tuple(runs)}), 1000)]
+
+    assert [(each.size, each.chosen) for each in cases] == 2 * [(1, "CPU"), (256, "GPU")]
+
+
 def test_one_round_cannot_judge_itself():
     with pytest.raises(InvalidResourcesError, match="fewer than two rounds"):
         [*cases_by_round(a_run(rounds=1), 1000)]

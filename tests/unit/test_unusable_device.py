@@ -17,6 +17,7 @@ COUNT = (
         f"{COUNT}802: system not yet initialized",
         f"{COUNT}805: MPS client failed to connect to the MPS control daemon or the MPS server",
         "cudaErrorSystemNotReady: system not yet initialized",
+        "CUDA error: system not yet initialized",
         "No CUDA GPUs are available",
         "CUDA error: uncorrectable ECC error encountered",
         "Unable to initialize backend 'cuda': INTERNAL: no supported devices found for platform CUDA",

@@ -16,6 +16,7 @@ _TEXT: Final = re.compile(
     r"|CUDA driver initialization failed|CUDA driver version is insufficient|CUDA unknown error"
     # A stopped fabric manager, different versions of the driver and its libraries, or no MPS daemon
     r"|(?:Unexpected error from cudaGetDeviceCount.{0,200}Error 80[2-5]: |cudaErrorSystemNotReady)"
+    r"|CUDA error: system not yet initialized"
     r"|CUDA-capable device\(s\) is/are busy or unavailable|no (?:CUDA|ROCm)-capable device is detected"
     r"|uncorrectable ECC error|failed call to cuInit|unable to initialize backend '(?:cuda|rocm|gpu)'|GPU is lost",
     re.IGNORECASE,

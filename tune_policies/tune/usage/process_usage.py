@@ -111,15 +111,15 @@ def advice(use: SlotUse, *, gpus: float, gpu_memory_bytes: int | None, device_by
             return ""
         memory = _rounded(use.host_memory_bytes, 64 * MIB)
         return f'CpuPolicy(cpus={needed}, memory="{memory // MIB}MiB") would run up to {more} trials at once.'
-    if use.gpu_utilization is None or gpu_memory_bytes is None or device_bytes is None:
+    if use.gpu_utilization is None or use.gpu_utilization > _LOW or gpu_memory_bytes is None or device_bytes is None:
         return ""
     step = GIB // 10
     wanted = _rounded(gpu_memory_bytes, step)
-    now, by_memory = max(1, round(1 / gpus)), device_bytes // wanted
+    now = max(1, round(1 / gpus))
     by_utilization = math.floor(1 / max(use.gpu_utilization, 0.01))
-    if use.gpu_utilization > _LOW:
-        return ""
-    if by_utilization < by_memory:  # with the needed memory, more trials would run than the GPU has time for
+    if (
+        by_utilization < device_bytes // wanted
+    ):  # with the needed memory, more trials would run than the GPU has time for
         wanted = device_bytes // by_utilization // step * step
         wanted += step if device_bytes // wanted > by_utilization else 0
     if (more := device_bytes // wanted) <= now:
