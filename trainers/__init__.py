@@ -7,28 +7,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .builders import (
-        build_jax_trainer,
-        build_lightgbm_trainer,
-        build_tensorflow_trainer,
-        build_torch_trainer,
-        build_xgboost_trainer,
-    )
-    from .current_process import gpu_memory_usage
-    from .deadlock_watch import with_deadlock_check
     from .gpu_memory.calibration import calibrate_gpu_overhead
     from .gpu_memory.counters import peak_gpu_memory_bytes
     from .gpu_memory.estimate import GpuMemoryEstimate, estimate_gpu_memory
     from .gpu_memory.framework_settings import GpuMemoryLimit
     from .gpu_memory.measure import measure_gpu_memory, plan_by_measuring
     from .gpu_memory.overhead import Overheads, load_overheads
-    from .policy_scheduler import PolicyScheduler
-    from .remote_process import with_limits
-    from .rllib import size_algorithm
-    from .train_in_tune import as_trainable
-    from .train_loop import fit_with_oom_retry
-    from .trial_process import trial_plan
-    from .tune_run import applied, run, tuner
+    from .process.current_process import gpu_memory_usage
+    from .process.remote_process import with_limits
+    from .process.trial_process import trial_plan
+    from .scheduling.policy_scheduler import PolicyScheduler
+    from .start.tune_run import applied, run, tuner
+    from .train.builders import (
+        build_jax_trainer,
+        build_lightgbm_trainer,
+        build_tensorflow_trainer,
+        build_torch_trainer,
+        build_xgboost_trainer,
+    )
+    from .train.rllib import size_algorithm
+    from .train.train_in_tune import as_trainable
+    from .train.train_loop import fit_with_oom_retry
+    from .watches.deadlock_watch import with_deadlock_check
 
 __all__ = [
     "GpuMemoryEstimate",
@@ -59,23 +59,23 @@ __all__ = [
 ]
 
 _MODULES = {
-    "current_process": ("gpu_memory_usage",),
-    "deadlock_watch": ("with_deadlock_check",),
+    "process.current_process": ("gpu_memory_usage",),
+    "watches.deadlock_watch": ("with_deadlock_check",),
     "gpu_memory.calibration": ("calibrate_gpu_overhead",),
     "gpu_memory.counters": ("peak_gpu_memory_bytes",),
     "gpu_memory.estimate": ("GpuMemoryEstimate", "estimate_gpu_memory"),
     "gpu_memory.framework_settings": ("GpuMemoryLimit",),
     "gpu_memory.measure": ("measure_gpu_memory", "plan_by_measuring"),
     "gpu_memory.overhead": ("Overheads", "load_overheads"),
-    "policy_scheduler": ("PolicyScheduler",),
-    "remote_process": ("with_limits",),
-    "rllib": ("size_algorithm",),
-    "train_in_tune": ("as_trainable",),
-    "train_loop": ("fit_with_oom_retry",),
-    "trial_process": ("trial_plan",),
-    "tune_run": ("applied", "run", "tuner"),
+    "scheduling.policy_scheduler": ("PolicyScheduler",),
+    "process.remote_process": ("with_limits",),
+    "train.rllib": ("size_algorithm",),
+    "train.train_in_tune": ("as_trainable",),
+    "train.train_loop": ("fit_with_oom_retry",),
+    "process.trial_process": ("trial_plan",),
+    "start.tune_run": ("applied", "run", "tuner"),
 }
-"""The public names of each module. Names that are not listed here belong to ``builders``."""
+"""The public names of each module. Names that are not listed here belong to ``train.builders``."""
 
 
 def __dir__() -> list[str]:
@@ -84,7 +84,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        module = next((module for module, names in _MODULES.items() if name in names), "builders")
+        module = next((module for module, names in _MODULES.items() if name in names), "train.builders")
         return getattr(import_module(f".{module}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

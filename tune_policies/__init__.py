@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from tune_policies.policies.policy_file import load_decision, load_policy
     from tune_policies.probe.probe_cluster import ProbeWarning, plan_on_cluster, probe_cluster
     from tune_policies.trainers import PolicyScheduler, applied, as_trainable, run, tuner
-    from tune_policies.tune.oom_retry_scheduler import OomRetryScheduler
-    from tune_policies.tune.usage.policy_callback import PolicyCallback
+    from tune_policies.trainers.retries.oom_retry_scheduler import OomRetryScheduler
+    from tune_policies.trainers.usage.policy_callback import PolicyCallback
     from tune_policies.values.errors import (
         InfeasibleRequestError,
         InvalidResourcesError,
@@ -110,8 +110,8 @@ _MODULES: Final = {
         "policies.policy_file": ("load_decision", "load_policy"),
         "probe.probe_cluster": ("ProbeWarning", "plan_on_cluster", "probe_cluster"),
         "trainers": ("PolicyScheduler", "applied", "as_trainable", "run", "tuner"),
-        "tune.oom_retry_scheduler": ("OomRetryScheduler",),
-        "tune.usage.policy_callback": ("PolicyCallback",),
+        "trainers.retries.oom_retry_scheduler": ("OomRetryScheduler",),
+        "trainers.usage.policy_callback": ("PolicyCallback",),
         "values.errors": [name for name in __all__ if name.endswith("Error")],
         "values.resources": ("Resources",),
     }.items()

@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.trainers.process_setup import ProcessSetup, limit_options
+from tune_policies.trainers.process.process_setup import ProcessSetup, limit_options
 
 from ..record.run_set import Block, Configuration, Failure, Phase, ProcessRun, Settings
 from .noise import NoiseCounters

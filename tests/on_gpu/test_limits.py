@@ -11,7 +11,7 @@ from ray import tune
 from tests.on_ray.rays import local_ray
 from tune_policies import GpuPolicy, PolicyScheduler, probe_cluster
 from tune_policies.oom import classify_oom
-from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
 
 pytestmark = pytest.mark.gpu
 
@@ -20,7 +20,7 @@ CHUNK = 2**28  # elements of 4 bytes, fewer than 2**31 because JAX treats larger
 NEEDS = {"torch": "torch", "jax": "jax_plugins", "cupy": "cupy"}
 
 ENFORCE = """
-from tune_policies.trainers.current_process import CURRENT
+from tune_policies.trainers.process.current_process import CURRENT
 from tune_policies.trainers.gpu_memory.fraction_limits import GpuShare, LimitOptions
 CURRENT.begin_trial(1, GpuShare(fraction=0.25, memory_bytes=8 * 2**30), LimitOptions())
 """

@@ -10,7 +10,7 @@ from ray import tune
 
 from tests.on_ray.rays import wait_until
 from tune_policies import CpuPolicy, PolicyCallback, run
-from tune_policies.tune.usage.resource_usage import USAGE_FILE, ResourceUsage
+from tune_policies.trainers.usage.resource_usage import USAGE_FILE, ResourceUsage
 
 RAY = {"num_cpus": 2}
 

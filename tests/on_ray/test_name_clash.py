@@ -84,12 +84,12 @@ def test_ray_can_ship_a_wheel_of_this_project_to_workers(project, tmp_path):
 ONE_COPY = """
 import sys
 import ray
-import trainers.process_setup as short
-import tune_policies.trainers.process_setup as long
+import trainers.process.process_setup as short
+import tune_policies.trainers.process.process_setup as long
 
 def look(sent):
-    import trainers.process_setup as short
-    import tune_policies.trainers.process_setup as long
+    import trainers.process.process_setup as short
+    import tune_policies.trainers.process.process_setup as long
     return short is long, sent is short.ProcessSetup, long.ProcessSetup
 
 if __name__ == "__main__":

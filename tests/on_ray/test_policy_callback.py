@@ -23,9 +23,9 @@ from tune_policies import (
     applied,
     tuner,
 )
-from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
-from tune_policies.tune.usage.policy_callback import classify_failure
-from tune_policies.tune.usage.resource_usage import USAGE_FILE, OutOfMemoryCounts, ResourceUsage
+from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.policy_callback import classify_failure
+from tune_policies.trainers.usage.resource_usage import USAGE_FILE, OutOfMemoryCounts, ResourceUsage
 
 RAY = {"num_cpus": 4, "num_gpus": 1}
 

@@ -28,7 +28,7 @@ from tune_policies import (
     run,
     tuner,
 )
-from tune_policies.tune.usage.resource_usage import USAGE_FILE, ResourceUsage
+from tune_policies.trainers.usage.resource_usage import USAGE_FILE, ResourceUsage
 
 pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
 

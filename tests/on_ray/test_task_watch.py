@@ -14,7 +14,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from tests.on_ray.rays import wait_until
 from tune_policies import ClusterCapacity, CpuPolicy, PolicyScheduler, ReservingPolicy, Resources
 from tune_policies.trainers.gpu_memory.fraction_limits import LimitOptions
-from tune_policies.trainers.train_loop import build_trainer
+from tune_policies.trainers.train.train_loop import build_trainer
 
 CAPACITY = ClusterCapacity.of(Resources(cpus=2))
 MESSAGES = []
@@ -30,7 +30,7 @@ def collected_messages():
     """Collect the messages of the task watch."""
     handler = logging.Handler()
     handler.emit = lambda record: MESSAGES.append(record.getMessage())
-    logger = logging.getLogger("tune_policies.tune.task_watch")
+    logger = logging.getLogger("tune_policies.trainers.watches.task_watch")
     MESSAGES.clear()
     logger.addHandler(handler)
     yield

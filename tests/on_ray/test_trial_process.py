@@ -28,7 +28,7 @@ from tune_policies import (
     probe_cluster,
 )
 from tune_policies.trainers import trial_plan
-from tune_policies.tune.usage.resource_usage import ResourceUsage
+from tune_policies.trainers.usage.resource_usage import ResourceUsage
 
 RAY = {"num_cpus": 4, "num_gpus": 2}
 

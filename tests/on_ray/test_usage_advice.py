@@ -8,7 +8,7 @@ import pytest
 from ray import tune
 
 from tune_policies import CpuPolicy, PolicyCallback, run
-from tune_policies.tune.usage.resource_usage import USAGE_FILE, ResourceUsage
+from tune_policies.trainers.usage.resource_usage import USAGE_FILE, ResourceUsage
 
 RAY = {"num_cpus": 4}
 

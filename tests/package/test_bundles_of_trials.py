@@ -12,7 +12,7 @@ from tune_policies import (
     ReservingPolicy,
 )
 from tune_policies.placement.packing import BundleGroup
-from tune_policies.tune.own_slots import slot_of_bundles
+from tune_policies.trainers.scheduling.own_slots import slot_of_bundles
 
 HEAD_AND_CHILDREN = BundleGroup([{"CPU": 1}, {"CPU": 2}, {"CPU": 2}], "PACK", [])
 TWO_GPUS = BundleGroup([{"CPU": 1}, {"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}], "PACK", [])

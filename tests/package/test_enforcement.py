@@ -10,7 +10,7 @@ from tests.rest_parameters import further
 from tests.stand_ins import state_counts, write_stand_ins
 
 ENFORCE = """
-from tune_policies.trainers.current_process import CURRENT
+from tune_policies.trainers.process.current_process import CURRENT
 from tune_policies.trainers.gpu_memory.fraction_limits import GpuShare, LimitOptions
 
 def enforce(gib=8, fraction=0.5, device="GPU", **options):

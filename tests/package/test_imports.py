@@ -21,15 +21,12 @@ SHELL = {
         "probe/probe_cluster",
         "probe/doctor/cluster_reader",
     ),
-    *("tune/oom_retry_scheduler", "tune/own_slots", "tune/run_plan", "tune/task_watch"),
-    *("tune/usage/policy_callback", "tune/usage/run_metrics", "tune/wrapping_scheduler"),
 }
 """Modules outside ``ray_compat`` that may import Ray."""
 READ_OR_WRITE_FILES = {
     *("cli/design", "cli/options", "cli/plan", "cli/usage"),
     *("kuberay/reading/documents", "kuberay/reading/load_cluster", "policies/policy_file"),
-    *("tune/usage/gpu_memory_usage", "tune/usage/gpu_memory_report", "tune/usage/policy_callback"),
-    *("tune/usage/run_page", "ray_compat/train_run"),
+    "ray_compat/train_run",
 }
 PURE_FILES = {
     f"tune_policies.files.{name}"
@@ -153,7 +150,7 @@ def test_the_core_reads_and_writes_no_files():
 )
 def test_packages_import_only_the_allowed_packages_by_their_full_names(package, allowed):
     """Only the command line may import all packages. The short name ``trainers`` could import a user's own package."""
-    command_line = {ROOT / "tune_policies" / "cli" / name for name in ("main.py", "execute.py")}
+    command_line = {ROOT / "tune_policies" / "cli" / name for name in ("main.py", "execute.py", "usage.py")}
     files = [path for path in modules(package) if path not in command_line]
     found = {name for path in files for name in packages(imported(path, at_run_time_only=False))}
 

@@ -7,10 +7,10 @@ import time
 import pytest
 
 from tune_policies import MemoryLimitError
-from tune_policies.trainers import current_process
 from tune_policies.trainers.gpu_memory import mps
 from tune_policies.trainers.gpu_memory.fraction_limits import FractionLimits, GpuShare
 from tune_policies.trainers.gpu_memory.framework_settings import OwnEnvironment
+from tune_policies.trainers.process import current_process
 
 GIB = 2**30
 

@@ -35,7 +35,7 @@ ALLOWED = {
     ("trainers/gpu_memory/calibration.py", "json.loads"): OF_A_CHILD,
     ("trainers/gpu_memory/calibration.py", "tempfile.TemporaryFile"): OF_A_CHILD,
     (
-        "tune_policies/tune/usage/gpu_memory_usage.py",
+        "trainers/usage/gpu_memory_usage.py",
         "json.loads",
     ): "results of Tune, which may contain Infinity, from a file of limited size",
     (
@@ -43,14 +43,14 @@ ALLOWED = {
         "gzip.open",
     ): "bytes that were already read, unpacked up to a limit",
     ("tune_policies/ray_compat/tune_controller.py", "open"): "adds a line to Tune's own record of an error",
-    ("tune_policies/tune/usage/gpu_memory_report.py", "savefig"): "into memory",
+    ("trainers/usage/gpu_memory_report.py", "savefig"): "into memory",
     ("benchmarks/report/page.py", "savefig"): "into memory",
     ("benchmarks/measuring/process.py", "read_text"): "/proc",
     ("benchmarks/measuring/noise.py", "read_text"): "/proc and /sys",
     ("benchmarks/record/machine.py", "read_text"): "/proc",
     ("tune_policies/ray_compat/kernel_kills.py", "read_text"): "/proc",
-    ("trainers/usage_meter.py", "read_text"): "/proc",
-    ("trainers/usage_meter.py", "write_text"): "/proc",
+    ("trainers/usage/usage_meter.py", "read_text"): "/proc",
+    ("trainers/usage/usage_meter.py", "write_text"): "/proc",
     ("tune_policies/testing/check_policy.py", "json.loads"): "output of a policy under test",
     ("benchmarks/workloads/boosting.py", "json.loads"): "XGBoost's description of a model in this process",
 }

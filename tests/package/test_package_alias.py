@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tune_policies.trainers.process_setup import ProcessSetup
+from tune_policies.trainers.process.process_setup import ProcessSetup
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,7 +41,7 @@ print(one is other, len(loaded), sum(name.endswith("trainers") for name in sys.m
 
 
 def test_an_object_that_was_pickled_under_a_short_name_has_the_same_class():
-    assert pickle.loads(b"ctrainers.process_setup\nProcessSetup\n.") is ProcessSetup
+    assert pickle.loads(b"ctrainers.process.process_setup\nProcessSetup\n.") is ProcessSetup
 
 
 def test_the_error_for_a_missing_module_contains_its_short_name():
@@ -50,21 +50,23 @@ def test_the_error_for_a_missing_module_contains_its_short_name():
 
 
 def test_a_users_own_package_with_a_short_name_has_precedence(tmp_path):
-    (tmp_path / "trainers").mkdir()
-    (tmp_path / "trainers" / "__init__.py").write_text("")
-    (tmp_path / "trainers" / "process_setup.py").write_text("OWNER = 'user'")
+    folder = tmp_path / "trainers" / "process"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("")
+    (folder / "__init__.py").write_text("")
+    (folder / "process_setup.py").write_text("OWNER = 'user'")
     first = """
-import tune_policies.trainers.process_setup
-import trainers.process_setup
-print(trainers.process_setup.OWNER)
+import tune_policies.trainers.process.process_setup
+import trainers.process.process_setup
+print(trainers.process.process_setup.OWNER)
 """
     later = f"""
-import trainers.process_setup
+import trainers.process.process_setup
 for name in [name for name in sys.modules if name.split(".")[0] == "trainers"]:
     del sys.modules[name]
 sys.path.insert(0, {str(tmp_path)!r})
-import trainers.process_setup
-print(trainers.process_setup.OWNER)
+import trainers.process.process_setup
+print(trainers.process.process_setup.OWNER)
 """
 
     assert (run(first, tmp_path), run(later)) == ("user\n", "user\n")

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from tune_policies.ray_compat.background import BackgroundTask
-from tune_policies.tune.usage.policy_callback import PolicyCallback, usage_writer
-from tune_policies.tune.usage.resource_usage import (
+from tune_policies.trainers.usage.policy_callback import PolicyCallback, usage_writer
+from tune_policies.trainers.usage.resource_usage import (
     USAGE_FILE,
     IdleHours,
     OutOfMemoryCounts,

@@ -13,7 +13,7 @@ from tune_policies.benchmarks.record.run_set import Configuration, DeviceFound, 
 from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run_set
 from tune_policies.cli.main import app as tune_policies
 from tune_policies.probe.doctor.node_checks import Diagnosis, Finding, Gpu, NodeFacts, RayCounts, diagnose
-from tune_policies.tune.usage.resource_usage import (
+from tune_policies.trainers.usage.resource_usage import (
     IdleHours,
     PlanInUse,
     ResourceHours,

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 from tests.package.browser import PROBLEMS, SCREENS, Browser, look_at, needs_chromium
 from tune_policies.cli.main import app
 from tune_policies.files.html_page import html_page
-from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage
-from tune_policies.tune.usage.resource_usage import (
+from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage
+from tune_policies.trainers.usage.resource_usage import (
     USAGE_FILE,
     IdleHours,
     OutOfMemoryCounts,
@@ -19,7 +19,7 @@ from tune_policies.tune.usage.resource_usage import (
     TrialCounts,
     TrialSpan,
 )
-from tune_policies.tune.usage.run_page import build_run_page
+from tune_policies.trainers.usage.run_page import build_run_page
 
 GIB = 2**30
 HOSTILE = '<script>alert(1)</script>&"$x_$ |`*[a](b)\n\x1b[31m'

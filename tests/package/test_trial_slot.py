@@ -8,8 +8,8 @@ from ray.tune import PlacementGroupFactory
 from tune_policies import CpuPolicy, Resources, TrialPlan, TrialSlot
 from tune_policies.placement.trial_slot import SLOT_ATTRIBUTE
 from tune_policies.ray_compat.tune_request import with_bundles
-from tune_policies.trainers import trial_process
-from tune_policies.trainers.trial_process import described_slot, plan_of_trial, slot_of_reservation
+from tune_policies.trainers.process import trial_process
+from tune_policies.trainers.process.trial_process import described_slot, plan_of_trial, slot_of_reservation
 
 GPU = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4, gpu_memory_bytes=6 * 2**30)
 CPU = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=3)

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tune_policies.cli.main import app
-from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
-from tune_policies.tune.usage.resource_usage import USAGE_FILE, ResourceHours, ResourceUsage, SlotHours
+from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.resource_usage import USAGE_FILE, ResourceHours, ResourceUsage, SlotHours
 
 GIB = 2**30
 

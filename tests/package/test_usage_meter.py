@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from tune_policies.trainers.usage_meter import UsageMeter
+from tune_policies.trainers.usage.usage_meter import UsageMeter
 
 BURN = """
 import sys, time
@@ -18,7 +18,7 @@ sys.stdin.read()
 
 
 def test_running_and_ended_child_processes_are_included(monkeypatch):
-    monkeypatch.setattr("tune_policies.trainers.usage_meter._CHILDREN_EVERY_S", 0.0)
+    monkeypatch.setattr("tune_policies.trainers.usage.usage_meter._CHILDREN_EVERY_S", 0.0)
     meter = UsageMeter(1, has_gpu=False)
     before = meter.read()
     with subprocess.Popen([sys.executable, "-c", BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:

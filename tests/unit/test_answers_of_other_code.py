@@ -14,7 +14,7 @@ from tune_policies import (
     request_capacity,
 )
 from tune_policies.oom import classify_oom
-from tune_policies.tune.usage.resource_usage import IdleHours, ResourceHours, ResourceUsage, resource_usage_view
+from tune_policies.trainers.usage.resource_usage import IdleHours, ResourceHours, ResourceUsage, resource_usage_view
 
 CPUS = ClusterCapacity.of(Resources(cpus=4))
 

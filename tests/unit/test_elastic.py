@@ -26,7 +26,7 @@ from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
 from tune_policies.plan.idle import idle
 from tune_policies.policies.policy import build_policy
-from tune_policies.tune.oom_retry import larger_plan
+from tune_policies.trainers.retries.oom_retry import larger_plan
 
 
 def workers(plan):

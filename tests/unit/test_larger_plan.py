@@ -5,7 +5,7 @@ import pytest
 from tests.clusters import GIB, gpu_node
 from tune_policies import ClusterCapacity, GpuPolicy, InfeasibleRequestError
 from tune_policies.oom import OutOfMemory
-from tune_policies.tune.oom_retry import larger_plan
+from tune_policies.trainers.retries.oom_retry import larger_plan
 
 ACCELERATOR, HOST = OutOfMemory(kind="accelerator"), OutOfMemory(kind="host")
 NODES = (gpu_node("a", gpus=2, cpus=8, gpu_memory_gib=16, memory_gib=16),)

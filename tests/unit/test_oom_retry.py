@@ -10,7 +10,14 @@ from tests.clusters import GIB, gpu_node
 from tune_policies import InfeasibleRequestError
 from tune_policies.oom import OutOfMemory
 from tune_policies.placement.packing import DRIVER_BYTES, BundleGroup, is_held
-from tune_policies.tune.oom_retry import MemoryFloor, decide_retry, floor_of, limit_floor, next_floor, next_share
+from tune_policies.trainers.retries.oom_retry import (
+    MemoryFloor,
+    decide_retry,
+    floor_of,
+    limit_floor,
+    next_floor,
+    next_share,
+)
 from tune_policies.values.resources import TICKS, to_ticks
 
 ACCELERATOR = OutOfMemory(kind="accelerator")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tune_policies import ClusterCapacity, GpuMemoryPolicy
 from tune_policies.cluster.capacity import GpuDevice, NodeCapacity
-from tune_policies.tune.usage.process_usage import ProcessUsage, SlotUse, advice, use_of_slot
+from tune_policies.trainers.usage.process_usage import ProcessUsage, SlotUse, advice, use_of_slot
 from tune_policies.values.resources import Resources
 
 GIB, MIB = 2**30, 2**20

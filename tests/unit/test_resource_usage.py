@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.clusters import gpu_node, nodes
 from tune_policies import CappedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, Resources, TrialPlan, TrialSlot
 from tune_policies.oom import OutOfMemory
-from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
-from tune_policies.tune.usage.process_usage import ProcessUsage
-from tune_policies.tune.usage.resource_meter import (
+from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.process_usage import ProcessUsage
+from tune_policies.trainers.usage.resource_meter import (
     LAST_RUNNING,
     LESS_THAN_SLOT,
     NOTHING_RAN,
@@ -29,8 +29,8 @@ from tune_policies.tune.usage.resource_meter import (
     available_resources,
     idle_by_reason,
 )
-from tune_policies.tune.usage.resource_usage import IdleHours, ResourceUsage, TrialCounts
-from tune_policies.tune.usage.run_monitor import RunMonitor
+from tune_policies.trainers.usage.resource_usage import IdleHours, ResourceUsage, TrialCounts
+from tune_policies.trainers.usage.run_monitor import RunMonitor
 
 ONE = 10_000
 NO_OOM = OutOfMemory(kind="none")

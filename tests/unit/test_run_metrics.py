@@ -5,10 +5,10 @@ import re
 import pytest
 
 from tune_policies.files.reading import read_data
-from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
-from tune_policies.tune.usage.resource_usage import DASHBOARD, OutOfMemoryCounts, TrialCounts
-from tune_policies.tune.usage.run_metrics import COUNTERS, GAUGES, counts_of, gauges_of
-from tune_policies.tune.usage.run_monitor import RunStatus
+from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.resource_usage import DASHBOARD, OutOfMemoryCounts, TrialCounts
+from tune_policies.trainers.usage.run_metrics import COUNTERS, GAUGES, counts_of, gauges_of
+from tune_policies.trainers.usage.run_monitor import RunStatus
 
 STATUS = RunStatus(
     slots={"0.5 GPU": (4, 3), "2 CPUs": (1, 0)},

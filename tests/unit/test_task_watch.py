@@ -2,7 +2,7 @@
 
 import pytest
 
-from tune_policies.tune.task_watch import StarvedTasks, starved_requests
+from tune_policies.trainers.watches.task_watch import StarvedTasks, starved_requests
 
 OURS, OTHERS = "01000000", "02000000"
 

@@ -5,7 +5,7 @@ from tune_policies.trainers.gpu_memory import trial_usage
 from tune_policies.trainers.gpu_memory.counters import FrameworkMemory
 from tune_policies.trainers.gpu_memory.fraction_limits import FractionLimits, GpuShare
 from tune_policies.trainers.gpu_memory.trial_usage import TrialUsage
-from tune_policies.tune.usage.gpu_memory_usage import needed_bytes
+from tune_policies.trainers.usage.gpu_memory_usage import needed_bytes
 
 GIB = 2**30
 

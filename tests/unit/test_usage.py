@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tune_policies import InvalidResourcesError
-from tune_policies.tune.usage.gpu_memory_report import HEADROOM, advise, needed_bytes, usage_view
-from tune_policies.tune.usage.gpu_memory_usage import (
+from tune_policies.trainers.usage.gpu_memory_report import HEADROOM, advise, needed_bytes, usage_view
+from tune_policies.trainers.usage.gpu_memory_usage import (
     ASSUMED,
     GpuMemoryUsage,
     RunUsage,

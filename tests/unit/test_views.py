@@ -16,8 +16,8 @@ from tune_policies import (
     SelectingPolicy,
 )
 from tune_policies.cluster.capacity import NodeTypeCapacity
-from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage
-from tune_policies.tune.usage.resource_usage import IdleHours, ResourceHours, ResourceUsage, SlotHours
+from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage
+from tune_policies.trainers.usage.resource_usage import IdleHours, ResourceHours, ResourceUsage, SlotHours
 
 HOSTILE = '<script>alert(1)</script>&"\N{RIGHT-TO-LEFT OVERRIDE}\x1b[31m[red]'
 NODE = gpu_node("a", gpus=2, cpus=32, gpu_memory_gib=80, accelerator_type="A100", memory_gib=64)

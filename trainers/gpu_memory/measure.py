@@ -21,7 +21,7 @@ from tune_policies.values.resources import check_count
 from tune_policies.values.units import MIB, is_number
 from tune_policies.values.value import counted, shorten
 
-from ..policy_scheduler import PolicyScheduler
+from ..scheduling.policy_scheduler import PolicyScheduler
 from .measured_trial import MEASURED, Caps, Reading, Recorder, measured_trial
 from .overhead import load_overheads
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from tune_policies.plan.safe_overhead import safe_overhead_bytes
 from tune_policies.probe.nvml import DeviceUse, NvmlError, bytes_of_process, read_device_use
-from tune_policies.tune.usage.gpu_memory_usage import ASSUMED, GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage, worker_file
 
+from ..usage.gpu_memory_usage import ASSUMED, GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage, worker_file
 from .counters import (
     FrameworkMemory,
     MemoryKind,

@@ -33,10 +33,10 @@ def usage(
     If the run had a PolicyCallback, also show the run's use of CPUs, devices and slots.
     """
     from tune_policies.files.html_page import html_page
-    from tune_policies.tune.usage.gpu_memory_report import advise, plot_usage, usage_view
-    from tune_policies.tune.usage.gpu_memory_usage import read_usage
-    from tune_policies.tune.usage.resource_usage import USAGE_FILE
-    from tune_policies.tune.usage.run_page import build_run_page, read_record
+    from tune_policies.trainers.usage.gpu_memory_report import advise, plot_usage, usage_view
+    from tune_policies.trainers.usage.gpu_memory_usage import read_usage
+    from tune_policies.trainers.usage.resource_usage import USAGE_FILE
+    from tune_policies.trainers.usage.run_page import build_run_page, read_record
 
     for output in (html, plot):
         if output is not None:
@@ -62,6 +62,6 @@ def usage(
 @app.command()
 def dashboard() -> None:
     """Print a Grafana dashboard for the metrics that PolicyCallback exports through Ray."""
-    from tune_policies.tune.usage.resource_usage import DASHBOARD
+    from tune_policies.trainers.usage.resource_usage import DASHBOARD
 
     print(read_text(DASHBOARD), end="")

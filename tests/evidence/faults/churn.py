@@ -40,8 +40,8 @@ from tune_policies.files.terminal import TextConsole, empty_table
 from tune_policies.placement.layout import Placement
 from tune_policies.placement.packing import num_slots_for
 from tune_policies.ray_compat.tune_request import bundles_of, planned_of
-from tune_policies.trainers import policy_scheduler, run_slots
-from tune_policies.tune import oom_retry_scheduler, run_plan
+from tune_policies.trainers.retries import oom_retry_scheduler
+from tune_policies.trainers.scheduling import policy_scheduler, run_plan, run_slots
 from tune_policies.values.units import GIB
 
 SHAPES: Final = (

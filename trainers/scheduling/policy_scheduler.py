@@ -24,17 +24,17 @@ from tune_policies.ray_compat.tune_controller import (
     show_gpu_warning,
 )
 from tune_policies.ray_compat.tune_queue import TuneQueue, gate_searcher
-from tune_policies.tune.run_plan import PlanChange, check_seconds, lost_node
-from tune_policies.tune.task_watch import watch_tasks
-from tune_policies.tune.wrapping_scheduler import WrappingScheduler, nested_schedulers, runs_first_waiting
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
-from .gpu_memory.fraction_limits import LimitOptions
-from .process_setup import limit_options
+from ..gpu_memory.fraction_limits import LimitOptions
+from ..process.process_setup import limit_options
+from ..process.trial_process import process_class
+from ..watches.run_watch import RunWatch
+from ..watches.task_watch import watch_tasks
+from .run_plan import PlanChange, check_seconds, lost_node
 from .run_slots import RunOptions, RunSlots
-from .run_watch import RunWatch
-from .trial_process import process_class
+from .wrapping_scheduler import WrappingScheduler, nested_schedulers, runs_first_waiting
 
 _logger = logging.getLogger(__name__)
 

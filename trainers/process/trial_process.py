@@ -27,10 +27,10 @@ from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import ray_ticks
 from tune_policies.values.units import format_bytes
 
+from ..gpu_memory.counters import held_bytes, read_counters, release_unused
+from ..gpu_memory.fraction_limits import LimitOptions
+from ..gpu_memory.free_memory import exceeds_leak_limit
 from .current_process import CURRENT
-from .gpu_memory.counters import held_bytes, read_counters, release_unused
-from .gpu_memory.fraction_limits import LimitOptions
-from .gpu_memory.free_memory import exceeds_leak_limit
 from .process_setup import ProcessSetup, set_up_before
 
 if TYPE_CHECKING:

@@ -41,12 +41,12 @@ from tune_policies.ray_compat.train_run import (
 from tune_policies.ray_compat.tune_trial import add_mixin, report_stored_checkpoint, storage_of_session
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 
-from .current_process import CURRENT
-from .deadlock_watch import with_deadlock_check
-from .occupancy import remove_groups
-from .process_setup import name_of
+from ..process.current_process import CURRENT
+from ..process.process_setup import name_of
+from ..process.trial_process import reserved_for_trial, slot_of_reservation
+from ..watches.deadlock_watch import with_deadlock_check
+from ..watches.occupancy import remove_groups
 from .train_loop import check_train_v2, ray_trainer_class
-from .trial_process import reserved_for_trial, slot_of_reservation
 
 
 @dataclass(frozen=True)

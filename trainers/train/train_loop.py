@@ -15,17 +15,17 @@ from tune_policies.probe.probe_cluster import plan_on_cluster
 from tune_policies.ray_compat.gcs import read_cluster_state
 from tune_policies.ray_compat.kernel_kills import was_killed_by_kernel
 from tune_policies.ray_compat.train_run import RunConfig, add_to_reports, is_version_2, use_cpu_without_gpu
-from tune_policies.tune.oom_retry import larger_plan
-from tune_policies.tune.oom_retry_scheduler import check_growth, check_max_gpus
-from tune_policies.tune.task_watch import watch_tasks
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 
-from .current_process import CURRENT
-from .deadlock_watch import with_deadlock_watch
-from .gpu_memory.fraction_limits import LimitOptions
-from .gpu_memory.trial_usage import RunFolder
-from .process_setup import ProcessSetup, set_up_before
-from .trial_process import plan_of_trial, reserved_for_trial
+from ..gpu_memory.fraction_limits import LimitOptions
+from ..gpu_memory.trial_usage import RunFolder
+from ..process.current_process import CURRENT
+from ..process.process_setup import ProcessSetup, set_up_before
+from ..process.trial_process import plan_of_trial, reserved_for_trial
+from ..retries.oom_retry import larger_plan
+from ..retries.oom_retry_scheduler import check_growth, check_max_gpus
+from ..watches.deadlock_watch import with_deadlock_watch
+from ..watches.task_watch import watch_tasks
 
 TrainerT = TypeVar("TrainerT")
 

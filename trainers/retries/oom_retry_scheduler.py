@@ -34,8 +34,8 @@ from tune_policies.values.resources import Count, check_gpus
 from tune_policies.values.units import is_number
 from tune_policies.values.value import Value, check_names, suggest
 
+from ..scheduling.wrapping_scheduler import WrappingScheduler, nested_schedulers
 from .oom_retry import MemoryFloor, decide_retry, floor_of, limit_floor, next_floor
-from .wrapping_scheduler import WrappingScheduler, nested_schedulers
 
 _logger = logging.getLogger(__name__)
 

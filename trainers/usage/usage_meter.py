@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from tune_policies.probe.nvml import GpuCounters
-from tune_policies.tune.usage.process_usage import ProcessUsage, mean_utilization
 
-from .gpu_memory.free_memory import shipped_psutil
+from ..gpu_memory.free_memory import shipped_psutil
+from .process_usage import ProcessUsage, mean_utilization
 
 _CHILDREN_EVERY_S: Final = 10.0
 _SAMPLE_GPU_EVERY_S: Final = 2.0

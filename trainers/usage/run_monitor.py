@@ -13,10 +13,10 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.oom import OutOfMemory
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.tune.free_slots import SlotTypes
 from tune_policies.values.resources import TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import redacted
 
+from ..scheduling.free_slots import SlotTypes
 from .gpu_memory_usage import GpuMemoryUsage, bytes_to_plan, needed_bytes
 from .process_usage import SHORTEST_S, ProcessUsage, advice, use_of_slot
 from .resource_meter import (

@@ -15,9 +15,9 @@ from tune_policies.ray_compat.kernel_kills import note_kernel_kills
 from tune_policies.values.resources import Resources, from_ticks, to_ticks
 from tune_policies.values.value import Value
 
+from ..gpu_memory.fraction_limits import GpuShare, LimitOptions, SharedDevice
+from ..gpu_memory.overhead import load_overheads
 from .current_process import CURRENT
-from .gpu_memory.fraction_limits import GpuShare, LimitOptions, SharedDevice
-from .gpu_memory.overhead import load_overheads
 
 
 def limit_options(isolation: Literal["mps"] | None, on_unenforced_limit: Literal["raise", "warn"]) -> LimitOptions:

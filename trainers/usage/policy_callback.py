@@ -25,11 +25,11 @@ from tune_policies.ray_compat.background import BackgroundTask, answer_within
 from tune_policies.ray_compat.gcs import read_cluster_state
 from tune_policies.ray_compat.tune_controller import hooks_of, longest_trials, trainable_class
 from tune_policies.ray_compat.tune_trial import is_function_class, unpickled_error
-from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage
-from tune_policies.tune.wrapping_scheduler import nested_schedulers
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import Value, shorten
 
+from ..scheduling.wrapping_scheduler import nested_schedulers
+from .gpu_memory_usage import GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage
 from .process_usage import USAGE_KEY, ProcessUsage
 from .resource_usage import USAGE_FILE, ResourceUsage, resource_usage_view
 from .run_metrics import RunMetrics

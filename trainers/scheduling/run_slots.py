@@ -33,13 +33,13 @@ from tune_policies.ray_compat.tune_request import (
     slots_taken,
     with_bundles,
 )
-from tune_policies.tune.free_slots import SlotAssignment, TrialTimer, free_slots, place_of
-from tune_policies.tune.own_slots import OwnSlot
-from tune_policies.tune.run_plan import RunPlan, nodes_of
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.value import counted
 
-from .gpu_memory.fraction_limits import LimitOptions
+from ..gpu_memory.fraction_limits import LimitOptions
+from .free_slots import SlotAssignment, TrialTimer, free_slots, place_of
+from .own_slots import OwnSlot
+from .run_plan import RunPlan, nodes_of
 
 _logger = logging.getLogger(__name__)
 

@@ -18,17 +18,17 @@ import wrapt
 from threadpoolctl import ThreadpoolController
 
 from tune_policies.cluster.accelerators import FAMILIES
-from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY, GpuMemoryUsage
-from tune_policies.tune.usage.process_usage import USAGE_KEY
 from tune_policies.values.errors import MemoryLimitError, ProbeError
 
-from .gpu_memory.enforcement import MODULES, enforce, limit_imported, require_limit
-from .gpu_memory.fraction_limits import FractionLimits, GpuShare, LimitOptions
-from .gpu_memory.framework_settings import OwnEnvironment
-from .gpu_memory.free_memory import end_gpu_processes, mark_processes, wait_for_free_memory
-from .gpu_memory.mps import cuda_has_started
-from .gpu_memory.trial_usage import RunFolder, TrialUsage, add_usage_note, has_usage_note
-from .usage_meter import UsageMeter
+from ..gpu_memory.enforcement import MODULES, enforce, limit_imported, require_limit
+from ..gpu_memory.fraction_limits import FractionLimits, GpuShare, LimitOptions
+from ..gpu_memory.framework_settings import OwnEnvironment
+from ..gpu_memory.free_memory import end_gpu_processes, mark_processes, wait_for_free_memory
+from ..gpu_memory.mps import cuda_has_started
+from ..gpu_memory.trial_usage import RunFolder, TrialUsage, add_usage_note, has_usage_note
+from ..usage.gpu_memory_usage import GPU_MEMORY_KEY, GpuMemoryUsage
+from ..usage.process_usage import USAGE_KEY
+from ..usage.usage_meter import UsageMeter
 
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",  # Ray sets this variable too, for example to 1 if a trial requests GPUs but no CPUs

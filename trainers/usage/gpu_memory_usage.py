@@ -185,7 +185,7 @@ class TrialUsage(Value):
 class RunUsage(ShownValue):
     """The GPU memory that the trials of one run used. The trials are sorted by name."""
 
-    _view: ClassVar = "tune_policies.tune.usage.gpu_memory_report:usage_view"
+    _view: ClassVar = "tune_policies.trainers.usage.gpu_memory_report:usage_view"
 
     trials: tuple[TrialUsage, ...]
 

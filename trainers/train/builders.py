@@ -9,7 +9,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InvalidResourcesError
 
-from .process_setup import limit_options
+from ..process.process_setup import limit_options
 from .train_loop import build_trainer, plan_for_run, with_worker_env_vars
 
 if TYPE_CHECKING:

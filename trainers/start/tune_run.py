@@ -13,12 +13,12 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.ray_compat.connection import is_through_client
 from tune_policies.ray_compat.tune_entry import changed_tune_run
-from tune_policies.tune.wrapping_scheduler import nested_schedulers
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import check_count
 from tune_policies.values.value import shorten
 
-from .policy_scheduler import PolicyScheduler
+from ..scheduling.policy_scheduler import PolicyScheduler
+from ..scheduling.wrapping_scheduler import nested_schedulers
 
 _Policy = ResourcePolicy | TrialPlan
 

@@ -1,0 +1,1 @@
+"""Sets up the processes of trials, tasks and actors."""

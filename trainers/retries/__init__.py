@@ -1,0 +1,1 @@
+"""Retries failed trials with other resources."""

@@ -1,0 +1,1 @@
+"""Assigns the slots of a plan to the trials of a run."""

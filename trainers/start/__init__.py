@@ -1,0 +1,1 @@
+"""Starts runs of Tune under a policy."""

@@ -1,0 +1,1 @@
+"""Measures and reports the resource usage of trials and runs."""

@@ -1,0 +1,1 @@
+"""Watches a run for requests that cannot be fulfilled."""

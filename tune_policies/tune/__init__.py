@@ -1,1 +1,0 @@
-"""Schedulers for Ray Tune that change the resources of trials during a run."""
