@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import json
 import logging
 import pickle
 import re
@@ -32,7 +33,7 @@ from ray.util.placement_group import placement_group
 
 from tests.on_ray.kernel_kills import be_killed
 from tests.on_ray.rays import local_ray, wait_until
-from tune_policies.ray_compat import tune_controller, tune_entry, tune_queue, tune_request, tune_trial
+from tune_policies.ray_compat import trial_actors, tune_entry, tune_request, tune_run, tune_schedulers, tune_trial
 from tune_policies.ray_compat.autoscaler import start_coordinator_here
 from tune_policies.ray_compat.connection import is_through_client, sent_by_value
 from tune_policies.ray_compat.gcs import (
@@ -209,7 +210,7 @@ class RecordController(FIFOScheduler):
         self.controller = self.trial = None
 
     def on_trial_add(self, tune_controller_, trial):
-        self.controller, self.trial = tune_controller.unwrapped(tune_controller_), trial
+        self.controller, self.trial = tune_run.unwrapped(tune_controller_), trial
         super().on_trial_add(tune_controller_, trial)
 
 
@@ -237,44 +238,76 @@ def private_members_used(module, names):
 
 def test_the_check_at_the_start_of_a_run_covers_all_used_private_members_of_tunes_controller():
     """A run checks ``MEMBERS`` at its start, so this tuple must be complete."""
-    names = {"controller", "self._controller", "state.controller", "unwrapped(tune_controller)"}
-    found = {
-        *private_members_used(tune_controller, names),
-        *private_members_used(tune_queue, names),
-        *private_members_used(tune_queue.GatedController, {"self", "super()"}),
+    found = private_members_used(tune_run, {"controller", "self._controller"})
+
+    assert sorted(tune_run.MEMBERS) == found
+
+
+def test_a_run_uses_at_most_eight_private_members_of_tunes_controller_and_actor_manager():
+    of_actors = private_members_used(trial_actors, {"super()", "tracked_actor_task"})
+
+    assert of_actors == ["_actor_task_failed", "_tracked_actor"]
+    assert len(tune_run.MEMBERS) + 1 <= 8
+
+
+def test_tunes_actor_manager_has_the_members_that_a_run_overrides():
+    actors = trial_actors.RayActorManager
+
+    assert inspect.signature(actors._actor_task_failed).parameters.keys() == {
+        "self",
+        "tracked_actor_task",
+        "exception",
     }
+    assert {"add_actor", "remove_actor", "schedule_actor_task", "next", "is_actor_started"} <= vars(actors).keys()
+    assert "_tracked_actor" in inspect.getsource(trial_actors.RayActorManager._actor_task_failed)
 
-    assert sorted(tune_controller.MEMBERS) == sorted(found)
+
+PUBLIC_MEMBERS = ("checkpoint", "get_trials", "pause_trial", "resumed", "scheduler_alg", "search_alg")
 
 
-@pytest.mark.parametrize("name", [*tune_controller.MEMBERS, "resumed", "search_alg", "get_trials", "checkpoint"])
+@pytest.mark.parametrize("name", [*tune_run.MEMBERS, *PUBLIC_MEMBERS])
 def test_tunes_controller_has_the_members_that_this_package_uses(watched, name):
     """The test also checks public members, because Ray does not document them either."""
     assert hasattr(watched.controller, name)
 
 
-def test_tunes_trial_has_the_members_that_the_hook_replaces(watched):
+def test_tunes_trial_has_the_members_that_a_run_uses(watched):
+    """Tune saves no temporary state of a trial, counts failures in its metadata, and compares them afterwards."""
     assert type(watched.trial.temporary_state).__name__ == "_TemporaryTrialState"
-    assert hasattr(watched.trial, "_default_placement_group_factory")
-    asked = {"get_trainable_cls", "handle_error", "should_recover", "update_resources"}
-    assert asked <= vars(type(watched.trial)).keys()
+    assert {"ray_actor", "restoring_from"} <= vars(watched.trial.temporary_state).keys()
     assert hasattr(watched.trial.run_metadata, "num_failures")
+    assert hasattr(watched.trial.run_metadata, "invalidate_cache")
+    assert "num_failures <= self.max_failures" in inspect.getsource(type(watched.trial).should_recover)
 
 
 def test_a_resource_request_keeps_its_label_selectors_when_its_bundles_change():
     asked = tune.PlacementGroupFactory([{"CPU": 1}], bundle_label_selector=[{"zone": "eu"}])
     changed = tune_request.with_bundles(asked, [{"CPU": 2}])
 
-    assert tune_request.reservation_of(changed).selectors == [{"zone": "eu"}]
+    assert tune_request.group_of(changed).selectors == [{"zone": "eu"}]
     assert tune_request.bundles_of(changed) == [{"CPU": 2}]
-    assert tune_request.planned_of(changed) is asked
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        tune.PlacementGroupFactory([{"CPU": 1}]),
+        tune.PlacementGroupFactory([{}, {"CPU": 1}, {"GPU": 0.5}], strategy="SPREAD"),
+        tune.PlacementGroupFactory([{}, {"CPU": 1}], bundle_label_selector=[{"zone": "eu"}]),
+    ],
+    ids=["one bundle", "an empty head", "with a label selector"],
+)
+def test_a_resource_request_can_be_saved_as_data(request_):
+    data = json.loads(json.dumps(tune_request.to_data(request_)))
+
+    assert tune_request.from_data(data, tune.PlacementGroupFactory([{"CPU": 9}])) == request_
 
 
 def test_the_inner_scheduler_of_a_resource_changing_scheduler_is_found():
     inner = FIFOScheduler()
 
-    assert tune_controller.scheduler_inside(ResourceChangingScheduler(inner)) is inner
-    assert tune_controller.scheduler_inside(inner) is None
+    assert tune_schedulers.scheduler_inside(ResourceChangingScheduler(inner)) is inner
+    assert tune_schedulers.scheduler_inside(inner) is None
 
 
 @pytest.mark.parametrize(
@@ -290,7 +323,7 @@ def test_the_inner_scheduler_of_a_resource_changing_scheduler_is_found():
     ids=lambda each: type(each).__name__,
 )
 def test_the_maximum_training_time_of_a_scheduler_is_read(scheduler, found):
-    assert tune_controller.longest_trials(scheduler) == found
+    assert tune_schedulers.longest_trials(scheduler) == found
 
 
 def test_the_class_that_tune_creates_for_a_function_inherits_from_mixins():
@@ -329,36 +362,6 @@ def test_the_function_of_a_trainable_can_be_wrapped(tmp_path):
     assert wrapped.__name__ == tune_trial.class_of_function(function).__name__
 
 
-class FailPendingTrials(FIFOScheduler):
-    """Fails each trial whose config sets ``fails``, before the trial starts."""
-
-    def on_trial_add(self, tune_controller_, trial):
-        super().on_trial_add(tune_controller_, trial)
-        tune_controller.install_hook(trial, RecordFailures(), tune_controller_)
-        self.to_fail = getattr(self, "to_fail", [])
-        if trial.config["fails"]:
-            self.to_fail.append(trial)
-
-    def choose_trial_to_run(self, tune_controller_):
-        while self.to_fail:
-            tune_controller.fail_trial(tune_controller_, self.to_fail.pop(), ValueError("before it began"))
-        return super().choose_trial_to_run(tune_controller_)
-
-
-def test_a_pending_trial_can_fail_without_affecting_other_trials(tmp_path):
-    trials = tune.run(
-        report_once,
-        config={"fails": tune.grid_search([True, False])},
-        scheduler=FailPendingTrials(),
-        storage_path=str(tmp_path),
-        raise_on_failed_trial=False,
-        verbose=0,
-    ).trials
-
-    assert [trial.status for trial in trials] == ["ERROR", "TERMINATED"]
-    assert "before it began" in Path(trials[0].error_file).read_text()
-
-
 def test_tunes_warning_about_unused_gpus_can_be_hidden_and_shown_again():
     assert "logger = logging.getLogger(__name__)" in inspect.getsource(TUNE_RUN)
     assert '"Tune detects GPUs, but no trials are using GPUs. "' in inspect.getsource(TUNE_RUN)
@@ -367,14 +370,14 @@ def test_tunes_warning_about_unused_gpus_can_be_hidden_and_shown_again():
     handler = logging.Handler()
     handler.emit = lambda record: shown.append(record.getMessage())
     logger.addHandler(handler)
-    tune_controller.hide_gpu_warning()
+    tune_schedulers.hide_gpu_warning()
     try:
         logger.error("Tune detects GPUs, but no trials are using GPUs. To enable")
         logger.error("another message")
-        tune_controller.show_gpu_warning()
+        tune_schedulers.show_gpu_warning()
         logger.error("Tune detects GPUs again")
     finally:
-        tune_controller.show_gpu_warning()
+        tune_schedulers.show_gpu_warning()
         logger.removeHandler(handler)
 
     assert shown == ["another message", "Tune detects GPUs again"]
@@ -452,76 +455,23 @@ def test_tune_run_is_unchanged_in_other_threads_and_restored_after_an_error(tmp_
     assert ray.tune.run is before
 
 
-def test_the_storage_and_resources_of_a_trial_are_read_in_its_process(tmp_path):
+def test_the_storage_of_a_trial_is_read_in_its_process(tmp_path):
     class AsClass(tune.Trainable):
-        def __init__(self, config, *args, **kwargs):
-            self.before = tune_trial.reserved_by_config(config).bundles
-            super().__init__(config, *args, **kwargs)
-
         def step(self):
-            return {"stored": tune_trial.storage_of(self).trial_fs_path, "before": self.before, "done": True}
+            return {"stored": tune_trial.storage_of(self).trial_fs_path, "done": True}
 
-    resources = {"cpu": 2}
-    (trial,) = tune.run(AsClass, storage_path=str(tmp_path), resources_per_trial=resources, verbose=0).trials
+    (trial,) = tune.run(AsClass, storage_path=str(tmp_path), verbose=0).trials
 
     assert str(tmp_path) in trial.last_result["stored"]
-    assert trial.last_result["before"] == [{"CPU": 2}]
     assert tune_trial.is_duplicate({"__duplicate__": True})
 
 
-class FailsAt(tune.Trainable):
-    def step(self):
-        if self.config["at"] == "step":
-            raise ValueError("failed in a step")
-        return {"loss": 1}
+def test_the_error_of_a_trial_is_unpickled_from_tunes_file(tmp_path):
+    def fail(config):
+        raise ValueError("failed in a step")
 
-    def save_checkpoint(self, folder):
-        raise ValueError("failed while saving")
-
-
-class RecordFailures(FIFOScheduler):
-    """Records whether each failed trial was saving. As a failure hook, it requeues no trial."""
-
-    def __init__(self):
-        super().__init__()
-        self.was_saving = {}
-
-    def on_trial_add(self, tune_controller_, trial):
-        tune_controller.install_hook(trial, self, tune_controller_)
-        super().on_trial_add(tune_controller_, trial)
-
-    def on_trial_error(self, tune_controller_, trial):
-        self.was_saving[trial.config["at"]] = tune_controller.was_saving(trial)
-        super().on_trial_error(tune_controller_, trial)
-
-    def should_requeue(self, trial, error):
-        return False
-
-    def adjust_resources(self, trial, planned):
-        return planned
-
-
-@pytest.fixture(scope="module")
-def failed(own_ray, tmp_path_factory):
-    scheduler = RecordFailures()
-    trials = tune.run(
-        FailsAt,
-        config={"at": tune.grid_search(["step", "save"])},
-        checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
-        scheduler=scheduler,
-        storage_path=str(tmp_path_factory.mktemp("failed")),
-        raise_on_failed_trial=False,
-        verbose=0,
-    ).trials
-    return scheduler, {trial.config["at"]: trial for trial in trials}
-
-
-def test_a_failure_during_saving_is_distinguished_from_other_failures(failed):
-    assert failed[0].was_saving == {"step": False, "save": True}
-
-
-def test_the_error_of_a_trial_is_unpickled_from_tunes_file(failed):
-    error = tune_trial.unpickled_error(Path(failed[1]["step"].pickled_error_file).read_bytes())
+    (trial,) = tune.run(fail, storage_path=str(tmp_path), raise_on_failed_trial=False, verbose=0).trials
+    error = tune_trial.unpickled_error(Path(trial.pickled_error_file).read_bytes())
 
     assert isinstance(error, ValueError)
     assert "failed in a step" in str(error)

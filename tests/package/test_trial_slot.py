@@ -1,59 +1,44 @@
-"""Tests that a trial reads its slot in its own process."""
-
-import json
+"""Tests of what the process of a trial is told about its slot."""
 
 import pytest
-from ray.tune import PlacementGroupFactory
 
 from tune_policies import CpuPolicy, Resources, TrialPlan, TrialSlot
-from tune_policies.placement.trial_slot import SLOT_ATTRIBUTE
-from tune_policies.ray_compat.tune_request import with_bundles
-from tune_policies.trainers.process import trial_process
-from tune_policies.trainers.process.trial_process import described_slot, plan_of_trial, slot_of_reservation
+from tune_policies.trainers.gpu_memory.fraction_limits import LimitOptions
+from tune_policies.trainers.process.current_process import CURRENT
+from tune_policies.trainers.process.process_setup import TrialSetup
+from tune_policies.trainers.process.trial_process import plan_of_trial
 
 GPU = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4, gpu_memory_bytes=6 * 2**30)
 CPU = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=3)
 WORKERS = TrialSlot(
-    trial=Resources(memory_bytes=2**20), max_concurrent_trials=2, num_workers=2, per_worker=Resources(cpus=1)
+    trial=Resources(memory_bytes=2**20),
+    max_concurrent_trials=2,
+    num_workers=2,
+    per_worker=Resources(cpus=1),
+    worker_nodes=(("a" * 56, 2),),
 )
 ONE_TYPE = TrialPlan(slots=(GPU,), limited_by="GPU")
 PLAN = TrialPlan(slots=(GPU, CPU), limited_by="CPU")
 OF_A_LATER_PLAN = TrialSlot(trial=Resources(cpus=4), max_concurrent_trials=1)
+LIMITS = LimitOptions(on_unenforced_limit="warn")
 
 
 @pytest.mark.parametrize(
-    ("reserved", "slot"),
+    ("slot", "bundle"),
     [
-        pytest.param(CPU.placement_group_factory(), CPU, id="from the scheduler"),
-        pytest.param(CPU.placement_group_factory(node_id="a" * 56), CPU, id="without its node"),
-        pytest.param(
-            WORKERS.placement_group_factory(worker_nodes=(("a" * 56, 2),)),
-            WORKERS.model_copy(update={"worker_nodes": (("a" * 56, 2),)}),
-            id="with the nodes of its workers",
-        ),
-        pytest.param(PlacementGroupFactory([{"CPU": 2}]), None, id="without a policy"),
-        pytest.param(None, None, id="outside Tune"),
+        pytest.param(CPU, {"CPU": 2}, id="without a device"),
+        pytest.param(GPU, {"CPU": 1, "GPU": 0.25}, id="with a fraction of a GPU"),
+        pytest.param(WORKERS, {"memory": 2**20}, id="with the nodes of its workers"),
     ],
 )
-def test_a_trial_reads_its_slot_from_its_reservation(reserved, slot):
-    assert slot_of_reservation(reserved) == slot
+def test_a_process_gets_the_slot_of_its_trial_as_text(slot, bundle):
+    setup = TrialSetup.of(slot, [bundle], LIMITS)
 
-
-def test_the_slot_is_stored_as_json_text():
-    text = getattr(GPU.placement_group_factory(), SLOT_ATTRIBUTE)
-
-    assert isinstance(text, str)
-    assert json.loads(text)["max_concurrent_trials"] == 4
-
-
-def test_a_trial_with_additional_resources_keeps_its_slot():
-    more = with_bundles(GPU.placement_group_factory(), [{"CPU": 1, "GPU": 0.5}])
-
-    assert slot_of_reservation(more) == GPU
+    assert TrialSetup.from_text(setup.to_text()) == TrialSetup(slot=slot, label=str(slot), limits=LIMITS)
 
 
 @pytest.mark.parametrize(
-    ("bundle", "has"),
+    ("bundle", "label"),
     [
         pytest.param({"CPU": 1, "GPU": 0.25}, "1 CPU, 0.25 GPU, 6 GiB of GPU memory", id="as planned"),
         pytest.param({"CPU": 1, "GPU": 0.5}, "1 CPU, 0.5 GPU, 12 GiB of GPU memory", id="a larger fraction"),
@@ -65,9 +50,20 @@ def test_a_trial_with_additional_resources_keeps_its_slot():
         ),
     ],
 )
-def test_the_description_of_a_slot_includes_additional_resources(bundle, has):
-    assert str(GPU.with_more(bundle)) == has
-    assert described_slot(with_bundles(GPU.placement_group_factory(), [bundle])) == has
+def test_a_process_gets_the_final_resources_and_memory_of_a_trial_that_reserves_more_than_planned(bundle, label):
+    setup = TrialSetup.of(GPU, [bundle], LIMITS)
+
+    assert (str(setup.slot), setup.label) == (label, label)
+
+
+def test_the_label_of_a_trial_with_several_bundles_states_their_sum():
+    setup = TrialSetup.of(CPU, [{"CPU": 2}, {"CPU": 1, "GPU": 1}], LIMITS)
+
+    assert setup.label == "3 CPUs, 1 GPU"
+
+
+def test_the_label_of_a_trial_that_reserves_less_than_its_slot_states_what_it_reserves():
+    assert TrialSetup.of(CPU, [{"CPU": 1}], LIMITS).label == "1 CPU"
 
 
 @pytest.mark.parametrize("given", [PLAN, CpuPolicy(cpus=1)], ids=["plan with several slot types", "policy"])
@@ -76,13 +72,13 @@ def test_plan_of_trial_keeps_only_the_slot_of_the_trial_and_outside_a_trial_retu
 ):
     assert plan_of_trial(given) is given
 
-    monkeypatch.setattr(trial_process, "reserved_for_trial", OF_A_LATER_PLAN.placement_group_factory)
+    monkeypatch.setattr(CURRENT, "slot", OF_A_LATER_PLAN)
 
     assert plan_of_trial(given).slots == (OF_A_LATER_PLAN,)
 
 
 def test_a_plan_with_one_slot_type_is_unchanged_in_a_trial(monkeypatch):
     """A Train run that is retried may have more resources than the trial's slot."""
-    monkeypatch.setattr(trial_process, "reserved_for_trial", CPU.placement_group_factory)
+    monkeypatch.setattr(CURRENT, "slot", CPU)
 
     assert plan_of_trial(ONE_TYPE) is ONE_TYPE

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.evidence.plans.pool_simulation import SlotType, least_makespan, simulate
-from tune_policies.trainers.scheduling.free_slots import RunningTrial, TrialDurations, should_idle
+from tune_policies.trainers.scheduling.idle_slots import RunningTrial, TrialDurations, should_idle
 
 slot_types = st.lists(
     st.builds(SlotType, st.integers(1, 4), st.sampled_from([0.1, 0.25, 0.3, 0.5, 0.7, 1, 3])), min_size=1, max_size=3

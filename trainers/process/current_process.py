@@ -18,6 +18,7 @@ import wrapt
 from threadpoolctl import ThreadpoolController
 
 from tune_policies.cluster.accelerators import FAMILIES
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.values.errors import MemoryLimitError, ProbeError
 
 from ..gpu_memory.enforcement import MODULES, enforce, limit_imported, require_limit
@@ -48,10 +49,12 @@ class CurrentProcess:
     """The state of this process. Unpickling an instance returns ``CURRENT`` of the process that unpickles it.
 
     Attributes:
+        slot: The slot of the current or last trial of Tune, or ``None``.
         end_train_run: A function that ends the Train run of the current or last trial, or ``None``.
     """
 
     def __init__(self) -> None:
+        self.slot: TrialSlot | None = None
         self.end_train_run: Callable[[], None] | None = None
         self._environment = OwnEnvironment()
         self._meter: UsageMeter | None = None

@@ -3,7 +3,8 @@
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, NamedTuple, Self
 
@@ -12,7 +13,7 @@ import ray
 from tune_policies.cluster.accelerators import GPU_VISIBILITY_VARIABLES
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.ray_compat.kernel_kills import note_kernel_kills
-from tune_policies.values.resources import Resources, from_ticks, to_ticks
+from tune_policies.values.resources import Resources, from_ticks, ray_ticks, to_ticks
 from tune_policies.values.value import Value
 
 from ..gpu_memory.fraction_limits import GpuShare, LimitOptions, SharedDevice
@@ -92,6 +93,50 @@ class ProcessSetup(Value):
         )
 
 
+class TrialSetup(Value):
+    """What the process of a trial is told when it starts, or when it is reset for another trial.
+
+    Attributes:
+        slot: The slot of the trial, with the resources that the trial reserves now.
+        label: The text that describes the slot in results.
+        limits: The options of the GPU memory limit.
+    """
+
+    slot: TrialSlot
+    label: str
+    limits: LimitOptions
+
+    @classmethod
+    def of(cls, slot: TrialSlot, bundles: Sequence[Mapping[str, float]], limits: LimitOptions) -> Self:
+        """Return the set-up of a trial that reserves ``bundles``, which may be more or less than its slot."""
+        if slot.num_workers:
+            return cls(slot=slot, label=str(slot), limits=limits)
+        # With several bundles, the slot describes only the trial's own process. Another scheduler may reserve less.
+        own = ray_ticks(bundles[0])
+        is_less = any(own.get(name, 0) < ticks for name, ticks in slot.trial.ticks.items())
+        final = slot.with_more(bundles[0])
+        label = str(final)
+        if len(bundles) > 1 or is_less:
+            # Each trial's process imports this module, but only the driver needs the capacity of clusters.
+            from tune_policies.cluster.capacity import to_resources
+
+            totals: Counter[str] = Counter()  # amounts may be fractions
+            for bundle in bundles:
+                totals.update(bundle)
+            label = str(to_resources(totals))
+        return cls(slot=final, label=label, limits=limits)
+
+    def to_text(self) -> str:
+        """Return the set-up as compact JSON."""
+        return self.model_dump_json(exclude_defaults=True)
+
+    @classmethod
+    @functools.lru_cache(maxsize=64)
+    def from_text(cls, text: str) -> Self:
+        """Return the set-up that :meth:`to_text` described."""
+        return cls.from_json(text)
+
+
 def _assigned_resources() -> dict[str, float] | None:
     """Return the resources that Ray assigned to this process, or ``None`` if it is not a Ray worker."""
     if not ray.is_initialized():  # the call below would start Ray
@@ -139,27 +184,33 @@ def set_up_before(
 def wrapped_in(
     function: Callable[..., Any],
     around: Callable[[tuple[Any, ...], dict[str, Any]], AbstractContextManager[None]],
+    to_arguments: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple,
 ) -> Callable[..., Any]:
     """Return a wrapper that calls ``function`` in the context ``around(args, kwargs)``.
 
     For a generator or coroutine function, the wrapper has the same kind, because Tune and Ray check the kind.
+
+    Args:
+        function: The function.
+        around: The context of each call.
+        to_arguments: A function that returns the positional arguments for ``function``, given those of the call.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with around(args, kwargs):
-            return function(*args, **kwargs)
+            return function(*to_arguments(args), **kwargs)
 
     def generate(*args: Any, **kwargs: Any) -> Any:
         with around(args, kwargs):
-            return (yield from function(*args, **kwargs))
+            return (yield from function(*to_arguments(args), **kwargs))
 
     async def call_async(*args: Any, **kwargs: Any) -> Any:
         with around(args, kwargs):
-            return await function(*args, **kwargs)
+            return await function(*to_arguments(args), **kwargs)
 
     async def generate_async(*args: Any, **kwargs: Any) -> Any:
         with around(args, kwargs):
-            async for item in function(*args, **kwargs):
+            async for item in function(*to_arguments(args), **kwargs):
                 yield item
 
     chosen: Callable[..., Any] = call

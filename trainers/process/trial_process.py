@@ -1,37 +1,35 @@
 """Runs a trial of Tune under a policy: sets up its process, extends its results, and cleans up.
 
-``PolicyScheduler`` makes Tune start a ``TrialProcess`` instead of the user's trainable. The ``TrialProcess`` creates
+A run makes Tune start a ``TrialProcess`` instead of the user's trainable. The ``TrialProcess`` creates
 the trainable and forwards Tune's calls, so the trainable keeps its own class. RLlib writes this class into its
 checkpoints.
 """
 
-import functools
+import inspect
 import threading
 import warnings
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import ray
 from ray import tune
 
-from tune_policies.placement.trial_slot import SLOT_ATTRIBUTE, TrialSlot
 from tune_policies.ray_compat.tune_trial import (
     is_duplicate,
     is_function_class,
-    reserved_by_config,
     storage_of,
     to_be_replaced,
     with_function_wrapped,
 )
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import ray_ticks
 from tune_policies.values.units import format_bytes
 
 from ..gpu_memory.counters import held_bytes, read_counters, release_unused
-from ..gpu_memory.fraction_limits import LimitOptions
 from ..gpu_memory.free_memory import exceeds_leak_limit
 from .current_process import CURRENT
-from .process_setup import ProcessSetup, set_up_before
+from .process_setup import ProcessSetup, TrialSetup, set_up_before, wrapped_in
 
 if TYPE_CHECKING:
     # Each trial's process imports this module, but few trials need a plan.
@@ -41,6 +39,9 @@ if TYPE_CHECKING:
 SLOT_KEY: Final = "slot"
 """The key of the slot in each result of a trial."""
 
+SETUP_ARGUMENT: Final = "policy_setup"
+"""The argument of the process's constructor and of ``reset`` with the trial's ``TrialSetup`` as JSON, or ``None``."""
+
 _END_TIMEOUT_S: Final = 1.0
 """The time that ``TrialProcess.stop`` waits for the thread of the trial's function, in seconds."""
 
@@ -48,19 +49,17 @@ _END_TIMEOUT_S: Final = 1.0
 class TrialProcess:
     """Runs a user's trainable in the process of a trial. Tune creates this object and calls its methods.
 
-    Subclasses from :func:`process_class` set the class attributes.
+    Subclasses from :func:`process_class` set the class attribute.
 
     Attributes:
         trainable_class: The user's trainable class, or the class that Tune created from a function.
-        limits: The options of the GPU memory limit.
     """
 
     trainable_class: ClassVar[type[tune.Trainable]]
-    limits: ClassVar[LimitOptions]
 
-    def __init__(self, config: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        self._reserved = reserved_by_config(config)
-        self._unfit: str | None = None
+    def __init__(self, config: dict[str, Any] | None = None, *, policy_setup: str | None = None, **kwargs: Any) -> None:
+        self._setup = _parsed(policy_setup)
+        self._late_error: BaseException | None = None
         self._function_thread: threading.Thread | None = None
         self._is_function = is_function_class(self.trainable_class)
         cls = self.trainable_class
@@ -73,24 +72,31 @@ class TrialProcess:
             self._trainable = cls(config, **kwargs)
 
     def _set_up(self) -> None:
-        slot = slot_of_reservation(self._reserved)
-        assert slot is not None  # noqa: S101  # PolicyScheduler starts no trial without a slot
-        ProcessSetup.for_trial(slot, self.limits).apply()
+        if self._setup is not None:
+            ProcessSetup.for_trial(self._setup.slot, self._setup.limits).apply()
 
     def _set_up_thread(self, _: object) -> None:
         self._function_thread = threading.current_thread()
         self._set_up()
 
+    def _raise_late_error(self) -> None:
+        """Raise the error of the last reset.
+
+        If ``reset`` itself fails or ends the process, Tune ends the trial or waits indefinitely.
+        """
+        if self._late_error is not None:
+            error, self._late_error = self._late_error, None
+            raise error
+
     def train(self) -> dict[str, Any]:
         """Train one step, and add the trial's slot, resource usage and GPU memory usage to the result."""
-        if self._unfit is not None:
-            raise to_be_replaced(self._unfit)
+        self._raise_late_error()
         # For a function, notes are added to errors in the function's thread.
         with nullcontext() if self._is_function else CURRENT.noted_on_oom():
             result: dict[str, Any] = self._trainable.train()
-        if not isinstance(result, dict) or is_duplicate(result):  # Ray rejects an invalid result itself
-            return result
-        return {SLOT_KEY: described_slot(self._reserved), **CURRENT.with_usage(result)}
+        if self._setup is None or not isinstance(result, dict) or is_duplicate(result):
+            return result  # Ray rejects an invalid result itself
+        return {SLOT_KEY: self._setup.label, **CURRENT.with_usage(result)}
 
     def train_buffered(self, *args: Any, **kwargs: Any) -> Any:
         """Train several steps."""
@@ -98,32 +104,46 @@ class TrialProcess:
 
     def save(self, *args: Any, **kwargs: Any) -> Any:
         """Save a checkpoint."""
+        self._raise_late_error()
         with CURRENT.noted_on_oom():
             return self._trainable.save(*args, **kwargs)
 
     def restore(self, *args: Any, **kwargs: Any) -> Any:
         """Restore a checkpoint."""
+        self._raise_late_error()
         with CURRENT.noted_on_oom():
             return self._trainable.restore(*args, **kwargs)
 
-    def reset(self, new_config: dict[str, Any], **kwargs: Any) -> bool:
+    def reset(self, new_config: dict[str, Any], *, policy_setup: str | None = None, **kwargs: Any) -> bool:
         """Prepare this process for the trial with ``new_config``. Return whether the trainable supports this.
 
         If the trainable is a class, the new limit is set before the trainable's own ``reset`` allocates memory, and
-        memory that the trainable keeps does not count as a leak.
+        memory that the trainable keeps does not count as a leak. An error is raised by the next call.
         """
-        self._reserved = reserved_by_config(new_config)
+        self._setup = _parsed(policy_setup)
+        try:
+            if self._is_function:
+                return self._reset_function(new_config, **kwargs)
+            return self._reset_class(new_config, **kwargs)
+        except Exception as error:  # noqa: BLE001  # see ``_raise_late_error``
+            self._late_error = error
+            return True
+
+    def _reset_function(self, new_config: dict[str, Any], **kwargs: Any) -> bool:
         storage = storage_of(self._trainable)
-        if self._is_function:
-            share_bytes = CURRENT.limits.share_bytes if CURRENT.limits else None
-            try:
-                is_reset = bool(self._trainable.reset(new_config, **kwargs))
-            finally:  # the stopped function has ended, and the next function starts in its own thread
-                CURRENT.keep_warnings(storage)
-            self._unfit = _why_unfit(share_bytes)
-            return is_reset
+        share_bytes = CURRENT.limits.share_bytes if CURRENT.limits else None
+        try:
+            is_reset = bool(self._trainable.reset(new_config, **kwargs))
+        finally:  # the stopped function has ended, and the next function starts in its own thread
+            CURRENT.keep_warnings(storage)
+        unfit = _why_unfit(share_bytes)
+        if unfit is not None:
+            self._late_error = to_be_replaced(unfit)
+        return is_reset
+
+    def _reset_class(self, new_config: dict[str, Any], **kwargs: Any) -> bool:
         CURRENT.end_gpu_processes()
-        CURRENT.keep_warnings(storage)  # write them before the next trial adds its own warnings
+        CURRENT.keep_warnings(storage_of(self._trainable))  # before the next trial adds its own warnings
         self._set_up()
         CURRENT.rebase_usage()
         with CURRENT.noted_on_oom():
@@ -154,49 +174,41 @@ class TrialProcess:
         return self._trainable.get_current_ip_pid()
 
 
-def process_class(trainable_class: type[tune.Trainable], limits: LimitOptions) -> type[TrialProcess]:
+def _parsed(policy_setup: str | None) -> TrialSetup | None:
+    setup = None if policy_setup is None else TrialSetup.from_text(policy_setup)
+    CURRENT.slot = None if setup is None else setup.slot
+    return setup
+
+
+def process_class(trainable_class: type[tune.Trainable]) -> type[TrialProcess]:
     """Return the class that Tune starts for the trials of a trainable class.
 
-    Call this function once per run and trainable class, because Tune only reuses processes of the same class.
+    Call this function once per run and trainable class, because Tune only reuses processes of the same class. The class
+    also has the trainable's own methods, which callbacks and other actors may call.
     """
     changes: dict[str, Any] = {
+        name: _on_trainable(member)
+        for name, member in inspect.getmembers_static(trainable_class)
+        if isinstance(member, FunctionType) and not name.startswith("__") and not hasattr(TrialProcess, name)
+    }
+    changes |= {
         "trainable_class": trainable_class,
-        "limits": limits,
         "__doc__": trainable_class.__doc__,
         "__module__": trainable_class.__module__,
     }
     if any("__repr__" in vars(cls) for cls in trainable_class.__mro__[:-1]):  # Ray uses ``__repr__`` in logs
-
-        def __repr__(self: TrialProcess) -> str:  # noqa: N807
-            return repr(self._trainable)
-
-        changes["__repr__"] = __repr__
+        changes["__repr__"] = _on_trainable(trainable_class.__repr__)
     return type(trainable_class.__name__, (TrialProcess,), changes)
 
 
-def slot_of_reservation(reserved: Any) -> TrialSlot | None:
-    """Return the slot in a trial's placement group factory, or ``None`` if the trial has no policy."""
-    return _parsed_slot(getattr(reserved, SLOT_ATTRIBUTE, None))
+def _on_trainable(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a ``TrialProcess`` that calls the same method of its trainable."""
+    return wrapped_in(method, _no_context, lambda args: (args[0]._trainable, *args[1:]))
 
 
-@functools.lru_cache(maxsize=64)
-def _parsed_slot(text: str | None) -> TrialSlot | None:
-    return None if text is None else TrialSlot.from_json(text)
-
-
-def described_slot(reserved: Any) -> str:
-    """Return the slot of a trial as text, or the reserved resources if they differ from the slot."""
-    slot = slot_of_reservation(reserved)
-    if slot is None or slot.num_workers:
-        return str(slot)
-    has = reserved.required_resources
-    amounts = ray_ticks(has)
-    # With several bundles, the slot describes only the trial's own process. Another scheduler may reserve less.
-    if len(reserved.bundles) > 1 or any(amounts.get(name, 0) < ticks for name, ticks in slot.trial.ticks.items()):
-        from tune_policies.cluster.capacity import to_resources
-
-        return str(to_resources(has))
-    return str(slot.with_more(has))
+@contextmanager
+def _no_context(*_: Any) -> Iterator[None]:
+    yield
 
 
 _OF_SLOT: Final = "the trial's slot"
@@ -213,7 +225,7 @@ def plan_of_trial(plan: PlanT) -> "PlanT | TrialPlan":
     from tune_policies.plan.trial_plan import TrialPlan
 
     is_decided = isinstance(plan, TrialPlan) and plan.by_config is None and len(plan.slots) == 1
-    slot = None if is_decided else slot_of_reservation(reserved_for_trial())
+    slot = None if is_decided else CURRENT.slot
     return plan if slot is None else TrialPlan(slots=(slot,), limited_by=_OF_SLOT)
 
 
@@ -227,7 +239,7 @@ def trial_plan() -> "TrialPlan":
     """
     from tune_policies.plan.trial_plan import TrialPlan
 
-    slot = slot_of_reservation(reserved_for_trial())
+    slot = CURRENT.slot
     if slot is None:
         raise InvalidResourcesError(
             "trial_plan() was called outside of a trial under a policy. Call it in the function that run or tuner runs"

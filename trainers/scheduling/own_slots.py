@@ -36,8 +36,8 @@ _MOST_GROUPS: Final = 1000
 """The maximum number of concurrent trials with several bundles."""
 
 
-def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapacity) -> TrialSlot:
-    """Return the slot of a trial that requests several bundles.
+def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapacity) -> tuple[TrialSlot, BundleGroup]:
+    """Return the slot of a trial that keeps its own request, and the bundles to reserve.
 
     The slot contains the resources of the trial's own process and the number of such trials that run concurrently.
     The amounts in the bundles do not change. The plan determines the nodes and the device type of the bundles.
@@ -80,7 +80,7 @@ def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapaci
             short_of=next(iter(devices), "CPU"),
             suggestion="Reserve less, or add nodes.",
         )
-    return slot.model_copy(
+    slot = slot.model_copy(
         update={
             "trial": to_resources(group.bundles[0]),
             "max_concurrent_trials": at_once,
@@ -91,3 +91,4 @@ def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapaci
             "gpu_overhead_bytes": None,
         }
     )
+    return slot, group

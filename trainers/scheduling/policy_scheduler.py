@@ -1,45 +1,33 @@
 """A Tune scheduler that applies a policy to a run: resources, concurrency, placement, and process set-up.
 
-``RunSlots`` assigns slots to trials, ``RunWatch`` finds requests that can never be fulfilled, and ``trial_process``
-runs in the process of a trial.
+``run_plan`` plans, ``run_slots`` decides which trial gets which slot, and ``run_core`` carries the decisions out.
 """
 
-import logging
-from functools import cache, partial
-from itertools import islice
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
 
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.ray_compat.tune_controller import (
-    actor_of,
-    hide_gpu_warning,
-    install_hook,
-    save_experiment,
-    show_gpu_warning,
-)
-from tune_policies.ray_compat.tune_queue import TuneQueue, gate_searcher
+from tune_policies.ray_compat.tune_schedulers import hide_gpu_warning, show_gpu_warning
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
 from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import limit_options
-from ..process.trial_process import process_class
-from ..watches.run_watch import RunWatch
 from ..watches.task_watch import watch_tasks
-from .run_plan import PlanChange, check_seconds, lost_node
+from .run_core import RunCore
+from .run_plan import PlanChange, RunPlan, check_seconds
+from .run_scheduler import RunScheduler
 from .run_slots import RunOptions, RunSlots
-from .wrapping_scheduler import WrappingScheduler, nested_schedulers, runs_first_waiting
+from .trial_record import TrialRecord
+from .wrapping_scheduler import nested_schedulers
 
-_logger = logging.getLogger(__name__)
 
-
-class PolicyScheduler(WrappingScheduler):
+class PolicyScheduler(RunScheduler):
     """Runs the trials of ``tune.run`` and ``Tuner`` under a policy.
 
     Example: ``tune.run(train_fn, scheduler=PolicyScheduler(AutoPolicy()))``. The policy plans on the cluster when the
@@ -108,6 +96,8 @@ class PolicyScheduler(WrappingScheduler):
                 f"falls_back=True requires a policy with a second choice, got {shorten(policy)}. Use a policy such as "
                 "GpuPolicy() | CpuPolicy()"
             )
+        if any(isinstance(part, PolicyScheduler) for part in nested_schedulers(inner)):
+            raise InvalidResourcesError("inner already has a policy. Use one PolicyScheduler, with one policy")
         super().__init__(inner)
         self._options = RunOptions(
             policy,
@@ -117,22 +107,11 @@ class PolicyScheduler(WrappingScheduler):
             replan_interval_s=check_seconds(replan_interval_s, "replan_interval_s"),
             wait_for_nodes_s=check_seconds(wait_for_nodes_s, "wait_for_nodes_s"),
         )
-        self._reset_run()
-
-    def _reset_run(self) -> None:
-        self._slots: RunSlots | None = None
-        self._queue: TuneQueue | None = None
-        self._watch = RunWatch()
-        self._error: Exception | None = None
+        self._run_plan: RunPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state that ``Tuner`` pickles: the inner scheduler and the options, but not the state of a run."""
-        return {"_inner": self._inner, "_options": self._options}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._requeued = set()
-        self._reset_run()
+        return super().__getstate__() | {"_run_plan": None}
 
     def around(self, inner: TrialScheduler | None) -> "PolicyScheduler":
         """Return a scheduler with the same policy and options, but with the inner scheduler ``inner``."""
@@ -143,7 +122,7 @@ class PolicyScheduler(WrappingScheduler):
     def use_options_of(self, other: "PolicyScheduler") -> None:
         """Use the policy and the options of another scheduler from the next run on."""
         self._options = other._options
-        self._slots = None
+        self._run_plan = None
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Plan on the cluster of the new run, print the plan, and pass the metric and its mode to the inner scheduler.
@@ -157,152 +136,66 @@ class PolicyScheduler(WrappingScheduler):
         hide_gpu_warning()
         return super().set_search_properties(metric, mode, **spec)
 
-    def _begin(self) -> RunSlots:
-        self._reset_run()
-        self._slots = slots = RunSlots(self._options)
-        plan = slots.run_plan.plan
-        changes_resources = any(isinstance(each, ResourceChangingScheduler) for each in nested_schedulers(self._inner))
-        if changes_resources and (len(plan.slots) > 1 or plan.by_config is not None):
+    def _begin(self) -> RunPlan:
+        self._core = None
+        options = self._options
+        run_plan = RunPlan(
+            options.policy, interval_s=options.replan_interval_s, wait_for_nodes_s=options.wait_for_nodes_s
+        )
+        changes_resources = any(isinstance(part, ResourceChangingScheduler) for part in nested_schedulers(self.inner))
+        if changes_resources and (len(run_plan.plan.slots) > 1 or run_plan.plan.by_config is not None):
             raise InvalidResourcesError(
                 "ResourceChangingScheduler requires the same request for all trials, but the plan has several slot "
                 "types. Use a policy with one slot type, or omit ResourceChangingScheduler"
             )
-        limits = limit_options(self._options.limits.isolation, self._options.limits.on_unenforced_limit)
-        self._process_class = cache(partial(process_class, limits=limits))
-        return slots
+        self._run_plan = run_plan
+        return run_plan
 
-    @property
-    def _run_slots(self) -> RunSlots:
-        return self._slots or self._begin()
+    def join(self, core: RunCore) -> None:
+        """Contribute the slots of the plan to the core of a new run."""
+        super().join(core)
+        run_plan = self._run_plan or self._begin()
+        self._core = core
+        core.slots = RunSlots(self._options, run_plan)
+        core.limits = limit_options(self._options.limits.isolation, self._options.limits.on_unenforced_limit)
+        show_gpu_warning()
+        watch_tasks()
 
     @property
     def plan(self) -> TrialPlan | None:
         """The current plan, or ``None`` before a run."""
-        return None if self._slots is None else self._slots.run_plan.plan
+        return None if self._run_plan is None else self._run_plan.plan
 
     @property
     def changes(self) -> tuple[PlanChange, ...]:
         """The changes to the plan since the start of the run, in order."""
-        return () if self._slots is None else tuple(self._slots.run_plan.changes)
+        return () if self._run_plan is None else tuple(self._run_plan.changes)
+
+    @property
+    def _records(self) -> Mapping[Trial, TrialRecord]:
+        return {} if self._core is None else self._core.records
 
     def slot_of(self, trial: Trial) -> TrialSlot | None:
         """Return the current or last slot of ``trial``, or ``None`` if it never had a slot."""
-        return None if self._slots is None else self._slots.slot_of(trial)
+        if self._core is None or self._core.slots is None:
+            return None
+        assignment = self._core.slots.assignments.get(trial)
+        if assignment is not None:
+            return assignment.slot
+        record = self._records.get(trial)
+        return None if record is None else record.slot
 
     @property
     def num_fallbacks(self) -> int:
         """The number of trials that could not use their device and fell back to a slot without a device."""
-        return 0 if self._slots is None else len(self._slots.fallen_back)
+        return sum(record.has_fallen_back for record in self._records.values())
 
     def slots_left_idle(self) -> dict[int, int]:
         """Return the number of free slots that the last decision left idle, by slot type. Zeros are omitted."""
-        return {} if self._slots is None else dict(self._slots.left_idle)
+        if self._core is None or self._core.slots is None:
+            return {}
+        return dict(self._core.slots.left_idle)
 
     def replan(self, plan: TrialPlan, why: str = "a new plan was given") -> None:
         """Use ``plan`` from now on for trials that are not running yet."""
-        self._run_slots.run_plan.replan(plan, why)
-
-    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Add a trial that waits for a slot.
-
-        An error here would make Tune restart a resumed run, so errors are raised in the next step.
-        """
-        try:
-            queue = self._queue_of(tune_controller)
-            queue.forget(trial)  # a requeued trial may have been staged while it ran
-            slots = self._run_slots
-            install_hook(trial, self, tune_controller, self._process_class)
-            slots.add(trial)
-        except Exception as error:  # noqa: BLE001
-            self._error = self._error or error
-        super().on_trial_add(tune_controller, trial)
-
-    def _queue_of(self, tune_controller: Any) -> TuneQueue:
-        if self._queue is None or not self._queue.is_of(tune_controller):
-            slots, queue = self._run_slots, TuneQueue(tune_controller)
-            self._queue = queue
-            show_gpu_warning()
-            watch_tasks()
-            gate_searcher(tune_controller, lambda: slots.num_startable(queue))
-        return self._queue
-
-    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Record the trial's duration, and report its end to the inner scheduler."""
-        self._run_slots.finish(trial)
-        super().on_trial_complete(tune_controller, trial, result)
-
-    def should_requeue(self, trial: Trial, error: object) -> bool:
-        """Return whether to requeue a failed trial because a node was lost or the trial falls back to CPUs.
-
-        The lost node may have run the trial itself or its Train workers.
-
-        Raises:
-            InfeasibleRequestError: The trial cannot use its device, and no other choice of the policy fits.
-        """
-        node_id = lost_node(error)
-        if node_id is None:
-            return self._run_slots.fall_back(trial, error)
-        _logger.warning(
-            "%s was lost with node %s and is requeued. This does not count as a failure", trial, node_id[:8]
-        )
-        self._run_slots.run_plan.avoid_node(node_id)
-        return True
-
-    def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
-        """Return the request of the trial's slot, with the resources that another scheduler requested, if any."""
-        return self._run_slots.adjust_resources(trial, planned)
-
-    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Assign the free slots to waiting trials, first to the trial that the inner scheduler chooses.
-
-        Returns:
-            The chosen trial, or ``None`` if it got no slot.
-
-        Raises:
-            InfeasibleRequestError: No plan has been feasible for ``wait_for_nodes_s``, or no trial can proceed.
-        """
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-        slots = self._run_slots
-        queue = self._queue or TuneQueue(tune_controller)
-        slots.follow_nodes(queue)
-        if slots.run_plan.timeout_error is not None:
-            save_experiment(tune_controller, wait=True)
-            raise slots.run_plan.timeout_error
-        self._watch_run(tune_controller, queue)
-        slots.update(queue)
-        may_start = slots.may_start()
-        if queue.num_paused or not runs_first_waiting(self._inner):
-            view: Any = queue.view(may_start)
-        else:
-            view = queue.view_of(list(islice(filter(may_start, slots.waiting), 1)))
-        chosen = super().choose_trial_to_run(view)
-        slots.update(queue)  # the inner scheduler may have changed requests
-        is_assigned = slots.assign(queue, chosen)
-        slots.keep_idle_processes(queue)
-        return chosen if is_assigned else None
-
-    def _watch_run(self, tune_controller: Any, queue: TuneQueue) -> None:
-        """Request lost placement groups again, and end a run in which no trial can proceed.
-
-        Raises:
-            InfeasibleRequestError: No trial can proceed.
-        """
-        reading = self._watch.read(queue.requested_groups(), queue.own_groups())
-        if reading is None:
-            return
-        if reading.busy:
-            self._watch.warn_once(reading.busy)
-        for group_id in reading.lost_groups:
-            if (request := queue.request_group_again(group_id)) is not None:
-                amounts = request.required_resources
-                _logger.warning("placement group %s for %s was lost and is requested again", group_id, amounts)
-        assignments = self._run_slots.assignments
-        running = {actor_of(trial): trial for trial, each in assignments.items() if each.has_started}
-        stuck = {running[driver_id]: error for driver_id, error in reading.stuck.items() if driver_id in running}
-        for trial, error in stuck.items():
-            self._watch.warn_once(f"{trial} waits for workers that cannot start", str(error))
-        if stuck and len(stuck) == len(assignments):
-            save_experiment(tune_controller, wait=True)
-            raise next(iter(stuck.values()))
+        (self._run_plan or self._begin()).replan(plan, why)

@@ -6,34 +6,30 @@ Tune's loop must not wait for Ray, so a thread reads the nodes with a timeout.
 import logging
 import socket
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, TypeVar
 
 import ray
 from ray.tune import PlacementGroupFactory
-from ray.tune.experiment import Trial
 
-from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.placement.layout import Placement, place_slots
-from tune_policies.placement.trial_slot import SLOT_ATTRIBUTE
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.capped import CappedPolicy
 from tune_policies.policies.free_capacity import FreeCapacityPolicy, free_part
 from tune_policies.policies.policy import ResourcePolicy, with_inner
-from tune_policies.probe.probe_cluster import plan_on_cluster, probe_cluster
+from tune_policies.probe.probe_cluster import plan_with_capacity, probe_cluster
 from tune_policies.ray_compat.background import BackgroundTask, answer_within
 from tune_policies.ray_compat.gcs import dead_actors, node_of_actor, read_cluster_state
-from tune_policies.ray_compat.tune_controller import actor_of
-from tune_policies.ray_compat.tune_request import bundles_of, reservation_of, with_selectors
+from tune_policies.ray_compat.tune_request import group_of, with_group
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
-from tune_policies.values.resources import Resources
 from tune_policies.values.units import is_number
 from tune_policies.values.value import Value, counted
 
-from .free_slots import SlotTypes
 from .own_slots import OwnSlot, slot_of_bundles
+from .slot_board import SlotTypes
 
 _logger = logging.getLogger(__name__)
 
@@ -49,56 +45,72 @@ class NodeWatch:
     """Detects when nodes are added, removed or changed.
 
     Args:
-        interval_s: The interval between readings, in seconds.
+        interval_s: The minimum time between two changes, in seconds.
         probes: Whether each change starts a full probe, which also reads the devices on the nodes. Otherwise, the watch
-            returns only the data in Ray's GCS.
+            returns the nodes as Ray's GCS describes them.
+        known: The nodes at the start of the run.
     """
 
-    def __init__(self, interval_s: float, *, probes: bool) -> None:
+    def __init__(self, interval_s: float, *, probes: bool, known: ClusterCapacity) -> None:
         self._interval_s = interval_s
         self._probes = probes
+        self._known_ids = frozenset(node.node_id for node in known.nodes)
         self._known: Hashable = None
         self._next_at_s = 0.0
-        self._reading: BackgroundTask[tuple[Hashable, ClusterCapacity] | None] = BackgroundTask()
+        self._probing: BackgroundTask[ClusterCapacity] = BackgroundTask()
 
-    def read_now(self) -> ClusterCapacity | None:
-        """Return the nodes, or ``None`` if they cannot be read in time. ``changed`` detects later changes."""
-        try:
-            self._known, capacity = _read_nodes()
-        except ProbeError as error:
-            _logger.warning("the nodes of the cluster could not be read: %s", error)
-            return None
-        return capacity
+    def changed(self, nodes: Sequence[NodeCapacity] | None) -> ClusterCapacity | None:
+        """Return the cluster if its nodes have changed, else ``None``. This method does not wait.
 
-    def changed(self) -> ClusterCapacity | None:
-        """Return the cluster if a background reading found changed nodes, else ``None``. This method does not wait."""
-        match self._reading.take():
-            case (known, capacity):
-                self._known = known
+        Args:
+            nodes: The latest nodes in Ray's GCS, or ``None`` if they are not known.
+        """
+        match self._probing.take():
+            case ClusterCapacity() as capacity:
                 return capacity
-            case Exception() as error:  # the next reading may succeed
+            case Exception() as error:
+                self._known = None  # probe again
+                self._known_ids = frozenset()
                 _logger.warning("the nodes of the cluster could not be read, and will be read again: %s", error)
-        now = time.monotonic()
-        if now >= self._next_at_s and self._reading.start(partial(self._read, self._known)):
-            self._next_at_s = now + self._interval_s
+        now_s = time.monotonic()
+        if nodes is None or now_s < self._next_at_s or not self._is_new(nodes):
+            return None
+        if not self._probes:
+            self._remember(nodes, now_s)
+            return ClusterCapacity(nodes=tuple(nodes))
+        # A probe runs tasks on the nodes and takes far longer than reading the GCS, so only a change starts a probe.
+        if self._probing.start(probe_cluster):
+            self._remember(nodes, now_s)
         return None
 
-    def _read(self, known: Hashable) -> tuple[Hashable, ClusterCapacity] | None:
-        # A probe runs tasks on the nodes and takes far longer than reading the GCS, so only a change starts a probe.
-        signature, capacity = _read_nodes()
-        if signature == known:
-            return None
-        return signature, probe_cluster() if self._probes else capacity
+    def _is_new(self, nodes: Sequence[NodeCapacity]) -> bool:
+        if self._known is not None:
+            return _signature_of(nodes) != self._known
+        if {node.node_id for node in nodes} != self._known_ids:
+            return True
+        self._known = _signature_of(nodes)
+        return False
+
+    def _remember(self, nodes: Sequence[NodeCapacity], now_s: float) -> None:
+        self._known = _signature_of(nodes)
+        self._next_at_s = now_s + self._interval_s
 
 
-def _read_nodes() -> tuple[Hashable, ClusterCapacity]:
-    """Return a signature of the nodes in Ray's GCS, and the nodes. The signature changes if any node changes."""
-    capacity = ClusterCapacity(nodes=read_cluster_state(_READ_TIMEOUT_S).nodes)
-    signature = frozenset(
+def _signature_of(nodes: Sequence[NodeCapacity]) -> Hashable:
+    """Return a value that changes if any node in Ray's GCS changes."""
+    return frozenset(
         (node.node_id, tuple(sorted(node.resources.ticks.items())), tuple(sorted(node.labels.items())))
-        for node in capacity.nodes
+        for node in nodes
     )
-    return signature, capacity
+
+
+def _nodes_in_gcs() -> ClusterCapacity:
+    """Return the nodes as Ray's GCS describes them, or no nodes if they cannot be read in time."""
+    try:
+        return ClusterCapacity(nodes=read_cluster_state(_READ_TIMEOUT_S).nodes)
+    except ProbeError as error:
+        _logger.warning("the nodes of the cluster could not be read: %s", error)
+        return ClusterCapacity()
 
 
 def lost_node(error: object) -> str | None:
@@ -112,17 +124,6 @@ def lost_node(error: object) -> str | None:
         return None
     # If Ray does not answer in time, the failure counts as a failure of the trial, as in Tune.
     return _read_or_none(lambda: _dead_node_of(actor_ids), "whether a trial was lost with its node")
-
-
-def nodes_of(trials: Iterable[Trial]) -> dict[Trial, str]:
-    """Return the ID of the node on which each trial runs. Trials whose node is not known are omitted."""
-    actors = {trial: actor_id for trial in trials if (actor_id := actor_of(trial)) is not None}
-    if not actors:
-        return {}
-    found = _read_or_none(
-        lambda: {trial: node_of_actor(actor_id) for trial, actor_id in actors.items()}, "where trials run"
-    )
-    return {trial: node_id for trial, node_id in (found or {}).items() if node_id is not None}
 
 
 def _read_or_none(read: Callable[[], T], what: str) -> T | None:
@@ -181,22 +182,26 @@ class RunPlan:
     """
 
     def __init__(self, policy: ResourcePolicy | TrialPlan, *, interval_s: float, wait_for_nodes_s: float) -> None:
-        self._policy = policy if isinstance(policy, ResourcePolicy) else None
-        self.plan = plan_on_cluster(policy) if isinstance(policy, ResourcePolicy) else policy
+        if isinstance(policy, ResourcePolicy):
+            self._policy: ResourcePolicy | None = policy
+            self.plan, self._capacity = plan_with_capacity(policy)
+        else:
+            self._policy = None
+            self.plan = policy
+            self._capacity = _nodes_in_gcs()
         if self.plan.by_config is not None:
             check_versions(self.plan.by_config.holds_for)
         self.slot_types = SlotTypes(self.plan.slots)
+        self.common_factory = self.plan.common_slot.placement_group_factory()
         self.changes: list[PlanChange] = []
         self.factories: dict[Placement, PlacementGroupFactory] = {}
         self._placements: tuple[Placement, ...] | None = None
-        self._watch = NodeWatch(interval_s, probes=self._policy is not None)
-        self._capacity: ClusterCapacity | None = None
-        self._probed: ClusterCapacity | None = None
+        self._watch = NodeWatch(interval_s, probes=self._policy is not None, known=self._capacity)
         self._own_slots: dict[Hashable, OwnSlot] = {}
         self.have_nodes_changed = False
         policies = [] if self._policy is None else with_inner([self._policy])
         self._plans_free_capacity = any(isinstance(each, FreeCapacityPolicy) for each in policies)
-        self._in_use: dict[str, Resources | None] = {}
+        self._in_use = {node.node_id: node.in_use for node in self._capacity.nodes}
         self._lost_nodes: dict[str, float] = {}
         self._wait_for_nodes_s = wait_for_nodes_s
         self._infeasible: InfeasibleRequestError | None = None
@@ -230,11 +235,12 @@ class RunPlan:
             _logger.info("%s: %s", why, plan.explain())
             self.plan = plan
             self.slot_types = SlotTypes(plan.slots)
+            self.common_factory = plan.common_slot.placement_group_factory()
             self.changes.append(PlanChange(at_s=time.time(), plan=plan, why=why))
         self._infeasible = None
         self._placements = None
 
-    def slot_by_config(self, config: Mapping[str, Any]) -> "OwnSlot":
+    def slot_by_config(self, config: Mapping[str, Any]) -> OwnSlot:
         """Return the slot of a trial with ``config`` under a plan that depends on configs.
 
         Raises:
@@ -248,16 +254,16 @@ class RunPlan:
                 _logger.warning("%s: the trial gets %s", why, slot)
         return self._own_slots[key]
 
-    def slot_of_bundles(self, asked: PlacementGroupFactory) -> "OwnSlot":
-        """Return the slot of a trial that requests several bundles.
+    def slot_of_bundles(self, own: PlacementGroupFactory) -> OwnSlot:
+        """Return the slot of a trial that keeps its own request.
 
         Raises:
             InvalidResourcesError: The policy contradicts the trial's request.
             InfeasibleRequestError: The cluster does not have room for one such trial.
         """
-        if asked not in self._own_slots:
+        if own not in self._own_slots:
             try:
-                slot = slot_of_bundles(self.plan, reservation_of(asked), self._read_devices())
+                slot, group = slot_of_bundles(self.plan, group_of(own), self._capacity)
             except InvalidResourcesError as error:
                 if not self.have_nodes_changed:
                     raise
@@ -267,11 +273,8 @@ class RunPlan:
                     short_of="GPU",
                     suggestion="Add nodes, and resume the run.",
                 ) from error
-            bundles = [slot.with_type(bundle) for bundle in bundles_of(asked)]
-            factory = with_selectors(asked, bundles, slot.label_selector)
-            setattr(factory, SLOT_ATTRIBUTE, slot.to_json())
-            self._own_slots[asked] = OwnSlot(slot, factory)
-        return self._own_slots[asked]
+            self._own_slots[own] = OwnSlot(slot, with_group(own, group))
+        return self._own_slots[own]
 
     def slot_without_device(self) -> OwnSlot:
         """Return the slot for a trial that cannot use its device.
@@ -282,7 +285,7 @@ class RunPlan:
             InfeasibleRequestError: No choice without a device fits.
         """
         if _WITHOUT_DEVICE not in self._own_slots:
-            capacity = self._read_devices()
+            capacity = self._capacity
             errors = []
             for choice in self._policy.choices if self._policy else ():
                 try:
@@ -301,11 +304,6 @@ class RunPlan:
             ) from (errors[-1] if errors else None)
         return self._own_slots[_WITHOUT_DEVICE]
 
-    def _read_devices(self) -> ClusterCapacity:
-        if self._probed is None:
-            self._probed = self._used_as_at_start(probe_cluster())
-        return self._probed
-
     def _used_as_at_start(self, capacity: ClusterCapacity) -> ClusterCapacity:
         """Return ``capacity`` with the resources in use at the start of the run instead of the resources in use now.
 
@@ -315,43 +313,74 @@ class RunPlan:
             node.model_copy(update={"in_use": self._in_use.get(node.node_id)}) for node in capacity.nodes
         )
 
-    def follow_nodes(self) -> bool:
-        """Update the plan if nodes changed, and return whether the placements changed. Only the first call blocks."""
+    def follow_nodes(self, nodes: Sequence[NodeCapacity] | None) -> bool:
+        """Update the plan if nodes changed, and return whether the placements changed.
+
+        Args:
+            nodes: The latest nodes in Ray's GCS, or ``None`` if they are not known.
+        """
         if self._policy is not None or len(self.plan.slots) > 1:
-            if self._capacity is None:
-                self._capacity = self._watch.read_now() or ClusterCapacity()
-                self._in_use = {node.node_id: node.in_use for node in self._capacity.nodes}
-            elif (capacity := self._watch.changed()) is not None:
+            capacity = self._watch.changed(nodes)
+            if capacity is not None:
                 self._replan_on(capacity)
         if self._placements is not None:
             return False
         self._own_slots.clear()
-        self._placements = self._place_slots(self._capacity or ClusterCapacity()) if self.is_feasible else ()
+        self._placements = ()
+        if self.is_feasible:
+            self._placements = self._place_slots(self._capacity)
         self.factories = {
-            each: self.plan.slots[each.slot_type].placement_group_factory(
-                node_id=each.node_id, worker_nodes=each.worker_nodes
-            )
-            for each in self._placements
+            place: self.plan.slots[place.slot_type].placement_group_factory(node_id=place.node_id)
+            for place in self._placements
         }
         return True
 
     def _replan_on(self, capacity: ClusterCapacity) -> None:
-        why = _describe_change(self._capacity, capacity)
+        before = self._capacity
+        why = _describe_change(before, capacity)
         capacity = self._used_as_at_start(capacity)
         self._capacity = capacity
         self.have_nodes_changed = True
-        if self._policy is not None:
-            self._probed = capacity
         self._placements = None
         if self._policy is None:
             self._infeasible = None
             return
         try:
-            self.replan(self._policy.plan(capacity), why)
+            plan = self._policy.plan(capacity)
         except InfeasibleRequestError as error:
-            self.wait_for_nodes(error, why)
+            if not self._keeps_plan_on(before, capacity):
+                self.wait_for_nodes(error, why)
+            return
         except Exception:  # an error in a user's policy must not stop running trials
             _logger.exception("%s: the plan does not change because the policy failed", why)
+            return
+        if plan.max_concurrent_trials < self.plan.max_concurrent_trials and self._keeps_plan_on(before, capacity):
+            plan = self._with_slots_of_new_nodes(before, capacity)
+        self.replan(plan, why)
+
+    def _keeps_plan_on(self, before: ClusterCapacity, capacity: ClusterCapacity) -> bool:
+        """Return whether the current plan is still valid, because nodes were only added."""
+        if not self.is_feasible:
+            return False
+        nodes = {node.node_id: node.resources for node in capacity.nodes}
+        return all(nodes.get(node.node_id) == node.resources for node in before.nodes)
+
+    def _with_slots_of_new_nodes(self, before: ClusterCapacity, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the current plan plus the slots that the policy plans on the new nodes alone.
+
+        A policy such as ``GpuPolicy() | CpuPolicy()`` would plan only the GPU of a new node, so that fewer trials could
+        run at once than before.
+        """
+        assert self._policy is not None  # noqa: S101  # a plan without a policy does not change
+        known = {node.node_id for node in before.nodes}
+        new = capacity.with_nodes(node for node in capacity.nodes if node.node_id not in known)
+        is_capped = any(isinstance(part, CappedPolicy) for part in with_inner([self._policy]))
+        if is_capped or self.plan.by_config is not None:
+            return self.plan
+        try:
+            return self.plan.with_more_slots(self._policy.plan(new).slots)
+        except InfeasibleRequestError:
+            return self.plan
 
     def wait_for_nodes(self, error: InfeasibleRequestError, why: str) -> None:
         """Start no trial until nodes are added, and end the run with ``error`` after ``wait_for_nodes_s`` seconds."""
@@ -390,8 +419,8 @@ def _anywhere(slot_type: int, count: int) -> Placement:
     return Placement(slot_type=slot_type, node_id=None, count=count)
 
 
-def _describe_change(before: ClusterCapacity | None, after: ClusterCapacity) -> str:
-    known = {node.node_id for node in before.nodes} if before else set()
+def _describe_change(before: ClusterCapacity, after: ClusterCapacity) -> str:
+    known = {node.node_id for node in before.nodes}
     now = {node.node_id for node in after.nodes}
     changes = (("added", now - known), ("removed", known - now))
     parts = [f"{counted(len(ids), 'node')} {verb}" for verb, ids in changes if ids]

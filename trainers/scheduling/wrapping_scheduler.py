@@ -1,98 +1,89 @@
-"""A base class for schedulers that wrap another scheduler and can requeue failed trials without counting a failure."""
+"""A base class for schedulers that wrap another scheduler and pass all calls on."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import FIFOScheduler, HyperBandScheduler, TrialScheduler
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-from tune_policies.ray_compat.tune_controller import requeued_by, scheduler_inside, was_saving
+from tune_policies.ray_compat.tune_schedulers import scheduler_inside
 
 
 class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no types
-    """Passes all calls to the inner scheduler, except failure reports of trials that this scheduler requeues.
+    """Passes all calls to the inner scheduler.
 
     Args:
         inner: The scheduler that makes all other decisions. The default is Tune's ``FIFOScheduler``.
+
+    Attributes:
+        inner: The inner scheduler.
     """
 
     def __init__(self, inner: TrialScheduler | None) -> None:
         super().__init__()
-        self._inner = inner or FIFOScheduler()
-        self._requeued: set[Trial] = set()
-
-    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Add a trial to the inner scheduler, unless the trial was requeued and is still in that scheduler."""
-        if trial in self._requeued:
-            self._requeued.remove(trial)
-        else:
-            self._inner.on_trial_add(tune_controller, trial)
-
-    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Report the failure to the inner scheduler, unless this scheduler requeued the trial and hides the failure."""
-        # HyperBand's brackets cannot contain a trial that is pending again after it reached its milestone. Therefore,
-        # HyperBand gets the failure, removes the trial and adds it again, as it does for every trial that Tune retries.
-        is_hidden = requeued_by(trial) is self and not (
-            was_saving(trial) or any(isinstance(each, HyperBandScheduler) for each in nested_schedulers(self))
-        )
-        if is_hidden:
-            self._requeued.add(trial)
-        else:
-            self._inner.on_trial_error(tune_controller, trial)
-
-    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Let the inner scheduler choose the next trial to run."""
-        return self._inner.choose_trial_to_run(tune_controller)
+        self.inner = inner or FIFOScheduler()
 
     @property
     def metric(self) -> str | None:
         """The metric of the inner scheduler."""
-        return self._inner.metric  # type: ignore[no-any-return]
+        return self.inner.metric  # type: ignore[no-any-return]
 
     @property
     def supports_buffered_results(self) -> bool:
         """Whether the inner scheduler accepts several results at once."""
-        return bool(self._inner.supports_buffered_results)
+        return bool(self.inner.supports_buffered_results)
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Pass the metric and its mode to the inner scheduler."""
-        return bool(self._inner.set_search_properties(metric, mode, **spec))
+        return bool(self.inner.set_search_properties(metric, mode, **spec))
 
-    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        """Add a trial to the inner scheduler."""
+        self.inner.on_trial_add(tune_controller, trial)
+
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        """Report the failure of a trial to the inner scheduler."""
+        self.inner.on_trial_error(tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> Any:
         """Let the inner scheduler decide whether a trial continues, pauses or stops."""
-        return str(self._inner.on_trial_result(tune_controller, trial, result))
+        return self.inner.on_trial_result(tune_controller, trial, result)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """Report the completion of a trial to the inner scheduler."""
-        self._inner.on_trial_complete(tune_controller, trial, result)
+        self.inner.on_trial_complete(tune_controller, trial, result)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         """Report the removal of a waiting trial to the inner scheduler."""
-        self._inner.on_trial_remove(tune_controller, trial)
+        self.inner.on_trial_remove(tune_controller, trial)
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Let the inner scheduler choose the next trial to run."""
+        return self.inner.choose_trial_to_run(tune_controller)
 
     def debug_string(self) -> str:
         """Return the text that Tune prints about the inner scheduler."""
-        return str(self._inner.debug_string())
+        return str(self.inner.debug_string())
 
     def save(self, checkpoint_path: str) -> None:
         """Save the inner scheduler. The state of this scheduler is saved with the trials."""
-        self._inner.save(checkpoint_path)
+        self.inner.save(checkpoint_path)
 
     def restore(self, checkpoint_path: str) -> None:
         """Restore the inner scheduler."""
-        self._inner.restore(checkpoint_path)
+        self.inner.restore(checkpoint_path)
 
 
 def nested_schedulers(scheduler: TrialScheduler | None) -> Iterator[TrialScheduler]:
     """Yield ``scheduler`` and the schedulers that it wraps, outermost first."""
     while scheduler is not None:
         yield scheduler
-        scheduler = getattr(scheduler, "_inner", None) or scheduler_inside(scheduler)
+        scheduler = scheduler.inner if isinstance(scheduler, WrappingScheduler) else scheduler_inside(scheduler)
 
 
 def runs_first_waiting(scheduler: TrialScheduler) -> bool:
     """Return whether a scheduler always runs the first waiting trial, as FIFO, ASHA and median stopping do."""
     return all(
-        isinstance(each, WrappingScheduler) or type(each).choose_trial_to_run is FIFOScheduler.choose_trial_to_run
-        for each in nested_schedulers(scheduler)
+        isinstance(part, WrappingScheduler) or type(part).choose_trial_to_run is FIFOScheduler.choose_trial_to_run
+        for part in nested_schedulers(scheduler)
     )

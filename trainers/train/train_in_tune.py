@@ -43,7 +43,6 @@ from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyErr
 
 from ..process.current_process import CURRENT
 from ..process.process_setup import name_of
-from ..process.trial_process import reserved_for_trial, slot_of_reservation
 from ..watches.deadlock_watch import with_deadlock_check
 from ..watches.occupancy import remove_groups
 from .train_loop import check_train_v2, ray_trainer_class
@@ -275,7 +274,7 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer]) -> Callabl
     program = uuid.uuid4().hex
 
     def trial(config: dict[str, Any]) -> None:
-        slot = slot_of_reservation(reserved_for_trial())
+        slot = CURRENT.slot
         if slot is not None and slot.num_workers == 0:
             raise InvalidResourcesError("the policy has num_workers=0. Set num_workers=1 or more")
         start = TrialStart.of(tune.get_context().get_trial_id(), program, config)

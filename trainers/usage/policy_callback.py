@@ -23,7 +23,8 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.probe.probe_cluster import is_printed
 from tune_policies.ray_compat.background import BackgroundTask, answer_within
 from tune_policies.ray_compat.gcs import read_cluster_state
-from tune_policies.ray_compat.tune_controller import hooks_of, longest_trials, trainable_class
+from tune_policies.ray_compat.tune_run import handler_of_trial
+from tune_policies.ray_compat.tune_schedulers import longest_trials
 from tune_policies.ray_compat.tune_trial import is_function_class, unpickled_error
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import Value, shorten
@@ -129,7 +130,9 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         """Start counting if the run has trials, and print the plan unless it was already printed."""
         if self._run is not None or not trials:
             return
-        scheduler = next((hook for hook in hooks_of(trials[0]) if isinstance(hook, PlanFollower)), None)
+        run = handler_of_trial(trials[0])
+        schedulers = () if run is None else nested_schedulers(run.scheduler)
+        scheduler = next((part for part in schedulers if isinstance(part, PlanFollower)), None)
         plan = self._plan if scheduler is None else scheduler.plan
         if plan is None:
             raise InvalidResourcesError(
@@ -284,7 +287,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def _is_function(self, trial: Any) -> bool:
         name = trial.trainable_name
         if name not in self._function_trainables:  # the lookup unpickles the trainable
-            self._function_trainables[name] = is_function_class(trainable_class(trial))
+            self._function_trainables[name] = is_function_class(trial.get_trainable_cls())
         return self._function_trainables[name]
 
     # Saving and restoring.

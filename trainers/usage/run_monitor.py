@@ -16,7 +16,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.resources import TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import redacted
 
-from ..scheduling.free_slots import SlotTypes
+from ..scheduling.slot_board import SlotTypes
 from .gpu_memory_usage import GpuMemoryUsage, bytes_to_plan, needed_bytes
 from .process_usage import SHORTEST_S, ProcessUsage, advice, use_of_slot
 from .resource_meter import (

@@ -1,4 +1,6 @@
-"""Watches a Tune run for problems that Ray does not report: lost placement groups, busy devices, and stuck workers.
+"""Reads the cluster during a run of Tune: its nodes, and problems that Ray does not report.
+
+Such problems are lost placement groups, busy devices, and stuck workers.
 
 A trial's function may start one of Ray's trainers. If the policy reserves no resources for the trainer's workers, the
 trials can reserve all resources, so that the workers never start.
@@ -6,14 +8,15 @@ trials can reserve all resources, so that the workers never start.
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from tune_policies.cluster.capacity import NodeCapacity
 from tune_policies.placement.deadlock import WaitingRun
 from tune_policies.probe.holders import describe_holders, format_amounts, read_holders, sum_of
 from tune_policies.ray_compat.background import BackgroundTask
-from tune_policies.ray_compat.gcs import GroupRecord, placement_groups
+from tune_policies.ray_compat.gcs import GroupRecord, living_actors, placement_groups, read_cluster_state
 from tune_policies.values.errors import InfeasibleRequestError
 
 from .occupancy import OccupancyReader, StuckRuns, remove_abandoned_groups
@@ -21,6 +24,7 @@ from .occupancy import OccupancyReader, StuckRuns, remove_abandoned_groups
 _logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 2.0
+_READ_TIMEOUT_S: Final = 10.0
 _PATIENCE_S: Final = 6.0
 """The time in seconds that the same Train runs must be stuck before they are reported. A ``DeadlockWatch`` may end one
 of them earlier."""
@@ -29,21 +33,31 @@ _MIN_WAIT_S: Final = 4.0
 
 
 class Reading(NamedTuple):
-    """The problems of a run.
+    """The state of the cluster, and the problems of a run.
 
     Attributes:
+        nodes: The alive nodes in Ray's GCS.
+        draining: The nodes that are draining.
+        node_of_actor: The ID of the node of each actor, by the actor's ID.
         lost_groups: The IDs of requested placement groups that have disappeared.
         stuck: The error of each trial whose Train workers can never start, keyed by the ID of the trial's actor.
         busy: A message about the actors and placement groups that use the resources that trials wait for, or ``""``.
     """
 
+    nodes: Sequence[NodeCapacity]
+    draining: Sequence[NodeCapacity]
+    node_of_actor: Mapping[str, str]
     lost_groups: Collection[str]
     stuck: Mapping[str, InfeasibleRequestError]
     busy: str
 
 
 class RunWatch:
-    """Reads the cluster every two seconds in a background thread."""
+    """Reads the cluster every two seconds in a background thread.
+
+    Attributes:
+        latest: The latest reading, or ``None`` before the first one.
+    """
 
     def __init__(self) -> None:
         self._reading: BackgroundTask[Reading] = BackgroundTask()
@@ -51,6 +65,7 @@ class RunWatch:
         self._stuck = StuckRuns()
         self._waits_since_s: dict[str, float] = {}
         self._warned: set[str] = set()
+        self.latest: Reading | None = None
 
     def warn_once(self, what: str, why: str = "") -> None:
         """Log a warning, unless ``what`` was logged before."""
@@ -58,29 +73,39 @@ class RunWatch:
             self._warned.add(what)
             _logger.warning("%s", f"{what}: {why}" if why else what)
 
-    def read(self, requested_groups: Collection[str], own_groups: Collection[str]) -> Reading | None:
+    def read(self, groups: Callable[[], tuple[Collection[str], Collection[str]]]) -> Reading | None:
         """Start a reading if one is due. Return the reading that ended since the last call, or ``None``.
 
         Args:
-            requested_groups: The IDs of the placement groups that Tune waits for.
-            own_groups: The IDs of all placement groups of the run.
+            groups: A function that returns the IDs of the placement groups that have no process yet, and of all
+                placement groups of the run.
         """
         now_s = time.monotonic()
         answer = self._reading.take()
-        if now_s >= self._next_at_s and self._reading.start(
-            partial(self._read, frozenset(requested_groups), frozenset(own_groups))
-        ):
-            self._next_at_s = now_s + _INTERVAL_S
+        if now_s >= self._next_at_s:
+            requested_groups, own_groups = groups()
+            if self._reading.start(partial(self._read, frozenset(requested_groups), frozenset(own_groups))):
+                self._next_at_s = now_s + _INTERVAL_S
         if isinstance(answer, Exception):  # Ray is busy or is shutting down
-            _logger.debug("the requests of the run could not be read: %s", answer)
+            _logger.debug("the cluster could not be read: %s", answer)
             return None
+        if answer is not None:
+            self.latest = answer
         return answer
 
     def _read(self, requested_groups: frozenset[str], own_groups: frozenset[str]) -> Reading:
         remove_abandoned_groups()  # the groups of stopped trials would block this run's trials
+        state = read_cluster_state(_READ_TIMEOUT_S)
         groups = {group.group_id: group for group in placement_groups() if not group.is_removed}
         pending = [group for group in map(groups.get, requested_groups) if group is not None and group.is_pending]
-        return Reading(requested_groups - groups.keys(), self._find_stuck(), self._find_holders(pending, own_groups))
+        return Reading(
+            state.nodes,
+            state.draining,
+            {actor.actor_id: actor.node_id for actor in living_actors() if actor.node_id},
+            requested_groups - groups.keys(),
+            self._find_stuck(),
+            self._find_holders(pending, own_groups),
+        )
 
     def _find_holders(self, pending: Sequence[GroupRecord], own_groups: frozenset[str]) -> str:
         now_s = time.monotonic()

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 _FINEST: Final = 2**40
 """The denominator of exact amounts: float sums of multiples of 1 / 2**40 are exact up to 8,192."""
 
-SLOT_ATTRIBUTE: Final = "policy_slot"
-"""The attribute of a trial, and of its placement group factory, that contains the trial's slot as JSON."""
-
 WorkerNodes = tuple[tuple[str, PositiveCount], ...]
 """The identifiers of nodes, and the number of a trial's Train workers on each node."""
 
@@ -123,25 +120,17 @@ class TrialSlot(Value):
         """The resources for Tune: a dict, or a ``PlacementGroupFactory`` if there is a label selector."""
         return self.placement_group_factory() if self.label_selector else self.trial_amounts
 
-    def placement_group_factory(
-        self, *, node_id: str | None = None, worker_nodes: WorkerNodes = ()
-    ) -> "PlacementGroupFactory":
+    def placement_group_factory(self, *, node_id: str | None = None) -> "PlacementGroupFactory":
         """Return the request of a trial for Tune, with the label selector.
 
         Args:
             node_id: The node for the trial, or ``None`` for any node.
-            worker_nodes: The nodes for the trial's Train workers, or an empty tuple for this slot's ``worker_nodes``.
         """
         from ray.tune import PlacementGroupFactory
 
         selector = self.label_selector if node_id is None else merged(self.label_selector, {NODE_ID: node_id})
         labels = {"bundle_label_selector": [dict(selector)]} if selector else {}
-        factory = PlacementGroupFactory([self._trial_bundle], **labels)
-        # Tune sends the factory to the trial's process, which reads its slot from this attribute. Tune also saves the
-        # factory with the experiment, which must load without this package, so the attribute is a string.
-        slot = self.model_copy(update={"worker_nodes": worker_nodes}) if worker_nodes else self
-        setattr(factory, SLOT_ATTRIBUTE, slot.to_json())
-        return factory
+        return PlacementGroupFactory([self._trial_bundle], **labels)
 
     @property
     def trial_amounts(self) -> dict[str, float]:

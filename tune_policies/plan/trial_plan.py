@@ -3,7 +3,7 @@
 The methods that return objects of Ray's public API import Ray when they are called, so that planning works without Ray.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields as fields_of
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
@@ -272,6 +272,20 @@ class TrialPlan(ShownValue):
         by_config, common = self.by_config and self.by_config.with_slots(change), self.common and change(self.common)
         changes = {"slots": tuple(map(change, self.slots)), "by_config": by_config, "common": common}
         return self.model_copy(update=changes)
+
+    def with_more_slots(self, slots: Iterable[TrialSlot]) -> "TrialPlan":
+        """Return a copy of the plan with additional slots. Slots of the same type are counted together."""
+        merged = list(self.slots)
+        for slot in slots:
+            for index, other in enumerate(merged):
+                count = other.max_concurrent_trials
+                if slot == other.model_copy(update={"max_concurrent_trials": slot.max_concurrent_trials}):
+                    together = {"max_concurrent_trials": count + slot.max_concurrent_trials}
+                    merged[index] = other.model_copy(update=together)
+                    break
+            else:
+                merged.append(slot)
+        return self.model_copy(update={"slots": tuple(merged)})
 
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
         """Return the slot of a trial with this config.

@@ -122,13 +122,19 @@ def plan_on_cluster(policy: ResourcePolicy, *, timeout_s: float = 30.0) -> Trial
         InfeasibleRequestError: Not even one trial fits.
         ProbeError: Ray cannot be reached in time, or has no alive node.
     """
+    plan, _ = plan_with_capacity(policy, timeout_s=timeout_s)
+    return plan
+
+
+def plan_with_capacity(policy: ResourcePolicy, *, timeout_s: float = 30.0) -> tuple[TrialPlan, ClusterCapacity]:
+    """Return and print the plan of :func:`plan_on_cluster`, and return the capacity on which it is based."""
     connect(timeout_s)
     capacity = probe_cluster(timeout_s=timeout_s)
     plan = policy.plan(capacity)
     print(plan.explain(capacity))
     if plan not in _printed:
         _printed.append(plan)
-    return plan
+    return plan, capacity
 
 
 def is_printed(plan: TrialPlan) -> bool:

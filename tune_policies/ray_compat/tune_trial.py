@@ -17,9 +17,9 @@ from tune_policies.ray_compat.version import Gone
 
 try:
     from ray import cloudpickle
-    from ray.tune.result import RESULT_DUPLICATE, TRIAL_INFO
+    from ray.tune.result import RESULT_DUPLICATE
 except ImportError as error:
-    cloudpickle = RESULT_DUPLICATE = TRIAL_INFO = Gone(error, "a trial under a plan")
+    cloudpickle = RESULT_DUPLICATE = Gone(error, "a trial under a plan")
 try:  # Tune's session, although it is in ray.train
     from ray.train._internal.session import _TrainingResult, get_session
     from ray.train.constants import CHECKPOINT_DIR_NAME
@@ -75,15 +75,6 @@ def with_function_wrapped(
 def is_duplicate(result: dict[str, Any]) -> bool:
     """Return whether a result only reports the end of the function, without new metrics."""
     return RESULT_DUPLICATE in result
-
-
-def reserved_by_config(config: Mapping[str, Any] | None) -> Any:
-    """Return the request that Ray reserved for the trial with ``config``, or ``None`` if ``config`` is not from Tune.
-
-    ``Trainable.trial_resources`` returns the same request, but only after the class's own constructor or reset.
-    """
-    trial = (config or {}).get(TRIAL_INFO)
-    return None if trial is None else trial.trial_resources
 
 
 def storage_of(trainable: Trainable) -> Any:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.terminal import TextConsole, empty_table
-from tune_policies.trainers.scheduling.free_slots import RunningTrial, TrialDurations, should_idle
+from tune_policies.trainers.scheduling.idle_slots import RunningTrial, TrialDurations, should_idle
 
 
 class SlotType(NamedTuple):

@@ -25,7 +25,6 @@ from ray.util.placement_group import (
 from tune_policies import ClusterCapacity, NodeCapacity, TrialPlan, TrialSlot
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
 from tune_policies.placement.layout import place_slots
-from tune_policies.placement.trial_slot import SLOT_ATTRIBUTE
 from tune_policies.values.resources import TICKS
 
 from .random_clusters import Strategy
@@ -139,8 +138,8 @@ def disagreement_of_types(
             return f"only {layout.count(slot_type)} of {slot.max_concurrent_trials} slots have a node: {slot}"
     for place in layout.places:
         slot = plan.slots[place.slot_type]
-        factory = slot.placement_group_factory(node_id=place.node_id, worker_nodes=place.worker_nodes)
-        placed = TrialSlot.from_json(getattr(factory, SLOT_ATTRIBUTE))
+        factory = slot.placement_group_factory(node_id=place.node_id)
+        placed = slot.model_copy(update={"worker_nodes": place.worker_nodes or slot.worker_nodes})
         planned += [partial(_slot_groups, placed, factory, strategy)] * place.count
     one_more = [
         partial(_slot_groups, plan.slots[slot_type], plan.slots[slot_type].placement_group_factory(), strategy)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tune_policies import Resources, TrialSlot
 from tune_policies.placement.layout import Placement
 from tune_policies.placement.packing import num_slots_for
-from tune_policies.trainers.scheduling.free_slots import SlotAssignment, SlotTypes, free_slots
+from tune_policies.trainers.scheduling.slot_board import SlotAssignment, SlotTypes, free_slots
 
 GPU = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4)
 HALF = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=2)

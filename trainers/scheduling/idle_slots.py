@@ -1,6 +1,4 @@
-"""Decides which slots are free, which slot types a trial may use, and when a slow slot should stay idle.
-
-A placement is a number of slots of one type on one node, or on any node if the plan does not distinguish nodes.
+"""Decides when a slow slot should stay idle, from the durations of trials.
 
 While many trials wait, every free slot is used. Near the end of a run, a trial that starts in a slow slot may be the
 last to finish, although the faster slots could run all waiting trials sooner.
@@ -10,128 +8,12 @@ This module does not import Ray or read the clock. Callers pass the current time
 
 import heapq
 from bisect import insort
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.cluster.labels import format_selector
-from tune_policies.placement.layout import Placement
-from tune_policies.placement.trial_slot import TrialSlot, WorkerNodes
+from tune_policies.placement.trial_slot import TrialSlot
 
-
-class SlotAssignment(NamedTuple):
-    """The assigned slot of a running trial, or of a trial that Ray has not started yet.
-
-    Attributes:
-        slot: The slot, as planned when it was assigned to the trial.
-        slot_type: The index of the slot's type in the plan, or ``None`` if the plan no longer has such a slot,
-            or if the trial itself determines its resources.
-        node_id: The ID of the slot's node, or ``None`` for any node.
-        num_slots: The number of slots of this type that the trial occupies: 1 unless a scheduler gave the trial more
-            resources.
-        has_started: Whether the trial has started to run.
-        worker_nodes: The nodes that the placement assigns to the trial's Train workers.
-    """
-
-    slot: TrialSlot
-    slot_type: int | None
-    node_id: str | None
-    num_slots: int = 1
-    has_started: bool = True
-    worker_nodes: WorkerNodes = ()
-
-    @property
-    def place(self) -> Hashable:
-        """The key of the slot's placement, as returned by :func:`place_of`."""
-        return self.slot_type, self.node_id, self.worker_nodes
-
-
-def place_of(placement: Placement) -> Hashable:
-    """Return a key that identifies a placement within a plan. The key does not depend on the number of slots."""
-    return placement.slot_type, placement.node_id, placement.worker_nodes
-
-
-def _devices_of(slot: TrialSlot) -> tuple[frozenset[str], str | None, str]:
-    """Return a key for the kind of devices in a slot. Slots without devices also have a key.
-
-    The key does not include the number of devices, because a paused trial may resume with a different number.
-    """
-    devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
-    return devices, slot.accelerator_type, format_selector(slot.label_selector)
-
-
-def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssignment]) -> list[int]:
-    """Return the number of free slots of each placement.
-
-    A trial occupies a slot of its assigned placement. If a changed plan has fewer slots in this placement, the
-    trial occupies a slot of the same type elsewhere. A trial whose slot type is no longer in the plan occupies no slot.
-
-    While a trial that needs several slots of a placement waits to start, the placement has no free slots. Otherwise,
-    other trials could take single slots, and the trial might never get enough slots on one device.
-    """
-    free = [placement.count for placement in placements]
-    index_of = {place_of(placement): index for index, placement in enumerate(placements)}
-    blocked: set[int] = set()
-    elsewhere: Counter[int] = Counter()
-    for assignment in assignments:
-        if assignment.slot_type is None:
-            continue
-        index = index_of.get(assignment.place)
-        here = 0 if index is None else min(assignment.num_slots, free[index])
-        if index is not None:
-            free[index] -= here
-            if assignment.num_slots > 1 and not assignment.has_started:
-                blocked.add(index)
-        elsewhere[assignment.slot_type] += assignment.num_slots - here
-    for index, placement in enumerate(placements):
-        taken = min(elsewhere[placement.slot_type], free[index])
-        free[index] -= taken
-        elsewhere[placement.slot_type] -= taken
-    return [0 if index in blocked else count for index, count in enumerate(free)]
-
-
-class SlotTypes:
-    """Matches slots, including slots of earlier plans, with the slot types of a plan.
-
-    Args:
-        slots: The slots of the plan.
-    """
-
-    def __init__(self, slots: Sequence[TrialSlot]) -> None:
-        self.slots = tuple(slots)
-        self._matches: dict[int, tuple[TrialSlot, int | None, tuple[int, ...]]] = {}
-
-    def type_of(self, slot: TrialSlot) -> int | None:
-        """Return the index of the slot type that matches ``slot``, or ``None`` if the plan has no similar type.
-
-        A trial keeps its slot when the plan changes, so ``slot`` may be from an earlier plan. A type with the same
-        resources and labels is preferred over a type with only the same kind of devices.
-        """
-        return self._match(slot)[0]
-
-    def allowed_types(self, last_slot: TrialSlot | None) -> tuple[int, ...]:
-        """Return the slot types in which a trial may run: the types with the same devices as its last slot.
-
-        All types are allowed if the trial has not run yet (``last_slot`` is ``None``), or if the plan no longer has
-        such devices, for instance because their node died.
-        """
-        return tuple(range(len(self.slots))) if last_slot is None else self._match(last_slot)[1]
-
-    def _match(self, slot: TrialSlot) -> tuple[int | None, tuple[int, ...]]:
-        """Return the results of ``type_of`` and ``allowed_types`` for ``slot``, and cache them."""
-        if id(slot) not in self._matches:
-            alike = _without_count_and_speed(slot)
-            same_slot = [i for i, each in enumerate(self.slots) if _without_count_and_speed(each) == alike]
-            same_devices = [i for i, each in enumerate(self.slots) if _devices_of(each) == _devices_of(slot)]
-            slot_type = next(iter([*same_slot, *same_devices]), None)
-            self._matches[id(slot)] = slot, slot_type, tuple(same_devices or range(len(self.slots)))
-        return self._matches[id(slot)][1:]
-
-
-def _without_count_and_speed(slot: TrialSlot) -> TrialSlot:
-    return slot.model_copy(update={"max_concurrent_trials": 1, "speed": None})
-
+from .slot_board import SlotAssignment, SlotTypes
 
 _SHORTEST_S: Final = 1e-6
 """The minimum duration of a trial in seconds, to prevent a division by zero."""
@@ -333,17 +215,17 @@ class TrialTimer:
     def should_idle(
         self,
         slot_type: int,
-        placements: Sequence[Placement],
+        slots: Sequence[int],
         assignments: Mapping[Any, SlotAssignment],
         num_waiting: int,
         now_s: float,
     ) -> bool:
-        """Return whether a free slot of a type should stay idle, although ``num_waiting`` trials are waiting."""
+        """Return whether a free slot of a type should stay idle, although ``num_waiting`` trials are waiting.
+
+        ``slots`` are the numbers of slots of each type in which trials run or can start.
+        """
         if not self._durations.is_known(slot_type):
             return False
-        slots = [0] * len(self._slot_types.slots)
-        for placement in placements:
-            slots[placement.slot_type] += placement.count
         running = [
             RunningTrial(
                 slot_type=assignment.slot_type,

@@ -1,0 +1,546 @@
+"""The core of a run: it keeps one record per trial, and turns each event into one decision.
+
+Tune calls its scheduler for each event, and ``TuneRun`` passes on the failures of processes. ``run_slots`` decides
+which trial starts where, and an ``OomRetryScheduler`` decides how much memory a failed trial gets. Each decision is
+logged once, at debug level, with its trial and its reason.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+from ray.tune import PlacementGroupFactory
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import HyperBandScheduler, ResourceChangingScheduler, TrialScheduler
+
+from tune_policies.cluster.capacity import NodeCapacity
+from tune_policies.ray_compat.gcs import dead_actors
+from tune_policies.ray_compat.kernel_kills import was_killed_by_kernel
+from tune_policies.ray_compat.tune_request import bundles_of
+from tune_policies.ray_compat.tune_run import TuneRun
+from tune_policies.ray_compat.tune_schedulers import actor_of
+from tune_policies.values.errors import InfeasibleRequestError
+
+from ..gpu_memory.fraction_limits import LimitOptions
+from ..process.process_setup import TrialSetup
+from ..process.trial_process import SETUP_ARGUMENT, process_class
+from ..retries.oom_retry import MemoryFloor
+from ..watches.run_watch import Reading, RunWatch
+from .run_plan import lost_node
+from .run_slots import RunSlots, Start, Withdraw
+from .trial_record import TrialRecord, record_of, request_of
+from .wrapping_scheduler import nested_schedulers, runs_first_waiting
+
+_logger = logging.getLogger(__name__)
+
+_MAX_REQUESTS_WITHOUT_PLAN: Final = 16
+"""The number of requests that wait for Ray in a run without a policy."""
+
+_MIN_WAITING: Final = 200
+"""The number of trials that a searcher that ignores results creates ahead of time, as in Tune."""
+
+_MANY: Final = 10**9
+"""The number of future trials if the searcher does not report it."""
+
+
+class FailureDecision(NamedTuple):
+    """What happens with a failed trial.
+
+    Attributes:
+        action: ``"count"`` lets Tune count the failure and retry the trial up to ``max_failures`` times. ``"requeue"``
+            retries the trial without counting the failure. ``"fail"`` never retries the trial.
+        reason: The reason for ``"requeue"`` and ``"fail"``.
+    """
+
+    action: Literal["count", "requeue", "fail"]
+    reason: str = ""
+
+
+class FailureCause(NamedTuple):
+    """What was looked up about a failure.
+
+    Attributes:
+        lost_node_id: The ID of the dead node on which the trial or one of its Train workers ran, or ``None``.
+        is_kernel_kill: Whether the kernel ended the process for lack of host memory.
+    """
+
+    lost_node_id: str | None = None
+    is_kernel_kill: bool = False
+
+
+class MemoryRetries(Protocol):
+    """Decides how much memory trials get after out-of-memory errors."""
+
+    def decide(
+        self, record: TrialRecord, error: Exception, *, is_kernel_kill: bool, nodes: Sequence[NodeCapacity] | None
+    ) -> FailureDecision:
+        """Decide about a failed trial, and change its record accordingly."""
+
+    def floor_of(self, record: TrialRecord, nodes: Sequence[NodeCapacity] | None) -> MemoryFloor:
+        """Return the minimum memory that earlier errors require for a trial."""
+
+    def remember(self, record: TrialRecord) -> None:
+        """Apply the earlier retries of a restored trial to other trials."""
+
+    def check_keys(self, records: Sequence[TrialRecord]) -> None:
+        """Log a warning if no config of the first trials contains a key that should affect memory."""
+
+    @property
+    def num_records(self) -> int:
+        """The number of retries that may apply to other trials."""
+
+
+class RunCore:
+    """The state and the decisions of one run.
+
+    Args:
+        tune_controller: Tune's controller, as Tune passes it to a scheduler.
+        scheduler: The outermost scheduler of this package in the run.
+
+    Attributes:
+        scheduler: The outermost scheduler of this package in the run, which controls the run.
+        records: What the run knows about each trial.
+        slots: The slots of the run's plan, or ``None`` in a run without a policy.
+        limits: The options of GPU memory limits, or ``None`` in a run without a policy.
+        retries: The scheduler that retries trials with more memory, or ``None``.
+        watch: The reader of the cluster.
+    """
+
+    def __init__(self, tune_controller: Any, scheduler: TrialScheduler) -> None:
+        self.scheduler = scheduler
+        self.records: dict[Trial, TrialRecord] = {}
+        self.slots: RunSlots | None = None
+        self.limits: LimitOptions | None = None
+        self.retries: MemoryRetries | None = None
+        self.watch = RunWatch()
+        self._trial_of: dict[str, Trial] = {}
+        self._waiting: dict[Trial, None] = {}  # only without slots
+        self._requested: set[Trial] = set()  # only without slots
+        self._num_known_records = 0
+        self._start_errors: dict[str, Exception] = {}
+        self._has_paused = False
+        self._pausing: set[Trial] = set()
+        self._starts_more = False
+        self._logged_wait = ""
+        self._keeps_bundles = False
+        schedulers = list(nested_schedulers(scheduler))
+        self._has_hyperband = any(isinstance(part, HyperBandScheduler) for part in schedulers)
+        self._changes_resources = any(isinstance(part, ResourceChangingScheduler) for part in schedulers)
+        self._runs_first = runs_first_waiting(scheduler)
+        self.process_class = cache(process_class)
+        self.tune = TuneRun(tune_controller, self)
+
+    # What TuneRun asks.
+
+    @property
+    def starts_more(self) -> bool:
+        """Whether another trial can start at once, so that Tune must not wait for events."""
+        return self._starts_more
+
+    def arguments_of(self, trial_id: str) -> dict[str, Any]:
+        """Return the set-up of a trial's process."""
+        record = self.records[self._trial_of[trial_id]]
+        setup = None
+        if self.limits is not None and record.slot_to_start is not None:
+            setup = TrialSetup.of(record.slot_to_start, bundles_of(request_of(record)), self.limits).to_text()
+        return {SETUP_ARGUMENT: setup}
+
+    def start_error(self, trial_id: str) -> Exception | None:
+        """Return the error of a trial that can never run."""
+        return self._start_errors.pop(trial_id, None)
+
+    def is_running(self, trial_id: str) -> bool:
+        """Return whether Tune considers the trial to be running."""
+        return bool(self._trial_of[trial_id].status == Trial.RUNNING)
+
+    @property
+    def waiting(self) -> dict[Trial, None]:
+        """The trials that wait to start, in order."""
+        return self._waiting if self.slots is None else self.slots.waiting
+
+    @property
+    def has_waiting_trials(self) -> bool:
+        """Whether trials wait or may pause and resume, so that idle processes can be reused."""
+        if self.waiting:
+            return True
+        # While Tune pauses a trial, it counts the trial as finished for a moment.
+        is_handling_event = self.tune.actors.is_handling_event
+        if any(trial.status == Trial.RUNNING or is_handling_event for trial in self._pausing):
+            return True
+        return self._has_paused and any(not trial.is_finished() for trial in self.records)
+
+    def num_suggestions(self, *, is_adaptive: bool) -> int:
+        """Return the number of further trials that the searcher should suggest now."""
+        if not is_adaptive:
+            return _MIN_WAITING - len(self.waiting)
+        if self.slots is None:
+            num_free = _MAX_REQUESTS_WITHOUT_PLAN - len(self._requested) - len(self._waiting)
+        else:
+            num_free = self.slots.num_startable(may_keep_bundles=self._keeps_bundles)
+        is_idle = all(trial.is_finished() for trial in self.records)
+        return max(num_free, int(is_idle))  # Tune blocks if the searcher has no trial and none is running
+
+    # Events of trials.
+
+    def knows(self, trial: Trial) -> bool:
+        """Return whether Tune has added ``trial`` before."""
+        return trial in self.records
+
+    def add(self, trial: Trial) -> None:
+        """Plan the request of a new or restored trial."""
+        self.tune.register(trial)
+        record = record_of(trial)
+        self._trial_of[trial.trial_id] = trial
+        self.records[trial] = record
+        if trial.is_finished():
+            return
+        self._keeps_bundles |= record.keeps_own_bundles
+        if self.slots is not None:
+            self.slots.add(record)
+        else:
+            trial.placement_group_factory = record.planned
+        if self.retries is not None:
+            self.retries.remember(record)
+        record.save()
+
+    def wait(self, trial: Trial, *, is_new: bool) -> None:
+        """Let a pending trial wait for a slot."""
+        if trial.status != Trial.PENDING:
+            return
+        self.tune.park(trial, is_new=is_new)
+        self.waiting[trial] = None
+
+    def finish(self, trial: Trial) -> None:
+        """Record the end of a trial that completed."""
+        if self.slots is not None:
+            self.slots.finish(trial, time.monotonic())
+        self.release(trial)
+
+    def release(self, trial: Trial) -> None:
+        """Free the slot of a trial that ended, failed or paused."""
+        self._waiting.pop(trial, None)
+        self._requested.discard(trial)
+        if self.slots is not None:
+            self.slots.release(trial, time.monotonic())
+
+    # Failures.
+
+    def look_up(self, error: Exception) -> Callable[[], object] | None:
+        """Return a function that looks up why a process died, or ``None`` if ``error`` is not about a dead process."""
+        if not any(True for _ in dead_actors(error)):
+            return None
+        return partial(_cause_of, error, checks_kernel=self.retries is not None)
+
+    def report_failure(self, trial_id: str, error: Exception, cause: object, report: Callable[[], None]) -> None:
+        """Decide about the failure of a trial, and let Tune handle it accordingly."""
+        trial = self._trial_of[trial_id]
+        if trial.is_finished():
+            return  # the trial was stopped while the cause was looked up
+        record = self.records[trial]
+        found = cause if isinstance(cause, FailureCause) else FailureCause()
+        decision = FailureDecision("count")
+        try:
+            decision = self._decide_failure(record, error, found)
+        except InfeasibleRequestError as infeasible:
+            decision = FailureDecision("fail", str(infeasible))
+        except Exception:  # an error in a decision must not stop the other trials
+            _logger.exception("the decision whether to retry %s failed, so Tune handles the failure", trial)
+        _logger.debug("%s failed: %s%s", trial, decision.action, f", because {decision.reason}" * bool(decision.reason))
+        if decision.action == "requeue":
+            _logger.warning("%s: %s. This does not count as a failure", trial, decision.reason)
+            # HyperBand's brackets cannot contain a trial that is pending again after it reached its milestone, so it
+            # removes the trial and adds it again, as it does for every trial that Tune retries.
+            record.is_hidden = not (trial.is_saving or self._has_hyperband)
+            record.save()
+            self.tune.report_uncounted(trial, report)
+        elif decision.action == "fail":
+            _logger.error("%s is not retried and fails: %s", trial, decision.reason)
+            _add_note(error, decision.reason)
+            self.tune.report_permanent(trial, report)
+            if trial.error_file:
+                with Path(trial.error_file).open("a") as file:
+                    file.write(decision.reason + "\n")
+        else:
+            report()
+
+    def _decide_failure(self, record: TrialRecord, error: Exception, cause: FailureCause) -> FailureDecision:
+        if cause.lost_node_id is not None and self.slots is not None:
+            self.slots.run_plan.avoid_node(cause.lost_node_id)
+            return FailureDecision("requeue", f"it was lost with node {cause.lost_node_id[:8]} and is requeued")
+        if self.slots is not None:
+            slot = self.slots.fall_back(record, error)
+            if slot is not None:
+                record.has_fallen_back = True
+                return FailureDecision("requeue", f"it cannot use its device and resumes with {slot}")
+        if self.retries is not None:
+            return self.retries.decide(record, error, is_kernel_kill=cause.is_kernel_kill, nodes=self._nodes())
+        return FailureDecision("count")
+
+    # Steps.
+
+    def step(self, choose: Callable[[Any], Trial | None], tune_controller: Any) -> Trial | None:
+        """Return the trial that Tune starts now, or ``None``.
+
+        Args:
+            choose: The choice of the inner scheduler among the trials that a controller lists.
+            tune_controller: Tune's controller.
+
+        Raises:
+            InfeasibleRequestError: No plan has been feasible for ``wait_for_nodes_s``, or no trial can proceed.
+        """
+        now_s = time.monotonic()
+        self._starts_more = False
+        reading = self.watch.read(self._group_ids)
+        if self.slots is not None:
+            self._withdraw_all(self.slots.follow_nodes(self.records, self._nodes()))
+            if self.slots.run_plan.timeout_error is not None:
+                self.tune.save_experiment(wait=True)
+                raise self.slots.run_plan.timeout_error
+        if reading is not None:
+            self._follow(reading)
+        self._update(now_s)
+        self._raise_memory()
+        chosen = self._choose(choose, tune_controller, now_s)
+        self._keep_processes()
+        return chosen
+
+    def _group_ids(self) -> tuple[Collection[str], Collection[str]]:
+        return self._groups_without_running_trial(), self.tune.groups.own_ids
+
+    def _groups_without_running_trial(self) -> Collection[str]:
+        """Return the groups that Ray has not granted, or in which the process has not started yet."""
+        pending = [trial.trial_id for trial in self.records if trial.status == Trial.PENDING]
+        starting = filter(None, map(self.tune.actors.group_of, pending))
+        return self.tune.groups.ids_without_process.union(starting)
+
+    def _nodes(self) -> Sequence[NodeCapacity] | None:
+        return None if self.watch.latest is None else self.watch.latest.nodes
+
+    def _follow(self, reading: Reading) -> None:
+        """Request lost placement groups again, and end a run in which no trial can proceed.
+
+        Raises:
+            InfeasibleRequestError: No trial can proceed.
+        """
+        if reading.busy:
+            self.watch.warn_once(reading.busy)
+        if reading.lost_groups:
+            self._replace_lost(reading.lost_groups)
+        running = {actor_of(trial): trial for trial in self.records if trial.status == Trial.RUNNING}
+        if self.slots is None:
+            return
+        self.slots.find_nodes(
+            {
+                trial: reading.node_of_actor[actor_id]
+                for actor_id, trial in running.items()
+                if actor_id is not None and actor_id in reading.node_of_actor
+            }
+        )
+        stuck = {running[driver_id]: error for driver_id, error in reading.stuck.items() if driver_id in running}
+        for trial, error in stuck.items():
+            self.watch.warn_once(f"{trial} waits for workers that cannot start", str(error))
+        if stuck and len(stuck) == len(self.slots.assignments):
+            self.tune.save_experiment(wait=True)
+            raise next(iter(stuck.values()))
+
+    def _replace_lost(self, lost_groups: Collection[str]) -> None:
+        for amounts in self.tune.groups.replace_lost(lost_groups):
+            _logger.warning("a placement group for %s was lost and is requested again", amounts)
+        for trial in self.records:
+            if trial.status == Trial.PENDING and self.tune.actors.group_of(trial.trial_id) in lost_groups:
+                _logger.warning("the placement group of %s was lost before its process started", trial)
+                self._withdraw(Withdraw(trial, "its placement group was lost"), has_process=False)
+
+    def _withdraw_all(self, withdrawals: Iterable[Withdraw]) -> None:
+        for withdrawal in withdrawals:
+            self._withdraw(withdrawal)
+
+    def _withdraw(self, withdrawal: Withdraw, *, has_process: bool | None = None) -> None:
+        trial = withdrawal.trial
+        if self._has_process(trial) if has_process is None else has_process:
+            return
+        _logger.debug("the request of %s is withdrawn: %s", trial, withdrawal.reason)
+        self.tune.withdraw(trial)
+        self.release(trial)
+        self.waiting[trial] = None
+
+    def _has_process(self, trial: Trial) -> bool:
+        is_reset = trial.temporary_state.ray_actor is not None  # Tune resets a kept process for the trial
+        return is_reset or self.tune.actors.has_process(trial.trial_id)
+
+    def _update(self, now_s: float) -> None:
+        """Follow the status that Tune gave the trials since the last step."""
+        self._pausing = {trial for trial in self._pausing if trial.status == Trial.RUNNING}
+        if self.slots is None:
+            self._requested = {
+                trial for trial in self._requested if trial.status == Trial.PENDING and not self._has_process(trial)
+            }
+        else:
+            for trial, assignment in list(self.slots.assignments.items()):
+                if trial.status == Trial.RUNNING:
+                    if self.records[trial].slot is not assignment.slot or not assignment.is_granted:
+                        self.slots.start(self.records[trial], now_s)
+                        self.records[trial].save()
+                elif trial.status != Trial.PENDING:
+                    self._has_paused |= trial.status == Trial.PAUSED
+                    self.release(trial)
+                elif not assignment.is_granted and self._has_process(trial):
+                    self.slots.grant(trial)
+        for trial in [trial for trial in self.waiting if trial.status != Trial.PAUSED]:
+            self.release(trial)  # Tune has stopped the trial
+
+    def _raise_memory(self) -> None:
+        """Give the trials that have not started the memory that the newest out-of-memory errors require."""
+        if self.retries is None:
+            return
+        self.retries.check_keys(list(self.records.values()))
+        if not self.retries.num_records:
+            return
+        has_new = self.retries.num_records != self._num_known_records
+        self._num_known_records = self.retries.num_records
+        nodes = self._nodes()
+        for trial, record in self.records.items():
+            # While a trial is paused, a scheduler such as PBT may replace its config.
+            if trial.status == Trial.PAUSED:
+                record.floor = self.retries.floor_of(record, nodes)
+            elif trial.status == Trial.PENDING and has_new:
+                floor = self.retries.floor_of(record, nodes)
+                if floor != record.floor and not self._has_process(trial):
+                    record.floor = floor
+                    self._withdraw(Withdraw(trial, f"a similar trial ran out of memory, so it gets {floor}"))
+
+    def _choose(self, choose: Callable[[Any], Trial | None], tune_controller: Any, now_s: float) -> Trial | None:
+        if self.slots is None:
+            return self._choose_without_plan(choose, tune_controller, now_s)
+        withdrawal = self.slots.withdrawal(self.records, now_s)
+        if withdrawal is not None:
+            self._withdraw(withdrawal)
+        startable = self.slots.startable(self.records, self.waiting, now_s)
+        first = self._preferred(choose, tune_controller, startable, now_s)
+        candidates = [trial for trial in startable if trial is not first]
+        if first is not None and first not in self.slots.assignments:
+            candidates.insert(0, first)
+        for trial in candidates if self._changes_resources else ():
+            self._note_change(self.records[trial])
+        num_future = self.tune.num_future_trials
+        decision = self.slots.choose(
+            self.records,
+            candidates,
+            num_paused=self._num_paused(),
+            num_future=_MANY if num_future is None else num_future,
+            now_s=now_s,
+        )
+        if decision is None:
+            self._log_waiting()
+            return None
+        self._starts_more = len(candidates) > 1
+        if isinstance(decision, Start):
+            return self._start(decision)
+        trial, error = decision
+        self._start_errors[trial.trial_id] = error
+        self.waiting.pop(trial, None)
+        return trial
+
+    def _start(self, start: Start) -> Trial:
+        trial = start.trial
+        self._request(trial, start.request)
+        assert self.slots is not None  # noqa: S101  # only slots start trials with a decision
+        assignment = self.slots.assignments[trial]
+        slot = assignment.slot
+        if assignment.worker_nodes:
+            slot = slot.model_copy(update={"worker_nodes": assignment.worker_nodes})
+        self.records[trial].slot_to_start = slot
+        where = "" if assignment.node_id is None else f" on node {assignment.node_id[:8]}"
+        _logger.debug("%s starts in a slot of %s%s", trial, slot, where)
+        return trial
+
+    def _request(self, trial: Trial, request: PlacementGroupFactory) -> None:
+        self.records[trial].requested = request
+        if trial.placement_group_factory is not request:
+            trial.update_resources(request)
+
+    def _choose_without_plan(
+        self, choose: Callable[[Any], Trial | None], tune_controller: Any, now_s: float
+    ) -> Trial | None:
+        if len(self._requested) >= _MAX_REQUESTS_WITHOUT_PLAN:
+            return None
+        startable = [trial for trial in self.waiting if self.records[trial].not_before_s <= now_s]
+        trial = self._preferred(choose, tune_controller, startable, now_s)
+        if trial is None or trial.status != Trial.PAUSED:
+            return trial
+        record = self.records[trial]
+        self._note_change(record)
+        request = request_of(record)
+        self._request(trial, request)
+        self.waiting.pop(trial, None)
+        self._requested.add(trial)
+        self._starts_more = len(startable) > 1
+        _logger.debug("%s starts with %s", trial, request.required_resources)
+        return trial
+
+    def _preferred(
+        self, choose: Callable[[Any], Trial | None], tune_controller: Any, startable: Sequence[Trial], now_s: float
+    ) -> Trial | None:
+        """Return the trial that the inner scheduler chooses among the trials that may start, or ``None``."""
+        if self._runs_first and startable:
+            return startable[0]
+        if self._runs_first and not self._has_paused:
+            return None
+        shown = set(startable)
+        hidden = self.waiting.keys() - shown
+        with self.tune.shown_as_pending(startable) as restore:
+            view = self.tune.view_of(
+                tune_controller, [trial for trial in self.tune.trials if trial not in hidden], restore
+            )
+            return choose(view)
+
+    def _num_paused(self) -> int:
+        if not self._has_paused:
+            return 0
+        return sum(trial.status == Trial.PAUSED and trial not in self.waiting for trial in self.records)
+
+    def _note_change(self, record: TrialRecord) -> None:
+        """Record the resources that another scheduler, such as a ``ResourceChangingScheduler``, gave a paused trial."""
+        request = record.trial.placement_group_factory
+        if record.requested is not None and request is not record.requested:
+            record.changed = bundles_of(request)
+
+    def note_pause(self, trial: Trial) -> None:
+        """Record that the inner scheduler pauses a trial, which Tune first saves."""
+        self._has_paused = True
+        self._pausing.add(trial)
+
+    def _log_waiting(self) -> None:
+        """Log why the first waiting trial does not start, unless this has been logged."""
+        if not self.waiting or self.slots is None or not _logger.isEnabledFor(logging.DEBUG):
+            return
+        why = f"{next(iter(self.waiting))} waits: {self.slots.why_waiting()}"
+        if why != self._logged_wait:
+            self._logged_wait = why
+            _logger.debug("%s", why)
+
+    def _keep_processes(self) -> None:
+        wanted: Counter[Any] = Counter()
+        if self.slots is not None and (self.has_waiting_trials or self.tune.num_future_trials != 0):
+            wanted = self.slots.kept_processes(self.records)
+        self.tune.keep_processes(wanted)
+
+
+def _cause_of(error: Exception, *, checks_kernel: bool) -> FailureCause:
+    node_id = lost_node(error)
+    is_kernel_kill = node_id is None and checks_kernel and was_killed_by_kernel(error)
+    return FailureCause(node_id, is_kernel_kill)
+
+
+def _add_note(error: object, text: str) -> None:
+    """Add a note to an error, or to the error that it wraps, because Ray does not save the notes of its own errors."""
+    cause = getattr(error, "cause", None)
+    noted = cause if isinstance(cause, BaseException) else error
+    if isinstance(noted, BaseException):
+        with suppress(AttributeError):
+            noted.add_note(text)

@@ -1,0 +1,122 @@
+"""The base class of the schedulers that control a run: ``PolicyScheduler`` and ``OomRetryScheduler``.
+
+Several of them may be nested. The outermost one controls the run with a ``RunCore``, to which each of them contributes
+its part. The other schedulers in between, and the user's own scheduler, see the run as in plain Tune, except that a
+trial without a free slot is hidden from their choice.
+"""
+
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
+
+from tune_policies.ray_compat.tune_run import handler_of
+
+from .run_core import RunCore
+from .wrapping_scheduler import WrappingScheduler, nested_schedulers
+
+
+class RunScheduler(WrappingScheduler):
+    """A scheduler that controls its run, or that contributes to the outermost such scheduler."""
+
+    def __init__(self, inner: TrialScheduler | None) -> None:
+        super().__init__(inner)
+        self._core: RunCore | None = None
+        self._error: Exception | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state that ``Tuner`` pickles, without the state of a run."""
+        return {name: value for name, value in vars(self).items() if name not in {"_core", "_error"}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._core = None
+        self._error = None
+
+    def join(self, core: RunCore) -> None:
+        """Contribute to the core of a new run."""
+        self._core = core
+
+    def _controlled(self, tune_controller: Any) -> RunCore | None:
+        """Return the core of the run if this scheduler controls it, or else ``None``.
+
+        Tune calls the outermost scheduler first, so that scheduler controls the run.
+        """
+        core = handler_of(tune_controller)
+        if core is None:
+            core = RunCore(tune_controller, self)
+            for part in nested_schedulers(self):
+                if isinstance(part, RunScheduler):
+                    part.join(core)
+        return core if core.scheduler is self else None
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        """Add a trial that waits for a slot.
+
+        An error here would make Tune restart a resumed run, so errors are raised in the next step.
+        """
+        core, is_new = None, True
+        try:
+            core = self._controlled(tune_controller)
+            if core is not None:
+                is_new = not core.knows(trial)
+                if is_new:
+                    core.add(trial)
+                elif core.records[trial].is_hidden:
+                    core.records[trial].is_hidden = False
+                    core.tune.save_experiment()
+                    core.wait(trial, is_new=False)
+                    return
+        except Exception as error:  # noqa: BLE001
+            self._error = self._error or error
+            core = None
+        super().on_trial_add(tune_controller, trial)
+        if core is not None:
+            core.wait(trial, is_new=is_new)
+
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        """Report the failure to the inner scheduler, unless the run requeues the trial and hides the failure."""
+        core = self._controlled(tune_controller)
+        if core is None:
+            super().on_trial_error(tune_controller, trial)
+            return
+        core.release(trial)
+        if not core.records[trial].is_hidden:
+            super().on_trial_error(tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> Any:
+        """Let the inner scheduler decide whether a trial continues, pauses or stops."""
+        decision = super().on_trial_result(tune_controller, trial, result)
+        if decision == TrialScheduler.PAUSE:
+            core = self._controlled(tune_controller)
+            if core is not None:
+                core.note_pause(trial)
+        return decision
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        """Record the duration of a trial that completed, and report its end to the inner scheduler."""
+        core = self._controlled(tune_controller)
+        if core is not None:
+            core.finish(trial)
+        super().on_trial_complete(tune_controller, trial, result)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        """Report the removal of a waiting trial to the inner scheduler."""
+        core = self._controlled(tune_controller)
+        if core is not None:
+            core.release(trial)
+        super().on_trial_remove(tune_controller, trial)
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Return the trial that starts now, or ``None``.
+
+        Raises:
+            InfeasibleRequestError: No plan has been feasible for ``wait_for_nodes_s``, or no trial can proceed.
+        """
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        core = self._controlled(tune_controller)
+        if core is None:
+            return super().choose_trial_to_run(tune_controller)
+        return core.step(super().choose_trial_to_run, tune_controller)

@@ -1,0 +1,132 @@
+"""What a run knows about each trial, and the request for Ray that follows from it.
+
+A run has one record per trial. The parts that a restored run needs are saved as JSON in one attribute of the trial,
+because Tune saves all attributes of a trial with the experiment. The attribute is a string, so the experiment can be
+loaded without this package.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ray.tune import PlacementGroupFactory
+from ray.tune.experiment import Trial
+
+from tune_policies.placement.packing import num_slots_for
+from tune_policies.placement.trial_slot import TrialSlot
+from tune_policies.ray_compat.tune_request import bundles_of, from_data, to_data, with_bundles
+from tune_policies.values.errors import InvalidResourcesError
+
+from ..retries.oom_history import TrialOomHistory
+from ..retries.oom_retry import MemoryFloor
+
+_logger = logging.getLogger(__name__)
+
+_ATTRIBUTE: Final = "policy_record"
+"""The attribute of a trial with the saved part of its record."""
+
+
+@dataclass
+class TrialRecord:
+    """What a run knows about a trial.
+
+    Attributes:
+        trial: The trial.
+        own: The request of the trial's trainable.
+        planned: The request of the trial's slot, or the trainable's own request in a run without a policy.
+        slot: The trial's current or last slot, or ``None`` if it never had a slot.
+        has_run: Whether the trial has run in ``slot``.
+        changed: The bundles that another scheduler requested instead of ``planned``, or ``None``.
+        floor: The minimum memory that out-of-memory errors of this trial and of similar trials require.
+        oom: The out-of-memory retries of this trial.
+        has_fallen_back: Whether the trial could not use its device, so that it resumes without a device.
+        requested: The latest request that this run gave to Tune, or ``None``.
+        slot_to_start: The slot in which the trial starts, or ``None``.
+        not_before_s: The time before which a retried trial must not start, in seconds on the monotonic clock.
+        is_hidden: Whether the inner scheduler does not know that the trial failed and was requeued.
+    """
+
+    trial: Trial
+    own: PlacementGroupFactory
+    planned: PlacementGroupFactory
+    slot: TrialSlot | None = None
+    has_run: bool = False
+    changed: Sequence[Mapping[str, float]] | None = None
+    floor: MemoryFloor = field(default_factory=MemoryFloor)
+    oom: TrialOomHistory = field(default_factory=TrialOomHistory)
+    has_fallen_back: bool = False
+    requested: PlacementGroupFactory | None = None
+    slot_to_start: TrialSlot | None = None
+    not_before_s: float = 0.0
+    is_hidden: bool = False
+
+    @property
+    def keeps_own_bundles(self) -> bool:
+        """Whether the trainable requests several bundles, which a policy never replaces."""
+        return len(bundles_of(self.own)) > 1
+
+    def save(self) -> None:
+        """Save the record with the trial, so that a restored run knows it."""
+        data: dict[str, Any] = {"own": to_data(self.own)}
+        if self.slot is not None and self.has_run:
+            data["slot"] = self.slot.model_dump(mode="json", exclude_defaults=True)
+        if self.has_fallen_back:
+            data["has_fallen_back"] = True
+        if self.oom != TrialOomHistory():
+            data["oom"] = self.oom.model_dump(mode="json", exclude_defaults=True)
+        text = json.dumps(data, separators=(",", ":"))
+        if getattr(self.trial, _ATTRIBUTE, None) != text:
+            setattr(self.trial, _ATTRIBUTE, text)
+            self.trial.invalidate_json_state()
+
+
+def record_of(trial: Trial) -> TrialRecord:
+    """Return the record of a new or restored trial.
+
+    In a restored run, the trial's request may still be the one that the policy of the earlier run chose.
+    """
+    request = trial.placement_group_factory
+    record = TrialRecord(trial, own=request, planned=request)
+    text = getattr(trial, _ATTRIBUTE, None)
+    if text is None:
+        return record
+    try:
+        data = json.loads(text)
+        record.own = record.planned = from_data(data["own"], request)
+        record.oom = TrialOomHistory.from_dict(data.get("oom", {}))
+        record.has_fallen_back = bool(data.get("has_fallen_back"))
+        if "slot" in data:
+            record.slot = TrialSlot.from_dict(data["slot"])
+            record.has_run = True
+    except (InvalidResourcesError, KeyError, TypeError, ValueError) as error:  # saved by another version
+        _logger.warning("the saved resources of %s cannot be read and are ignored: %s", trial, error)
+    return record
+
+
+def request_of(record: TrialRecord) -> PlacementGroupFactory:
+    """Return the request for Ray that follows from a record.
+
+    The request is the planned request itself unless another scheduler or an out-of-memory error changed it, so that
+    trials with equal requests can reuse each other's processes.
+    """
+    planned = bundles_of(record.planned)
+    wanted = planned if record.changed is None else record.changed
+    raised = record.floor.apply_to(wanted)
+    if raised == [dict(bundle) for bundle in planned]:
+        return record.planned
+    return with_bundles(record.planned, raised)
+
+
+def slots_taken(record: TrialRecord) -> int:
+    """Return the number of slots that a trial occupies: 1 unless it requests more than planned."""
+    request = request_of(record)
+    if request is record.planned:
+        return 1
+    return max(map(num_slots_for, bundles_of(request), bundles_of(record.planned)))
+
+
+def is_raised(record: TrialRecord) -> bool:
+    """Return whether a trial requests other resources than planned, so that it cannot reuse a process."""
+    return request_of(record) is not record.planned

@@ -1,0 +1,271 @@
+"""The control of a scheduler over a run of Tune: its waiting trials, its processes and its searcher.
+
+A waiting trial is a paused trial, because Tune starts a paused trial only if the scheduler chooses it. Tune calls its
+scheduler before it reads the status of a new trial. Everything else that a policy decides has no public hook in Ray:
+``TuneRun`` replaces three parts of Tune's controller (its actor manager, its cache of actor classes and its searcher)
+with parts that ask a ``RunHandler``. Tune saves none of them, so a run can be restored without this package.
+The private members used here are the same in Ray 2.50 and 2.60.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+import wrapt
+from ray.tune import PlacementGroupFactory
+from ray.tune.experiment import Trial
+
+from tune_policies.ray_compat.placement_groups import PlacementGroups
+from tune_policies.ray_compat.trial_actors import FailureHandler, TrialActors
+from tune_policies.ray_compat.version import check_members
+
+MEMBERS: Final = (
+    *("_actor_cache", "_actor_manager", "_class_cache", "_has_errored", "_search_alg", "_set_trial_status"),
+    "_unstage_trial_with_resources",
+)
+"""The private members of Tune's controller that a run uses. If any member is missing, the run fails early."""
+
+_FEATURE: Final = "a scheduler that assigns slots to trials"
+
+
+class RunHandler(FailureHandler, Protocol):
+    """Decides about the processes and the searcher of a run."""
+
+    def process_class(self, trainable_class: type) -> type:
+        """Return the class that runs in the processes of a trainable's trials.
+
+        It must return the same class each time, because Tune reuses processes only for the same class.
+        """
+
+    @property
+    def has_waiting_trials(self) -> bool:
+        """Whether trials wait, so that Tune should keep the processes of finished trials."""
+
+    def num_suggestions(self, *, is_adaptive: bool) -> int:
+        """Return the number of further trials that the searcher should suggest now.
+
+        An adaptive searcher bases its suggestions on results, so its suggestions improve if they are made late.
+        """
+
+
+class TuneRun:
+    """The parts of a run that a scheduler controls.
+
+    Args:
+        tune_controller: Tune's controller, as Tune passes it to a scheduler.
+        handler: The decisions of the scheduler.
+
+    Attributes:
+        actors: The processes of the trials.
+        groups: The placement groups of the trials.
+    """
+
+    def __init__(self, tune_controller: Any, handler: RunHandler) -> None:
+        controller = unwrapped(tune_controller)
+        check_members(controller, MEMBERS, _FEATURE)
+        self._controller = controller
+        self.groups = PlacementGroups()
+        self.actors = TrialActors(self.groups)
+        self.actors.handler = handler
+        self._kept: Counter[PlacementGroupFactory] = Counter()
+        controller._actor_manager = self.actors
+        controller._class_cache = _ProcessClasses(controller._class_cache, handler.process_class)
+        controller._search_alg = _GatedSearch(controller._search_alg, handler)
+
+    def is_of(self, tune_controller: Any) -> bool:
+        """Return whether this object controls the run of ``tune_controller``."""
+        return self._controller is unwrapped(tune_controller)
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials of the run, in Tune's order."""
+        return self._controller.get_trials()  # type: ignore[no-any-return]
+
+    @property
+    def num_future_trials(self) -> int | None:
+        """The number of trials that the searcher has yet to suggest, or ``None`` if the number is not known."""
+        search = self._controller.search_alg
+        if search.has_ended:
+            return 0
+        total = getattr(search, "total_samples", None) or 0
+        return max(0, total - len(self.trials)) if total > 0 else None
+
+    def register(self, trial: Trial) -> None:
+        """Let callbacks of Tune find this run."""
+        trial.temporary_state.policy_run = self.actors.handler
+
+    def park(self, trial: Trial, *, is_new: bool) -> None:
+        """Let a pending trial wait until the scheduler chooses it.
+
+        Args:
+            trial: A trial that Tune passes to ``on_trial_add``.
+            is_new: Whether Tune has not registered the trial yet. Otherwise, Tune has requeued it after a failure.
+        """
+        if is_new:
+            trial.set_status(Trial.PAUSED)
+            trial.init_local_path()  # the results of a stopped run list the folder of each trial
+        else:
+            self._controller._set_trial_status(trial, Trial.PAUSED)
+
+    def withdraw(self, trial: Trial) -> None:
+        """Withdraw the request of a trial that was chosen but has no process yet, so that it waits again."""
+        self._controller._unstage_trial_with_resources(trial)
+        self._controller.pause_trial(trial, should_checkpoint=False)
+
+    def report_uncounted(self, trial: Trial, report: Callable[[], None]) -> None:
+        """Let Tune requeue a failed trial without counting the failure for ``max_failures`` and ``fail_fast``.
+
+        Tune counts the failure before it notifies a scheduler, so it is subtracted beforehand.
+        """
+        failures, has_errored = trial.run_metadata.num_failures, self._controller._has_errored
+        trial.run_metadata.num_failures = failures - 1
+        trial.temporary_state.restoring_from = None  # a failed restore has its own count of failures
+        try:
+            report()
+        finally:
+            trial.run_metadata.num_failures = failures
+            trial.run_metadata.invalidate_cache()
+            self._controller._has_errored = has_errored
+
+    def report_permanent(self, trial: Trial, report: Callable[[], None]) -> None:
+        """Let Tune fail a trial without further retries."""
+        max_failures = trial.max_failures
+        trial.max_failures = trial.run_metadata.num_failures
+        try:
+            report()
+        finally:
+            trial.max_failures = max_failures
+
+    def save_experiment(self, *, wait: bool = False) -> None:
+        """Make Tune save the experiment now instead of at the next regular save.
+
+        Args:
+            wait: Whether to wait until the run's folder is written.
+        """
+        self._controller.checkpoint(force=True, wait=wait)
+
+    def keep_processes(self, wanted: Counter[PlacementGroupFactory]) -> None:
+        """Set the number of idle processes that Tune keeps for reuse, by resource request."""
+        if wanted == self._kept:
+            return
+        kept, self._kept = self._kept, wanted
+        for request in wanted.keys() | kept.keys():
+            more = wanted[request] - kept[request]
+            if more > 0:
+                self._controller._actor_cache.increase_max(request, more)
+            elif more < 0:
+                self._controller._actor_cache.decrease_max(request, -more)
+
+    @contextmanager
+    def shown_as_pending(self, trials: Collection[Trial]) -> Iterator[Callable[[], None]]:
+        """Show waiting trials as pending in a block, because an inner scheduler distinguishes new and paused trials.
+
+        Yields:
+            A function that ends the block early. Tune's own functions must see the real status.
+        """
+
+        def restore() -> None:
+            for trial in trials:
+                if trial.status == Trial.PENDING:
+                    trial.status = Trial.PAUSED
+
+        for trial in trials:
+            trial.status = Trial.PENDING
+        try:
+            yield restore
+        finally:
+            restore()
+
+    def view_of(self, tune_controller: Any, trials: Collection[Trial], restore: Callable[[], None]) -> "RunView":
+        """Return a controller for the inner scheduler that lists only ``trials``.
+
+        Args:
+            tune_controller: The controller that Tune passed to the scheduler.
+            trials: The listed trials.
+            restore: A function that is called before the inner scheduler changes a trial.
+        """
+        return RunView(tune_controller, list(trials), restore)
+
+
+class RunView:
+    """Wraps Tune's controller for an inner scheduler that must not see all trials."""
+
+    def __init__(self, tune_controller: Any, trials: list[Trial], restore: Callable[[], None]) -> None:
+        self._wrapped_controller = tune_controller
+        self._trials = trials
+        self._restore = restore
+
+    def get_trials(self) -> list[Trial]:
+        """Return the shown trials."""
+        return self._trials
+
+    def pause_trial(self, *args: Any, **kwargs: Any) -> None:
+        """Pause a trial."""
+        self._restore()
+        self._wrapped_controller.pause_trial(*args, **kwargs)
+
+    def stop_trial(self, *args: Any, **kwargs: Any) -> None:
+        """Stop a trial."""
+        self._restore()
+        self._wrapped_controller.stop_trial(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped_controller, name)
+
+
+class _ProcessClasses:
+    """Replaces Tune's cache of remote classes: Tune starts the process class of a trainable."""
+
+    def __init__(self, of_tune: Any, process_class: Callable[[type], type]) -> None:
+        self._of_tune = of_tune
+        self._process_class = process_class
+
+    def get(self, trainable_class: type) -> Any:
+        return self._of_tune.get(self._process_class(trainable_class))
+
+
+class _GatedSearch(wrapt.ObjectProxy):  # type: ignore[type-arg]
+    """Tune's searcher, which suggests trials only if they are needed.
+
+    Tune asks for trials until enough of them are pending, but no trial is pending while it waits for a slot. The
+    searcher also counts as unfinished while trials wait, because otherwise Tune would end the processes that they can
+    reuse.
+    """
+
+    def __init__(self, search: Any, handler: RunHandler) -> None:
+        super().__init__(search)
+        self._self_handler = handler
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the searcher itself has no more trials."""
+        return bool(self.__wrapped__.is_finished())
+
+    def is_finished(self) -> bool:
+        """Return whether no more trials will start."""
+        return self.has_ended and not self._self_handler.has_waiting_trials
+
+    def next_trial(self) -> Trial | None:
+        """Return the next trial of the searcher, or ``None`` if no further trial is needed now."""
+        search = self.__wrapped__
+        if search.is_finished() or self._self_handler.num_suggestions(is_adaptive=hasattr(search, "searcher")) < 1:
+            return None
+        return search.next_trial()
+
+
+def unwrapped(tune_controller: Any) -> Any:
+    """Return Tune's controller itself instead of the wrapper that Tune passes to schedulers."""
+    # The methods of the wrapper are bound to the controller.
+    return tune_controller.get_trials.__self__
+
+
+def handler_of_trial(trial: Trial) -> Any:
+    """Return the ``RunHandler`` of the run of ``trial``, or ``None``. A callback of Tune gets only trials."""
+    return getattr(trial.temporary_state, "policy_run", None)  # Tune saves no temporary state
+
+
+def handler_of(tune_controller: Any) -> Any:
+    """Return the ``RunHandler`` that controls the run of ``tune_controller``, or ``None`` if no ``TuneRun`` does."""
+    actors = getattr(unwrapped(tune_controller), "_actor_manager", None)
+    return actors.handler if isinstance(actors, TrialActors) else None

@@ -1,0 +1,47 @@
+"""Looks into the schedulers of Tune, and hides Tune's warning about unused GPUs.
+
+The private members used here are the same in Ray 2.50 and 2.60.
+"""
+
+import logging
+from typing import Final
+
+from ray.actor import ActorHandle
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
+
+_tune_logger: Final = logging.getLogger("ray.tune.tune")
+
+
+def _is_not_gpu_warning(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Tune detects GPUs")
+
+
+def hide_gpu_warning() -> None:
+    """Hide Tune's warning that no trial uses GPUs, because Tune checks only the trainable's own request."""
+    _tune_logger.addFilter(_is_not_gpu_warning)
+
+
+def show_gpu_warning() -> None:
+    """Let Tune print its warning again, for runs without a policy."""
+    _tune_logger.removeFilter(_is_not_gpu_warning)
+
+
+def scheduler_inside(scheduler: TrialScheduler) -> TrialScheduler | None:
+    """Return the scheduler inside Ray's ``ResourceChangingScheduler``, or ``None`` for other schedulers."""
+    is_wrapper = isinstance(scheduler, ResourceChangingScheduler)
+    return scheduler._base_scheduler if is_wrapper else None
+
+
+def longest_trials(scheduler: TrialScheduler) -> dict[str, float]:
+    """Return the ``max_t`` at which ``scheduler`` stops every trial, by time attribute, or ``{}`` if it has none."""
+    key = getattr(scheduler, "_time_attr", None)
+    max_t = getattr(scheduler, "_max_t", getattr(scheduler, "_max_t_attr", None))
+    stops = getattr(scheduler, "_stop_last_trials", False)
+    return {key: max_t} if stops and isinstance(key, str) and isinstance(max_t, int | float) else {}
+
+
+def actor_of(trial: Trial) -> str | None:
+    """Return the ID of the actor that runs ``trial``, or ``None`` if it has none."""
+    actor = trial.temporary_state.ray_actor
+    return actor._actor_id.hex() if isinstance(actor, ActorHandle) else None
