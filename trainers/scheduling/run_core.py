@@ -8,8 +8,8 @@ logged once, at debug level, with its trial and its reason.
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
@@ -494,10 +494,8 @@ class RunCore:
         shown = set(startable)
         hidden = self.waiting.keys() - shown
         with self.tune.shown_as_pending(startable) as restore:
-            view = self.tune.view_of(
-                tune_controller, [trial for trial in self.tune.trials if trial not in hidden], restore
-            )
-            return choose(view)
+            shown_trials = [trial for trial in self.tune.trials if trial not in hidden]
+            return choose(self.tune.view_of(tune_controller, shown_trials, restore))
 
     def _num_paused(self) -> int:
         if not self._has_paused:
@@ -508,7 +506,27 @@ class RunCore:
         """Record the resources that another scheduler, such as a ``ResourceChangingScheduler``, gave a paused trial."""
         request = record.trial.placement_group_factory
         if record.requested is not None and request is not record.requested:
-            record.changed = bundles_of(request)
+            record.changed = request
+
+    @contextmanager
+    def shown_request(self, trial: Trial) -> Iterator[None]:
+        """Show a trial's request in a block as the scheduler that changes resources has set it.
+
+        Otherwise, that scheduler would set the same request again after each result, because the request was rounded or
+        raised.
+        """
+        record = self.records.get(trial)
+        if record is None or not self._changes_resources:
+            yield
+            return
+        request = trial.placement_group_factory
+        shown = record.changed or record.planned
+        trial.placement_group_factory = shown
+        try:
+            yield
+        finally:
+            if trial.placement_group_factory is shown:
+                trial.placement_group_factory = request
 
     def note_pause(self, trial: Trial) -> None:
         """Record that the inner scheduler pauses a trial, which Tune first saves."""

@@ -86,11 +86,13 @@ class RunScheduler(WrappingScheduler):
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> Any:
         """Let the inner scheduler decide whether a trial continues, pauses or stops."""
-        decision = super().on_trial_result(tune_controller, trial, result)
+        core = self._controlled(tune_controller)
+        if core is None:
+            return super().on_trial_result(tune_controller, trial, result)
+        with core.shown_request(trial):
+            decision = super().on_trial_result(tune_controller, trial, result)
         if decision == TrialScheduler.PAUSE:
-            core = self._controlled(tune_controller)
-            if core is not None:
-                core.note_pause(trial)
+            core.note_pause(trial)
         return decision
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:

@@ -8,18 +8,19 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import NodeCapacity
 from tune_policies.oom.unusable_device import is_unusable_device
 from tune_policies.placement.layout import Placement
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.ray_compat.tune_request import bundles_of
+from tune_policies.ray_compat.tune_request import bundles_of, with_bundles
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.value import counted
 
@@ -31,6 +32,9 @@ from .slot_board import SlotAssignment, SlotBoard, assignment_to, place_of
 from .trial_record import TrialRecord, is_raised, request_of, slots_taken
 
 _logger = logging.getLogger(__name__)
+
+_PLANNED_RESOURCES: Final = DEVICE_RESOURCES | {"CPU", "memory"}
+"""The resources that a policy plans. A request for others, such as a license, is the trainable's own."""
 
 
 class RunOptions(NamedTuple):
@@ -77,6 +81,7 @@ class RunSlots:
         self._slot_types = run_plan.slot_types
         self._timer = TrialTimer(self._slot_types)
         self._printed: set[str] = set()
+        self._with_custom_amounts: dict[Any, PlacementGroupFactory] = {}
 
     @property
     def assignments(self) -> Mapping[Trial, SlotAssignment]:
@@ -89,7 +94,7 @@ class RunSlots:
         """Plan the request of a new trial. If the trainable requests one bundle, the policy replaces this request."""
         if record.keeps_own_bundles:
             return
-        planned = self.run_plan.common_factory
+        planned = self._with_custom(self.run_plan.common_factory, record)
         if record.own.bundles not in (planned.bundles, [{"CPU": 1.0}]):  # one CPU is Tune's default
             self._print_once(
                 f"the trainable requests {record.own.required_resources}, but the policy replaces this request with "
@@ -98,6 +103,17 @@ class RunSlots:
         # Ray's ResourceChangingScheduler compares the requests of all trials.
         record.planned = planned
         record.trial.placement_group_factory = planned
+
+    def _with_custom(self, factory: PlacementGroupFactory, record: TrialRecord) -> PlacementGroupFactory:
+        """Return a slot's request with the custom resources of the trainable's request, which limit something else."""
+        custom = custom_amounts(record.own)
+        if not custom:
+            return factory
+        key = factory, tuple(sorted(custom.items()))
+        if key not in self._with_custom_amounts:
+            head, *others = bundles_of(factory)
+            self._with_custom_amounts[key] = with_bundles(factory, [{**custom, **head}, *others])
+        return self._with_custom_amounts[key]
 
     def _print_once(self, text: str) -> None:
         if text not in self._printed:
@@ -161,15 +177,14 @@ class RunSlots:
         """
         if not self.run_plan.follow_nodes(nodes):
             return []
-        factories = self.run_plan.factories
-        left = {factories[place]: place.count for place in factories if place.node_id is None}
+        left = Counter({place.slot_type: place.count for place in self.run_plan.placements if place.node_id is None})
         withdrawn = []
         for trial, assignment in self.assignments.items():
             if self._is_own(records[trial]):
                 continue
-            request = records[trial].planned
-            if assignment.node_id is None and left.get(request, 0) >= assignment.num_slots:
-                left[request] -= assignment.num_slots
+            slot_type = self.run_plan.slot_types.same_type(assignment.slot)
+            if assignment.node_id is None and slot_type is not None and left[slot_type] >= assignment.num_slots:
+                left[slot_type] -= assignment.num_slots
             elif not assignment.is_granted:
                 withdrawn.append(Withdraw(trial, "the plan has changed"))
         if self._slot_types is not self.run_plan.slot_types:
@@ -353,7 +368,7 @@ class RunSlots:
                 continue
             if not is_bound and self._should_idle(placement.slot_type, idle, num_waiting, now_s):
                 continue
-            record.planned = self.run_plan.factories[placement]
+            record.planned = self._with_custom(self.run_plan.factories[placement], record)
             taken = slots_taken(record)
             if count >= min(taken, placement.count):
                 return self._start(
@@ -404,7 +419,19 @@ class RunSlots:
                 in_the_way.add(assignment.place)
         if own:
             return own if len(own) == 1 else wanted  # a process with other bundles could block a new process
+        # Trials of a run normally request the same custom resources.
+        sample = records[next(iter(records))]
         for placement in self.board.placements:
             if place_of(placement) not in in_the_way:
-                wanted[self.run_plan.factories[placement]] += placement.count
+                wanted[self._with_custom(self.run_plan.factories[placement], sample)] += placement.count
         return wanted
+
+
+def custom_amounts(request: PlacementGroupFactory) -> dict[str, float]:
+    """Return the custom resources that a trainable requests for its own process."""
+    head = bundles_of(request)[0]
+    return {
+        name: amount
+        for name, amount in head.items()
+        if name not in _PLANNED_RESOURCES and not name.startswith(ACCELERATOR_TYPE_PREFIX)
+    }

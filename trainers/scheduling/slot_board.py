@@ -108,6 +108,14 @@ class SlotTypes:
         """
         return self._match(slot)[0]
 
+    def same_type(self, slot: TrialSlot) -> int | None:
+        """Return the index of the slot type with the same resources and labels as ``slot``, or ``None``."""
+        slot_type = self.type_of(slot)
+        is_same = slot_type is not None and _without_count_and_speed(self.slots[slot_type]) == (
+            _without_count_and_speed(slot)
+        )
+        return slot_type if is_same else None
+
     def allowed_types(self, last_slot: TrialSlot | None) -> tuple[int, ...]:
         """Return the slot types in which a trial may run: the types with the same devices as its last slot.
 

@@ -18,9 +18,10 @@ from tune_policies.placement.packing import num_slots_for
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.ray_compat.tune_request import bundles_of, from_data, to_data, with_bundles
 from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import TICKS, from_ticks, to_ticks
 
 from ..retries.oom_history import TrialOomHistory
-from ..retries.oom_retry import MemoryFloor
+from ..retries.oom_retry import SHARED_DEVICES, MemoryFloor
 
 _logger = logging.getLogger(__name__)
 
@@ -38,7 +39,8 @@ class TrialRecord:
         planned: The request of the trial's slot, or the trainable's own request in a run without a policy.
         slot: The trial's current or last slot, or ``None`` if it never had a slot.
         has_run: Whether the trial has run in ``slot``.
-        changed: The bundles that another scheduler requested instead of ``planned``, or ``None``.
+        changed: The request that another scheduler, such as Ray's ``ResourceChangingScheduler``, set instead of
+            ``planned``, or ``None``.
         floor: The minimum memory that out-of-memory errors of this trial and of similar trials require.
         oom: The out-of-memory retries of this trial.
         has_fallen_back: Whether the trial could not use its device, so that it resumes without a device.
@@ -53,7 +55,7 @@ class TrialRecord:
     planned: PlacementGroupFactory
     slot: TrialSlot | None = None
     has_run: bool = False
-    changed: Sequence[Mapping[str, float]] | None = None
+    changed: PlacementGroupFactory | None = None
     floor: MemoryFloor = field(default_factory=MemoryFloor)
     oom: TrialOomHistory = field(default_factory=TrialOomHistory)
     has_fallen_back: bool = False
@@ -112,11 +114,30 @@ def request_of(record: TrialRecord) -> PlacementGroupFactory:
     trials with equal requests can reuse each other's processes.
     """
     planned = bundles_of(record.planned)
-    wanted = planned if record.changed is None else record.changed
+    wanted: Sequence[Mapping[str, float]] = planned
+    if record.changed is not None:
+        wanted = [with_legal_amounts(bundle) for bundle in bundles_of(record.changed)]
     raised = record.floor.apply_to(wanted)
     if raised == [dict(bundle) for bundle in planned]:
         return record.planned
     return with_bundles(record.planned, raised)
+
+
+def with_legal_amounts(bundle: Mapping[str, float]) -> dict[str, float]:
+    """Return a bundle with amounts of GPUs that Ray can place: equal parts of a device, or whole devices.
+
+    Another scheduler may divide the GPUs of a node by the number of trials. Ray refuses 1.5 GPUs for a process, and
+    0.75 GPU would leave a quarter of each device unused. Such amounts are rounded down.
+    """
+    rounded = dict(bundle)
+    for device in SHARED_DEVICES & bundle.keys():
+        ticks = to_ticks(bundle[device])
+        if ticks > TICKS:
+            ticks -= ticks % TICKS
+        elif ticks:
+            ticks = TICKS // -(-TICKS // ticks)
+        rounded[device] = from_ticks(ticks)
+    return rounded
 
 
 def slots_taken(record: TrialRecord) -> int:
