@@ -266,7 +266,7 @@ class RunSlots:
         ):
             return False
         if self.run_plan.plan.by_config is not None:
-            return others.count(own.slot) < own.slot.max_concurrent_trials
+            return self.run_plan.plan.by_config.has_room(own.slot, others)
         if any(each.num_slots > 1 and not each.has_started for each in self.assignments.values()):
             return False  # a trial waits for several free slots
         # Trials with different slots may start as long as their fractions of the nodes add up to at most 1.
