@@ -215,7 +215,7 @@ def describe_key(key: object) -> str:
     if isinstance(key, str):
         return key
     name: str = getattr(key, "__qualname__", type(key).__qualname__)
-    return name
+    return name.rpartition("<locals>.")[2]
 
 
 class SlotsByValue(SlotsByConfig):
@@ -232,7 +232,7 @@ class SlotsByValue(SlotsByConfig):
     key: ConfigKey
     slot_of: dict[str, Count] = Field(min_length=1)
     default: Count | None = None
-    total: dict[str, Count] = Field(default_factory=dict)
+    total: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
 
     def min_concurrent_trials(self, num_places: int) -> int:
         """Return how many concurrent trials fit even if all of them need the slot type with the fewest slots."""

@@ -219,12 +219,13 @@ def check_same_for_all(policies: Iterable[ResourcePolicy], what: str, outer: str
         InvalidResourcesError: A policy has several slot types, depends on the config, or adds nodes.
     """
     for inner in with_inner(policies):
-        by_profile = getattr(inner, "profile", None) is not None
+        name = type(inner).__name__
         if decides_by_config(inner) or isinstance(inner, MixedPolicy):
+            article = "an" if name.startswith("A") else "a"
+            profile = " with a profile" if getattr(inner, "profile", None) is not None else ""
             raise InvalidResourcesError(
-                f"{what} must be policies that give every trial the same resources, but a "
-                f"{type(inner).__name__}{' with a profile' if by_profile else ''} does not. Use another policy, "
-                "such as GpuPolicy"
+                f"{what} must be policies that give every trial the same resources, but {article} {name}{profile} does "
+                "not. Use another policy, such as GpuPolicy"
             )
         if isinstance(inner, AutoscalingPolicy):
             raise InvalidResourcesError(
