@@ -108,7 +108,8 @@ class ByConfigPolicy(ResourcePolicy):
             slots=tuple(slots), key=self.key, slot_of=slot_of, default=default, total=_total(capacity)
         )
         largest = min(slots, key=_most_demanding_first)
-        beside = with_places(sorted(slots, key=_devices_and_many_first), capacity)
+        alive = capacity.model_copy(update={"node_types": ()})
+        beside = with_places(sorted(slots, key=_devices_and_many_first), alive)
         reasons = [f"{self._trials_of(kind)} get {slot}" for kind, slot in zip(kinds, chosen, strict=True)]
         reasons += _about_fractions(slots)
         for kind, plan in zip(kinds, plans, strict=True):
