@@ -15,6 +15,7 @@ import tune_policies
 from tune_policies import (
     AutoscalingPolicy,
     BenchmarkedPolicy,
+    ByConfigPolicy,
     CappedPolicy,
     CpuPolicy,
     FirstFeasiblePolicy,
@@ -138,7 +139,7 @@ def test_pages_import_only_from_public_packages():
 
 
 WRAPPERS = [
-    *(AutoscalingPolicy, BenchmarkedPolicy, CappedPolicy, FirstFeasiblePolicy, MixedPolicy),
+    *(AutoscalingPolicy, BenchmarkedPolicy, ByConfigPolicy, CappedPolicy, FirstFeasiblePolicy, MixedPolicy),
     *(ReservingPolicy, SelectingPolicy),
 ]
 

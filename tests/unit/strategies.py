@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from tune_policies import (
     AcceleratorPolicy,
     AutoscalingPolicy,
+    ByConfigPolicy,
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
@@ -157,8 +158,19 @@ def mixing(inner):
     )
 
 
+def choosing(inner):
+    """Draw policies with one to three policies for values in the config, and possibly a default."""
+    return st.builds(
+        ByConfigPolicy,
+        key=st.just("algo"),
+        policies=st.dictionaries(st.sampled_from(["SAC", "PPO", 3]), inner, min_size=1),
+        default=st.none() | inner,
+    )
+
+
 leaves = leaves_with(num_workers)
 wrapped = st.recursive(leaves, wrapping, max_leaves=4)
 with_kinds = st.recursive(leaves, lambda inner: mixing(inner) | wrapping(inner), max_leaves=5)
 """Mixed, capped and reserving policies, nested in any order."""
+by_config = st.recursive(choosing(leaves), wrapping, max_leaves=2)
 growing = st.recursive(leaves_with(growing_workers), wrapping, max_leaves=3)

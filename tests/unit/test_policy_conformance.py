@@ -15,12 +15,13 @@ from pydantic import Field, TypeAdapter
 import tune_policies
 from tests.clusters import gpu_node
 from tests.decisions import a_decision
-from tests.unit.strategies import growing, with_kinds
+from tests.unit.strategies import by_config, growing, with_kinds
 from tune_policies import (
     AcceleratorPolicy,
     AutoPolicy,
     AutoscalingPolicy,
     BenchmarkedPolicy,
+    ByConfigPolicy,
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
@@ -58,6 +59,10 @@ POLICIES = [
     AutoPolicy(gpu_memory="6GiB"),
     AutoscalingPolicy(GpuPolicy(gpus=0.5), max_nodes_to_add=3),
     BenchmarkedPolicy(a_decision("T4"), gpu=GpuPolicy(accelerator_type="T4"), cpu=CpuPolicy(cpus=2)),
+    ByConfigPolicy("algo", {"SAC": GpuPolicy(cpus=1), "PPO": GpuPolicy(gpus=0.25)}, default=CpuPolicy()),
+    ByConfigPolicy(
+        "size", {1: CpuPolicy(num_workers=(2, 4)), 2: GpuPolicy(gpus=0.3, num_workers=2) | CpuPolicy(cpus=2)}
+    ),
     CpuPolicy(cpus=2, memory="2GiB", num_workers=2),
     GpuPolicy(gpus=0.3, num_workers=2),
     GpuPolicy(gpus=0.3, num_workers=(2, 9)),
@@ -82,7 +87,7 @@ def test_each_policy_passes_the_conformance_checks(policy):
     check_policy(policy, num_clusters=25, clusters=[CAPACITY])
 
 
-@given(with_kinds | growing, st.integers(0, 10**6))
+@given(with_kinds | growing | by_config, st.integers(0, 10**6))
 def test_nested_policies_keep_every_promise_but_may_be_infeasible_on_every_cluster(policy, seed):
     plans = [CAPACITY] if isinstance(policy, CpuPolicy) else []
     try:

@@ -231,8 +231,7 @@ class RunSlots:
         if len(assignments) >= max(own.slot.max_concurrent_trials, plan.max_concurrent_trials):
             return False
         if plan.by_config is not None:
-            in_use = sum(assignment.slot == own.slot for assignment in assignments)
-            return in_use < own.slot.max_concurrent_trials
+            return plan.by_config.has_room(own.slot, [assignment.slot for assignment in assignments])
         if any(assignment.num_slots > 1 and not assignment.is_granted for assignment in assignments):
             return False  # a trial waits for several free slots
         # Trials with different slots may start as long as their fractions of the nodes add up to at most 1.

@@ -1,19 +1,25 @@
-"""Chooses the slot of a trial by its config, based on a GPU memory profile or a decision between CPU and GPU."""
+"""Chooses the slot of a trial by its config.
+
+The choice is based on a GPU memory profile, on a decision between CPU and GPU, or on a value in the config.
+"""
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.cluster.labels import conditions_of
 from tune_policies.placement.packing import Limit
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile, flat, numbers
-from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import PositiveCount
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.resources import TICKS, Count, PositiveCount
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import Value
+from tune_policies.values.value import Value, shorten, shorten_names, suggest
 
 Headroom = Annotated[float, Field(ge=0, le=10)]
 """The additional memory of a trial, as a fraction of the measured memory: 0.1 adds a tenth."""
@@ -26,7 +32,7 @@ class SlotsByConfig(Value):
     """Slot types, and the rule that selects the slot type for a trial's config.
 
     Attributes:
-        slots: The slot types. A trial with an unknown config gets the last slot type.
+        slots: The slot types.
         holds_for: The package versions of the measurement, by name. With other versions, the measurements are not
             valid. If the mapping is empty, the measurements are valid with any version.
     """
@@ -39,12 +45,17 @@ class SlotsByConfig(Value):
         """Return the slot of a trial with this config.
 
         Raises:
-            InfeasibleRequestError: The config needs more GPU memory than any slot has.
+            InfeasibleRequestError: No slot is suitable for the config, for instance because it needs more GPU memory
+                than any slot has.
         """
 
     @abstractmethod
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:
         """Return a sentence about the information that is missing for a config, or ``None`` if nothing is missing."""
+
+    def has_room(self, slot: TrialSlot, running: Sequence[TrialSlot]) -> bool:
+        """Return whether a trial may start in ``slot`` while trials run in the slots ``running``."""
+        return running.count(slot) < slot.max_concurrent_trials
 
     @property
     def max_concurrent_trials(self) -> int:
@@ -62,6 +73,8 @@ class SlotsByConfig(Value):
 
 class SlotsByProfile(SlotsByConfig):
     """Slots of several sizes. A trial gets the smallest slot that is large enough for its config, based on a profile.
+
+    A trial with an unknown config gets the last slot.
 
     Attributes:
         profile: The measured GPU memory of each config.
@@ -144,6 +157,234 @@ class SlotsByDecision(SlotsByConfig):
     def _size_of(self, config: Mapping[str, Any]) -> float | None:
         size = numbers(flat(config)).get(self.size)
         return size if size is not None and size > 0 else None
+
+
+def value_name(value: object) -> str | None:
+    """Return the name of a config value in a policy file, such as ``"SAC"``, ``"16"``, ``"0.5"`` or ``"true"``.
+
+    The keys of a JSON object are strings, so numbers and strings with the same text have the same name. A class is
+    named by its module and name. A value that is not a single value, such as a list, has no name.
+    """
+    plain = flat({"value": value}).get("value")
+    match plain:
+        case None:
+            return None if isinstance(value, Mapping) else "null"
+        case bool():
+            return "true" if plain else "false"
+        case float() if plain.is_integer():
+            return str(int(plain))
+        case str() | int() | float():
+            return str(plain)
+        case _:
+            return None
+
+
+def _check_key(key: object) -> object:
+    if isinstance(key, Mapping) and "function" in key:
+        raise InvalidResourcesError(
+            f"key was the function {shorten(key['function'])}, and a file cannot contain a function. Create the policy "
+            "in Python, or use the name of a value in the config as the key"
+        )
+    if (isinstance(key, str) and key) or callable(key):
+        return key
+    raise InvalidResourcesError(
+        f"key must be the name of a value in the config, such as 'algo' or 'model/width', or a function of the config, "
+        f"got {shorten(key)}"
+    )
+
+
+def _key_in_file(key: object) -> object:
+    return key if isinstance(key, str) else {"function": describe_key(key)}
+
+
+ConfigKey = Annotated[
+    str | Callable[[Mapping[str, Any]], object],
+    BeforeValidator(_check_key),
+    PlainSerializer(_key_in_file, when_used="json"),
+    WithJsonSchema({"type": "string", "minLength": 1}),
+]
+"""The name of a value in the config (``"model/width"`` in a nested mapping), or a function of the config.
+
+In JSON, a function is replaced by its name, which shows what is missing, but cannot be loaded: reading a file must not
+run code.
+"""
+
+
+def describe_key(key: object) -> str:
+    """Return a short name of a config key or function."""
+    if isinstance(key, str):
+        return key
+    name: str = getattr(key, "__qualname__", type(key).__qualname__)
+    return name.rpartition("<locals>.")[2]
+
+
+class SlotsByValue(SlotsByConfig):
+    """A slot type for each value in the config, or for each value that a function of the config returns.
+
+    Attributes:
+        key: The name of the value in the config, or the function of the config.
+        slot_of: The position in ``slots`` for each value, keyed by the name of the value.
+        default: The position in ``slots`` for other values, or ``None`` if other values are errors.
+        total: The resources of the cluster by Ray's resource names. ``memory`` is in bytes, and all other amounts are
+            in ticks of 1/10,000. ``memory`` is missing if the host memory of a node is unknown.
+    """
+
+    key: ConfigKey
+    slot_of: dict[str, Count] = Field(min_length=1)
+    default: Count | None = None
+    total: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+
+    def min_concurrent_trials(self, num_places: int) -> int:
+        """Return how many concurrent trials fit even if all of them need the slot type with the fewest slots."""
+        return min(num_places, *(slot.max_concurrent_trials for slot in self.slots))
+
+    def has_room(self, slot: TrialSlot, running: Sequence[TrialSlot]) -> bool:
+        """Return whether a trial may start in ``slot`` while trials run in the slots ``running``.
+
+        Trials with different fractions of a device do not run at the same time, unless their slots are on different
+        nodes: Ray adds up the fractions on a node, so it could admit a trial that fits on no device. A whole device
+        never shares a device with a fraction.
+        """
+        if not super().has_room(slot, running):
+            return False
+        others = [other for other in running if other != slot]
+        if not others:
+            return True
+        if any(share_unequally(slot, other) for other in others):
+            return False
+        needed = _reserved([slot, *running])
+        for name in _reserved([slot]):
+            is_unknown = name == "memory" and name not in self.total
+            if not is_unknown and needed[name] > self.total.get(name, 0):
+                return False
+        return True
+
+    def why_unknown(self, config: Mapping[str, Any]) -> str | None:
+        """Return a sentence about the missing information, or ``None``. See :meth:`SlotsByConfig.why_unknown`."""
+        if self.default is None or not isinstance(self.key, str) or _has(config, self.key):
+            return None
+        return f"the config has no value {self.key!r}, so the default policy applies"
+
+    def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
+        """Return the slot for the value in the config.
+
+        Raises:
+            InfeasibleRequestError: The config has no such value, the value has no slot and there is no default, or the
+                function failed. The run reports this error as the failure of the trial.
+        """
+        name = self._name_of(config)
+        at = self.default if name is None else self.slot_of.get(name, self.default)
+        if at is None:
+            raise self._unknown(config, name)
+        return self.slots[at]
+
+    def _name_of(self, config: Mapping[str, Any]) -> str | None:
+        """Return the name of the value in the config, or ``None`` if there is no value with a name."""
+        if isinstance(self.key, str):
+            return value_name(_value_at(config, self.key)) if _has(config, self.key) else None
+        try:
+            return value_name(self.key(config))
+        except Exception as error:
+            raise InfeasibleRequestError(
+                f"the result of the function {describe_key(self.key)}",
+                f"it raised {type(error).__name__} for the config {shorten(dict(config))}: {error}",
+                "a policy for this config",
+                "Change the function so that it returns a value for each config.",
+            ) from error
+
+    def _unknown(self, config: Mapping[str, Any], name: str | None) -> InfeasibleRequestError:
+        known = f"the policies are only for {shorten_names([repr(each) for each in self.slot_of])}"
+        guess = "" if name is None else _did_you_mean(name, self.slot_of)
+        fix = f"{guess}Add a policy for this value, or set default."
+        if not isinstance(self.key, str):
+            shown = shorten(self.key(config))
+            asked = f"a policy for {shown}, which the function {describe_key(self.key)} returned"
+        elif _has(config, self.key):
+            asked = f"a policy for {self.key}={shorten(_value_at(config, self.key))}"
+        else:
+            asked = f"a value {self.key!r} in its config"
+            there = shorten_names([repr(each) for each in flat(config)])
+            known = f"the config has only {there}" if there else "the config is empty"
+            guess = _did_you_mean(self.key, flat(config))
+            fix = f"{guess}Change the key of the policy, add the value to the search space, or set default."
+        return InfeasibleRequestError(asked, known, "a policy for this config", fix)
+
+
+def _did_you_mean(name: str, known: Collection[str]) -> str:
+    guess = suggest(name, known)
+    return f"D{guess.removeprefix('; d')} " if guess else ""
+
+
+_MISSING = object()
+
+
+def _value_at(config: Mapping[str, Any], key: str) -> Any:
+    """Return the value with this name, or ``_MISSING``. A name such as ``"model/width"`` may be nested or not."""
+    if key in config:
+        return config[key]
+    return flat(config).get(key, _MISSING)
+
+
+def _has(config: Mapping[str, Any], key: str) -> bool:
+    return _value_at(config, key) is not _MISSING
+
+
+def share_unequally(one: TrialSlot, other: TrialSlot) -> bool:
+    """Return whether workers of the two slots reserve different fractions of a device and may be on the same node."""
+    if _are_on_different_nodes(one, other):
+        return False
+    fractions, others = dict(_device_fractions(one)), dict(_device_fractions(other))
+    return any(fractions[name] != others[name] for name in fractions.keys() & others.keys())
+
+
+def _are_on_different_nodes(one: TrialSlot, other: TrialSlot) -> bool:
+    types = {one.accelerator_type, other.accelerator_type}
+    if len(types) == 2 and None not in types:
+        return True
+    conditions = {key: (values, is_excluded) for key, values, is_excluded in conditions_of(other.label_selector)}
+    for key, values, is_excluded in conditions_of(one.label_selector):
+        if key not in conditions:
+            continue
+        other_values, other_excludes = conditions[key]
+        if is_excluded and other_excludes:
+            continue
+        if is_excluded or other_excludes:
+            are_apart = (other_values <= values) if is_excluded else (values <= other_values)
+        else:
+            are_apart = values.isdisjoint(other_values)
+        if are_apart:
+            return True
+    return False
+
+
+def _device_fractions(slot: TrialSlot) -> Iterator[tuple[str, int]]:
+    """Yield the devices of which a worker reserves a fraction, each with the fraction in ticks."""
+    for name, ticks in slot.worker.ticks.items():
+        if name in DEVICE_RESOURCES and ticks < TICKS:
+            yield name, ticks
+
+
+def _reserved(slots: Sequence[TrialSlot]) -> Counter[str]:
+    """Return the sum of what trials in these slots reserve.
+
+    Workers with the same fraction of a device fill one device before they use the next.
+    """
+    needed: Counter[str] = Counter()
+    sharing: Counter[tuple[str, int]] = Counter()
+    for slot in slots:
+        number = max(1, slot.num_workers)
+        fractions = dict(_device_fractions(slot))
+        for name, ticks in slot.worker.ticks.items():
+            if name in fractions:
+                sharing[name, ticks] += number
+            else:
+                needed[name] += number * ticks
+        if slot.num_workers:
+            needed.update(slot.trial.ticks)
+    for (name, ticks), number in sharing.items():
+        num_devices = -(-number // (TICKS // ticks))
+        needed[name] += num_devices * TICKS
+    return needed
 
 
 def with_headroom(needed_bytes: int, headroom: float) -> int:

@@ -14,7 +14,7 @@ from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.placement.packing import Limit
 from tune_policies.placement.trial_slot import Bundle, TrialSlot
 from tune_policies.plan.safe_overhead import safe_overhead_bytes
-from tune_policies.plan.slots_by_config import SlotsByDecision, SlotsByProfile
+from tune_policies.plan.slots_by_config import SlotsByDecision, SlotsByProfile, SlotsByValue
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import MOST_AT_ONCE, PositiveCount, Resources, check_count, from_ticks, to_ticks
 from tune_policies.values.sanitize import one_line
@@ -64,7 +64,8 @@ class TrialPlan(ShownValue):
         reasons: Sentences that explain the plan.
         nodes_to_add: The number of nodes of each type that the autoscaler must add before all trials can run.
         by_config: The slot types for different configs, or ``None`` if the slot does not depend on the config. If set,
-            the first of ``slots`` is large enough for every measured config.
+            ``common_slot`` is large enough for every measured config, or has the most devices if configs need different
+            resources.
         fewer_than_fit: Whether Ray would run more concurrent trials than the plan allows.
         left_free: The resources that the policy reserves for other programs, summed over all nodes.
         common: The slot of every trial in a run without ``PolicyScheduler``, if each node type has its own slots.
@@ -77,7 +78,7 @@ class TrialPlan(ShownValue):
     limited_by: Annotated[Limit | str, Field(union_mode="left_to_right")]
     reasons: tuple[Reason, ...] = ()
     nodes_to_add: dict[str, PositiveCount] = Field(default_factory=dict)
-    by_config: SlotsByProfile | SlotsByDecision | None = None
+    by_config: SlotsByProfile | SlotsByDecision | SlotsByValue | None = None
     fewer_than_fit: bool = False
     left_free: Resources = Resources()
     common: TrialSlot | None = None
@@ -291,7 +292,8 @@ class TrialPlan(ShownValue):
         """Return the slot of a trial with this config.
 
         Raises:
-            InfeasibleRequestError: The config needs more GPU memory than any device has.
+            InfeasibleRequestError: The config needs more GPU memory than any device has, or the policy has no slot for
+                the value in the config.
         """
         return self.common_slot if self.by_config is None else self.by_config.slot_for(config)
 
@@ -299,7 +301,8 @@ class TrialPlan(ShownValue):
         """Return the plan for a trial with this config, for instance for a Train run that the trial starts.
 
         Raises:
-            InfeasibleRequestError: The config needs more GPU memory than any device has.
+            InfeasibleRequestError: The config needs more GPU memory than any device has, or the policy has no slot for
+                the value in the config.
         """
         if self.by_config is None:
             return self

@@ -4,6 +4,7 @@ from tune_policies.policies.accelerator import AcceleratorPolicy
 from tune_policies.policies.auto import AutoPolicy
 from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.benchmarked import BenchmarkedPolicy
+from tune_policies.policies.by_config import ByConfigPolicy
 from tune_policies.policies.capped import CappedPolicy
 from tune_policies.policies.cpu import CpuPolicy
 from tune_policies.policies.even_split import EvenSplitPolicy
@@ -20,6 +21,7 @@ __all__ = [
     "AutoPolicy",
     "AutoscalingPolicy",
     "BenchmarkedPolicy",
+    "ByConfigPolicy",
     "CappedPolicy",
     "CpuPolicy",
     "EvenSplitPolicy",

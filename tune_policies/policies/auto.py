@@ -43,6 +43,11 @@ class AutoPolicy(WorkersPolicy):
         return self
 
     @property
+    def depends_on_config(self) -> bool:
+        """Whether a profile determines the resources of each config."""
+        return self.profile is not None
+
+    @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
         """The policies to try in order: first a policy for GPUs, then a policy for CPUs."""
         workers: dict[str, Any] = {"memory": self.memory, "num_workers": self.num_workers}

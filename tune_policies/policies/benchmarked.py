@@ -1,6 +1,6 @@
 """A policy that runs small trials on CPUs and large trials on GPUs, based on benchmarks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Annotated, Final
@@ -17,9 +17,8 @@ from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.cpu import CpuPolicy
 from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.gpu import GpuPolicy
-from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.mixed import MixedPolicy
-from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, with_inner
+from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, decides_by_config, with_inner
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import amount_of
 from tune_policies.values.value import Value, shorten_names
@@ -108,20 +107,13 @@ class BenchmarkedPolicy(ResourcePolicy):
                 "objective='cost' requires a decision with prices. Create it with `tune-policies bench decide --prices "
                 "FILE`, or use objective='time'"
             )
-        for inner in with_inner((self.gpu, self.cpu)):
-            by_profile = isinstance(inner, GpuMemoryPolicy) and inner.profile is not None
-            if by_profile or isinstance(inner, MixedPolicy | BenchmarkedPolicy):
-                raise InvalidResourcesError(
-                    "gpu and cpu must be policies that give every trial the same resources, but a "
-                    f"{type(inner).__name__}{' with a profile' if by_profile else ''} does not. Use another policy, "
-                    "such as GpuPolicy"
-                )
-            if isinstance(inner, AutoscalingPolicy):
-                raise InvalidResourcesError(
-                    "gpu and cpu cannot contain an AutoscalingPolicy. Wrap the BenchmarkedPolicy in the "
-                    "AutoscalingPolicy instead"
-                )
+        check_same_for_all((self.gpu, self.cpu), "gpu and cpu", type(self).__name__)
         return self
+
+    @property
+    def depends_on_config(self) -> bool:
+        """Always true, because the size of a trial determines its device."""
+        return True
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
@@ -213,6 +205,32 @@ class BenchmarkedPolicy(ResourcePolicy):
                     f"a decision for this {what}",
                     f"{_AGAIN}, restrict trials to nodes with {measured}, or set accept_other_hardware.",
                 )
+
+
+def check_same_for_all(policies: Iterable[ResourcePolicy], what: str, outer: str) -> None:
+    """Check that each policy gives all of its trials the same resources on the alive nodes.
+
+    Args:
+        policies: The policies inside a policy of the class ``outer``.
+        what: The names of the fields with these policies.
+        outer: The name of the class.
+
+    Raises:
+        InvalidResourcesError: A policy has several slot types, depends on the config, or adds nodes.
+    """
+    for inner in with_inner(policies):
+        name = type(inner).__name__
+        if decides_by_config(inner) or isinstance(inner, MixedPolicy):
+            article = "an" if name.startswith("A") else "a"
+            profile = " with a profile" if getattr(inner, "profile", None) is not None else ""
+            raise InvalidResourcesError(
+                f"{what} must be policies that give every trial the same resources, but {article} {name}{profile} does "
+                "not. Use another policy, such as GpuPolicy"
+            )
+        if isinstance(inner, AutoscalingPolicy):
+            raise InvalidResourcesError(
+                f"{what} cannot contain an AutoscalingPolicy. Wrap the {outer} in the AutoscalingPolicy instead"
+            )
 
 
 def _in_utc(time: datetime) -> datetime:

@@ -101,6 +101,11 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             )
         return self
 
+    @property
+    def depends_on_config(self) -> bool:
+        """Whether a profile determines the resources of each config."""
+        return self.profile is not None
+
     def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
         if self.profile is not None:
             measured = self._with_measured_memory(self.profile, capacity, accelerator_type)

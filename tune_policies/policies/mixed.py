@@ -16,8 +16,7 @@ from tune_policies.placement.packing import Limit, with_rounded_memory
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import about_the_nodes
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
-from tune_policies.policies.gpu_memory import GpuMemoryPolicy
-from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, with_inner
+from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, decides_by_config, with_inner
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import MOST, Speed, fewest_workers
 from tune_policies.values.value import Value, counted
@@ -66,10 +65,15 @@ class MixedPolicy(ResourcePolicy):
                 f"speeds must have {counted(len(self.policies), 'number')}, one for each policy, got "
                 f"{len(self.speeds)}. Omit speeds if they are unknown"
             )
-        if any(isinstance(each, GpuMemoryPolicy) and each.profile is not None for each in with_inner(self.policies)):
+        for inner in filter(decides_by_config, with_inner(self.policies)):
+            if getattr(inner, "profile", None) is not None:
+                raise InvalidResourcesError(
+                    f"MixedPolicy cannot contain a {type(inner).__name__} with a profile, because each slot of a "
+                    "MixedPolicy must fit any config. Set gpu_memory to the need of the largest config instead"
+                )
             raise InvalidResourcesError(
-                "MixedPolicy cannot contain a GpuMemoryPolicy with a profile, because each slot of a MixedPolicy must "
-                "fit any config. Set gpu_memory to the need of the largest config instead"
+                f"MixedPolicy cannot contain a {type(inner).__name__}, because each slot of a MixedPolicy must fit any "
+                "config. Use the policies inside it"
             )
         return self
 

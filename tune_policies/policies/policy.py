@@ -102,8 +102,13 @@ class ResourcePolicy(Value):
     def inner_policies(self) -> tuple["ResourcePolicy", ...]:
         """The policies in the fields of this policy."""
         values = [getattr(self, name) for name in type(self).model_fields]
-        parts = chain.from_iterable(value if isinstance(value, tuple) else (value,) for value in values)
+        parts = chain.from_iterable(map(_parts, values))
         return tuple(part for part in parts if isinstance(part, ResourcePolicy))
+
+    @property
+    def depends_on_config(self) -> bool:
+        """Whether trials with different configs may get different resources. See ``TrialPlan.by_config``."""
+        return any(policy.depends_on_config for policy in self.inner_policies)
 
     @abstractmethod
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
@@ -171,6 +176,12 @@ class ResourcePolicy(Value):
     @model_serializer(mode="wrap")
     def _with_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {"kind": type(self).__name__, **serialize(self)}
+
+
+def _parts(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _check_size(policy: object, deepest: int = _DEEPEST) -> None:
@@ -265,6 +276,11 @@ def with_inner(policies: Iterable[ResourcePolicy]) -> Iterator[ResourcePolicy]:
     for policy in policies:
         yield policy
         yield from with_inner(policy.inner_policies)
+
+
+def decides_by_config(policy: ResourcePolicy) -> bool:
+    """Return whether this policy itself, and not a policy inside it, chooses resources by the config of a trial."""
+    return policy.depends_on_config and not any(inner.depends_on_config for inner in policy.inner_policies)
 
 
 def build_policy(data: object) -> ResourcePolicy:

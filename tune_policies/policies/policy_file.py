@@ -13,7 +13,7 @@ from tune_policies.policies.policy import ResourcePolicy, build_policy
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import Value
 
-_POLICIES: Final = ("inner", "policies", "gpu", "cpu")
+_POLICIES: Final = ("inner", "policies", "gpu", "cpu", "default")
 """The names of fields that contain other policies."""
 
 IN_FILES: Final[dict[tuple[str, str], tuple[str, type[Value]]]] = {
@@ -72,6 +72,9 @@ def _with_files(data: object, folder: Path) -> object:
     if not isinstance(data, dict):
         return data
     changed = {key: _with_files(value, folder) if key in _POLICIES else value for key, value in data.items()}
+    by_value = data.get("policies")
+    if isinstance(by_value, dict):  # its keys are values of a config, and not the names of fields
+        changed["policies"] = {key: _with_files(value, folder) for key, value in by_value.items()}
     for (kind, field), (what, cls) in IN_FILES.items():
         if data.get("kind") == kind and isinstance(name := data.get(field), str):
             changed[field] = read_value(folder / name, cls, what)

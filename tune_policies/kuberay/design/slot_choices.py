@@ -15,6 +15,7 @@ from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.decision import Decision, DeviceTimes, Objective, SizeDecision
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.benchmarked import BenchmarkedPolicy
+from tune_policies.policies.by_config import ByConfigPolicy
 from tune_policies.policies.mixed import MixedPolicy
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
@@ -47,6 +48,8 @@ def shares_of(policy: ResourcePolicy, num_trials: int) -> tuple[Share, ...]:
         return tuple(share for each in found for share in each)
     if isinstance(policy, BenchmarkedPolicy):
         return (*shares_of(policy.gpu, num_trials), *shares_of(policy.cpu, num_trials))
+    if isinstance(policy, ByConfigPolicy):
+        return tuple(share for inner in policy.distinct_policies for share in shares_of(inner, num_trials))
     if isinstance(policy, WrappingPolicy):
         inside = shares_of(policy.inner, num_trials)
         if len(inside) > 1:
