@@ -24,7 +24,7 @@ from tune_policies.ray_compat.kernel_kills import was_killed_by_kernel
 from tune_policies.ray_compat.tune_request import bundles_of
 from tune_policies.ray_compat.tune_run import TuneRun
 from tune_policies.ray_compat.tune_schedulers import actor_of
-from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 
 from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import TrialSetup
@@ -43,6 +43,9 @@ _MAX_REQUESTS_WITHOUT_PLAN: Final = 16
 
 _MIN_WAITING: Final = 200
 """The number of trials that a searcher that ignores results creates ahead of time, as in Tune."""
+
+_NEVER_REQUESTED: Final = PlacementGroupFactory([{"memory": 1}])
+"""The request of a trial that fails instead of being started."""
 
 _MANY: Final = 10**9
 """The number of future trials if the searcher does not report it."""
@@ -200,10 +203,15 @@ class RunCore:
         if trial.is_finished():
             return
         self._keeps_bundles |= record.keeps_own_bundles
-        if self.slots is not None:
-            self.slots.add(record)
-        else:
+        if self.slots is None:
             trial.placement_group_factory = record.planned
+        else:
+            try:
+                self.slots.add(record)
+            except InvalidResourcesError as error:
+                if not any(other.has_run for other in self.records.values()):
+                    raise
+                self._start_errors[trial.trial_id] = error  # only this trial fails, because others have results
         if self.retries is not None:
             self.retries.remember(record)
         record.save()
@@ -415,6 +423,10 @@ class RunCore:
                     self._withdraw(Withdraw(trial, f"a similar trial ran out of memory, so it gets {floor}"))
 
     def _choose(self, choose: Callable[[Any], Trial | None], tune_controller: Any, now_s: float) -> Trial | None:
+        if self._start_errors:
+            for trial in self.waiting:
+                if trial.trial_id in self._start_errors:
+                    return self._start_to_fail(trial)
         if self.slots is None:
             return self._choose_without_plan(choose, tune_controller, now_s)
         withdrawal = self.slots.withdrawal(self.records, now_s)
@@ -443,7 +455,13 @@ class RunCore:
             return self._start(decision)
         trial, error = decision
         self._start_errors[trial.trial_id] = error
+        return self._start_to_fail(trial)
+
+    def _start_to_fail(self, trial: Trial) -> Trial:
+        """Let Tune start a trial that can never run. ``TrialActors`` reports its error and starts no process."""
+        _logger.debug("%s fails: %s", trial, self._start_errors[trial.trial_id])
         self.waiting.pop(trial, None)
+        self._request(trial, _NEVER_REQUESTED)  # no kept process has this request
         return trial
 
     def _start(self, start: Start) -> Trial:

@@ -20,8 +20,9 @@ from tune_policies.placement.layout import Placement
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.policies.policy_of_requests import TrialRequest, policy_line, requests_differ
 from tune_policies.ray_compat.tune_request import bundles_of, with_bundles
-from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.value import counted
 
 from ..gpu_memory.fraction_limits import LimitOptions
@@ -32,6 +33,9 @@ from .slot_board import SlotAssignment, SlotBoard, assignment_to, place_of
 from .trial_record import TrialRecord, is_raised, request_of, slots_taken
 
 _logger = logging.getLogger(__name__)
+
+_MAX_COMPARED_REQUESTS: Final = 200
+"""The number of trials whose own requests are compared. Tune creates this many trials at once."""
 
 _PLANNED_RESOURCES: Final = DEVICE_RESOURCES | {"CPU", "memory"}
 """The resources that a policy plans. A request for others, such as a license, is the trainable's own."""
@@ -81,6 +85,7 @@ class RunSlots:
         self._slot_types = run_plan.slot_types
         self._timer = TrialTimer(self._slot_types)
         self._printed: set[str] = set()
+        self._own_requests: list[TrialRequest] = []
         self._with_custom_amounts: dict[Any, PlacementGroupFactory] = {}
 
     @property
@@ -91,9 +96,14 @@ class RunSlots:
     # The trials of the run.
 
     def add(self, record: TrialRecord) -> None:
-        """Plan the request of a new trial. If the trainable requests one bundle, the policy replaces this request."""
+        """Plan the request of a new trial. If the trainable requests one bundle, the policy replaces this request.
+
+        Raises:
+            InvalidResourcesError: The trial requests other resources than earlier trials of the run.
+        """
         if record.keeps_own_bundles:
             return
+        self._check_request(record)
         planned = self._with_custom(self.run_plan.common_factory, record)
         if record.own.bundles not in (planned.bundles, [{"CPU": 1.0}]):  # one CPU is Tune's default
             self._print_once(
@@ -103,6 +113,22 @@ class RunSlots:
         # Ray's ResourceChangingScheduler compares the requests of all trials.
         record.planned = planned
         record.trial.placement_group_factory = planned
+
+    def _check_request(self, record: TrialRecord) -> None:
+        """Raise an error if the policy would replace different requests by the same request."""
+        if self.run_plan.plan.by_config is not None or len(self._own_requests) >= _MAX_COMPARED_REQUESTS:
+            return
+        self._own_requests.append(TrialRequest(bundles_of(record.own), record.trial.config))
+        if not requests_differ(self._own_requests[-2:]):
+            return
+        requests, self._own_requests = self._own_requests, self._own_requests[:-1]
+        line = policy_line(requests)
+        instead = f"Use a policy by config, such as {line}" if line else "Request the same resources for all trials"
+        raise InvalidResourcesError(
+            f"the trials of this run request different resources, such as {requests[-2].bundles[0]} and "
+            f"{requests[-1].bundles[0]}, but the policy would give all of them {self.run_plan.plan.common_slot}. "
+            f"{instead}"
+        )
 
     def _with_custom(self, factory: PlacementGroupFactory, record: TrialRecord) -> PlacementGroupFactory:
         """Return a slot's request with the custom resources of the trainable's request, which limit something else."""
