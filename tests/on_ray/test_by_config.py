@@ -57,16 +57,16 @@ def algorithm_of(name):
 
 def pairs_side_by_side(results):
     """Return the pairs of algorithms of which trials ran at the same time."""
-    return {frozenset(map(algorithm_of, (each["name"], name))) for each in results for name in each["seen"]}
+    return {frozenset(map(algorithm_of, (result["name"], name))) for result in results for name in result["seen"]}
 
 
 def pairs_on_a_gpu(results):
     """Return the pairs of algorithms of which trials shared a GPU."""
     shared = set()
-    for each in results:
-        _, _, node_id, gpus = each["name"].split("+")
-        on_same = (name for name in each["seen"] if name.split("+")[2:] == [node_id, gpus])
-        shared |= {frozenset((algorithm_of(each["name"]), algorithm_of(name))) for name in on_same}
+    for result in results:
+        _, _, node_id, gpus = result["name"].split("+")
+        on_same = (name for name in result["seen"] if name.split("+")[2:] == [node_id, gpus])
+        shared |= {frozenset((algorithm_of(result["name"]), algorithm_of(name))) for name in on_same}
     return shared
 
 
@@ -75,7 +75,7 @@ def test_each_trial_gets_the_slot_for_its_config_and_all_kinds_run_side_by_side(
     done = held(BY_ALGORITHM, ["SAC", "PPO", "PPO", "A2C", "PPO"], tmp_path, seconds=6)
 
     results = list(done.results.values())
-    assert Counter((algorithm_of(each["name"]), each["cpus"], each["gpus"]) for each in results) == {
+    assert Counter((algorithm_of(result["name"]), result["cpus"], result["gpus"]) for result in results) == {
         ("SAC", 1, 1): 1,
         ("PPO", 0.25, 0.25): 3,
         ("A2C", 1, 0): 1,

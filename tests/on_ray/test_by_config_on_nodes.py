@@ -31,7 +31,7 @@ def test_whole_gpus_and_fractions_run_side_by_side_on_two_nodes_and_unequal_frac
     done = held(ByConfigPolicy("algo", policies), algorithms, tmp_path, seconds=4)
 
     results = list(done.results.values())
-    assert sorted(algorithm_of(each["name"]) for each in results) == sorted(algorithms)
+    assert sorted(algorithm_of(result["name"]) for result in results) == sorted(algorithms)
     assert pairs_on_a_gpu(results) <= {frozenset((name,)) for name in policies}
     assert {len(pair) for pair in pairs_side_by_side(results)} == {1, 2}
     assert frozenset(("half", "third")) not in pairs_side_by_side(results)

@@ -34,7 +34,7 @@ def policy_of(line):
     ids=["different amounts", "equal amounts", "an amount of 0", "another order", "one trial", "no trial"],
 )
 def test_requests_differ_if_an_amount_differs(bundles, differ):
-    assert requests_differ([TrialRequest(each) for each in bundles]) == differ
+    assert requests_differ([TrialRequest(request) for request in bundles]) == differ
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,7 @@ class SlotsByValue(SlotsByConfig):
             ) from error
 
     def _unknown(self, config: Mapping[str, Any], name: str | None) -> InfeasibleRequestError:
-        known = f"the policies are only for {shorten_names([repr(each) for each in self.slot_of])}"
+        known = f"the policies are only for {shorten_names([repr(value) for value in self.slot_of])}"
         guess = "" if name is None else _did_you_mean(name, self.slot_of)
         fix = f"{guess}Add a policy for this value, or set default."
         if not isinstance(self.key, str):
@@ -303,7 +303,7 @@ class SlotsByValue(SlotsByConfig):
             asked = f"a policy for {self.key}={shorten(_value_at(config, self.key))}"
         else:
             asked = f"a value {self.key!r} in its config"
-            there = shorten_names([repr(each) for each in flat(config)])
+            there = shorten_names([repr(name) for name in flat(config)])
             known = f"the config has only {there}" if there else "the config is empty"
             guess = _did_you_mean(self.key, flat(config))
             fix = f"{guess}Change the key of the policy, add the value to the search space, or set default."
