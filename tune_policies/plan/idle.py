@@ -4,16 +4,17 @@ If the plan fills the cluster, each node has as many workers as fit. Otherwise, 
 known, because Ray chooses the nodes.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 from pydantic import Field
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
-from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
-from tune_policies.placement.packing import Limit, Request, request_of, slots_on_node
+from tune_policies.placement.packing import Limit, Request, request_of, slots_on_node, workers_on_node
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
@@ -85,8 +86,8 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
     Raises:
         InvalidResourcesError: The plan uses more resources than the cluster has, so it was made for another cluster.
     """
-    cluster = capacity.with_nodes_added(plan.nodes_to_add)
-    total = _total(cluster)
+    cluster = with_planned_nodes(capacity, plan)
+    total = _total(cluster.groups)
     is_reserved = any(slot.worker.memory_bytes for slot in plan.slots)
     if not is_reserved or any(node.resources.memory_bytes is None for node, _ in cluster.groups):
         total.pop("memory", None)
@@ -98,95 +99,171 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
             )
     parts = _parts(cluster, plan)
     if parts is None:
-        limits = dict.fromkeys(total, Reason(Why.LIMITED, plan.limited_by))
-        limits[plan.limited_by] = Reason(Why.TOO_SMALL, "trial")
-        parts = Counter({(name, limits[name]): total[name] - used[name] for name in total})
-    _move_reserved(parts, plan)
-    rows = sorted(
-        (name not in ("CPU", "GPU"), name, -amount, str(reason), reason.why) for (name, reason), amount in parts.items()
-    )
-    return tuple(
-        Idle(resource=name, amount=_amount(name, -negated), total=_amount(name, total[name]), reason=text, why=why)
-        for _, name, negated, text, why in rows
-        if negated and name in total
-    )
+        parts = _parts_of_totals(total, used, plan.limited_by)
+    _assign_reserved(parts, plan)
+    left = [
+        Idle(
+            resource=name,
+            amount=_amount(name, ticks),
+            total=_amount(name, total[name]),
+            reason=str(reason),
+            why=reason.why,
+        )
+        for (name, reason), ticks in parts.items()
+        if ticks and name in total
+    ]
+    return tuple(sorted(left, key=_position))
+
+
+def with_planned_nodes(capacity: ClusterCapacity, plan: TrialPlan) -> ClusterCapacity:
+    """Return the cluster with the nodes that the autoscaler must add for the plan."""
+    if not plan.nodes_to_add:
+        return capacity  # its cached properties, which planning computed, save time
+    return capacity.with_nodes_added(plan.nodes_to_add)
+
+
+def _position(part: Idle) -> tuple[object, ...]:
+    """Return the sort key of a part: CPUs and GPUs come first, and large amounts of a resource before small ones."""
+    return part.resource not in ("CPU", "GPU"), part.resource, -part.amount, part.reason, part.why
 
 
 def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
     """Return the idle amounts by resource and reason, or ``None`` if it is unknown on which nodes trials run."""
-    slot = plan.slots[0]
     if len(plan.slots) > 1:
         return None
+    slot = plan.slots[0]
     request = request_of(slot)
-    is_selected = matcher(slot.label_selector)
-    room, parts = _left_on_full_nodes(cluster.where(lambda node: is_selected(node.ray_labels)), request)
-    for name, ticks in _total(cluster.where(lambda node: not is_selected(node.ray_labels))).items():
-        parts[name, Reason(Why.NOT_SELECTED)] += ticks
+    selected, excluded = _split(cluster, slot.label_selector)
+    room, parts = _left_on_full_nodes(selected, request)
     spare = room - slot.max_concurrent_trials * request.processes
     if spare < 0:
         return None
-    growth = min(spare, slot.max_workers - slot.num_workers) if slot.max_workers is not None else 0
+    for name, ticks in _total(excluded).items():
+        parts[name, Reason(Why.NOT_SELECTED)] += ticks
+    growth = 0
+    if slot.max_workers is not None:
+        growth = min(spare, slot.max_workers - slot.num_workers)
     spare -= growth
     too_few = spare % request.processes
     for name, needed in request.worker.ticks.items():
         parts[name, Reason(Why.GROWTH)] += growth * needed
         parts[name, Reason(Why.TOO_SMALL, "trial")] += too_few * needed
         parts[name, _why_spare(plan)] += (spare - too_few) * needed
-    _take_drivers(parts, slot)
+    _subtract_drivers(parts, slot)
     return parts
 
 
-def _move_reserved(parts: Parts, plan: TrialPlan) -> None:
+def _parts_of_totals(total: Mapping[str, int], used: Mapping[str, int], limited_by: str) -> Parts:
+    """Return the idle amounts of the whole cluster. The limit on the number of trials is the reason for all of them."""
+    parts = Parts()
+    for name, ticks in total.items():
+        reason = Reason(Why.TOO_SMALL, "trial") if name == limited_by else Reason(Why.LIMITED, limited_by)
+        parts[name, reason] = ticks - used.get(name, 0)
+    return parts
+
+
+def _split(cluster: ClusterCapacity, selector: Mapping[str, str]) -> tuple[Sequence[NodeGroup], Sequence[NodeGroup]]:
+    """Return the nodes that match a label selector, and the other nodes, each grouped by shape."""
+    if not selector:
+        return cluster.groups, ()
+    is_selected = matcher(selector)
+    selected: list[NodeGroup] = []
+    excluded: list[NodeGroup] = []
+    for nodes in cluster.nodes_by_shape.values():
+        count = sum(is_selected(node.ray_labels) for node in nodes)
+        if count:
+            selected.append(NodeGroup(nodes[0], count))
+        if count < len(nodes):
+            excluded.append(NodeGroup(nodes[0], len(nodes) - count))
+    return selected, excluded
+
+
+def _assign_reserved(parts: Parts, plan: TrialPlan) -> None:
     """Assign ``LEFT_FREE`` to the amounts that the policy reserves, first to amounts whose reason is ``BESIDE``."""
+    left_free = Reason(Why.LEFT_FREE)
     for name, ticks in plan.left_free.ticks.items():
-        left_free = Reason(Why.LEFT_FREE)
-        reasons = [reason for each, reason in parts if each == name and reason.why not in (Why.GROWTH, Why.LEFT_FREE)]
+        reasons = [
+            reason for resource, reason in parts if resource == name and reason.why not in (Why.GROWTH, Why.LEFT_FREE)
+        ]
         for reason in sorted(reasons, key=lambda reason: (reason.why is not Why.BESIDE, str(reason))):
             moved = min(parts[name, reason], ticks - parts[name, left_free])
             parts[name, left_free] += moved
             parts[name, reason] -= moved
 
 
-def _left_on_full_nodes(cluster: ClusterCapacity, request: Request) -> tuple[int, Parts]:
+def _left_on_full_nodes(groups: Iterable[NodeGroup], request: Request) -> tuple[int, Parts]:
     """Fill all nodes with workers, and return the number of workers and the idle amounts."""
     room, parts = 0, Parts()
     needed = request.worker.ticks
-    for node, count in cluster.groups:
+    for alike in _with_equal_reasons(groups, request):
+        node = alike[0].node
+        num_nodes = sum(count for _, count in alike)
+        workers = workers_on_node(node, request)
+        room += workers * num_nodes
         slots = slots_on_node(node, request)
-        held = min(slots.values(), default=0)
-        room += held * count
-        left = {name: has - held * needed.get(name, 0) for name, has in node.resources.ticks.items()}
-        for name, amount in left.items():
-            if amount:
-                parts[name, _why_left(name, request, slots, left)] += amount * count
+        left = {name: has - workers * needed.get(name, 0) for name, has in node.resources.ticks.items()}
+        for name, ticks in left.items():
+            total = ticks * num_nodes
+            if name == "memory":
+                has = sum(count * node.resources.ticks[name] for node, count in alike)
+                total = has - workers * needed.get(name, 0) * num_nodes
+            if total:
+                parts[name, _why_left(name, request, slots, left)] += total
     return room, parts
 
 
+def _with_equal_reasons(groups: Iterable[NodeGroup], request: Request) -> Collection[Sequence[NodeGroup]]:
+    """Combine the groups of nodes that are equal except for their host memory, and have the same idle resources.
+
+    In a large cluster, each machine can have a different host memory. For the reasons, it only matters whether the host
+    memory limits the number of workers, and whether it is used up.
+    """
+    needed = request.worker.memory_bytes
+    combined: dict[tuple[object, ...], list[NodeGroup]] = defaultdict(list)
+    for group in groups:
+        memory, others = group.node.shape
+        workers = workers_on_node(group.node, request)
+        is_limit = is_used_up = False
+        if needed is not None and memory is not None:
+            is_limit = memory // needed == workers
+            is_used_up = _is_used_up(memory - workers * needed, needed)
+        combined[others, workers, memory is None, is_limit, is_used_up].append(group)
+    return combined.values()
+
+
 def _why_left(name: str, request: Request, slots: dict[str, int], left: dict[str, int]) -> Reason:
+    """Return the reason why an amount is idle on a node that is full of workers.
+
+    ``slots`` has the number of workers that fit by resource, and ``left`` has the idle amounts.
+    """
     wanted_type = request.accelerator_type
     if wanted_type is not None and slots[ACCELERATOR_TYPE_PREFIX + wanted_type] == 0:
         return Reason(Why.OTHER_TYPE, wanted_type)
     if name not in request.worker.ticks:
         return Reason(Why.NOT_ASKED, name)
     needed = request.worker.ticks[name]
-    held = min(slots.values(), default=0)
-    if name != "memory" and left[name] <= _lost_to_rounding(needed, left[name] + held * needed):
+    workers = min(slots.values(), default=0)
+    if name != "memory" and left[name] <= _lost_to_rounding(needed, left[name] + workers * needed):
         return Reason(Why.ROUNDING)
-    others = [stop for stop in slots if slots[stop] == held and stop != name]
+    others = [resource for resource, count in slots.items() if count == workers and resource != name]
     if left[name] < needed or not others:
         return Reason(Why.TOO_SMALL, "worker" if request.num_workers else "trial")
+    used_up = [other for other in others if _is_used_up(left.get(other, 0), request.worker.ticks.get(other, 1))]
+    if used_up:
+        return Reason(Why.NONE_LEFT, min(used_up))
+    return Reason(Why.TOO_LITTLE, min(others))
 
-    def is_used_up(stop: str) -> bool:  # up to 1 % of the request may remain because of rounding
-        return left.get(stop, 0) * 100 < request.worker.ticks.get(stop, 1)
 
-    stop = min(others, key=lambda other: (not is_used_up(other), other))
-    return Reason(Why.NONE_LEFT if is_used_up(stop) else Why.TOO_LITTLE, stop)
+def _is_used_up(left: int, needed: int) -> bool:
+    return left * 100 < needed  # rounding can leave up to 1 % of the request
 
 
 def _lost_to_rounding(share: int, has: int) -> int:
     """Return the ticks that remain on full devices of a node because the fraction 1/k of a worker is rounded down."""
     lost = TICKS % share
-    return has // TICKS * lost if lost < TICKS // share else 0
+    if lost >= TICKS // share:
+        return 0  # too much for rounding
+    return has // TICKS * lost
 
 
 def _why_spare(plan: TrialPlan) -> Reason:
@@ -196,31 +273,34 @@ def _why_spare(plan: TrialPlan) -> Reason:
     return Reason(Why.BESIDE if plan.left_free.ticks else Why.LEFT_FREE)
 
 
-def _take_drivers(parts: Parts, slot: TrialSlot) -> None:
+def _subtract_drivers(parts: Parts, slot: TrialSlot) -> None:
     """Subtract the resources of the trial drivers from the idle amounts. A driver may be on any node."""
     if slot.num_workers == 0:
         return
     for name, needed in slot.trial.ticks.items():
-        held = slot.max_concurrent_trials * needed
-        for part in sorted((part for part in parts if part[0] == name), key=lambda part: str(part[1])):
-            taken = min(held, parts[part])
+        reserved = slot.max_concurrent_trials * needed
+        of_name = [part for part in parts if part[0] == name]
+        for part in sorted(of_name, key=lambda part: str(part[1])):
+            taken = min(reserved, parts[part])
             parts[part] -= taken
-            held -= taken
+            reserved -= taken
 
 
 def _used(plan: TrialPlan) -> Counter[str]:
     used: Counter[str] = Counter()
     for slot in plan.slots:
-        for resources, times in ((slot.trial, 1), (slot.per_worker, slot.num_workers)):
-            for name, amount in resources.ticks.items():
-                used[name] += slot.max_concurrent_trials * times * amount
+        for name, ticks in slot.trial.ticks.items():
+            used[name] += slot.max_concurrent_trials * ticks
+        for name, ticks in slot.per_worker.ticks.items():
+            used[name] += slot.max_concurrent_trials * slot.num_workers * ticks
     return used
 
 
-def _total(cluster: ClusterCapacity) -> Counter[str]:
+def _total(groups: Iterable[NodeGroup]) -> Counter[str]:
     total: Counter[str] = Counter()
-    for node, count in cluster.groups:
-        total.update({name: ticks * count for name, ticks in node.resources.ticks.items()})
+    for node, count in groups:
+        for name, ticks in node.resources.ticks.items():
+            total[name] += ticks * count
     return total
 
 

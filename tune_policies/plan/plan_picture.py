@@ -5,14 +5,16 @@ resource. The package ``placement`` chooses the nodes of the slots. Each slot ty
 parts have a dashed outline.
 """
 
-from itertools import groupby
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.files.svg import COLORS, INNER, LARGE, MARGIN, SMALL, WIDTH, Column, Picture, fitted, text_width
 from tune_policies.placement.layout import NodeWorkers, workers_on_nodes
-from tune_policies.plan.idle import Why, idle
+from tune_policies.plan.idle import Why, idle, with_planned_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, amount_of, format_amount, from_ticks
@@ -25,6 +27,8 @@ _NARROWEST: Final = 4.0
 
 _BOX: Final = 14.0
 _LINE: Final = SMALL * 1.35
+_BOLD: Final = 1.08
+"""The width of bold text relative to other text."""
 
 
 def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
@@ -33,38 +37,58 @@ def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
     Raises:
         InvalidResourcesError: The plan was made for another cluster.
     """
-    shown = _asked(plan) | {"memory"}  # omit resources that only mark a node, such as the name of a slice
+    requested = _requested(plan)
+    shown = requested | {"memory"}  # omit resources that only mark a node, such as the name of a slice
     left = [part for part in idle(capacity, plan) if part.why is not Why.ROUNDING and part.resource in shown]
-    nodes = workers_on_nodes(plan.slots, capacity.with_nodes_added(plan.nodes_to_add))
-    for slot_type, slot in enumerate(plan.slots):
-        wanted = slot.max_concurrent_trials * max(1, slot.num_workers)
-        if sum(each.workers[slot_type] for each in nodes) < wanted:
-            raise InvalidResourcesError(
-                f"not all slots with {slot} fit the cluster. Pass the capacity for which the plan was made"
-            )
+    nodes = workers_on_nodes(plan.slots, with_planned_nodes(capacity, plan))
+    _check_all_placed(plan, nodes)
     column = Column()
     title = plan.headline
     column.lines(title, size=LARGE, style="tp-bold", most=3)
     column.y += 4
     _draw_slot_types(column, plan)
-    cards = _cards(nodes, plan)
+    cards = _cards(nodes, requested)
     for card in cards[:_MOST_CARDS]:
-        _draw_card(column, card, plan)
-    if rest := cards[_MOST_CARDS:]:
+        _draw_card(column, card, plan, requested)
+    rest = cards[_MOST_CARDS:]
+    if rest:
         number = sum(len(card.nodes) for card in rest)
         column.lines(f"and {counted(number, 'node')} of {counted(len(rest), 'further shape')}")
     if capacity.draining:
         column.lines(f"The plan does not use {counted(len(capacity.draining), 'draining node')}")
     column.y += 2
-    column.lines("Stays idle" if left else "Nothing stays idle", style="tp-bold")
+    heading = "Stays idle" if left else "Nothing stays idle"
+    column.lines(heading, style="tp-bold")
     for part in left:
         column.lines(str(part), x=MARGIN + 8)
-    notes = ["Each box is a Train worker."] if any(slot.num_workers for slot in plan.slots) else []
+    notes = []
+    if any(slot.num_workers for slot in plan.slots):
+        notes.append("Each box is a Train worker.")
     if len(plan.slots) == 1 and len(nodes) > 1:
         notes.append("This is one possible placement, because Ray chooses the nodes.")
     column.y += 4
     column.lines(" ".join(notes), style="tp-soft")
     return column.picture(f"Plan: {title}")
+
+
+def _check_all_placed(plan: TrialPlan, nodes: Sequence[NodeWorkers]) -> None:
+    placed = [0] * len(plan.slots)
+    for workers, number in Counter(node.workers for node in nodes).items():
+        for slot_type, count in enumerate(workers):
+            placed[slot_type] += count * number
+    for slot, count in zip(plan.slots, placed, strict=True):
+        if count < slot.max_concurrent_trials * max(1, slot.num_workers):
+            raise InvalidResourcesError(
+                f"not all slots with {slot} fit the cluster. Pass the capacity for which the plan was made"
+            )
+
+
+def _requested(plan: TrialPlan) -> frozenset[str]:
+    """Return the names of the resources that are drawn: devices, CPUs, and the other resources that slots request."""
+    names = set(DEVICE_RESOURCES) | {"CPU"}
+    for slot in plan.slots:
+        names.update(slot.worker.ticks)
+    return frozenset(names)
 
 
 def _label(slot_type: int) -> str:
@@ -76,7 +100,7 @@ def _color(slot_type: int) -> str:
 
 
 def _draw_slot_types(column: Column, plan: TrialPlan) -> None:
-    beside = MARGIN + 24 + text_width(_label(len(plan.slots) - 1), SMALL) * 1.08  # bold text is wider
+    beside = MARGIN + 24 + text_width(_label(len(plan.slots) - 1), SMALL) * _BOLD
     for slot_type, slot in enumerate(plan.slots):
         column.box(MARGIN, 12, 12, _color(slot_type))
         column.text(MARGIN + 18, _label(slot_type), style="tp-bold")
@@ -87,38 +111,70 @@ def _draw_slot_types(column: Column, plan: TrialPlan) -> None:
 
 
 class _Card(NamedTuple):
-    """Nodes that share a card, and the number of workers of each slot type on each node."""
+    """Nodes that share a card, in any order, and the number of workers of each slot type on each node."""
 
-    nodes: tuple[NodeCapacity, ...]
+    nodes: list[NodeCapacity]
     workers: tuple[int, ...]
 
 
-def _cards(nodes: list[NodeWorkers], plan: TrialPlan) -> list[_Card]:
+def _cards(nodes: Iterable[NodeWorkers], requested: frozenset[str]) -> list[_Card]:
     """Return the cards in this order: alive nodes before expected nodes, and then nodes with more workers first."""
-
-    def looks(each: NodeWorkers) -> tuple[object, ...]:
-        node, amounts = each.node, _shown(each.node, plan)
-        devices = sum(ticks for name, ticks in amounts.items() if name in DEVICE_RESOURCES)
-        return (
-            *(node.is_expected, -sum(each.workers), -devices, -amounts.get("CPU", 0), each.workers, _about(node)),
-            tuple((name, _amount(name, ticks)) for name, ticks in sorted(amounts.items())),
-            node.node_id.rpartition("+")[0] if node.is_expected else "",
-        )
-
-    grouped = groupby(sorted(nodes, key=lambda each: (looks(each), each.node.node_id)), key=looks)
-    alike = (list(group) for _, group in grouped)
-    return [_Card(tuple(each.node for each in group), group[0].workers) for group in alike]
+    cards: dict[tuple[object, ...], _Card] = {}
+    for group in _similar_nodes(nodes, requested):
+        card = cards.setdefault(_look(group, requested), _Card([], group.workers))
+        card.nodes.extend(group.nodes)
+    return [card for _, card in sorted(cards.items(), key=itemgetter(0))]
 
 
-def _shown(node: NodeCapacity, plan: TrialPlan) -> dict[str, int]:
-    """Return the resources that are drawn, in ticks: devices, CPUs, and then the other resources that slots request."""
-    names = [name for name in node.resources.ticks if name in _asked(plan)]
+def _similar_nodes(nodes: Iterable[NodeWorkers], requested: frozenset[str]) -> list[_Card]:
+    """Group the nodes by the properties that determine how a node is drawn. Different groups can still look the same.
+
+    Making the texts of a card takes much longer than comparing these properties, and a cluster can have 10,000 nodes.
+    """
+    is_memory_drawn = "memory" in requested
+    groups: dict[tuple[object, ...], list[NodeCapacity]] = defaultdict(list)
+    for node, workers in nodes:
+        has = node.resources
+        memory = _amount("memory", has.memory_bytes) if is_memory_drawn and has.memory_bytes else ""
+        custom = tuple(item for item in has.custom.items() if item[0] in requested) if has.custom else ()
+        models = _models(node) if node.devices and not node.accelerator_type else ()
+        added_as = _added_as(node) if node.is_expected else None
+        device = node.accelerator_type, models, node.smallest_gpu_memory_bytes
+        groups[workers, has.cpus, has.gpus, memory, custom, device, node.usable_cpus, added_as].append(node)
+    return [_Card(alike, workers) for (workers, *_), alike in groups.items()]
+
+
+def _look(card: _Card, requested: frozenset[str]) -> tuple[object, ...]:
+    """Return everything that is drawn on a card except for the names of the nodes, in the order of the cards."""
+    node = card.nodes[0]
+    amounts = _drawn_amounts(node, requested)
+    devices = sum(ticks for name, ticks in amounts.items() if name in DEVICE_RESOURCES)
+    return (
+        node.is_expected,
+        -sum(card.workers),
+        -devices,
+        -amounts.get("CPU", 0),
+        card.workers,
+        _about(node),
+        tuple((name, _amount(name, ticks)) for name, ticks in sorted(amounts.items())),
+        _added_as(node) if node.is_expected else "",
+    )
+
+
+def _drawn_amounts(node: NodeCapacity, requested: frozenset[str]) -> dict[str, int]:
+    """Return the resources of a node that are drawn, in ticks: devices, CPUs, and then other resources by name."""
+    names = [name for name in node.resources.ticks if name in requested]
     names.sort(key=lambda name: (name not in DEVICE_RESOURCES, name != "CPU", name))
     return {name: node.resources.ticks[name] for name in names}
 
 
-def _asked(plan: TrialPlan) -> frozenset[str]:
-    return DEVICE_RESOURCES | {"CPU"} | {name for slot in plan.slots for name in slot.worker.ticks}
+def _added_as(node: NodeCapacity) -> str:
+    """Return the name of an expected node without its number."""
+    return node.node_id.rpartition("+")[0]
+
+
+def _models(node: NodeCapacity) -> tuple[str, ...]:
+    return tuple(sorted({device.name for device in node.devices or ()}))
 
 
 def _amount(name: str, ticks: int) -> str:
@@ -127,56 +183,72 @@ def _amount(name: str, ticks: int) -> str:
 
 def _about(node: NodeCapacity) -> str:
     """Return a description of a node, such as ``"32 CPUs, 2 GPUs (A100, 80 GiB)"``."""
-    parts = [amount_of(node.resources.cpus, "CPU")]
+    cpus = amount_of(node.resources.cpus, "CPU")
+    if node.usable_cpus is not None and node.usable_cpus < node.resources.cpus:
+        cpus += f" (only {format_amount(node.usable_cpus)} usable)"
+    about_device = [node.accelerator_type or ", ".join(_models(node))]
     memory = node.smallest_gpu_memory_bytes
-    models = sorted({device.name for device in node.devices or ()})
-    kind = node.accelerator_type or ", ".join(models)
-    about = ", ".join(filter(None, [kind, format_bytes(memory) if memory else ""]))
+    if memory:
+        about_device.append(format_bytes(memory))
+    in_parentheses = ", ".join(filter(None, about_device))
+    parts = [cpus]
     for name, ticks in sorted(node.resources.ticks.items()):
         if name in DEVICE_RESOURCES:
-            parts.append(amount_of(round(from_ticks(ticks), 2), name) + (f" ({about})" if about else ""))
-    if node.usable_cpus is not None and node.usable_cpus < node.resources.cpus:
-        parts[0] += f" (only {format_amount(node.usable_cpus)} usable)"
+            devices = amount_of(round(from_ticks(ticks), 2), name)
+            if in_parentheses:
+                devices += f" ({in_parentheses})"
+            parts.append(devices)
     return ", ".join(parts)
 
 
-def _draw_card(column: Column, card: _Card, plan: TrialPlan) -> None:
-    top, mark, node = column.y, column.mark(), card.nodes[0]
+def _draw_card(column: Column, card: _Card, plan: TrialPlan, requested: frozenset[str]) -> None:
+    nodes = sorted(card.nodes, key=attrgetter("node_id"))
+    node = nodes[0]
+    top, mark = column.y, column.mark()
     column.y += 5
-    number = f"× {len(card.nodes)}" if len(card.nodes) > 1 else ""
-    if number:
+    room = float(INNER)
+    if len(nodes) > 1:
+        number = f"× {len(nodes)}"
         column.text(WIDTH - MARGIN, number, style="tp-bold", at_end=True)
-    room = INNER - (text_width(number, SMALL) * 1.1 + 8 if number else 0)
-    column.text(MARGIN, fitted(_about(node), room / 1.08), style="tp-bold")
+        room -= text_width(number, SMALL) * 1.1 + 8
+    column.text(MARGIN, fitted(_about(node), room / _BOLD), style="tp-bold")
     column.y += _LINE
-    names = [each.address or each.node_id[:40] for each in card.nodes]
+    names = [node.address or node.node_id[:40] for node in nodes]
+    style = "tp-card"
     if node.is_expected:
-        names = [f"to be added by the autoscaler: {node.node_id.rpartition('+')[0].rstrip('+')}"]
+        names = [f"to be added by the autoscaler: {_added_as(node).rstrip('+')}"]
+        style = "tp-card tp-expected"
     column.text(MARGIN, fitted(shorten_names(names), INNER), style="tp-soft")
     column.y += _LINE + 2
-    for name, ticks in _shown(node, plan).items():
-        _draw_resource(column, name, ticks, card, plan)
-    column.add_background_box(mark, top, "tp-card tp-expected" if node.is_expected else "tp-card")
+    for name, ticks in _drawn_amounts(node, requested).items():
+        _draw_resource(column, name, ticks, card.workers, plan)
+    column.add_background_box(mark, top, style)
     column.y += 8
 
 
-def _draw_resource(column: Column, name: str, has: int, card: _Card, plan: TrialPlan) -> None:
-    needed = [slot.worker.ticks.get(name, 0) for slot in plan.slots]
-    held = {i: needed[i] for i, count in enumerate(card.workers) if count and needed[i]}
-    used = sum(card.workers[i] * each for i, each in held.items())
-    text = f"{'host memory' if name == 'memory' else name}: {_amount(name, used)} of {_amount(name, has)}"
+def _draw_resource(column: Column, name: str, has: int, workers: Sequence[int], plan: TrialPlan) -> None:
+    """Draw a resource of which a node has ``has`` ticks, with ``workers[i]`` workers of the slot type ``i``."""
+    needed: dict[int, int] = {}
+    for slot_type, slot in enumerate(plan.slots):
+        ticks = slot.worker.ticks.get(name, 0)
+        if ticks and workers[slot_type]:
+            needed[slot_type] = ticks
+    used = sum(workers[slot_type] * ticks for slot_type, ticks in needed.items())
+    label = "host memory" if name == "memory" else name
+    text = f"{label}: {_amount(name, used)} of {_amount(name, has)}"
     column.text(MARGIN, fitted(text, INNER))
-    if held and plan.limited_by == name and has - used < min(held.values()):
+    if needed and plan.limited_by == name and has - used < min(needed.values()):
         column.text(WIDTH - MARGIN, "stops one more trial", style="tp-bold", at_end=True)
-    elif held:
-        holders = ", ".join(f"{card.workers[i]} × {_label(i)}" for i in held)
+    elif needed:
+        users = ", ".join(f"{workers[slot_type]} × {_label(slot_type)}" for slot_type in needed)
         room = INNER - text_width(text, SMALL) - 8
-        column.text(WIDTH - MARGIN, fitted(holders, room), style="tp-soft", at_end=True)
+        column.text(WIDTH - MARGIN, fitted(users, room), style="tp-soft", at_end=True)
     column.y += _LINE + 1
     x = float(MARGIN)
-    for slot_type, ticks in held.items():
-        x = _draw_workers(column, x, INNER / has, name, ticks, card.workers[slot_type], _color(slot_type))
-    if (free := WIDTH - MARGIN - x) >= 1:
+    for slot_type, ticks in needed.items():
+        x = _draw_workers(column, x, INNER / has, name, ticks, workers[slot_type], _color(slot_type))
+    free = WIDTH - MARGIN - x
+    if free >= 1:
         column.box(x, free - 0.5, _BOX, "tp-free")
     column.y += _BOX + 5
 
