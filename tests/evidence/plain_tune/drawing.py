@@ -190,7 +190,7 @@ def draw(seed: int) -> Program:
     }
     if scheduler == "resource-changing":  # plain Tune loses pending changes if nodes change
         fields.update(joins=(), leaves=())
-    searcher = rng.choice(SEARCHERS)
+    searcher = rng.choice(SEARCHERS[:2] if scheduler.startswith("pbt") else SEARCHERS)  # PBT refuses other searchers
     policy = _draw_policy(rng, nodes, request, fields)
     if policy == "capped" and scheduler in _WAITING:
         policy = "own"
