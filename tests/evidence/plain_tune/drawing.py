@@ -178,11 +178,12 @@ def draw(seed: int) -> Program:
     has_gpus = any(node.gpus for node in nodes)
     uses_gpus = has_gpus and scheduler != "resource-changing" and rng.random() < 0.65
     shape = rng.choice([shape for shape in SHAPES if scheduler not in _PAUSING or shape != "function"])
-    reuses = shape == "class-resets" or (shape.startswith("function") and rng.random() < 0.4)
+    can_reuse = scheduler != "resource-changing" and shape != "class"
+    reuses = can_reuse and (shape == "class-resets" or rng.random() < 0.4)
     request = _draw_request(rng, nodes, uses_gpus=uses_gpus, by_config=not scheduler.startswith("pbt"))
     if scheduler == "resource-changing":  # it changes only requests of a single bundle, and of all trials alike
         request = Request(bundles=request.bundles[-1:])
-    num_steps = rng.randint(3, 10)
+    num_steps = rng.randint(3, 5 if scheduler in _PAUSING else 10)  # a paused trial needs a new process for each pause
     fields: dict[str, Any] = {
         "joins": _draw_joins(rng, nodes),
         "leaves": _draw_leaves(rng, nodes, request),
@@ -207,7 +208,7 @@ def draw(seed: int) -> Program:
         max_concurrent=rng.randint(1, 4) if needs_limit else None,
         shape=shape,
         reuse_actors=reuses,
-        num_trials=rng.randint(4, 12 if reuses else 8),
+        num_trials=rng.randint(4, 10 if reuses else 6),
         num_steps=num_steps,
         step_s=rng.choice((0.02, 0.05, 0.1, 0.2)),
         failure=failure,
