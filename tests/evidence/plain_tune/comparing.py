@@ -20,7 +20,7 @@ from tune_policies.files.terminal import TextConsole, empty_table
 from .drawing import Program, draw, simpler
 
 _ROOT: Final = Path(__file__).parents[3]
-_PROCESS_DEADLINE_S: Final = 330.0
+_PROCESS_DEADLINE_S: Final = 480.0
 _LOG_LINES: Final = 60
 AGREES, NO_CLAIM = "agrees", "plain Tune did not end"
 HANG, SLOW, ERROR, DIFFERS = "hang", "slow", "error", "differs"

@@ -171,7 +171,7 @@ class Program(Frozen):
 def draw(seed: int) -> Program:
     """Draw a program. Equal seeds give equal programs."""
     rng = random.Random(seed)
-    scheduler = rng.choices(SCHEDULERS, (7, 3, 2, 2, 2, 2, 1))[0]
+    scheduler = rng.choices(SCHEDULERS, (10, 3, 2, 1, 1, 1, 1))[0]
     # With several nodes, Tune's ResourceChangingScheduler requests more CPUs for a trial than a node has.
     num_nodes = 1 if scheduler == "resource-changing" else rng.choice((1, 2, 2, 3))
     nodes = tuple(_draw_node(rng) for _ in range(num_nodes))

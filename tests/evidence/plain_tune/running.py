@@ -30,7 +30,7 @@ from tests.evidence.plain_tune.drawing import Amounts, Hold, Program
 from tune_policies import run as run_under_policy
 
 PLAIN, POLICY = "plain", "policy"
-PLAIN_DEADLINE_S: Final = 60.0
+PLAIN_DEADLINE_S: Final = 150.0
 _GRACE_S: Final = 25.0
 """The time after which a run counts as hanging, in addition to the longest time that the claim allows."""
 _QUICK_HEALTH: Final = {
@@ -66,12 +66,12 @@ class Nodes:
 
     def __init__(self, program: Program) -> None:
         self._initial = program.nodes
-        head = {"_system_config": _QUICK_HEALTH, "include_dashboard": False, **_as_node(program.nodes[0])}
+        head = {"_system_config": _QUICK_HEALTH, **_as_node(program.nodes[0])}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address = str(self._cluster.address)
         self._others: dict[int, Any] = {}
         self._joined: list[Any] = []
-        ray.init(address=self.address, logging_level="ERROR", log_to_driver=True)
+        ray.init(address=self.address, logging_level="ERROR", log_to_driver=False)
         self.restore()
 
     def restore(self) -> None:
@@ -99,7 +99,8 @@ class Nodes:
 
 
 def _as_node(amounts: Amounts) -> dict[str, Any]:
-    return {"num_cpus": amounts.cpus, "num_gpus": amounts.gpus, "object_store_memory": 80 * 2**20}
+    amount = {"num_cpus": amounts.cpus, "num_gpus": amounts.gpus, "object_store_memory": 80 * 2**20}
+    return {**amount, "include_dashboard": False, "include_log_monitor": False}
 
 
 def _is_idle() -> bool:
