@@ -290,7 +290,7 @@ def _draw_policy(rng: random.Random, nodes: tuple[Amounts, ...], request: Reques
         names += ["or-cpu", "or-cpu", "mixed", "mixed"]
     # Policies that choose the CPUs give trials more CPUs than plain Tune if others leave them free.
     if request.gpus and is_single and not any(hold.amounts.cpus for hold in holds):
-        names += ["any-cpus", "any-cpus"] + ["auto", "auto"] * (request.gpus == 1)
+        names += ["any-cpus"] * 4 + ["auto"] * 4 * (request.gpus == 1)
     if request == Request(bundles=(Amounts(cpus=1),)) and not any(node.gpus for node in nodes):
         names.append("auto")
     return rng.choice(names)
