@@ -31,6 +31,11 @@ _WAITING: Final = ("hyperband", "pbt-synch")
 """The schedulers that wait for other trials. With a limit on unfinished trials, plain Tune can stop proceeding."""
 
 
+def longest_allowed_s(plain_s: float) -> float:
+    """Return how long a run under a policy may take, in seconds, if plain Tune takes ``plain_s``."""
+    return 1.1 * plain_s + 5
+
+
 class Frozen(BaseModel):
     """A frozen value that can be written as JSON."""
 
@@ -136,8 +141,10 @@ class Program(Frozen):
 
     @property
     def fails_for_good(self) -> bool:
-        """Whether trials fail more often than allowed."""
-        return self.failure is not None and -1 < self.max_failures < self.failure.times
+        """Whether trials can fail more often than allowed. With PBT, a trial also inherits failures with a config."""
+        if self.failure is None:
+            return False
+        return self.max_failures < self.failure.times or self.scheduler.startswith("pbt")
 
     def resource_policy(self) -> ResourcePolicy:
         """Return the policy, which requests the same as the trials of plain Tune."""

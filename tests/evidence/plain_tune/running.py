@@ -22,7 +22,7 @@ from ray.tune.search import BasicVariantGenerator, Searcher
 from ray.util.placement_group import placement_group_table
 
 from tests.evidence.plain_tune.cluster import Events, Nodes
-from tests.evidence.plain_tune.drawing import Program
+from tests.evidence.plain_tune.drawing import Program, longest_allowed_s
 from tests.evidence.plain_tune.workload import ResettableTraining, Training, train
 from tune_policies import run as run_under_policy
 
@@ -30,11 +30,6 @@ PLAIN, POLICY = "plain", "policy"
 _PLAIN_DEADLINE_S: Final = 150.0
 _GRACE_S: Final = 25.0
 """The time after which a run counts as hanging, in addition to the longest time that the claim allows."""
-
-
-def longest_allowed_s(plain_s: float) -> float:
-    """Return how long a run under a policy may take, in seconds, if plain Tune takes ``plain_s``."""
-    return 1.1 * plain_s + 5
 
 
 class Batches(Searcher):  # type: ignore[misc]  # Ray has no types
