@@ -171,6 +171,27 @@ def faults(
 
 
 @app.command()
+def plain_tune(
+    *,
+    seeds: Annotated[str, typer.Option(help="Seeds of the programs, as FIRST:END without END.")] = "0:40",
+    seed: Annotated[int | None, typer.Option(min=0, help="Run only the program of this seed.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="File of JSON records. Programs that it contains are not run again.")
+    ] = None,
+    shrink: Annotated[bool, typer.Option("--shrink", help="Drop features of counterexamples while they fail.")] = False,
+) -> None:
+    """Run small random programs with plain Tune and under a policy, and compare their ends, durations and results."""
+    with _own_ray_folder():
+        from .plain_tune.comparing import measure_plain_tune
+
+        first, separator, end = seeds.partition(":")
+        if not (first.isdecimal() and separator and end.isdecimal()):
+            raise typer.BadParameter(f"{seeds!r} is not a range of seeds. Use FIRST:END, such as 0:40.")
+        chosen = range(int(first), int(end)) if seed is None else [seed]
+        _exit(is_sound=measure_plain_tune(chosen, output, shrinks=shrink))
+
+
+@app.command()
 def churn(
     *,
     faults: Annotated[int, typer.Option(min=1, help="Minimum number of faults.")] = 10_000,

@@ -1,0 +1,1 @@
+"""Runs small random programs with plain Ray Tune and under a policy, and compares both runs."""

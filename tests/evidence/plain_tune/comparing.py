@@ -1,0 +1,177 @@
+"""Runs programs in processes of their own, compares the run under a policy with the run of plain Tune, and reports."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from tune_policies.benchmarks.record.machine import describe_machine, own_command
+from tune_policies.files.terminal import TextConsole, empty_table
+
+from .drawing import Program, draw, longest_allowed_s, simpler
+
+_ROOT: Final = Path(__file__).parents[3]
+_PROCESS_DEADLINE_S: Final = 480.0
+_LOG_LINES: Final = 60
+_AGREES, _NO_CLAIM, _SLOW = "agrees", "plain Tune did not end", "slow"
+COUNTEREXAMPLES: Final = ("hang", _SLOW, "error", "differs")
+
+Outcome = Mapping[str, Any]
+
+
+def measure_plain_tune(seeds: Iterable[int], output: Path | None, *, shrinks: bool) -> bool:
+    """Run the programs of the seeds that ``output`` does not contain, append their records, and print a summary.
+
+    Returns:
+        Whether no program is a counterexample.
+    """
+    known = {}
+    if output is not None and output.exists():
+        known = {record["seed"]: record for record in map(json.loads, output.read_text().splitlines())}
+    records = []
+    for seed in seeds:
+        record = known.get(seed)
+        if record is None:
+            record = _run_and_shrink(draw(seed), shrinks=shrinks)
+            print(f"{seed}: {record['verdict']}: {'; '.join(record['reasons'])}", flush=True)
+            if output is not None:
+                with output.open("a") as file:
+                    file.write(json.dumps(record) + "\n")
+        records.append(record)
+    _print_summary(records)
+    return not any(record["verdict"] in COUNTEREXAMPLES for record in records)
+
+
+def _run_and_shrink(program: Program, *, shrinks: bool) -> dict[str, Any]:
+    """Run a program, and drop its features as long as the verdict stays the same."""
+    record = run_confirmed(program)
+    verdict, tried = record["verdict"], {program}
+    is_smaller = shrinks and verdict in COUNTEREXAMPLES
+    while is_smaller:
+        is_smaller = False
+        for other in simpler(program):
+            if other not in tried and run_confirmed(other)["verdict"] == verdict:
+                program, is_smaller = other, True
+                break
+            tried.add(other)
+        record["shrunk"] = program.model_dump(mode="json", exclude_defaults=True)
+    return record
+
+
+def run_confirmed(program: Program) -> dict[str, Any]:
+    """Run a program, and run it again if it was too slow, because another program may have used the machine."""
+    record = _run(program)
+    if record["verdict"] == _SLOW:
+        seconds = [record[way]["seconds"] for way in ("plain", "policy")]
+        record = {**_run(program), "seconds_of_first_run": seconds}
+    return record
+
+
+def _run(program: Program) -> dict[str, Any]:
+    # The path must be short, because Ray creates sockets in this folder.
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / "program.json").write_text(program.model_dump_json())
+        _run_process(folder)
+        outcomes = {}
+        for way in ("plain", "policy"):
+            path = folder / f"{way}.json"
+            outcomes[way] = json.loads(path.read_text()) if path.exists() else None
+        lines = (folder / "log").read_text(errors="replace").splitlines()
+    verdict, reasons = compare(program, outcomes["plain"], outcomes["policy"])
+    values = program.model_dump(mode="json", exclude_defaults=True)
+    record = {"seed": program.seed, "verdict": verdict, "reasons": reasons, "program": values, **outcomes}
+    if verdict != _AGREES:
+        record["log"] = [line[:400] for line in lines[-_LOG_LINES:]]
+    return record
+
+
+def _run_process(folder: Path) -> None:
+    """Run the program in ``folder`` in a new process, and kill everything that it leaves behind."""
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    loggers = {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}  # they only cost time
+    environment = {**os.environ, **loggers, "PYTHONPATH": path, "RAY_TMPDIR": str(folder)}
+    command = [sys.executable, "-m", "tests.evidence.plain_tune.running", str(folder)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=_ROOT)
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_PROCESS_DEADLINE_S)
+        finally:
+            process.kill()
+            process.wait()
+            for other in psutil.process_iter():
+                with suppress(psutil.Error, OSError):
+                    if other.environ().get("RAY_TMPDIR") == str(folder):
+                        other.kill()
+
+
+def compare(program: Program, plain: Outcome | None, policy: Outcome | None) -> tuple[str, list[str]]:
+    """Return the verdict about a program, and the reasons for it."""
+    if plain is None or plain["error"] is not None:
+        return _NO_CLAIM, [plain["error"] if plain else "no outcome"]
+    if policy is None:
+        return "error", ["the process ended without an outcome"]
+    seconds = f"plain {plain['seconds']:.1f} s, policy {policy['seconds']:.1f} s"
+    if policy["error"] == "hang":
+        return "hang", [f"{seconds}, {dict(Counter(trial['status'] for trial in policy['trials']))}"]
+    if policy["error"] is not None:
+        return "error", [policy["error"]]
+    if reasons := _differences(program, plain["trials"], policy["trials"]):
+        return "differs", reasons
+    is_slow = policy["seconds"] > longest_allowed_s(plain["seconds"])
+    return _SLOW if is_slow else _AGREES, [seconds]
+
+
+def _differences(program: Program, plain: Sequence[Outcome], policy: Sequence[Outcome]) -> list[str]:
+    """Return how the trials of both runs differ, except for differences that depend on the times of events."""
+    found = []
+    if len(plain) != len(policy):
+        found.append(f"{len(plain)} trials, but {len(policy)} under the policy")
+    for trial in policy:
+        if trial["status"] not in ("TERMINATED", "ERROR"):
+            found.append(f"a trial ended as {trial['status']}")
+        if abs(trial["total"] - trial["x"] * trial["steps_done"]) > 1e-3:
+            found.append(f"{trial['steps_done']} steps of {trial['x']} have the total {trial['total']}")
+    # In plain Tune, a lost node counts as a failure.
+    if not program.fails_for_good and any(trial["status"] == "ERROR" for trial in policy):
+        found.append(f"trials failed although max_failures={program.max_failures} allows their failures")
+    fields = _comparable_fields(program)
+    ours, theirs = (Counter(tuple(trial[field] for field in fields) for trial in run) for run in (policy, plain))
+    if ours != theirs:
+        found.append(f"{fields}: only plain {list(theirs - ours)}, only policy {list(ours - theirs)}")
+    return found
+
+
+def _comparable_fields(program: Program) -> list[str]:
+    """Return the fields of a trial that do not depend on the order of results or the times of events."""
+    fields = {"x", "y", "steps_done", "total", "status", "failures"}
+    if program.searcher in ("optuna", "hyperopt"):  # their suggestions depend on the order of results
+        fields -= {"x", "y", "total"} if program.failure is None else fields
+    if program.scheduler in ("asha", "median", "hyperband"):  # they stop trials depending on the order of results
+        fields -= {"steps_done", "total", "status", "failures"}
+    if program.scheduler.startswith("pbt"):  # trials copy other trials
+        fields = set()
+    if program.leaves:
+        fields -= {"steps_done", "total", "status", "failures"}
+    return sorted(fields)
+
+
+def _print_summary(records: Sequence[Mapping[str, Any]]) -> None:
+    table = empty_table("Programs with plain Tune and under a policy", "Result", "Programs", "Seeds")
+    for verdict in (_AGREES, *COUNTEREXAMPLES, _NO_CLAIM):
+        seeds = [str(record["seed"]) for record in records if record["verdict"] == verdict]
+        table.add_row(verdict, str(len(seeds)), " ".join(seeds) if verdict != _AGREES else "")
+    TextConsole(width=110).print(table)
+    done = [record for record in records if record["verdict"] in (_AGREES, _SLOW)]
+    plain_s, policy_s = (sum(record[way]["seconds"] for record in done) for way in ("plain", "policy"))
+    print(f"programs that ended in both runs: {plain_s:.0f} s with plain Tune, {policy_s:.0f} s under a policy")
+    print(f"{describe_machine()}\ncommand: {own_command()}")
