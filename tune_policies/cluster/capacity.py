@@ -19,7 +19,7 @@ from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, gpu_memo
 from tune_policies.cluster.labels import NODE_ID
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import MOST, TICKS, Amount, Amounts, Bytes, Count, Resources, amount_of
-from tune_policies.values.value import Many, ShownValue, Value
+from tune_policies.values.value import FrozenDict, Many, ShownValue, Value
 
 Shape = tuple[int | None, tuple[Any, ...]]
 """The properties of a node that affect plans: its host memory in bytes, and the other properties."""
@@ -121,7 +121,7 @@ class NodeCapacity(Value):
 
 def _amounts(resources: Resources, accelerator_type: str | None) -> Amounts:
     of_type = {} if accelerator_type is None else {ACCELERATOR_TYPE_PREFIX + accelerator_type: TICKS}
-    return resources.ticks | of_type
+    return FrozenDict(resources.ticks | of_type)
 
 
 class ReducedNodes(Sequence[NodeCapacity]):
