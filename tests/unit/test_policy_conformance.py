@@ -126,6 +126,12 @@ class ForgetfulPolicy(CpuPolicy):
     note: str = Field(default="", exclude=True)
 
 
+class ListPolicy(CpuPolicy):
+    """A policy with a list, which can be changed."""
+
+    names: list[str] = Field(default_factory=list)
+
+
 class MutablePolicy(CpuPolicy, frozen=False):
     """A policy whose fields can be set."""
 
@@ -145,7 +151,7 @@ def changed(policy, capacity, **changes):
 
 def changes_the_capacity(capacity):
     plan = CPU.plan(capacity)
-    capacity.nodes[0].labels["seen"] = "yes"
+    capacity.nodes[0].__dict__["labels"] = {"seen": "yes"}
     return plan
 
 
@@ -222,6 +228,7 @@ FAULTS = {
     [
         *(pytest.param(FaultyPolicy(fault=name), promise, id=name) for name, (_, promise) in FAULTS.items()),
         pytest.param(ForgetfulPolicy(note="7"), Promise.IS_A_VALUE, id="does not write a field"),
+        pytest.param(ListPolicy(), Promise.IS_A_VALUE, id="has no hash"),
         pytest.param(MutablePolicy(), Promise.IS_A_VALUE, id="can be changed"),
     ],
 )

@@ -19,7 +19,7 @@ from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, gpu_memo
 from tune_policies.cluster.labels import NODE_ID
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import MOST, TICKS, Amount, Amounts, Bytes, Count, Resources, amount_of
-from tune_policies.values.value import Many, ShownValue, Value
+from tune_policies.values.value import FrozenDict, Many, ShownValue, Value
 
 Shape = tuple[int | None, tuple[Any, ...]]
 """The properties of a node that affect plans: its host memory in bytes, and the other properties."""
@@ -111,6 +111,16 @@ class NodeCapacity(Value):
         others = (has.cpus, has.gpus, custom, self.accelerator_type, gpu_memory, self.usable_cpus, self.is_expected)
         return has.memory_bytes, others
 
+    @cached_property
+    def sort_key(self) -> tuple[object, ...]:
+        """A key that orders nodes of one shape by everything else that a policy may read, and then by identifier.
+
+        Nodes that differ only in their names are interchangeable. If the names came first, a plan could depend on them.
+        """
+        labels = sorted((key, value) for key, value in self.labels.items() if key != NODE_ID)
+        in_use = () if self.in_use is None else sorted(self.in_use.ticks.items())
+        return self.is_head, tuple(labels), tuple(in_use), self.cpu_model or "", self.node_id
+
     def __str__(self) -> str:
         has = self.resources
         device = f" ({self.accelerator_type})" if self.accelerator_type else ""
@@ -121,7 +131,7 @@ class NodeCapacity(Value):
 
 def _amounts(resources: Resources, accelerator_type: str | None) -> Amounts:
     of_type = {} if accelerator_type is None else {ACCELERATOR_TYPE_PREFIX + accelerator_type: TICKS}
-    return resources.ticks | of_type
+    return FrozenDict(resources.ticks | of_type)
 
 
 class ReducedNodes(Sequence[NodeCapacity]):

@@ -127,7 +127,7 @@ def find_slices(nodes: Iterable[NodeCapacity], shape: SliceShape) -> Slices:
         if why := _defect_of_slice(hosts[name], shape):
             broken[name] = why
         else:
-            intact.append(TpuSlice(name, tuple(sorted(hosts[name], key=lambda node: node.node_id))))
+            intact.append(TpuSlice(name, tuple(sorted(hosts[name], key=lambda node: node.sort_key))))
     return Slices(tuple(intact), broken)
 
 

@@ -37,6 +37,7 @@ from tune_policies.values.units import MOST_BYTES
 from tune_policies.values.value import Value
 
 _node_id: Final = attrgetter("node_id")
+_sort_key: Final = attrgetter("sort_key")
 
 
 class Placement(Value):
@@ -417,7 +418,7 @@ class FilledSlots(NamedTuple):
 
 
 def _each(runs: Iterable[_Run]) -> Iterator[tuple[NodeCapacity, int]]:
-    return ((node, run.per_node) for run in runs for node in sorted(run.nodes, key=_node_id))
+    return ((node, run.per_node) for run in runs for node in sorted(run.nodes, key=_sort_key))
 
 
 def _total(runs: Iterable[_Run]) -> int:
@@ -497,7 +498,7 @@ def _parts(group: _Run, wanted: int) -> list[_Run]:
     number, rest = divmod(wanted, most) if most else (0, 0)
     if number >= len(nodes):
         return [group]
-    ordered = sorted(nodes, key=_node_id) if wanted and most else nodes
+    ordered = sorted(nodes, key=_sort_key) if wanted and most else nodes
     used = number + (rest > 0)
     parts = (ordered[:number], most), (ordered[number:used], rest), (ordered[used:], 0)
     return [_Run(one, some, count) for some, count in parts if some]

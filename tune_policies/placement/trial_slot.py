@@ -159,8 +159,9 @@ class TrialSlot(Value):
             {name: each if name == "memory" else _exactly_summable(each) for name, each in resources.ticks.items()}
             for resources in (self.worker, self.trial)
         )
-        workers = [Bundle(worker | self._of_type, self.label_selector)] * max(1, self.num_workers)
-        return [Bundle(driver, self.label_selector), *workers] if self.num_workers else workers
+        selector = dict(self.label_selector)  # Ray gets plain data
+        workers = [Bundle(worker | self._of_type, selector)] * max(1, self.num_workers)
+        return [Bundle(driver, selector), *workers] if self.num_workers else workers
 
     @property
     def resources_per_worker(self) -> dict[str, float]:

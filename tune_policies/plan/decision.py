@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from tune_policies.plan.slots_by_config import Device
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Bytes, Count, PositiveCount
-from tune_policies.values.value import ShownValue, Value, suggest
+from tune_policies.values.value import ByName, ShownValue, Value, suggest
 
 Answer = Literal["GPU", "CPU", "same", "ambiguous"]
 
@@ -163,7 +163,7 @@ class Decision(ShownValue):
     measured_at: datetime
     cpu_model: str
     accelerator_type: str | None = None
-    versions: dict[str, str] = Field(default_factory=dict)
+    versions: ByName[str] = Field(default_factory=dict)
     workloads: tuple[WorkloadDecision, ...] = Field(min_length=1)
     price_date: str | None = None
     currency: str | None = None

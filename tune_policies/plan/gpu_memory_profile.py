@@ -25,7 +25,7 @@ from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Bytes, Count, UsedBytes
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import Value, counted, shorten
+from tune_policies.values.value import ByName, FrozenDict, Value, counted, shorten
 
 if TYPE_CHECKING:
     from numpy import float64
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``config`` as plain data without nesting.
 
-    NumPy numbers become Python numbers, tuples and sets become lists, and functions and classes become their names. Any
+    NumPy numbers become Python numbers, lists and sets become tuples, and functions and classes become their names. Any
     other object becomes the name of its type, so two objects of the same type are equal.
 
     Raises:
@@ -65,8 +65,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Real):
         return float(value) if abs(float(value)) < float("inf") else str(value)
     if isinstance(value, list | tuple | set | frozenset):
-        items = [_plain(each) for each in value]
-        return sorted(items, key=repr) if isinstance(value, set | frozenset) else items
+        items = map(_plain, value)
+        return tuple(sorted(items, key=repr) if isinstance(value, set | frozenset) else items)
     if isinstance(value, Mapping):
         return flat(value)
     named = value if hasattr(value, "__qualname__") else type(value)
@@ -149,7 +149,7 @@ def fit_memory(points: Sequence[tuple[Mapping[str, float], int]]) -> MemoryFit:
     largest = {name: max(numbers[name] for numbers, _ in points) for name in sorted(whole)}
     of_used = {name: most for name, most in largest.items() if name in used}
     of_unused = {name: most for name, most in largest.items() if name not in used}
-    exact = MemoryFit(coefficients, 0, of_used, of_unused)
+    exact = MemoryFit(FrozenDict(coefficients), 0, FrozenDict(of_used), FrozenDict(of_unused))
     residual = max(amount - exact.bytes_for(numbers) for numbers, amount in points)
     return exact._replace(residual_bytes=max(0, residual))
 
@@ -253,7 +253,7 @@ class GpuMemoryMeasurement(Value):
     """
 
     config: Annotated[dict[str, Any], BeforeValidator(flat)]
-    peak_bytes: dict[str, UsedBytes] = Field(default_factory=dict)
+    peak_bytes: ByName[UsedBytes] = Field(default_factory=dict)
     overhead_bytes: UsedBytes | None = None
     total_bytes: Bytes
     host_memory_bytes: Bytes | None = None
@@ -301,7 +301,7 @@ class GpuMemoryProfile(Value):
     """
 
     measurements: tuple[GpuMemoryMeasurement, ...] = Field(min_length=1)
-    versions: dict[str, str] = Field(default_factory=dict)
+    versions: ByName[str] = Field(default_factory=dict)
 
     @property
     def host_memory_bytes(self) -> int | None:
@@ -334,7 +334,7 @@ class GpuMemoryProfile(Value):
         for each in self.measurements:
             if not each.ran_out:
                 points.setdefault(group_key(each.config), []).append((numbers(each.config), each.held_bytes(outside)))
-        return {name: fit_memory(found) for name, found in points.items() if len(found) > 1}
+        return FrozenDict({name: fit_memory(found) for name, found in points.items() if len(found) > 1})
 
     def gpu_memory_bytes(self, config: Mapping[str, Any], overhead_bytes: int | None = None) -> int | None:
         """Return the GPU memory that a trial with ``config`` needs in total, in bytes, or ``None`` if it is unknown.

@@ -75,8 +75,9 @@ class ResourcePolicy(Value):
     statement raises ``InvalidResourcesError``. A class may be redefined, for instance when a notebook cell runs again.
     """
 
-    # A class of a user's script can be pickled for other processes only after its schema is built.
-    model_config = ConfigDict(defer_build=False)
+    # A class of a user's script can be pickled for other processes only after its schema is built. Defaults are
+    # validated, so that the default 1 and the argument 1.0 are the same float, and have the same JSON.
+    model_config = ConfigDict(defer_build=False, validate_default=True)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -121,6 +122,13 @@ class ResourcePolicy(Value):
             InfeasibleRequestError: Not even one trial fits.
             InvalidResourcesError: The implementation returned something other than a ``TrialPlan``.
         """
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with some fields changed. Raise ``InvalidResourcesError`` if a new value is invalid."""
+        copied = super().model_copy(deep=deep)
+        if update:
+            Value.__init__(copied, **{**copied.__dict__, **update})
+        return copied
 
     def copy(self, *, include: Any = None, exclude: Any = None, update: Any = None, deep: bool = False) -> Self:
         """Raise ``InvalidResourcesError``. Tune calls this method if a policy is passed as ``resources_per_trial``."""

@@ -39,7 +39,7 @@ _MOST_PLACED: Final = 500
 class Promise(Enum):
     """A promise that every policy must keep. The value of a member describes the promise."""
 
-    IS_A_VALUE = "a policy is frozen, and is equal after conversion to and from JSON, plain data and pickle"
+    IS_A_VALUE = "a policy is frozen, has a hash, and is equal after conversion to and from JSON, plain data and pickle"
     RAISES_INFEASIBLE_ALONE = "plan() returns a TrialPlan, or raises InfeasibleRequestError and nothing else"
     IS_PURE = "plan() returns the same result each time, changes nothing, and does no I/O"
     IGNORES_ORDER = "the order of the nodes does not matter"
@@ -213,6 +213,12 @@ def _is_no_value(policy: ResourcePolicy) -> str:
             return f"{name} raises {type(error).__name__}: {error}"
         if type(other) is not type(policy) or other != policy:
             return f"{name} returns {shorten(other)}"
+        if other.to_json() != policy.to_json():
+            return f"{name} returns an equal policy whose JSON differs: {other.to_json()}"
+    try:
+        hash(policy)
+    except TypeError as error:
+        return f"it has no hash, because {error}. Use tuples instead of lists and sets"
     for name in type(policy).model_fields:
         try:
             setattr(policy, name, getattr(policy, name))

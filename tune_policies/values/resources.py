@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.units import MIB, MOST_BYTES, format_bytes, is_number, parse_bytes, parse_memory
-from tune_policies.values.value import Checked, Value, shorten
+from tune_policies.values.value import Checked, FrozenDict, Value, shorten
 
 TICKS: Final = 10_000
 """The number of ticks in one whole CPU, GPU or custom resource (``RESOURCE_UNIT_SCALING`` in Ray)."""
@@ -191,7 +191,7 @@ class Resources(Value):
         """All amounts above 0, keyed by Ray's resource names, in ticks of 1/10,000, and ``memory`` in bytes."""
         amounts = {"CPU": to_ticks(self.cpus), "GPU": to_ticks(self.gpus), "memory": self.memory_bytes or 0}
         amounts |= {name: to_ticks(amount) for name, amount in self.custom.items()}
-        return {name: amount for name, amount in amounts.items() if amount > 0}
+        return FrozenDict({name: amount for name, amount in amounts.items() if amount > 0})
 
     def __str__(self) -> str:
         amounts = {"CPU": self.cpus, "GPU": self.gpus, **dict(sorted(self.custom.items()))}

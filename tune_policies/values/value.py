@@ -11,9 +11,30 @@ from contextlib import contextmanager
 from enum import StrEnum
 from functools import wraps
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, cast, get_args
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    ForwardRef,
+    Literal,
+    NoReturn,
+    Self,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+)
 
-from pydantic import BaseModel, ConfigDict, FailFast, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+)
 from pydantic_core import CoreSchema, core_schema
 
 from tune_policies.values.errors import InvalidResourcesError
@@ -33,6 +54,14 @@ Many = Annotated[tuple[_Part, ...], _AtFirstMistake()]
 """A tuple of any length. Only its first mistake is reported, because the errors of a million entries use gigabytes."""
 
 
+def _by_name(mapping: dict[str, Any]) -> dict[str, Any]:
+    return dict(sorted(mapping.items()))
+
+
+ByName = Annotated[dict[str, _Part], AfterValidator(_by_name)]
+"""A mapping in alphabetical order, so that equal mappings have the same JSON."""
+
+
 def counted(count: int, noun: str) -> str:
     """Return the count with its noun, such as ``"1 node"`` or ``"3 nodes"``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
@@ -42,6 +71,46 @@ def shorten_names(names: Sequence[str]) -> str:
     """Return the names as one line. If there are more than five, return five and the number of further names."""
     shown = ", ".join(names[:_MOST_NAMES])
     return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
+
+
+class FrozenDict(dict[Any, Any]):
+    """A dict that cannot be changed, so it has a hash. ``dict(frozen)`` is a copy that can be changed."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("a mapping in a value cannot be changed. Create a changed copy of the value")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[type[Self], tuple[dict[Any, Any]]]:
+        return type(self), (dict(self),)  # otherwise, pickle and copy would set the items one by one
+
+
+_EMPTY: Final = FrozenDict()
+
+
+def frozen(value: Any) -> Any:
+    """Return ``value`` with all mappings replaced by immutable mappings, also mappings inside mappings and tuples."""
+    kind = type(value)
+    if kind is str or kind is FrozenDict:  # checked first, because a check for ``Mapping`` is slow
+        return value
+    if kind is dict or isinstance(value, Mapping):
+        return FrozenDict({key: frozen(item) for key, item in value.items()}) if value else _EMPTY
+    return tuple(map(frozen, value)) if kind is tuple else value
+
+
+def _may_contain_mappings(annotation: Any) -> bool:
+    """Return whether a field of this type may contain mappings that are not inside another value."""
+    kind = get_origin(annotation) or annotation
+    if kind in (Any, object) or isinstance(kind, str | ForwardRef | TypeVar):
+        return True
+    return (isinstance(kind, type) and issubclass(kind, Mapping)) or any(
+        map(_may_contain_mappings, () if kind is Literal else get_args(annotation))
+    )
 
 
 class Checked:
@@ -87,14 +156,20 @@ _NO_FIELDS: Final[set[str]] = set()
 
 
 class Value(BaseModel):
-    """A frozen model whose errors name the invalid field, the value and the fix."""
+    """A frozen model whose errors name the invalid field, the value and the fix.
+
+    Mappings in its fields are frozen too, so a value has a hash if its fields contain no lists and no sets.
+    """
 
     # A trial's process imports many classes and creates few values, so each schema is built when it is first needed.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
+    _with_mappings: ClassVar[tuple[str, ...]] = ()
+    """The names of the fields that may contain mappings."""
+
     def __init__(self, /, *args: Any, **data: Any) -> None:
         if args:
-            data = _by_name(type(self), args, data)
+            data = _with_names(type(self), args, data)
         try:
             self.__pydantic_validator__.validate_python(data, self_instance=self)
         except ValidationError as error:
@@ -111,6 +186,16 @@ class Value(BaseModel):
         super().__init_subclass__(**kwargs)
         if "__init__" in cls.__dict__:
             cls.__init__ = _explaining_call(cls.__init__)  # type: ignore[method-assign]
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        fields = cls.__pydantic_fields__.items()
+        cls._with_mappings = tuple(name for name, field in fields if _may_contain_mappings(field.annotation))
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Freeze the mappings in the fields, including default values."""
+        _freeze(self)
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
@@ -133,6 +218,7 @@ class Value(BaseModel):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with some fields changed. New values are not validated. Cached properties are not copied."""
         copied = super().model_copy(update=update, deep=deep)
+        _freeze(copied)
         for name in copied.__dict__.keys() - type(self).__pydantic_fields__.keys():
             del copied.__dict__[name]
         return copied
@@ -140,6 +226,12 @@ class Value(BaseModel):
     def to_json(self) -> str:
         """Return the value as indented JSON."""
         return self.model_dump_json(indent=2)
+
+
+def _freeze(value: Value) -> None:
+    fields = value.__dict__
+    for name in value._with_mappings:
+        fields[name] = frozen(fields[name])
 
 
 class ShownValue(Value):
@@ -182,13 +274,13 @@ def _explaining_call(init: Callable[..., None]) -> Callable[..., None]:
         try:
             init(self, *args, **data)
         except TypeError:
-            Value.__init__(self, **_by_name(type(self), args, data))  # reports all missing and unknown arguments
+            Value.__init__(self, **_with_names(type(self), args, data))  # reports all missing and unknown arguments
             raise
 
     return explaining
 
 
-def _by_name(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+def _with_names(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """Return all arguments by name. Raise ``InvalidResourcesError`` if one is repeated or too many are positional."""
     parameters = inspect.signature(cls).parameters.values()
     if any(each.kind is each.VAR_POSITIONAL for each in parameters):

@@ -7,6 +7,8 @@ from typing import Any, Final, TypeAlias
 
 import yaml
 
+from tune_policies.values.value import FrozenDict
+
 Path: TypeAlias = tuple[str | int, ...]
 """The keys and indices that lead to a part of the data."""
 
@@ -16,6 +18,9 @@ Optional: TypeAlias = dict[Path, Iterable[str]]
 _WIDTH: Final = 120
 _MAY_BE_ANOTHER_TYPE: Final = re.compile(r"[-+.]?\d.*|[yn~]", re.IGNORECASE)
 """Matches texts that Kubernetes may read as another type, such as ``1e3`` and ``y``, and texts similar to numbers."""
+
+
+yaml.SafeDumper.add_representer(FrozenDict, yaml.SafeDumper.represent_dict)
 
 
 class _BlockDumper(yaml.SafeDumper):
