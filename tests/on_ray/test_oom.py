@@ -44,7 +44,7 @@ def test_a_kill_by_rays_memory_monitor_is_classified_as_host_memory(tmp_path):
     found = classifications(sleep, tmp_path)
 
     assert [(each.kind, each.framework) for each in found] == [("host", "ray")] * 3
-    assert all(each.requested_bytes for each in found)
+    assert all(each.used_bytes for each in found)
 
 
 FREE_BYTES = 2**30

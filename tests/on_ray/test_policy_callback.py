@@ -24,7 +24,7 @@ from tune_policies import (
     tuner,
 )
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
-from tune_policies.trainers.usage.policy_callback import classify_failure
+from tune_policies.trainers.usage.policy_callback import last_failure
 from tune_policies.trainers.usage.resource_usage import USAGE_FILE, OutOfMemoryCounts, ResourceUsage
 
 RAY = {"num_cpus": 4, "num_gpus": 1}
@@ -304,7 +304,7 @@ def test_an_error_that_cannot_be_unpickled_is_classified_by_its_text(tmp_path):
     (tmp_path / "pickled").write_bytes(b"cut off")
     trial = SimpleNamespace(error_file=str(tmp_path / "text"), pickled_error_file=str(tmp_path / "pickled"))
 
-    assert classify_failure(trial).kind == "accelerator"
+    assert last_failure(trial).kind == "accelerator"
 
 
 @pytest.mark.parametrize("wrong", ["CpuPolicy", POLICY], ids=["a name", "a policy"])

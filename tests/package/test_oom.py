@@ -90,7 +90,7 @@ from ray.exceptions import ActorDiedError, OutOfDiskError, OutOfMemoryError, Wor
 from ray.train import ControllerError, WorkerGroupError
 from ray.tune import TuneError
 
-ran_out = OutOfMemoryError("Task was killed due to the node running low on memory.\\n(task, memory used=2.50GB)")
+ran_out = OutOfMemoryError("Task was killed due to the node running low on memory.\\n(task, pid=1, memory used=2.50GB)")
 tell("Ray", ran_out)
 tell("Ray, a full disk", OutOfDiskError("out of disk"))
 tell("Ray, a crash", WorkerCrashedError())
@@ -111,7 +111,7 @@ def oom(kind, framework, requested_bytes=None, **fields):
     return {"kind": kind, "framework": framework, **requested, **fields}
 
 
-OF_RAY = oom("host", "ray", 5 * GIB // 2)
+OF_RAY = oom("host", "ray", used_bytes=5 * GIB // 2, killed_workers=[{"used_bytes": 5 * GIB // 2}])
 OF_TORCH = {
     "torch": oom("accelerator", "torch", 2 * GIB),
     "torch by its older name": oom("accelerator", "torch", 2 * GIB),

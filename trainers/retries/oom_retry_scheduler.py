@@ -1,15 +1,12 @@
 """A Tune scheduler that retries a trial with more memory, from its last checkpoint, after an out-of-memory error.
 
-``oom_retry`` decides how much memory a retry gets. The scheduler records each retry, and raises the memory of other
-trials with similar memory settings to the same amount. Memory settings are the entries of a config that can affect the
-memory use of its trial. ``ray_compat`` contains the code that depends on Tune's private APIs.
+``oom_failure`` classifies the error, and ``oom_retry`` decides how much memory a retry gets. The scheduler records each
+retry, and raises the memory of other trials with similar configs to the same amount. ``ray_compat`` contains the code
+that depends on Tune's private APIs.
 """
 
 import logging
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
-from numbers import Integral, Real
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ray.tune import PlacementGroupFactory
@@ -17,10 +14,9 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
 
 from tune_policies.cluster.capacity import NodeCapacity
-from tune_policies.oom import OutOfMemory, classify_oom
 from tune_policies.ray_compat.gcs import read_cluster_state
-from tune_policies.ray_compat.kernel_kills import was_killed_by_kernel
 from tune_policies.ray_compat.tune_controller import (
+    actor_of,
     drop_change,
     install_hook,
     pending_change,
@@ -30,123 +26,17 @@ from tune_policies.ray_compat.tune_controller import (
 from tune_policies.ray_compat.tune_queue import request_instead
 from tune_policies.ray_compat.tune_request import bundles_of, planned_of, reservation_of, with_bundles
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
-from tune_policies.values.resources import Count, check_gpus
+from tune_policies.values.resources import check_gpus
 from tune_policies.values.units import is_number
-from tune_policies.values.value import Value, check_names, suggest
+from tune_policies.values.value import check_names
 
 from ..scheduling.wrapping_scheduler import WrappingScheduler, nested_schedulers
-from .oom_retry import MemoryFloor, decide_retry, floor_of, limit_floor, next_floor
+from .memory_floor import floor_of, limit_floor
+from .oom_failure import classify_failure, remember_failure
+from .oom_history import OomRecord, TrialOomHistory, floor_for, memory_settings, unknown_keys
+from .oom_retry import decide_retry, history_after
 
 _logger = logging.getLogger(__name__)
-
-Setting = bool | int | float | str | None
-
-MemorySettings = dict[str, Setting]
-"""The entries of a config that can affect the memory use of its trial, keyed by their paths in the config."""
-
-
-def memory_settings(config: Mapping[str, object], memory_keys: Sequence[str] | None = None) -> MemorySettings:
-    """Return the entries of ``config`` that can affect the memory use of its trial.
-
-    ``memory_keys`` are the keys of these entries, such as ``"model/width"`` for a nested key. By default, all entries
-    except fractional numbers are returned, because a number such as a learning rate of 0.1 does not affect memory. A
-    float with a whole value is included, because some searchers suggest values such as a batch size of 64.0.
-    """
-    settings = dict(_flatten("", config, keep_fractions=memory_keys is not None))
-    if memory_keys is None:
-        return settings
-    return {
-        path: value for path, value in settings.items() if any(f"{path}/".startswith(f"{key}/") for key in memory_keys)
-    }
-
-
-def _flatten(path: str, value: object, *, keep_fractions: bool) -> Iterable[tuple[str, Setting]]:
-    match value:
-        case Mapping():
-            items = [(_encodable(str(key)), each) for key, each in value.items()]
-        case list() | tuple():
-            items = [(str(index), each) for index, each in enumerate(value)]
-        case str():
-            return [(path, _encodable(value))]
-        case None | bool():
-            return [(path, value)]
-        case Integral():
-            return [(path, int(value))]
-        case Real():
-            if not math.isfinite(value):
-                return [(path, repr(value))] if keep_fractions else []
-            return [(path, float(value))] if keep_fractions or float(value).is_integer() else []
-        case _:
-            named = value if hasattr(value, "__qualname__") else type(value)
-            return [(path, f"{getattr(named, '__module__', None)}.{named.__qualname__}")]
-    found: list[tuple[str, Setting]] = []
-    for key, each in items:
-        found += _flatten(f"{path}/{key}" if path else key, each, keep_fractions=keep_fractions)
-    return found
-
-
-def unknown_keys(memory_keys: Iterable[str], configs: Iterable[Mapping[str, object]]) -> dict[str, str]:
-    """Return the ``memory_keys`` that no config contains, with suggestions such as ``"; did you mean 'width'?"``."""
-    paths = {path for config in configs for path, _ in _flatten("", config, keep_fractions=True)}
-    known = {prefix for path in paths for prefix in accumulate(path.split("/"), "{}/{}".format)}
-    return {key: suggest(key, known) for key in memory_keys if key not in known}
-
-
-def _encodable(text: str) -> str:
-    """Return ``text`` with lone surrogates escaped. Python uses lone surrogates in file names that are not UTF-8."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-class OomRecord(Value):
-    """The memory with which a trial was retried after an out-of-memory error.
-
-    Attributes:
-        settings: The memory settings of the trial's config.
-        floor: The minimum memory for a trial with similar settings.
-    """
-
-    settings: MemorySettings
-    floor: MemoryFloor
-
-    def applies_to(self, settings: MemorySettings) -> bool:
-        """Return whether a trial with ``settings`` needs at least the recorded memory.
-
-        It needs this memory if no number is smaller than in the record and all other entries are equal.
-        """
-        both = self.settings.keys() & settings.keys()
-        # If only one config has a whole float, such as a dropout of 0.0, the other config may have a fractional number,
-        # which is not a memory setting.
-        in_one_only = [found[path] for found in (self.settings, settings) for path in found.keys() - both]
-        return all(isinstance(value, float) and value.is_integer() for value in in_one_only) and all(
-            _is_no_less(settings[path], self.settings[path]) for path in both
-        )
-
-
-def _is_no_less(value: object, recorded: object) -> bool:
-    if any(isinstance(each, bool) or not isinstance(each, int | float) for each in (value, recorded)):
-        return type(value) is type(recorded) and value == recorded
-    return value >= recorded  # type: ignore[operator, no-any-return]
-
-
-def floor_for(settings: MemorySettings, records: Iterable[OomRecord]) -> MemoryFloor:
-    """Return the minimum memory for a trial with ``settings``, which is the maximum of all records that apply."""
-    floor = MemoryFloor()
-    for record in records:
-        if record.applies_to(settings):
-            floor |= record.floor
-    return floor
-
-
-class TrialOomHistory(Value):
-    """The out-of-memory retries of one trial.
-
-    Attributes:
-        records: A record for each retry with more memory.
-        num_same_share_retries: The number of retries with the same GPU fraction since the last retry with more memory.
-    """
-
-    records: tuple[OomRecord, ...] = ()
-    num_same_share_retries: Count = 0
 
 
 def load_history(trial: Trial) -> TrialOomHistory:
@@ -181,7 +71,8 @@ class OomRetryScheduler(WrappingScheduler):
     Tune restores the experiment, the trials keep this memory.
 
     If a trial was within its GPU fraction but other trials filled the GPU, it is first retried up to two times with the
-    same fraction.
+    same fraction. If Ray's memory monitor kills a trial that was within its reserved host memory, the trial is retried
+    up to two times with the same memory, and then the error counts as a failure.
 
     Args:
         inner: The scheduler that makes all other decisions. The default is Tune's ``FIFOScheduler``.
@@ -261,7 +152,9 @@ class OomRetryScheduler(WrappingScheduler):
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Raise the memory of waiting trials according to the newest records, then let the inner scheduler choose."""
         if self._unchecked_keys and self._planned:
-            for key, suggestion in unknown_keys(self._unchecked_keys, [each.config for each in self._planned]).items():
+            for key, suggestion in unknown_keys(
+                self._unchecked_keys, [trial.config for trial in self._planned]
+            ).items():
                 _logger.warning("no config of the first trials contains the key %r of memory_keys%s", key, suggestion)
             self._unchecked_keys = ()
         if self._records:
@@ -289,38 +182,26 @@ class OomRetryScheduler(WrappingScheduler):
         Raises:
             InfeasibleRequestError: The trial ran out of memory and cannot get more memory.
         """
-        history, out_of_memory = load_history(trial), classify_oom(error)
-        if out_of_memory.kind == "none" and was_killed_by_kernel(error):
-            out_of_memory = OutOfMemory(kind="host")
-        bundles = bundles_of(trial.placement_group_factory)
-        match decide_retry(bundles, out_of_memory, history.num_same_share_retries):
-            case "leave_to_tune":
-                return False
-            case "same_share":
-                _logger.warning("%s is retried with the same GPU fraction because other trials filled the GPU", trial)
-                history = history.model_copy(update={"num_same_share_retries": history.num_same_share_retries + 1})
-            case "more_memory":
-                record = self._new_record(trial, out_of_memory)
-                if record is None:
-                    return False
-                history = TrialOomHistory(records=(*history.records, record))
-        save_history(trial, history)
-        return True
-
-    def _new_record(self, trial: Trial, out_of_memory: OutOfMemory) -> OomRecord | None:
-        reservation = reservation_of(trial.placement_group_factory)
-        nodes = self._read_nodes()
-        if nodes is None:  # more memory might not fit on any node, so the trial could stay pending indefinitely
-            return None
-        floor = next_floor(reservation, out_of_memory, growth=self._growth, max_gpus=self._max_gpus, nodes=nodes)
-        _logger.warning(
-            "%s ran out of %s memory and is retried with %s instead of %s",
-            trial,
-            "host" if out_of_memory.kind == "host" else "GPU",
-            floor_of(floor.apply_to(reservation.bundles)),
-            floor_of(reservation.bundles),
+        out_of_memory = classify_failure(error, actor_of(trial))
+        remember_failure(trial, out_of_memory)
+        if out_of_memory.kind == "none":
+            return False
+        history = load_history(trial)
+        decision = decide_retry(
+            reservation_of(trial.placement_group_factory),
+            out_of_memory,
+            history,
+            growth=self._growth,
+            max_gpus=self._max_gpus,
+            nodes=self._read_nodes(),
         )
-        return OomRecord(settings=memory_settings(trial.config, self._memory_keys), floor=floor)
+        if decision.kind == "leave_to_tune":
+            _logger.warning("%s ran out of memory, but only max_failures can retry it: %s", trial, decision.reason)
+            return False
+        _logger.warning("%s %s", trial, decision.reason)
+        settings = memory_settings(trial.config, self._memory_keys)
+        save_history(trial, history_after(history, decision, out_of_memory, settings))
+        return True
 
     def _read_nodes(self) -> Sequence[NodeCapacity] | None:
         try:
