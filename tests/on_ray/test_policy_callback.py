@@ -23,6 +23,8 @@ from tune_policies import (
     applied,
     tuner,
 )
+from tune_policies.oom import OutOfMemory
+from tune_policies.trainers.retries.oom_failure import remember_failure
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
 from tune_policies.trainers.usage.policy_callback import last_failure
 from tune_policies.trainers.usage.resource_usage import USAGE_FILE, OutOfMemoryCounts, ResourceUsage
@@ -305,6 +307,14 @@ def test_an_error_that_cannot_be_unpickled_is_classified_by_its_text(tmp_path):
     trial = SimpleNamespace(error_file=str(tmp_path / "text"), pickled_error_file=str(tmp_path / "pickled"))
 
     assert last_failure(trial).kind == "accelerator"
+
+
+def test_a_failure_that_the_scheduler_classified_is_not_classified_again():
+    """The kernel's kill of a process leaves no error that the error files could contain."""
+    trial = SimpleNamespace(temporary_state=SimpleNamespace(), error_file=None, pickled_error_file=None)
+    remember_failure(trial, OutOfMemory(kind="host"))
+
+    assert [last_failure(trial).kind for _ in range(2)] == ["host", "none"]
 
 
 @pytest.mark.parametrize("wrong", ["CpuPolicy", POLICY], ids=["a name", "a policy"])

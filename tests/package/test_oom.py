@@ -10,9 +10,11 @@ import sys
 import pytest
 
 COMMON = """
-import json, traceback
+import copy, json, traceback
 from ray import cloudpickle
 from tune_policies.oom import classify_oom, classify_oom_text
+from tune_policies.trainers.process.oom_note import add_report
+from tune_policies.trainers.usage.oom_report import OomReport
 from ray.exceptions import RayTaskError
 
 CASES = {}
@@ -39,6 +41,10 @@ def tell(name, error):
     once = through_ray(error)
     answers = [classify_oom(error), classify_oom(once), classify_oom(through_ray(caught(lambda: raise_(once))))]
     answers += [classify_oom_text(text), classify_oom_text(str(once))]
+    if answers[0].kind != "none":
+        add_report(error, OomReport(out_of_memory=answers[0]))
+        # Tune copies the error of a function. The program that runs the trial gets the copy through Ray.
+        answers += [OomReport.from_error(through_ray(copy.copy(error))).out_of_memory]
     CASES[name] = sorted({answer.model_dump_json(exclude_defaults=True) for answer in answers})
 """
 

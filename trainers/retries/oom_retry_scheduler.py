@@ -34,7 +34,7 @@ from ..scheduling.wrapping_scheduler import WrappingScheduler, nested_schedulers
 from .memory_floor import floor_of, limit_floor
 from .oom_failure import classify_failure, remember_failure
 from .oom_history import OomRecord, TrialOomHistory, floor_for, memory_settings, unknown_keys
-from .oom_retry import decide_retry, history_after
+from .oom_retry import RetryDecision, decide_retry, history_after
 
 _logger = logging.getLogger(__name__)
 
@@ -182,10 +182,20 @@ class OomRetryScheduler(WrappingScheduler):
         Raises:
             InfeasibleRequestError: The trial ran out of memory and cannot get more memory.
         """
+        return self.decide(trial, error).kind != "leave_to_tune"
+
+    def decide(self, trial: Trial, error: object) -> RetryDecision:
+        """Return the decision about a failed trial. If the trial is retried, save the retry with the trial.
+
+        Tune requeues the trial at once, so ``pause_s`` of the decision has no effect yet.
+
+        Raises:
+            InfeasibleRequestError: The trial ran out of memory and cannot get more memory.
+        """
         out_of_memory = classify_failure(error, actor_of(trial))
         remember_failure(trial, out_of_memory)
-        if out_of_memory.kind == "none":
-            return False
+        is_oom = out_of_memory.kind != "none"
+        nodes = self._read_nodes() if is_oom else None
         history = load_history(trial)
         decision = decide_retry(
             reservation_of(trial.placement_group_factory),
@@ -193,17 +203,18 @@ class OomRetryScheduler(WrappingScheduler):
             history,
             growth=self._growth,
             max_gpus=self._max_gpus,
-            nodes=self._read_nodes(),
+            nodes=nodes,
         )
-        if decision.kind == "leave_to_tune":
-            _logger.warning("%s ran out of memory, but only max_failures can retry it: %s", trial, decision.reason)
-            return False
-        _logger.warning("%s %s", trial, decision.reason)
-        settings = memory_settings(trial.config, self._memory_keys)
-        save_history(trial, history_after(history, decision, out_of_memory, settings))
-        return True
+        if decision.kind != "leave_to_tune":
+            _logger.warning("%s %s", trial, decision.reason)
+            settings = memory_settings(trial.config, self._memory_keys)
+            save_history(trial, history_after(history, decision, out_of_memory, settings))
+        elif is_oom:
+            _logger.warning("%s ran out of memory, and the error counts as a failure: %s", trial, decision.reason)
+        return decision
 
     def _read_nodes(self) -> Sequence[NodeCapacity] | None:
+        """Return the nodes of the cluster, or ``None`` if they cannot be read. Reading may take 10 s."""
         try:
             self._nodes = read_cluster_state(_READ_TIMEOUT_S).nodes
         except ProbeError as error:
