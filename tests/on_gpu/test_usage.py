@@ -18,6 +18,7 @@ from tune_policies.probe.nvml import read_device_use
 from tune_policies.trainers.gpu_memory.fraction_limits import GpuShare
 from tune_policies.trainers.gpu_memory.free_memory import wait_for_free_memory
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.oom_report import OomReport
 
 pytestmark = pytest.mark.gpu
 
@@ -107,8 +108,8 @@ def run_out(config):
 def test_the_error_file_of_an_out_of_memory_trial_contains_its_usage(plan, tmp_path):
     (trial,) = run(run_out, plan, tmp_path, config={"share": plan.gpu_memory_bytes})
 
-    lines = [line for line in Path(trial.error_file).read_text().splitlines() if "gpu_memory: " in line]
-    usage = GpuMemoryUsage.from_json(lines[-1].partition("gpu_memory: ")[2])
+    lines = [line for line in Path(trial.error_file).read_text().splitlines() if "out_of_memory: " in line]
+    usage = OomReport.from_text(lines[-1]).gpu_memory
     assert (usage.num_ooms, usage.share_kept) == (1, True)
     assert usage.peak_allocated_bytes >= GIB
 

@@ -17,6 +17,7 @@ from tune_policies.trainers import gpu_memory_usage
 from tune_policies.trainers.gpu_memory.fraction_limits import LimitOptions
 from tune_policies.trainers.train.train_loop import build_trainer
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, read_usage
+from tune_policies.trainers.usage.oom_report import OomReport
 
 GIB = 2**30
 MIB = 2**20
@@ -107,8 +108,8 @@ def test_a_users_metric_named_gpu_memory_is_not_overwritten(trials):
 
 
 def usages_in_error_file(trial):
-    lines = [line for line in Path(trial.error_file).read_text().splitlines() if "gpu_memory: " in line]
-    return [GpuMemoryUsage.from_json(line.partition("gpu_memory: ")[2]) for line in lines]
+    lines = [line for line in Path(trial.error_file).read_text().splitlines() if "out_of_memory: " in line]
+    return [OomReport.from_text(line).gpu_memory for line in lines]
 
 
 def test_the_error_file_of_an_out_of_memory_trial_contains_its_usage(trials):

@@ -1,14 +1,18 @@
 """Classifies real out-of-memory errors that Ray raises and that Tune saves."""
 
+import subprocess
+import sys
+import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 import ray
 from ray import tune
 
-from tests.on_ray.rays import local_ray
-from tune_policies import ClusterCapacity, CpuPolicy, Resources, run
+from tests.on_ray.rays import local_ray, wait_until
+from tune_policies import ClusterCapacity, CpuPolicy, OomRetryScheduler, Resources, run
 from tune_policies.oom import classify_oom, classify_oom_text
 
 pytestmark = pytest.mark.rest
@@ -44,7 +48,7 @@ def test_a_kill_by_rays_memory_monitor_is_classified_as_host_memory(tmp_path):
     found = classifications(sleep, tmp_path)
 
     assert [(each.kind, each.framework) for each in found] == [("host", "ray")] * 3
-    assert all(each.requested_bytes for each in found)
+    assert all(each.used_bytes for each in found)
 
 
 FREE_BYTES = 2**30
@@ -76,3 +80,48 @@ def test_a_trial_that_rays_memory_monitor_kills_in_training_is_retried(tmp_path)
     analysis = run(allocate, plan, **options)
 
     assert [(trial.status, trial.num_failures) for trial in analysis.trials] == [("ERROR", 2)]
+
+
+@pytest.mark.usefixtures("ray_with_little_free_memory")
+@pytest.mark.ray_border
+def test_ray_still_ends_a_whole_run_of_plain_tune_if_its_memory_monitor_kills_one_trial(tmp_path):
+    """If this test fails, Tune handles the kill, and ``_report_memory_kills_as_actor_deaths`` can be removed."""
+    with pytest.raises(RuntimeError, match=r"Caught unexpected exception: .*low on memory"):
+        tune.run(allocate, max_failures=3, raise_on_failed_trial=False, storage_path=str(tmp_path), verbose=0)
+
+
+def use_little(config):
+    reserved = ray.get_runtime_context().get_assigned_resources()["memory"]
+    Path(config["folder"], tune.get_context().get_trial_id()).touch()
+    wait_until(Path(config["folder"], "over").exists)
+    tune.report({"reserved_mib": reserved / 2**20})
+
+
+def take_the_memory(folder, num_trials):
+    """Run another program that takes the free memory for some seconds after all trials have started."""
+    wait_until(lambda: len(list(folder.iterdir())) == num_trials)
+    code = f"import time; held = b'x' * {2 * FREE_BYTES}; time.sleep(3)"
+    subprocess.run([sys.executable, "-c", code], check=False)
+    (folder / "over").touch()
+
+
+@pytest.mark.usefixtures("ray_with_little_free_memory")
+def test_a_trial_killed_because_another_program_takes_the_memory_keeps_its_reservation(tmp_path):
+    """The kill changes neither its reservation nor those of later trials.
+
+    A retry starts without a pause, so the program may also kill the retries, which then count as failures.
+    """
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    plan = CpuPolicy(cpus=1, memory="300MiB").plan(ClusterCapacity.of(Resources(cpus=2, memory_bytes=2**31)))
+    other = threading.Thread(target=take_the_memory, args=(folder, 2))
+    other.start()
+    config = {"folder": str(folder), "number": tune.grid_search([1, 2, 3])}
+    scheduler = OomRetryScheduler()
+    options = {"max_failures": -1, "storage_path": str(tmp_path), "verbose": 0}
+
+    analysis = run(use_little, plan, config=config, scheduler=scheduler, **options)
+
+    other.join()
+    assert [(trial.status, trial.last_result["reserved_mib"]) for trial in analysis.trials] == [("TERMINATED", 300)] * 3
+    assert any(Path(trial.local_path, "error.txt").exists() for trial in analysis.trials)

@@ -20,6 +20,7 @@ from tests.clusters import nodes
 from tests.on_ray.kernel_kills import be_killed
 from tests.on_ray.rays import local_ray, wait_until
 from tune_policies import GpuPolicy, OomRetryScheduler, PolicyScheduler, Resources, TrialPlan, TrialSlot, applied
+from tune_policies.trainers.usage.oom_report import OomReport
 
 SHARE = 0.25
 NUM_STEPS = 4
@@ -402,6 +403,8 @@ def test_a_trial_that_ran_out_of_host_memory_keeps_its_gpu_fraction_and_a_crashe
     trials = {trial.config["trial"]: trial for trial in load_under_plan(tmp_path, "MemoryError", "crash")}
 
     requeued, crashed = trials["MemoryError"], trials["crash"]
+    report = OomReport.from_text(Path(requeued.error_file).read_text())
+    assert (report.out_of_memory.kind, report.out_of_memory.used_bytes > 2**20) == ("host", True)
     assert (requeued.last_result["reserved_mib"], requeued.last_result["gpus"]) == (800, 0.25)
     assert (crashed.status, crashed.num_failures) == ("ERROR", 1)
 

@@ -23,8 +23,9 @@ from tune_policies import (
     applied,
     tuner,
 )
+from tune_policies.oom import OutOfMemory
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
-from tune_policies.trainers.usage.policy_callback import classify_failure
+from tune_policies.trainers.usage.policy_callback import last_failure
 from tune_policies.trainers.usage.resource_usage import USAGE_FILE, OutOfMemoryCounts, ResourceUsage
 
 RAY = {"num_cpus": 4, "num_gpus": 1}
@@ -302,9 +303,21 @@ def test_an_error_that_cannot_be_unpickled_is_classified_by_its_text(tmp_path):
         "Failure # 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     )
     (tmp_path / "pickled").write_bytes(b"cut off")
-    trial = SimpleNamespace(error_file=str(tmp_path / "text"), pickled_error_file=str(tmp_path / "pickled"))
+    trial = SimpleNamespace(
+        error_file=str(tmp_path / "text"), pickled_error_file=str(tmp_path / "pickled"), temporary_state=None
+    )
 
-    assert classify_failure(trial).kind == "accelerator"
+    assert last_failure(trial).kind == "accelerator"
+
+
+def test_a_failure_that_the_scheduler_classified_is_not_classified_again():
+    """The kernel's kill of a process leaves no error that the error files could contain."""
+    trial = SimpleNamespace(trial_id="a", error_file=None, pickled_error_file=None)
+    records = {id(trial): SimpleNamespace(failure=OutOfMemory(kind="host"))}
+    run = SimpleNamespace(records=SimpleNamespace(get=lambda trial: records.get(id(trial))))
+    trial.temporary_state = SimpleNamespace(policy_run=run)
+
+    assert last_failure(trial).kind == "host"
 
 
 @pytest.mark.parametrize("wrong", ["CpuPolicy", POLICY], ids=["a name", "a policy"])

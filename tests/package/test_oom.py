@@ -10,9 +10,11 @@ import sys
 import pytest
 
 COMMON = """
-import json, traceback
+import copy, json, traceback
 from ray import cloudpickle
 from tune_policies.oom import classify_oom, classify_oom_text
+from tune_policies.trainers.process.oom_note import add_report
+from tune_policies.trainers.usage.oom_report import OomReport
 from ray.exceptions import RayTaskError
 
 CASES = {}
@@ -39,6 +41,10 @@ def tell(name, error):
     once = through_ray(error)
     answers = [classify_oom(error), classify_oom(once), classify_oom(through_ray(caught(lambda: raise_(once))))]
     answers += [classify_oom_text(text), classify_oom_text(str(once))]
+    if answers[0].kind != "none":
+        add_report(error, OomReport(out_of_memory=answers[0]))
+        # Tune copies the error of a function. The program that runs the trial gets the copy through Ray.
+        answers += [OomReport.from_error(through_ray(copy.copy(error))).out_of_memory]
     CASES[name] = sorted({answer.model_dump_json(exclude_defaults=True) for answer in answers})
 """
 
@@ -90,7 +96,7 @@ from ray.exceptions import ActorDiedError, OutOfDiskError, OutOfMemoryError, Wor
 from ray.train import ControllerError, WorkerGroupError
 from ray.tune import TuneError
 
-ran_out = OutOfMemoryError("Task was killed due to the node running low on memory.\\n(task, memory used=2.50GB)")
+ran_out = OutOfMemoryError("Task was killed due to the node running low on memory.\\n(task, pid=1, memory used=2.50GB)")
 tell("Ray", ran_out)
 tell("Ray, a full disk", OutOfDiskError("out of disk"))
 tell("Ray, a crash", WorkerCrashedError())
@@ -111,7 +117,7 @@ def oom(kind, framework, requested_bytes=None, **fields):
     return {"kind": kind, "framework": framework, **requested, **fields}
 
 
-OF_RAY = oom("host", "ray", 5 * GIB // 2)
+OF_RAY = oom("host", "ray", used_bytes=5 * GIB // 2, killed_workers=[{"used_bytes": 5 * GIB // 2}])
 OF_TORCH = {
     "torch": oom("accelerator", "torch", 2 * GIB),
     "torch by its older name": oom("accelerator", "torch", 2 * GIB),

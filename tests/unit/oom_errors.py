@@ -68,6 +68,25 @@ ACTOR_KILLED = (
     f"{RAY_250}"
 )
 
+SEVERAL_KILLED = (
+    "3 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 10.0.0.1, ID: fc2b) was "
+    "4.28GB used / 23.54GB limit (0.182006)\nOOM kill reason: Memory usage 4592082944B exceeded threshold\n"
+    "Object store memory usage: [- objects spillable: 0\n(global lru) bytes evicted: 0]\n"
+    "Ray killed 3 worker(s) based on the killing policy\nConsidered workers: [\n"
+    "Selected to kill: (Actor(af6d): job ID=01, task name=A.__init__, required resources={memory: 3.14573e+08}, "
+    "pid=11613, actual memory used=0.25GB, worker ID=57df)\n"
+    "Selected to kill: (Actor(be11): job ID=01, task name=A.__init__, required resources={CPU: 1}, pid=11554, "
+    "actual memory used=2.50GB, worker ID=90d4)\n"
+    "Selected to kill: (Task: job ID=01, task name=A.__init__, required resources={CPU: 1}, pid=11553, "
+    "actual memory used=0.50GB, worker ID=f811)\n"
+    "(Actor(c0de): job ID=01, task name=A.__init__, required resources={CPU: 1}, pid=11552, actual memory used=3.00GB, "
+    "worker ID=f812)\n]\nTotal non-selected idle workers: 1\n"
+    "Top 10 memory users: PID\tMEM(GB)\tCOMMAND\n11123\t1.50\tpython -c import time; x=b'x'*(3500*2**20)\n"
+    "11552\t3.00\tray::A.f\n11554\t2.50\tray::A.f\n11553\t0.50\tray::A.__init__\n11613\t0.25\tray::A.f\n"
+    "11600\t0.06\tray::IDLE\n10512\t0.25\tpython train.py\n"
+    "Refer to the documentation on how to address the out of memory issue: https://docs.ray.io"
+)
+
 ACCELERATOR = {
     "torch, within its limit on a device with room": (
         (TORCH_OOM, torch_text(allowed="19.00 GiB")),
@@ -309,14 +328,16 @@ HOST = {
         ),
         ("jax", 64 * GIB),
     ),
-    "Ray's memory monitor": ((RAY_OOM, RAY_260), ("ray", GIB // 2)),
-    "Ray's memory monitor, quoted": (("RuntimeError", RAY_250), ("ray", 25 * GIB // 2)),
-    "an actor killed by Ray's memory monitor": (
-        ("ray.exceptions.ActorDiedError", ACTOR_KILLED),
-        ("ray", 25 * GIB // 2),
-    ),
 }
 """Errors about host memory: the type and text, and the expected framework and requested bytes."""
+
+KILLED_BY_RAY = {
+    "Ray's memory monitor": ((RAY_OOM, RAY_260), GIB // 2),
+    "Ray's memory monitor, quoted": (("RuntimeError", RAY_250), 25 * GIB // 2),
+    "an actor killed by Ray's memory monitor": (("ray.exceptions.ActorDiedError", ACTOR_KILLED), 25 * GIB // 2),
+    "several workers killed by Ray's memory monitor": (("ray.exceptions.RayActorError", SEVERAL_KILLED), 5 * GIB // 2),
+}
+"""Errors of Ray's memory monitor: the type and text, and the memory of the largest killed worker in bytes."""
 
 NEAR_MISSES = {
     "a value that contains the word memory": ("ValueError", "batch_size=512 would run out of memory"),

@@ -21,11 +21,11 @@ from tune_policies import (
     Resources,
     TrialPlan,
 )
-from tune_policies.oom import OutOfMemory
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
 from tune_policies.plan.idle import idle
 from tune_policies.policies.policy import build_policy
+from tune_policies.trainers.retries.memory_floor import MemoryFloor
 from tune_policies.trainers.retries.oom_retry import larger_plan
 
 
@@ -153,6 +153,6 @@ def test_after_an_oom_error_the_maximum_number_of_workers_is_lower():
     gpus = gpu_node("a", gpus=2, cpus=8, gpu_memory_gib=16)
     plan = CappedPolicy(GpuPolicy(gpus=0.25, cpus=1, num_workers=(1, 8)), 1).plan(ClusterCapacity.of(gpus))
 
-    after = larger_plan(plan, OutOfMemory(kind="accelerator"), growth=2.0, max_gpus=1.0, nodes=[gpus])
+    after = larger_plan(plan, MemoryFloor(gpu_ticks=5000), [gpus])
 
     assert (workers(plan), workers(after)) == ((1, 1, 8), (1, 1, 4))

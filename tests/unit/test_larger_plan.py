@@ -5,7 +5,8 @@ import pytest
 from tests.clusters import GIB, gpu_node
 from tune_policies import ClusterCapacity, GpuPolicy, InfeasibleRequestError
 from tune_policies.oom import OutOfMemory
-from tune_policies.trainers.retries.oom_retry import larger_plan
+from tune_policies.trainers.retries.oom_history import TrialOomHistory
+from tune_policies.trainers.retries.oom_retry import decide_worker_retry, larger_plan
 
 ACCELERATOR, HOST = OutOfMemory(kind="accelerator"), OutOfMemory(kind="host")
 NODES = (gpu_node("a", gpus=2, cpus=8, gpu_memory_gib=16, memory_gib=16),)
@@ -16,7 +17,9 @@ def plan_of(policy, nodes=NODES):
 
 
 def larger(plan, out_of_memory=ACCELERATOR, nodes=NODES, **kwargs):
-    return larger_plan(plan, out_of_memory, **{"growth": 2.0, "max_gpus": 1.0, **kwargs}, nodes=nodes)
+    options = {"growth": 2.0, "max_gpus": 1.0, **kwargs}
+    decision = decide_worker_retry(plan, out_of_memory, TrialOomHistory(), nodes=nodes, **options)
+    return larger_plan(plan, decision.floor, nodes)
 
 
 def test_each_worker_gets_a_larger_gpu_fraction_and_fewer_trials_run_concurrently():

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from tests.unit.strategies import growing, with_kinds
 from tune_policies import FreeCapacityPolicy, InfeasibleRequestError
-from tune_policies.policies.policy import build_policy
 from tune_policies.testing.clusters import draw_cluster
 
 any_policy = with_kinds | growing

@@ -2,12 +2,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.oom_errors import ACCELERATOR, ACTOR_KILLED, GIB, HOST, NEAR_MISSES, TORCH_OOM, build, torch_text
+from tests.unit.oom_errors import (
+    ACCELERATOR,
+    ACTOR_KILLED,
+    GIB,
+    HOST,
+    KILLED_BY_RAY,
+    NEAR_MISSES,
+    SEVERAL_KILLED,
+    TORCH_OOM,
+    build,
+    torch_text,
+)
 from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
+from tune_policies.oom.memory_monitor import KilledWorker, NodeProcess
 from tune_policies.ray_compat.kernel_kills import old_notes
 
 NONE = OutOfMemory(kind="none")
-POSITIVE = [form for form, _ in (ACCELERATOR | HOST).values()]
+POSITIVE = [form for form, _ in (ACCELERATOR | HOST | KILLED_BY_RAY).values()]
 NEGATIVE = list(NEAR_MISSES.values())
 
 
@@ -31,12 +43,51 @@ def test_a_host_oom_error_is_recognized_with_its_request(form, expected):
     assert classify_oom(build(*form)) == OutOfMemory(kind="host", framework=framework, requested_bytes=asked)
 
 
+@pytest.mark.parametrize(("form", "used_bytes"), cases(KILLED_BY_RAY))
+def test_a_kill_by_rays_memory_monitor_is_recognized_with_the_memory_of_the_worker(form, used_bytes):
+    found = classify_oom(build(*form))
+
+    assert (found.kind, found.framework, found.used_bytes, found.requested_bytes) == ("host", "ray", used_bytes, None)
+
+
+def test_the_killed_workers_and_the_other_processes_of_the_node_are_listed():
+    """Workers that Ray considered but did not kill, and idle workers, are in neither list."""
+    found = classify_oom(build("ray.exceptions.RayActorError", SEVERAL_KILLED))
+
+    assert found.killed_workers == (
+        KilledWorker(actor_id="af6d", used_bytes=GIB // 4),
+        KilledWorker(actor_id="be11", used_bytes=5 * GIB // 2),
+        KilledWorker(actor_id=None, used_bytes=GIB // 2),
+    )
+    assert found.other_processes == (
+        NodeProcess(pid=11123, used_bytes=3 * GIB // 2, command="python -c import time; x=b'x'*(3500*2**20)"),
+        NodeProcess(pid=10512, used_bytes=GIB // 4, command="python train.py"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("actor_id", "used_bytes"),
+    [
+        pytest.param("af6d", GIB // 4, id="a small actor"),
+        pytest.param("be11", 5 * GIB // 2, id="the actor that took the memory"),
+        pytest.param("0000", GIB // 2, id="an actor that was starting, which is listed without its ID"),
+        pytest.param(None, GIB // 2, id="an unknown actor"),
+    ],
+)
+def test_if_several_workers_are_killed_each_trial_gets_the_memory_of_its_own_worker(actor_id, used_bytes):
+    found = classify_oom(build("ray.exceptions.RayActorError", SEVERAL_KILLED))
+
+    assert found.of_actor(actor_id).used_bytes == used_bytes
+
+
 @pytest.mark.parametrize(("name", "text"), cases(NEAR_MISSES))
 def test_an_error_that_only_mentions_memory_is_not_an_oom_error(name, text):
     assert classify_oom(build(name, text)) == NONE
 
 
-@pytest.mark.parametrize("form", [pytest.param(row[0], id=name) for name, row in (ACCELERATOR | HOST).items()])
+@pytest.mark.parametrize(
+    "form", [pytest.param(row[0], id=name) for name, row in (ACCELERATOR | HOST | KILLED_BY_RAY).items()]
+)
 def test_a_traceback_is_classified_like_its_error(form):
     assert classify_oom_text(traceback_of(*form)) == classify_oom(build(*form))
 
@@ -68,7 +119,9 @@ def test_only_the_last_failure_of_a_trial_is_classified():
 def test_an_actor_that_ray_killed_is_recognized_without_an_error_type():
     text = f"Failure # 1 (occurred at 2026-01-01_00-00-00)\n{ACTOR_KILLED}\n"
 
-    assert classify_oom_text(text) == OutOfMemory(kind="host", framework="ray", requested_bytes=25 * GIB // 2)
+    found = classify_oom_text(text)
+
+    assert (found.kind, found.framework, found.used_bytes) == ("host", "ray", 25 * GIB // 2)
 
 
 @pytest.mark.parametrize(

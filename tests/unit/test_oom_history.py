@@ -8,8 +8,8 @@ import pytest
 
 from tests.clusters import GIB
 from tune_policies import InvalidResourcesError, OomRetryScheduler
+from tune_policies.trainers.retries.memory_floor import MemoryFloor
 from tune_policies.trainers.retries.oom_history import OomRecord, floor_for, memory_settings, unknown_keys
-from tune_policies.trainers.retries.oom_retry import MemoryFloor
 
 CONFIG = {"batch_size": 64, "lr": 0.1, "kind": "cnn", "layers": [128, 64], "model": {"width": 512, "dropout": 0.5}}
 RECORD = OomRecord(settings=memory_settings(CONFIG), floor=MemoryFloor(gpu_ticks=5000))

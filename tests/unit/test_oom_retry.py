@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 from tests.clusters import GIB, gpu_node
 from tune_policies import InfeasibleRequestError
 from tune_policies.oom import OutOfMemory
+from tune_policies.oom.memory_monitor import KilledWorker, NodeProcess
 from tune_policies.placement.packing import DRIVER_BYTES, BundleGroup, is_held
+from tune_policies.trainers.retries.memory_floor import MemoryFloor, floor_of, limit_floor, next_share
+from tune_policies.trainers.retries.oom_history import OomRecord, TrialOomHistory
 from tune_policies.trainers.retries.oom_retry import (
-    MemoryFloor,
+    PAUSE_S,
+    RetryDecision,
     decide_retry,
-    floor_of,
-    limit_floor,
+    history_after,
     next_floor,
-    next_share,
 )
 from tune_policies.values.resources import TICKS, to_ticks
 
@@ -53,7 +55,7 @@ def test_a_gpu_fraction_grows_to_a_unit_fraction_or_to_whole_gpus(gpus, growth, 
     share=st.integers(1, TICKS), growth=st.floats(1.001, 20), devices=st.integers(1, 16), most=st.sampled_from([1, 16])
 )
 def test_a_gpu_fraction_always_grows_up_to_the_maximum(share, growth, devices, most):
-    grown = next_share(share, growth=growth, max_gpus=most, most_devices=devices)
+    grown = next_share(share, growth=growth, max_gpus=most, num_devices=devices)
 
     assert grown is None if share == most * TICKS else share < grown <= most * TICKS
     assert grown is None or grown >= min(TICKS, math.floor(share * growth))
@@ -107,40 +109,161 @@ def test_host_memory_as_large_as_on_the_largest_node_cannot_grow():
         after({"memory": 64 * GIB}, HOST)
 
 
+def decide(bundle, out_of_memory, *, nodes=NODES, growth=2.0, **history):
+    return decide_retry(
+        BundleGroup([bundle]), out_of_memory, TrialOomHistory(**history), growth=growth, max_gpus=1.0, nodes=nodes
+    )
+
+
 @pytest.mark.parametrize(
-    ("out_of_memory", "num_same_share_retries", "expected"),
+    ("out_of_memory", "num_retries", "expected"),
     [
         (OutOfMemory(kind="none"), 0, "leave_to_tune"),
         (ACCELERATOR, 0, "more_memory"),
         (HOST, 0, "more_memory"),
         (OutOfMemory(kind="accelerator", cause="own_limit"), 0, "more_memory"),
-        (OutOfMemory(kind="accelerator", cause="neighbour"), 1, "same_share"),
+        (OutOfMemory(kind="accelerator", cause="neighbour"), 1, "same_memory"),
         (OutOfMemory(kind="accelerator", cause="neighbour"), 2, "more_memory"),
     ],
 )
 def test_after_an_oom_error_caused_by_a_neighbour_retries_keep_the_fraction_at_most_twice(
-    out_of_memory, num_same_share_retries, expected
+    out_of_memory, num_retries, expected
 ):
-    assert decide_retry([{"GPU": 0.25}], out_of_memory, num_same_share_retries) == expected
+    assert decide({"GPU": 0.25}, out_of_memory, num_same_memory_retries=num_retries).kind == expected
 
 
 @pytest.mark.parametrize(("out_of_memory", "expected"), [(ACCELERATOR, "leave_to_tune"), (HOST, "more_memory")])
 def test_a_trial_without_a_gpu_gets_more_memory_only_after_a_host_oom_error(out_of_memory, expected):
-    assert decide_retry([{"CPU": 1}], out_of_memory, 0) == expected
+    assert decide({"CPU": 1}, out_of_memory).kind == expected
 
 
 @pytest.mark.parametrize(
-    ("bundles", "expected"),
+    ("bundle", "expected"),
     [
-        ([{"memory": DRIVER_BYTES}], "leave_to_tune"),
-        ([{"CPU": 0, "memory": DRIVER_BYTES}], "leave_to_tune"),
-        ([{"memory": 2 * DRIVER_BYTES}], "more_memory"),
-        ([{"CPU": 1, "memory": DRIVER_BYTES}], "more_memory"),
-        ([{}], "more_memory"),
+        ({"memory": DRIVER_BYTES}, "leave_to_tune"),
+        ({"CPU": 0, "memory": DRIVER_BYTES}, "leave_to_tune"),
+        ({"memory": 2 * DRIVER_BYTES}, "more_memory"),
+        ({"CPU": 1, "memory": DRIVER_BYTES}, "more_memory"),
+        ({}, "more_memory"),
     ],
 )
-def test_the_host_memory_of_a_train_driver_does_not_grow(bundles, expected):
-    assert decide_retry(bundles, HOST, 0) == expected
+def test_the_host_memory_of_a_train_driver_does_not_grow(bundle, expected):
+    assert decide(bundle, HOST).kind == expected
+
+
+def test_a_trial_does_not_get_more_memory_if_the_nodes_are_not_known():
+    decision = decide({"memory": GIB}, HOST, nodes=None)
+
+    assert (decision.kind, decision.floor) == ("leave_to_tune", None)
+    assert "the nodes could not be read" in decision.reason
+
+
+def test_a_decision_for_more_memory_has_the_floor_and_the_reason():
+    decision = decide({"GPU": 0.25}, ACCELERATOR)
+
+    assert decision == RetryDecision(
+        kind="more_memory",
+        floor=MemoryFloor(gpu_ticks=TICKS // 2),
+        reason="ran out of GPU memory and is retried with 0.5 GPU instead of 0.25 GPU",
+    )
+
+
+RESERVED = {"CPU": 1, "memory": GIB // 2}
+OTHER_PROGRAM = NodeProcess(pid=7, used_bytes=3 * GIB, command="python other.py")
+
+
+def killed(used_bytes, *others):
+    """Return the error of a trial that Ray's memory monitor killed while it used this memory."""
+    workers = (KilledWorker(actor_id="a", used_bytes=used_bytes),)
+    return OutOfMemory(
+        kind="host", framework="ray", used_bytes=used_bytes, killed_workers=workers, other_processes=others
+    )
+
+
+@pytest.mark.parametrize(("num_retries", "pause_s"), [(0, PAUSE_S), (1, 2 * PAUSE_S)])
+def test_a_killed_trial_within_its_reservation_is_retried_with_the_same_memory_after_a_pause(num_retries, pause_s):
+    decision = decide(RESERVED, killed(GIB // 4, OTHER_PROGRAM), num_same_memory_retries=num_retries, other_pids=(7,))
+
+    assert (decision.kind, decision.floor, decision.pause_s) == ("same_memory", None, pause_s)
+    assert decision.reason == (
+        "used 256 MiB of host memory and reserves 512 MiB, but other processes took the memory of the node (process 7 "
+        "used 3 GiB: python other.py). It is retried with the same memory"
+    )
+
+
+def test_after_two_retries_with_the_same_memory_tune_handles_the_failure():
+    decision = decide(RESERVED, killed(GIB // 4, OTHER_PROGRAM), num_same_memory_retries=2, other_pids=(7,))
+
+    assert decision.kind == "leave_to_tune"
+    assert "2 retries with the same memory failed" in decision.reason
+
+
+def test_a_retry_with_the_same_memory_adds_no_record_for_similar_configs():
+    out_of_memory = killed(GIB // 4, OTHER_PROGRAM)
+
+    history = history_after(TrialOomHistory(), decide(RESERVED, out_of_memory), out_of_memory, {"width": 1})
+
+    assert history == TrialOomHistory(num_same_memory_retries=1, other_pids=(7,))
+
+
+def test_a_retry_with_more_memory_adds_a_record_and_allows_two_more_retries_with_the_same_memory():
+    out_of_memory, before = killed(3 * GIB), TrialOomHistory(num_same_memory_retries=2)
+
+    history = history_after(before, decide(RESERVED, out_of_memory), out_of_memory, {"width": 1})
+
+    record = OomRecord(settings={"width": 1}, floor=MemoryFloor(memory_bytes=6 * GIB))
+    assert history == TrialOomHistory(records=(record,), other_pids=())
+
+
+@pytest.mark.parametrize(
+    ("bundle", "out_of_memory", "expected"),
+    [
+        pytest.param(RESERVED, killed(3 * GIB, OTHER_PROGRAM), 6 * GIB, id="it used more than it reserved"),
+        pytest.param({"CPU": 1}, killed(4 * GIB, OTHER_PROGRAM), 8 * GIB, id="it used most of the memory"),
+        pytest.param({"CPU": 1}, killed(GIB), 2 * GIB, id="the message lists no other process"),
+    ],
+)
+def test_a_killed_trial_that_took_the_memory_gets_more_than_it_used(bundle, out_of_memory, expected):
+    assert decide(bundle, out_of_memory).floor == MemoryFloor(memory_bytes=expected)
+
+
+@pytest.mark.parametrize("bundle", [{"CPU": 1}, RESERVED], ids=["without a reservation", "within its reservation"])
+def test_a_trial_whose_child_process_takes_the_memory_has_enough_in_its_third_attempt(bundle):
+    first = killed(GIB // 5, NodeProcess(pid=100, used_bytes=4 * GIB), NodeProcess(pid=8, used_bytes=GIB // 2))
+    again = killed(GIB // 5, NodeProcess(pid=200, used_bytes=4 * GIB), NodeProcess(pid=8, used_bytes=GIB // 2))
+    settings = {"width": 1}
+
+    decisions, history = [], TrialOomHistory()
+    for out_of_memory in (first, again):
+        decision = decide(bundle, out_of_memory, **dict(history))
+        history = history_after(history, decision, out_of_memory, settings)
+        decisions.append(decision)
+
+    assert [decision.kind for decision in decisions] == ["same_memory", "more_memory"]
+    assert decisions[1].floor == MemoryFloor(memory_bytes=math.ceil(2 * (GIB // 5 + 4 * GIB)))
+
+
+def test_small_processes_that_started_between_two_kills_do_not_count_as_child_processes():
+    out_of_memory = killed(GIB // 4, OTHER_PROGRAM, NodeProcess(pid=9, used_bytes=GIB))
+
+    assert decide(RESERVED, out_of_memory, other_pids=(7,)).kind == "same_memory"
+
+
+def test_a_failed_request_within_the_reservation_is_retried_with_the_same_memory():
+    used_by_others = OutOfMemory(kind="host", framework="python", used_bytes=GIB, requested_bytes=GIB)
+
+    assert decide({"memory": 4 * GIB}, used_by_others).kind == "same_memory"
+    assert decide({"memory": GIB}, used_by_others).floor == MemoryFloor(memory_bytes=4 * GIB)
+
+
+def test_the_second_retry_without_a_known_amount_gets_the_largest_amount_that_fits():
+    """A kill by the kernel reports no amount. The first retry gets twice the assumed or reserved amount."""
+    first = decide({"memory": GIB // 5}, HOST)
+    history = history_after(TrialOomHistory(), first, HOST, {})
+
+    second = decide({"memory": first.floor.memory_bytes}, HOST, **dict(history))
+
+    assert (first.floor.memory_bytes, second.floor.memory_bytes) == (math.ceil(GIB // 5 * 2.0), 64 * GIB)
 
 
 def test_a_fraction_that_was_raised_in_the_meantime_is_kept_if_it_is_enough():
@@ -159,7 +282,7 @@ def test_an_npu_fraction_grows_like_a_gpu_fraction():
 
 
 def test_the_number_of_whole_devices_does_not_change():
-    assert decide_retry([{"TPU": 4}], ACCELERATOR, 0) == "leave_to_tune"
+    assert decide({"TPU": 4}, ACCELERATOR).kind == "leave_to_tune"
 
 
 ONE, TWO = gpu_node("a", gpus=1, labels={"zone": "x"}), gpu_node("b", gpus=2)

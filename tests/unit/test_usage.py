@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tune_policies import InvalidResourcesError
+from tune_policies.oom import OutOfMemory
 from tune_policies.trainers.usage.gpu_memory_report import HEADROOM, advise, needed_bytes, usage_view
 from tune_policies.trainers.usage.gpu_memory_usage import (
     ASSUMED,
@@ -18,8 +19,14 @@ from tune_policies.trainers.usage.gpu_memory_usage import (
     read_usage,
     worker_file,
 )
+from tune_policies.trainers.usage.oom_report import OomReport
 
 GIB = 2**30
+
+
+def report(usage):
+    """Return the line that a process adds to an out-of-memory error."""
+    return OomReport(out_of_memory=OutOfMemory(kind="accelerator"), gpu_memory=usage).to_note()
 
 
 def used(gib, *, share_gib=8, gpus=0.5, **fields):
@@ -142,7 +149,7 @@ def test_records_with_lists_and_mappings_are_read():
 
 
 def test_a_trials_record_has_the_maximum_of_its_results_and_errors(tmp_path):
-    note = "RuntimeError: CUDA out of memory\ngpu_memory: " + json.dumps(used(7, num_ooms=1).model_dump(mode="json"))
+    note = "RuntimeError: CUDA out of memory\n" + report(used(7, num_ooms=1))
     write(tmp_path, "a", result(used(3)), result(used(5)), result(used(4)))
     write(tmp_path, "b", result(used(2)), error=note)
     write(tmp_path, "c")
@@ -154,8 +161,20 @@ def test_a_trials_record_has_the_maximum_of_its_results_and_errors(tmp_path):
     assert trials[1].usage.num_ooms == 1
 
 
+def test_the_record_in_an_error_of_an_earlier_version_is_read(tmp_path):
+    write(
+        tmp_path,
+        "a",
+        error=f"RuntimeError: CUDA out of memory\ngpu_memory: {json.dumps(used(7).model_dump(mode='json'))}\n",
+    )
+
+    (trial,) = read_usage(tmp_path).trials
+
+    assert trial.usage.peak_reserved_bytes == 7 * GIB
+
+
 def noted(*usages):
-    return "".join(f"gpu_memory: {json.dumps(usage.model_dump(mode='json'))}\n" for usage in usages)
+    return "".join(f"{report(usage)}\n" for usage in usages)
 
 
 SMALL = {"gpus": 0.25, "share_gib": 4, "limit_bytes": {"torch": 3 * GIB}}
@@ -205,7 +224,7 @@ def test_a_record_with_an_impossible_number_of_gpus_is_ignored(tmp_path, gpus):
 
 def test_truncated_lines_and_other_values_under_the_same_key_are_ignored(tmp_path):
     own = ['{"gpu_memory": "mine"}\n', '{"gpu_memory": {"used": 3}}\n', "[1]\n", "\n", "\x00\n"]
-    write(tmp_path, "a", *own, result(used(3)), result(used(5))[:-30], error="gpu_memory: {")
+    write(tmp_path, "a", *own, result(used(3)), result(used(5))[:-30], error="out_of_memory: {")
 
     (trial,) = read_usage(tmp_path).trials
 

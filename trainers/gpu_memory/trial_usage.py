@@ -1,11 +1,9 @@
 """Measures the GPU memory that a trial uses in this process.
 
-The usage is added to each result and to the error of a trial that ran out of memory, and is written to a file in the
-run's folder. Ray stores only the reports of the first Train worker, and only reports with a checkpoint, so the usage of
-the other workers is only in this file.
+The usage is added to each result and written to a file in the run's folder. Ray stores only the reports of the first
+Train worker, and only reports with a checkpoint, so the usage of the other workers is only in this file.
 """
 
-import copyreg
 import json
 import os
 import warnings
@@ -16,7 +14,7 @@ from typing import Any, Final
 from tune_policies.plan.safe_overhead import safe_overhead_bytes
 from tune_policies.probe.nvml import DeviceUse, NvmlError, bytes_of_process, read_device_use
 
-from ..usage.gpu_memory_usage import ASSUMED, GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage, worker_file
+from ..usage.gpu_memory_usage import ASSUMED, GPU_MEMORY_KEY, GpuMemoryUsage, worker_file
 from .counters import (
     FrameworkMemory,
     MemoryKind,
@@ -200,27 +198,6 @@ def _basis(process_bytes: int | None, by_allocator: int | None, limits: Fraction
         return f"{_BY_ALLOCATOR}, and {_BY_DRIVER}" if by_allocator is not None else _BY_DRIVER
     is_assumed = any(source is Assumption.SAFE_DEFAULT for _, source in limits.overheads.values())
     return ASSUMED if is_assumed else _BY_ALLOCATOR
-
-
-class _NotesOfProcess(list[str]):
-    """The notes of an error. Pickling omits the usage, because Ray already sends it in the text of the traceback."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return list, ([note for note in self if not note.startswith(USAGE_NOTE)],)
-
-
-def has_usage_note(error: BaseException) -> bool:
-    """Return whether ``add_usage_note`` has added a note to an error."""
-    return isinstance(getattr(error, "__notes__", None), _NotesOfProcess)
-
-
-def add_usage_note(error: Exception, usage: GpuMemoryUsage) -> None:
-    """Add a note with the usage of a trial to its error. Tune writes the note to ``error.txt``."""
-    error.add_note(USAGE_NOTE + json.dumps(usage.model_dump(mode="json")))
-    error.__notes__ = _NotesOfProcess(error.__notes__)
-    # Tune copies the error of a function, and a copy of a CuPy error would lose the notes.
-    if len(error.__reduce_ex__(4)) == 2:
-        copyreg.pickle(type(error), lambda each: (*each.__reduce_ex__(4)[:2], each.__dict__))
 
 
 _WRITTEN: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "num_ooms", "share_kept", "warnings")

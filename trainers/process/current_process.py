@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from ..gpu_memory.fraction_limits import FractionLimits, GpuShare, LimitOptions
 from ..gpu_memory.framework_settings import OwnEnvironment
 from ..gpu_memory.free_memory import end_gpu_processes, mark_processes, wait_for_free_memory
 from ..gpu_memory.mps import cuda_has_started
-from ..gpu_memory.trial_usage import RunFolder, TrialUsage, add_usage_note, has_usage_note
+from ..gpu_memory.trial_usage import RunFolder, TrialUsage
 from ..usage.gpu_memory_usage import GPU_MEMORY_KEY, GpuMemoryUsage
 from ..usage.process_usage import USAGE_KEY
 from ..usage.usage_meter import UsageMeter
@@ -228,22 +228,45 @@ class CurrentProcess:
 
     @contextmanager
     def noted_on_oom(self) -> Iterator[None]:
-        """Add a note with the memory usage to a GPU out-of-memory error, because a failed trial reports no result."""
+        """Classify an out-of-memory error where it is raised, and add a report to it.
+
+        A failed trial returns no result, so the report also contains the memory that it used.
+        """
         try:
             yield
         except Exception as error:
-            from tune_policies.oom import classify_oom
-
-            # A nested context manager may already have added the note.
-            if self._usage is not None and not has_usage_note(error) and classify_oom(error).kind == "accelerator":
-                before = self._usage.num_ooms
-                usage = self._usage_if_known()
-                # Most frameworks do not count failed allocations, and torch does not count failures in cuBLAS, cuDNN or
-                # MPS.
-                self._usage.num_ooms = max(self._usage.num_ooms, before + 1)
-                if usage is not None:
-                    add_usage_note(error, usage.model_copy(update={"num_ooms": self._usage.num_ooms}))
+            with suppress(MemoryError):  # too little memory is left for the report
+                self._add_report(error)
             raise
+
+    def _add_report(self, error: Exception) -> None:
+        # Few trials need these modules.
+        from tune_policies.oom import classify_oom
+
+        from ..usage.oom_report import OomReport
+        from .oom_note import add_report, has_report
+
+        out_of_memory = classify_oom(error)
+        # A nested context manager may have added the report, and a process without a policy has no meter.
+        if out_of_memory.kind == "none" or self._meter is None or has_report(error):
+            return
+        gpu_memory = None
+        if out_of_memory.kind == "accelerator":
+            gpu_memory = self._usage_after_oom()
+        elif out_of_memory.used_bytes is None:
+            used_bytes = self._meter.read().host_memory_bytes
+            out_of_memory = out_of_memory.model_copy(update={"used_bytes": used_bytes or None})
+        add_report(error, OomReport(out_of_memory=out_of_memory, gpu_memory=gpu_memory))
+
+    def _usage_after_oom(self) -> GpuMemoryUsage | None:
+        """Return the GPU memory usage, in which the latest failed allocation counts."""
+        if self._usage is None:
+            return None
+        before = self._usage.num_ooms
+        usage = self._usage_if_known()
+        # Most frameworks do not count failed allocations, and torch does not count failures in cuBLAS, cuDNN or MPS.
+        self._usage.num_ooms = max(self._usage.num_ooms, before + 1)
+        return None if usage is None else usage.model_copy(update={"num_ooms": self._usage.num_ooms})
 
     def _usage_if_known(self) -> GpuMemoryUsage | None:
         with self._warned_if_unknown():

@@ -1,4 +1,4 @@
-"""Which out-of-memory retries of a run apply to which trials, by the memory settings of their configs.
+"""The out-of-memory retries of a trial, and the trials with similar configs that get the same memory.
 
 Memory settings are the entries of a config that can affect the memory use of its trial. This module does no I/O.
 """
@@ -7,11 +7,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from numbers import Integral, Real
+from typing import TypeGuard
 
 from tune_policies.values.resources import Count
 from tune_policies.values.value import Value, suggest
 
-from .oom_retry import MemoryFloor
+from .memory_floor import MemoryFloor
 
 Setting = bool | int | float | str | None
 
@@ -29,17 +30,16 @@ def memory_settings(config: Mapping[str, object], memory_keys: Sequence[str] | N
     settings = dict(_flatten("", config, keep_fractions=memory_keys is not None))
     if memory_keys is None:
         return settings
-    return {
-        path: value for path, value in settings.items() if any(f"{path}/".startswith(f"{key}/") for key in memory_keys)
-    }
+    prefixes = tuple(f"{key}/" for key in memory_keys)
+    return {path: value for path, value in settings.items() if f"{path}/".startswith(prefixes)}
 
 
 def _flatten(path: str, value: object, *, keep_fractions: bool) -> Iterable[tuple[str, Setting]]:
     match value:
         case Mapping():
-            items = [(_encodable(str(key)), each) for key, each in value.items()]
+            entries = [(_encodable(str(key)), entry) for key, entry in value.items()]
         case list() | tuple():
-            items = [(str(index), each) for index, each in enumerate(value)]
+            entries = [(str(index), entry) for index, entry in enumerate(value)]
         case str():
             return [(path, _encodable(value))]
         case None | bool():
@@ -47,22 +47,26 @@ def _flatten(path: str, value: object, *, keep_fractions: bool) -> Iterable[tupl
         case Integral():
             return [(path, int(value))]
         case Real():
-            if not math.isfinite(value):
-                return [(path, repr(value))] if keep_fractions else []
-            return [(path, float(value))] if keep_fractions or float(value).is_integer() else []
+            is_finite = math.isfinite(value)
+            if not keep_fractions and not (is_finite and float(value).is_integer()):
+                return []
+            return [(path, float(value) if is_finite else repr(value))]
         case _:
             named = value if hasattr(value, "__qualname__") else type(value)
             return [(path, f"{getattr(named, '__module__', None)}.{named.__qualname__}")]
     found: list[tuple[str, Setting]] = []
-    for key, each in items:
-        found += _flatten(f"{path}/{key}" if path else key, each, keep_fractions=keep_fractions)
+    for key, entry in entries:
+        inner_path = f"{path}/{key}" if path else key
+        found += _flatten(inner_path, entry, keep_fractions=keep_fractions)
     return found
 
 
 def unknown_keys(memory_keys: Iterable[str], configs: Iterable[Mapping[str, object]]) -> dict[str, str]:
     """Return the ``memory_keys`` that no config contains, with suggestions such as ``"; did you mean 'width'?"``."""
-    paths = {path for config in configs for path, _ in _flatten("", config, keep_fractions=True)}
-    known = {prefix for path in paths for prefix in accumulate(path.split("/"), "{}/{}".format)}
+    known: set[str] = set()
+    for config in configs:
+        for path, _ in _flatten("", config, keep_fractions=True):
+            known.update(accumulate(path.split("/"), "{}/{}".format))  # a, a/b and a/b/c for a/b/c
     return {key: suggest(key, known) for key in memory_keys if key not in known}
 
 
@@ -87,19 +91,27 @@ class OomRecord(Value):
 
         It needs this memory if no number is smaller than in the record and all other entries are equal.
         """
-        both = self.settings.keys() & settings.keys()
-        # If only one config has a whole float, such as a dropout of 0.0, the other config may have a fractional number,
-        # which is not a memory setting.
-        in_one_only = [found[path] for found in (self.settings, settings) for path in found.keys() - both]
-        return all(isinstance(value, float) and value.is_integer() for value in in_one_only) and all(
-            _is_no_less(settings[path], self.settings[path]) for path in both
-        )
+        for path in self.settings.keys() | settings.keys():
+            if path in self.settings and path in settings:
+                if not _is_no_less(settings[path], self.settings[path]):
+                    return False
+                continue
+            # If only one config has a whole float, such as a dropout of 0.0, the other config may have a fractional
+            # number, which is not a memory setting.
+            value = self.settings[path] if path in self.settings else settings[path]
+            if not isinstance(value, float) or not value.is_integer():
+                return False
+        return True
 
 
-def _is_no_less(value: object, recorded: object) -> bool:
-    if any(isinstance(each, bool) or not isinstance(each, int | float) for each in (value, recorded)):
-        return type(value) is type(recorded) and value == recorded
-    return value >= recorded  # type: ignore[operator, no-any-return]
+def _is_no_less(value: Setting, recorded: Setting) -> bool:
+    if _is_number(value) and _is_number(recorded):
+        return value >= recorded
+    return type(value) is type(recorded) and value == recorded
+
+
+def _is_number(value: Setting) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def floor_for(settings: MemorySettings, records: Iterable[OomRecord]) -> MemoryFloor:
@@ -116,8 +128,11 @@ class TrialOomHistory(Value):
 
     Attributes:
         records: A record for each retry with more memory.
-        num_same_share_retries: The number of retries with the same GPU fraction since the last retry with more memory.
+        num_same_memory_retries: The number of retries with the same memory since the last retry with more memory.
+        other_pids: The IDs of the largest processes of the node when Ray's memory monitor last killed the trial,
+            without Ray's workers. ``None`` if the monitor has not killed the trial.
     """
 
     records: tuple[OomRecord, ...] = ()
-    num_same_share_retries: Count = 0
+    num_same_memory_retries: Count = 0
+    other_pids: tuple[Count, ...] | None = None

@@ -1,88 +1,226 @@
-"""Decides how much memory a trial gets when it is retried after an out-of-memory error. This module does no I/O.
+"""Decides whether a trial that ran out of memory is retried, and with how much memory. This module does no I/O.
 
-A GPU fraction grows to a larger fraction 1/k or to a whole GPU, because the planner divides GPUs into equal parts. A
-trial with whole GPUs gets more whole GPUs. Host memory can grow to any amount. Neither amount grows beyond the capacity
-of the nodes, because otherwise the trial would stay pending indefinitely. In this module, "GPU" means every device that
-several processes can share.
+A trial gets more memory if it used more than it reserved. If other processes took the memory, the trial is retried with
+the same memory after a pause, and other trials learn nothing from the error. Ray's memory monitor measures a killed
+worker without its child processes, so the decision also considers which processes started together with the trial.
 """
 
 import math
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.cluster.capacity import NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
 from tune_policies.oom import OutOfMemory
-from tune_policies.placement.packing import (
-    DRIVER_BYTES,
-    BundleAmounts,
-    BundleGroup,
-    Request,
-    count_trials,
-    is_held,
-    largest,
-    room_to_grow,
-)
+from tune_policies.placement.packing import DRIVER_BYTES, BundleGroup, Request, count_trials, room_to_grow
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_fractions import equal_device_fraction
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import TICKS, Count, UsedBytes, amount_of, format_amount, from_ticks, to_ticks
+from tune_policies.values.resources import TICKS, amount_of, format_amount
 from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.value import Value
 
-SHARED_DEVICES: Final = frozenset(family.resource for family in FAMILIES if family.can_be_split)
-"""Ray's resource names of the devices that trials can share. A retry never adds other devices, such as TPUs."""
+from .memory_floor import SHARED_DEVICES, MemoryFloor, floor_of, largest_that_fits, most_devices, next_share
+from .oom_history import MemorySettings, OomRecord, TrialOomHistory
 
 ASSUMED_MEMORY_BYTES: Final = 2 * GIB
 """The assumed host memory of a trial, in bytes, if neither its reservation nor its error contains an amount."""
 
-MAX_SAME_SHARE_RETRIES: Final = 2
-"""The maximum number of retries with the same GPU fraction if another process filled the shared GPU."""
+MAX_SAME_MEMORY_RETRIES: Final = 2
+"""The maximum number of retries with the same memory if other processes took the memory."""
+
+PAUSE_S: Final = 10.0
+"""The pause before the first retry with the same host memory, in seconds. The second pause is twice as long."""
 
 
-class MemoryFloor(Value):
-    """The minimum memory of a trial.
+class RetryDecision(Value):
+    """The decision about a trial that ran out of memory.
 
     Attributes:
-        gpu_ticks: The minimum number or fraction of GPUs in each bundle with a GPU, in ticks.
-        memory_bytes: The minimum host memory in the first bundle, which runs the trainable, in bytes.
+        kind: Whether Tune handles the failure, or the trial is retried with the same memory or with more memory.
+        reason: The reason as a sentence without the trial's name, for the log.
+        floor: The minimum memory of a retry with more memory, otherwise ``None``.
+        pause_s: The time to wait before the retry, in seconds.
     """
 
-    gpu_ticks: Count = 0
-    memory_bytes: UsedBytes = 0
+    kind: Literal["leave_to_tune", "same_memory", "more_memory"]
+    reason: str
+    floor: MemoryFloor | None = None
+    pause_s: float = 0.0
 
-    def __or__(self, other: "MemoryFloor") -> "MemoryFloor":
-        """Return the maximum of each amount."""
-        return MemoryFloor(
-            gpu_ticks=max(self.gpu_ticks, other.gpu_ticks), memory_bytes=max(self.memory_bytes, other.memory_bytes)
+
+def decide_retry(
+    reservation: BundleGroup,
+    out_of_memory: OutOfMemory,
+    history: TrialOomHistory,
+    *,
+    growth: float,
+    max_gpus: float,
+    nodes: Sequence[NodeCapacity] | None,
+) -> RetryDecision:
+    """Return whether a failed trial is retried, and with how much memory.
+
+    If a trial without a GPU runs out of GPU memory, or a Train driver runs out of host memory, the error comes from
+    another process, such as a Train worker. More memory for the trial would not help, so Tune handles the failure.
+
+    Args:
+        reservation: The reservation of the trial.
+        out_of_memory: The classified error.
+        history: The earlier retries of the trial.
+        growth: The factor by which the memory grows, as in :func:`next_floor`.
+        max_gpus: The maximum number of GPUs in a bundle.
+        nodes: The nodes of the cluster, or ``None`` if they are not known. In this case, the trial cannot get more
+            memory, because it could stay pending indefinitely.
+
+    Raises:
+        InfeasibleRequestError: The trial needs more memory than ``max_gpus`` or the nodes allow.
+    """
+    if out_of_memory.kind == "none":
+        return _left_to_tune("the error is not an out-of-memory error")
+    if out_of_memory.kind == "host":
+        return _decide_host_memory(reservation, out_of_memory, history, growth, nodes)
+    return _decide_gpu_memory(reservation, out_of_memory, history, growth, max_gpus, nodes)
+
+
+def history_after(
+    history: TrialOomHistory, decision: RetryDecision, out_of_memory: OutOfMemory, settings: MemorySettings
+) -> TrialOomHistory:
+    """Return the history of a trial with these memory settings after the retry of ``decision``."""
+    other_pids = history.other_pids
+    if out_of_memory.killed_workers:
+        other_pids = tuple(process.pid for process in out_of_memory.other_processes)
+    if decision.floor is None:
+        num_retries = history.num_same_memory_retries + 1
+        return history.model_copy(update={"num_same_memory_retries": num_retries, "other_pids": other_pids})
+    record = OomRecord(settings=settings, floor=decision.floor)
+    return TrialOomHistory(records=(*history.records, record), other_pids=other_pids)
+
+
+def _left_to_tune(reason: str) -> RetryDecision:
+    return RetryDecision(kind="leave_to_tune", reason=reason)
+
+
+def _retried_with(floor: MemoryFloor, reservation: BundleGroup, kind_of_memory: str) -> RetryDecision:
+    had = floor_of(reservation.bundles)
+    gets = floor_of(floor.apply_to(reservation.bundles))
+    reason = f"ran out of {kind_of_memory} memory and is retried with {gets} instead of {had}"
+    return RetryDecision(kind="more_memory", floor=floor, reason=reason)
+
+
+_UNREAD_NODES: Final = "the trial needs more memory, but the nodes could not be read"
+
+
+def _decide_gpu_memory(
+    reservation: BundleGroup,
+    out_of_memory: OutOfMemory,
+    history: TrialOomHistory,
+    growth: float,
+    max_gpus: float,
+    nodes: Sequence[NodeCapacity] | None,
+) -> RetryDecision:
+    """Decide about a trial that ran out of GPU memory.
+
+    If another trial filled the device and this trial was within its limit, the same fraction may be enough for a retry.
+    After ``MAX_SAME_MEMORY_RETRIES`` such retries, the trial gets a larger fraction, so that fewer trials share its
+    device.
+    """
+    if not floor_of(reservation.bundles).gpu_ticks:
+        return _left_to_tune("the trial does not reserve a GPU, so the error comes from another process")
+    if out_of_memory.cause == "neighbour" and history.num_same_memory_retries < MAX_SAME_MEMORY_RETRIES:
+        reason = "is retried with the same GPU fraction because other trials filled the GPU"
+        return RetryDecision(kind="same_memory", reason=reason)
+    if nodes is None:
+        return _left_to_tune(_UNREAD_NODES)
+    floor = next_floor(reservation, out_of_memory, growth=growth, max_gpus=max_gpus, nodes=nodes)
+    return _retried_with(floor, reservation, "GPU")
+
+
+def _decide_host_memory(
+    reservation: BundleGroup,
+    out_of_memory: OutOfMemory,
+    history: TrialOomHistory,
+    growth: float,
+    nodes: Sequence[NodeCapacity] | None,
+) -> RetryDecision:
+    """Decide about a trial that ran out of host memory.
+
+    A trial that stayed within its reservation is retried with the same memory after a pause. After
+    ``MAX_SAME_MEMORY_RETRIES`` such retries, Tune handles the failure.
+    """
+    first = {name: amount for name, amount in reservation.bundles[0].items() if amount}
+    if first == {"memory": DRIVER_BYTES}:
+        return _left_to_tune("the trial only waits for its Train workers, so the error comes from another process")
+    reserved_bytes = floor_of(reservation.bundles).memory_bytes
+    used_bytes = bytes_of_trial(reserved_bytes, out_of_memory, history)
+    if used_bytes is None:
+        return _decide_same_host_memory(reserved_bytes, out_of_memory, history)
+    if nodes is None:
+        return _left_to_tune(_UNREAD_NODES)
+    if _is_unknown(out_of_memory) and any(record.floor.memory_bytes for record in history.records):
+        # The amount is only a guess, and a larger guess was not enough. More guesses would need too many attempts.
+        used_bytes = max([used_bytes, *(node.resources.memory_bytes or 0 for node in nodes)])
+    used = out_of_memory.model_copy(update={"used_bytes": used_bytes, "requested_bytes": None})
+    floor = next_floor(reservation, used, growth=growth, max_gpus=1.0, nodes=nodes)
+    return _retried_with(floor, reservation, "host")
+
+
+def _decide_same_host_memory(
+    reserved_bytes: int, out_of_memory: OutOfMemory, history: TrialOomHistory
+) -> RetryDecision:
+    used = f"used {format_bytes(out_of_memory.used_bytes or 0)} of host memory and reserves "
+    used += format_bytes(reserved_bytes) if reserved_bytes else "none"
+    reason = f"{used}, but other processes took the memory of the node"
+    if out_of_memory.other_processes:
+        process = max(out_of_memory.other_processes, key=lambda process: process.used_bytes)
+        reason += f" (process {process.pid} used {format_bytes(process.used_bytes)}: {process.command})"
+    num_retries = history.num_same_memory_retries
+    if num_retries >= MAX_SAME_MEMORY_RETRIES:
+        return _left_to_tune(
+            f"{reason}, and {num_retries} retries with the same memory failed. End the other processes. If they belong "
+            "to the trial, reserve their memory in the policy"
         )
-
-    def __str__(self) -> str:
-        gpus = [amount_of(self.gpu_ticks / TICKS, "GPU")] if self.gpu_ticks else []
-        memory = [f"{format_bytes(self.memory_bytes)} of host memory"] if self.memory_bytes else []
-        return ", ".join(gpus + memory) or "no reserved memory"
-
-    def apply_to(self, bundles: Sequence[BundleAmounts]) -> list[dict[str, float]]:
-        """Return ``bundles`` with their memory raised to at least this minimum."""
-        raised = [dict(bundle) for bundle in bundles]
-        for bundle in raised:
-            for device in SHARED_DEVICES & bundle.keys():
-                if 0 < to_ticks(bundle[device]) < self.gpu_ticks:
-                    bundle[device] = from_ticks(self.gpu_ticks)
-        if raised[0].get("memory", 0) < self.memory_bytes:
-            raised[0]["memory"] = self.memory_bytes
-        return raised
+    pause_s = PAUSE_S * 2**num_retries
+    return RetryDecision(kind="same_memory", reason=f"{reason}. It is retried with the same memory", pause_s=pause_s)
 
 
-def floor_of(bundles: Sequence[BundleAmounts]) -> MemoryFloor:
-    """Return the memory that ``bundles`` reserve. If their GPU fractions differ, the smallest fraction is returned."""
-    shares = [to_ticks(bundle[device]) for bundle in bundles for device in SHARED_DEVICES & bundle.keys()]
-    return MemoryFloor(
-        gpu_ticks=min((share for share in shares if share > 0), default=0),
-        memory_bytes=int(bundles[0].get("memory", 0)),
-    )
+def _is_unknown(out_of_memory: OutOfMemory) -> bool:
+    return out_of_memory.used_bytes is None and out_of_memory.requested_bytes is None
+
+
+def bytes_of_trial(reserved_bytes: int, out_of_memory: OutOfMemory, history: TrialOomHistory) -> int | None:
+    """Return the host memory that the trial and its child processes needed, in bytes.
+
+    Returns:
+        The memory, or ``None`` if the trial was within its reservation, or if other processes took the memory. If the
+        amount is not known, the reserved memory or ``ASSUMED_MEMORY_BYTES`` is returned.
+    """
+    own_bytes = out_of_memory.used_bytes or 0
+    if not out_of_memory.killed_workers:  # the trial's own request failed, or the kernel killed it
+        needed_bytes = own_bytes + (out_of_memory.requested_bytes or 0)
+        if own_bytes and out_of_memory.requested_bytes and needed_bytes <= reserved_bytes:
+            return None
+        return max(reserved_bytes, needed_bytes) or ASSUMED_MEMORY_BYTES
+    if own_bytes > reserved_bytes > 0:
+        return own_bytes
+    other_bytes = sum(process.used_bytes for process in out_of_memory.other_processes)
+    child_bytes = _bytes_started_with_trial(out_of_memory, history)
+    if child_bytes > other_bytes / 2 and own_bytes + child_bytes > reserved_bytes:
+        return own_bytes + child_bytes
+    if reserved_bytes == 0 and own_bytes >= other_bytes:
+        return own_bytes or ASSUMED_MEMORY_BYTES
+    return None
+
+
+def _bytes_started_with_trial(out_of_memory: OutOfMemory, history: TrialOomHistory) -> int:
+    """Return the memory of the processes that started after the previous kill of the trial, in bytes.
+
+    Ray ends the child processes of a killed worker. If the processes that took the memory are new each time, they were
+    started by the trial. A program that runs independently of the trial keeps its process ID.
+    """
+    if history.other_pids is None:
+        return 0
+    new = [process for process in out_of_memory.other_processes if process.pid not in history.other_pids]
+    return sum(process.used_bytes for process in new)
 
 
 def next_floor(
@@ -107,175 +245,96 @@ def next_floor(
         InfeasibleRequestError: The trial already has as much memory as ``max_gpus`` or the nodes allow, or it ran out
             of GPU memory without reserving a GPU.
     """
-    had = floor_of(reservation.bundles)
     if out_of_memory.kind == "host":
-        return _next_host_memory(reservation, had, out_of_memory, growth, nodes)
-    if not had.gpu_ticks:
+        return _next_host_memory(reservation, out_of_memory, growth, nodes)
+    return _next_gpu_memory(reservation, growth, max_gpus, nodes)
+
+
+def _next_gpu_memory(
+    reservation: BundleGroup, growth: float, max_gpus: float, nodes: Sequence[NodeCapacity]
+) -> MemoryFloor:
+    had_ticks = floor_of(reservation.bundles).gpu_ticks
+    if not had_ticks:
         raise InfeasibleRequestError(
             asked="more GPU memory",
             offered="the trial does not reserve a GPU",
             short_of="GPU memory",
             suggestion="Plan a GPU fraction for the trial.",
         )
-    most_devices = _most_devices(reservation, nodes)
-    most = min(max_gpus, max(1.0, most_devices))
-    wish = MemoryFloor(
-        gpu_ticks=next_share(had.gpu_ticks, growth=growth, max_gpus=most, most_devices=most_devices) or 0
-    )
+    num_devices = most_devices(reservation, nodes)
+    most = min(max_gpus, max(1.0, num_devices))
+    wish_ticks = next_share(had_ticks, growth=growth, max_gpus=most, num_devices=num_devices)
+    wish = MemoryFloor(gpu_ticks=wish_ticks or 0)
     floor = largest_that_fits(wish, reservation, nodes)
-    if not floor.gpu_ticks:
-        limit = (
-            f"max_gpus is {format_amount(max_gpus)}"
-            if most == max_gpus
-            else f"no node has more than {amount_of(most, 'GPU')}"
-        )
-        raise InfeasibleRequestError(
-            asked=f"more than {amount_of(had.gpu_ticks / TICKS, 'GPU')}",
-            offered=f"no node has {wish} in addition to the other resources of the trial" if wish.gpu_ticks else limit,
-            short_of="GPU memory",
-            suggestion="Raise max_gpus, use a GPU with more memory, or use less memory with a smaller batch or model.",
-        )
-    return floor
-
-
-def largest_that_fits(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequence[NodeCapacity]) -> MemoryFloor:
-    """Return the largest amounts, up to ``wish``, with which the trial still fits on ``nodes``.
-
-    An amount is 0 if the trial cannot get more than the amount in ``reservation``.
-    """
-
-    def is_satisfied_by(floor: MemoryFloor) -> bool:
-        return is_held(reservation.with_bundles(floor.apply_to(reservation.bundles)), nodes)
-
-    had = floor_of(reservation.bundles)
-    shares = _shares_up_to(wish.gpu_ticks, had.gpu_ticks, _most_devices(reservation, nodes)) if had.gpu_ticks else ()
-    share = next((share for share in shares if is_satisfied_by(MemoryFloor(gpu_ticks=share))), 0)
-    memory_bytes = largest(
-        had.memory_bytes,
-        max(had.memory_bytes, wish.memory_bytes),
-        lambda amount: is_satisfied_by(MemoryFloor(gpu_ticks=share, memory_bytes=amount)),
-    )
-    return MemoryFloor(gpu_ticks=share, memory_bytes=memory_bytes if memory_bytes > had.memory_bytes else 0)
-
-
-def limit_floor(
-    floor: MemoryFloor, reservation: BundleGroup, *, max_gpus: float, nodes: Sequence[NodeCapacity] | None
-) -> MemoryFloor:
-    """Return ``floor``, limited to ``max_gpus`` in a bundle and to the amounts that fit on the nodes.
-
-    The nodes are ignored if they are not known (``None``). They are also ignored if even ``reservation`` does not fit
-    on them, because then more nodes are expected.
-    """
-    most_devices = _most_devices(reservation, nodes or ())
-    floor = floor.model_copy(update={"gpu_ticks": min(floor.gpu_ticks, _largest_share(max_gpus, most_devices))})
-    if nodes is None or not is_held(reservation, nodes):
+    if floor.gpu_ticks:
         return floor
-    if is_held(reservation.with_bundles(floor.apply_to(reservation.bundles)), nodes):
-        return floor
-    return largest_that_fits(floor, reservation, nodes)
-
-
-def next_share(share_ticks: int, *, growth: float, max_gpus: float, most_devices: float) -> int | None:
-    """Return the next larger fraction or number of GPUs in ticks, or ``None`` if ``share_ticks`` is the maximum.
-
-    The result is at least ``growth`` times ``share_ticks``, but at most ``max_gpus``. A fraction grows to at most one
-    GPU.
-    """
-    wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))  # 100 * 1.1 is slightly more than 110
-    if share_ticks >= TICKS:  # only a trial with whole GPUs gets several GPUs
-        share = -(-wanted // TICKS) * TICKS
+    if wish_ticks is not None:
+        offered = f"no node has {wish} in addition to the other resources of the trial"
+    elif most == max_gpus:
+        offered = f"max_gpus is {format_amount(max_gpus)}"
     else:
-        share = equal_device_fraction(max(1, TICKS // wanted), most_devices)
-    share = min(share, _largest_share(max_gpus, most_devices))
-    return share if share > share_ticks else None
-
-
-def _largest_share(max_gpus: float, most_devices: float) -> int:
-    most = to_ticks(max_gpus)
-    return most // TICKS * TICKS if most >= TICKS else equal_device_fraction(-(-TICKS // most), most_devices)
-
-
-def _shares_up_to(most_ticks: int, above_ticks: int, most_devices: float) -> list[int]:
-    """Return the GPU amounts above ``above_ticks`` and up to ``most_ticks``, in ticks, largest first.
-
-    The amounts are equal parts of a GPU, whole GPUs, and ``most_ticks`` itself.
-    """
-    parts = range(2, TICKS // max(1, above_ticks) + 1)
-    shares = {
-        most_ticks,
-        *range(TICKS, most_ticks, TICKS),
-        *(equal_device_fraction(part, most_devices) for part in parts),
-    }
-    return sorted((share for share in shares if above_ticks < share <= most_ticks), reverse=True)
-
-
-def _most_devices(reservation: BundleGroup, nodes: Sequence[NodeCapacity]) -> float:
-    devices = {device for bundle in reservation.bundles for device in SHARED_DEVICES & bundle.keys()}
-    return max((node.resources.ticks.get(device, 0) / TICKS for node in nodes for device in devices), default=0)
+        offered = f"no node has more than {amount_of(most, 'GPU')}"
+    raise InfeasibleRequestError(
+        asked=f"more than {amount_of(had_ticks / TICKS, 'GPU')}",
+        offered=offered,
+        short_of="GPU memory",
+        suggestion="Raise max_gpus, use a GPU with more memory, or use less memory with a smaller batch or model.",
+    )
 
 
 def _next_host_memory(
-    reservation: BundleGroup,
-    had: MemoryFloor,
-    out_of_memory: OutOfMemory,
-    growth: float,
-    nodes: Sequence[NodeCapacity],
+    reservation: BundleGroup, out_of_memory: OutOfMemory, growth: float, nodes: Sequence[NodeCapacity]
 ) -> MemoryFloor:
     # Ray does not enforce the reserved host memory, so the trial may have used more than it reserved.
-    used = max(had.memory_bytes, out_of_memory.requested_bytes or 0) or ASSUMED_MEMORY_BYTES
-    floor = largest_that_fits(MemoryFloor(memory_bytes=math.ceil(used * growth)), reservation, nodes)
-    if not floor.memory_bytes:
-        most = max((node.resources.memory_bytes or 0 for node in nodes), default=0)
-        raise InfeasibleRequestError(
-            asked=f"more host memory than {format_bytes(used)}",
-            offered=f"the largest node has {format_bytes(most)} of host memory",
-            short_of="memory",
-            suggestion="Add a node with more host memory, or load less data at a time.",
-        )
-    return floor
+    needed_bytes = (out_of_memory.used_bytes or 0) + (out_of_memory.requested_bytes or 0)
+    needed_bytes = max(floor_of(reservation.bundles).memory_bytes, needed_bytes) or ASSUMED_MEMORY_BYTES
+    wish = MemoryFloor(memory_bytes=math.ceil(needed_bytes * growth))
+    floor = largest_that_fits(wish, reservation, nodes)
+    if floor.memory_bytes:
+        return floor
+    most_bytes = max((node.resources.memory_bytes or 0 for node in nodes), default=0)
+    raise InfeasibleRequestError(
+        asked=f"more host memory than {format_bytes(needed_bytes)}",
+        offered=f"the largest node has {format_bytes(most_bytes)} of host memory",
+        short_of="memory",
+        suggestion="Add a node with more host memory, or load less data at a time.",
+    )
 
 
-RetryDecision = Literal["leave_to_tune", "same_share", "more_memory"]
-
-
-def decide_retry(
-    bundles: Sequence[BundleAmounts], out_of_memory: OutOfMemory, num_same_share_retries: int
+def decide_worker_retry(
+    plan: TrialPlan,
+    out_of_memory: OutOfMemory,
+    history: TrialOomHistory,
+    *,
+    growth: float,
+    max_gpus: float,
+    nodes: Sequence[NodeCapacity],
 ) -> RetryDecision:
-    """Return whether a failed trial with these bundles is retried, and whether it gets more memory.
+    """Return whether a Train run of ``plan`` is retried, and with how much memory for each worker.
 
-    If a trial without a GPU runs out of GPU memory, or a Train driver runs out of host memory, the error comes from
-    another process, such as a Train worker. More memory for the trial would not help, so Tune handles the failure.
-
-    If another trial filled the device and this trial was within its limit, the same fraction may be enough for a retry.
-    After ``MAX_SAME_SHARE_RETRIES`` such retries, the trial gets a larger fraction, so that fewer trials share its
-    device.
-    """
-    holds_gpu = floor_of(bundles).gpu_ticks > 0
-    is_driver = {name: amount for name, amount in bundles[0].items() if amount} == {"memory": DRIVER_BYTES}
-    is_of_another_process = {"none": True, "accelerator": not holds_gpu, "host": is_driver}
-    if is_of_another_process[out_of_memory.kind]:
-        return "leave_to_tune"
-    may_keep_share = num_same_share_retries < MAX_SAME_SHARE_RETRIES
-    return "same_share" if out_of_memory.cause == "neighbour" and may_keep_share else "more_memory"
-
-
-def larger_plan(
-    plan: TrialPlan, out_of_memory: OutOfMemory, *, growth: float, max_gpus: float, nodes: Sequence[NodeCapacity]
-) -> TrialPlan:
-    """Return the plan with more memory for each Train worker, and with the number of concurrent trials that then fit.
-
-    Only the first slot type of the plan is kept, because a Train run does not use the other types. ``growth`` and
-    ``max_gpus`` apply to each worker, as in :func:`next_floor`.
-
-    Raises:
-        InfeasibleRequestError: The workers already have as much memory as ``max_gpus`` or the nodes allow, or the
-            larger workers do not all fit on the nodes.
+    The arguments and errors are those of :func:`decide_retry`, but ``max_gpus`` applies to each worker.
     """
     slot = plan.slots[0]
-    selects = matcher(slot.label_selector)
-    nodes = [node for node in nodes if selects(node.ray_labels)]
+    return decide_retry(
+        BundleGroup([_worker_bundle(slot)]),
+        out_of_memory,
+        history,
+        growth=growth,
+        max_gpus=max_gpus,
+        nodes=_nodes_of(slot, nodes),
+    )
+
+
+def larger_plan(plan: TrialPlan, floor: MemoryFloor, nodes: Sequence[NodeCapacity]) -> TrialPlan:
+    """Return the plan with at least ``floor`` for each Train worker, and the number of trials that then fit.
+
+    Only the first slot type of the plan is kept, because a Train run does not use the other types.
+
+    Raises:
+        InfeasibleRequestError: The larger workers do not all fit on the nodes.
+    """
+    slot = plan.slots[0]
     bundle = _worker_bundle(slot)
-    floor = next_floor(BundleGroup([bundle]), out_of_memory, growth=growth, max_gpus=max_gpus, nodes=nodes)
     larger = _with_floor(slot, floor)
     request = Request(
         worker=larger.per_worker,
@@ -283,7 +342,7 @@ def larger_plan(
         max_workers=larger.max_workers_alone,
         accelerator_type=larger.accelerator_type,
     )
-    groups = [NodeGroup(node, 1) for node in nodes]
+    groups = [NodeGroup(node, 1) for node in _nodes_of(slot, nodes)]
     room = count_trials(groups, request)
     if room == 0:
         raise InfeasibleRequestError(
@@ -299,6 +358,11 @@ def larger_plan(
     now = floor_of([_worker_bundle(larger)])
     reason = f"a worker ran out of memory with {floor_of([bundle])}, so each worker now reserves {now}"
     return plan.model_copy(update={"slots": (larger,)}).with_reasons(reason)
+
+
+def _nodes_of(slot: TrialSlot, nodes: Sequence[NodeCapacity]) -> list[NodeCapacity]:
+    selects = matcher(slot.label_selector)
+    return [node for node in nodes if selects(node.ray_labels)]
 
 
 def _worker_bundle(slot: TrialSlot) -> dict[str, float]:

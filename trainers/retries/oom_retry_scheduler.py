@@ -11,9 +11,9 @@ from typing import Final
 from ray.tune.schedulers import TrialScheduler
 
 from tune_policies.cluster.capacity import NodeCapacity
-from tune_policies.oom import OutOfMemory, classify_oom
+from tune_policies.oom import OutOfMemory
 from tune_policies.ray_compat.gcs import read_cluster_state
-from tune_policies.ray_compat.tune_request import bundles_of, group_of
+from tune_policies.ray_compat.tune_request import group_of
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 from tune_policies.values.resources import check_gpus
 from tune_policies.values.units import is_number
@@ -22,8 +22,9 @@ from tune_policies.values.value import check_names
 from ..scheduling.run_core import FailureDecision, RunCore
 from ..scheduling.run_scheduler import RunScheduler
 from ..scheduling.trial_record import TrialRecord, request_of
-from .oom_history import OomRecord, TrialOomHistory, floor_for, memory_settings, unknown_keys
-from .oom_retry import MemoryFloor, decide_retry, floor_of, limit_floor, next_floor
+from .memory_floor import MemoryFloor, floor_of, limit_floor
+from .oom_history import OomRecord, floor_for, memory_settings, unknown_keys
+from .oom_retry import decide_retry, history_after
 
 _logger = logging.getLogger(__name__)
 
@@ -42,7 +43,8 @@ class OomRetryScheduler(RunScheduler):
     Tune restores the experiment, the trials keep this memory.
 
     If a trial was within its GPU fraction but other trials filled the GPU, it is first retried up to two times with the
-    same fraction.
+    same fraction. If Ray's memory monitor kills a trial that was within its reserved host memory, the trial is retried
+    up to two times with the same memory, and then the error counts as a failure.
 
     Args:
         inner: The scheduler that makes all other decisions. The default is Tune's ``FIFOScheduler``.
@@ -102,45 +104,32 @@ class OomRetryScheduler(RunScheduler):
         self._unchecked_keys = ()
 
     def decide(
-        self, record: TrialRecord, error: Exception, *, is_kernel_kill: bool, nodes: Sequence[NodeCapacity] | None
+        self, record: TrialRecord, out_of_memory: OutOfMemory, nodes: Sequence[NodeCapacity] | None
     ) -> FailureDecision:
         """Decide whether to retry a trial that ran out of memory, and with how much memory.
 
         Raises:
             InfeasibleRequestError: The trial ran out of memory and cannot get more memory.
         """
-        out_of_memory = classify_oom(error)
-        if out_of_memory.kind == "none" and is_kernel_kill:
-            out_of_memory = OutOfMemory(kind="host")
-        bundles = bundles_of(request_of(record))
-        match decide_retry(bundles, out_of_memory, record.oom.num_same_share_retries):
-            case "leave_to_tune":
-                return FailureDecision("count")
-            case "same_share":
-                changes = {"num_same_share_retries": record.oom.num_same_share_retries + 1}
-                record.oom = record.oom.model_copy(update=changes)
-                return FailureDecision(
-                    "requeue", "it is retried with the same GPU fraction because other trials filled the GPU"
-                )
-            case "more_memory":
-                return self._with_more_memory(record, out_of_memory, nodes or _read_nodes())
-
-    def _with_more_memory(
-        self, record: TrialRecord, out_of_memory: OutOfMemory, nodes: Sequence[NodeCapacity] | None
-    ) -> FailureDecision:
-        if nodes is None:  # more memory might not fit on any node, so the trial could stay pending indefinitely
+        if out_of_memory.kind == "none":
             return FailureDecision("count")
-        group = group_of(request_of(record))
-        floor = next_floor(group, out_of_memory, growth=self._growth, max_gpus=self._max_gpus, nodes=nodes)
-        oom = OomRecord(settings=memory_settings(record.trial.config, self._memory_keys), floor=floor)
-        record.oom = TrialOomHistory(records=(*record.oom.records, oom))
-        self.remember(record)
-        kind = "host" if out_of_memory.kind == "host" else "GPU"
-        return FailureDecision(
-            "requeue",
-            f"it ran out of {kind} memory and is retried with {floor_of(floor.apply_to(group.bundles))} instead of "
-            f"{floor_of(group.bundles)}",
+        decision = decide_retry(
+            group_of(request_of(record)),
+            out_of_memory,
+            record.oom,
+            growth=self._growth,
+            max_gpus=self._max_gpus,
+            nodes=nodes or _read_nodes(),
         )
+        if decision.kind == "leave_to_tune":
+            _logger.warning(
+                "%s ran out of memory, and the error counts as a failure: %s", record.trial, decision.reason
+            )
+            return FailureDecision("count", decision.reason)
+        settings = memory_settings(record.trial.config, self._memory_keys)
+        record.oom = history_after(record.oom, decision, out_of_memory, settings)
+        self.remember(record)
+        return FailureDecision("requeue", decision.reason, decision.pause_s)
 
     def floor_of(self, record: TrialRecord, nodes: Sequence[NodeCapacity] | None) -> MemoryFloor:
         """Return the minimum memory that earlier errors require for a trial, as far as the nodes and limits allow."""

@@ -19,8 +19,8 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import HyperBandScheduler, ResourceChangingScheduler, TrialScheduler
 
 from tune_policies.cluster.capacity import NodeCapacity
+from tune_policies.oom import OutOfMemory
 from tune_policies.ray_compat.gcs import dead_actors
-from tune_policies.ray_compat.kernel_kills import was_killed_by_kernel
 from tune_policies.ray_compat.tune_request import bundles_of
 from tune_policies.ray_compat.tune_run import TuneRun
 from tune_policies.ray_compat.tune_schedulers import actor_of
@@ -29,7 +29,8 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import TrialSetup
 from ..process.trial_process import SETUP_ARGUMENT, process_class
-from ..retries.oom_retry import MemoryFloor
+from ..retries.memory_floor import MemoryFloor
+from ..retries.oom_failure import classify_failure
 from ..watches.run_watch import Reading, RunWatch
 from .run_plan import lost_node
 from .run_slots import RunSlots, Start, Withdraw
@@ -57,11 +58,13 @@ class FailureDecision(NamedTuple):
     Attributes:
         action: ``"count"`` lets Tune count the failure and retry the trial up to ``max_failures`` times. ``"requeue"``
             retries the trial without counting the failure. ``"fail"`` never retries the trial.
-        reason: The reason for ``"requeue"`` and ``"fail"``.
+        reason: The reason for the action.
+        pause_s: The time to wait before a requeued trial starts again, in seconds.
     """
 
     action: Literal["count", "requeue", "fail"]
     reason: str = ""
+    pause_s: float = 0.0
 
 
 class FailureCause(NamedTuple):
@@ -69,18 +72,18 @@ class FailureCause(NamedTuple):
 
     Attributes:
         lost_node_id: The ID of the dead node on which the trial or one of its Train workers ran, or ``None``.
-        is_kernel_kill: Whether the kernel ended the process for lack of host memory.
+        out_of_memory: The classified error, or ``None`` if it was not looked up.
     """
 
     lost_node_id: str | None = None
-    is_kernel_kill: bool = False
+    out_of_memory: OutOfMemory | None = None
 
 
 class MemoryRetries(Protocol):
     """Decides how much memory trials get after out-of-memory errors."""
 
     def decide(
-        self, record: TrialRecord, error: Exception, *, is_kernel_kill: bool, nodes: Sequence[NodeCapacity] | None
+        self, record: TrialRecord, out_of_memory: OutOfMemory, nodes: Sequence[NodeCapacity] | None
     ) -> FailureDecision:
         """Decide about a failed trial, and change its record accordingly."""
 
@@ -238,11 +241,16 @@ class RunCore:
 
     # Failures.
 
-    def look_up(self, error: Exception) -> Callable[[], object] | None:
+    def note_death(self, trial_id: str) -> None:
+        """Record the actor of a trial whose process has died, before Tune forgets it."""
+        trial = self._trial_of[trial_id]
+        self.records[trial].actor_id = actor_of(trial)
+
+    def look_up(self, trial_id: str, error: Exception) -> Callable[[], object] | None:
         """Return a function that looks up why a process died, or ``None`` if ``error`` is not about a dead process."""
-        if not any(True for _ in dead_actors(error)):
+        if next(dead_actors(error), None) is None:
             return None
-        return partial(_cause_of, error, checks_kernel=self.retries is not None)
+        return partial(_cause_of, error, self.records[self._trial_of[trial_id]].actor_id)
 
     def report_failure(self, trial_id: str, error: Exception, cause: object, report: Callable[[], None]) -> None:
         """Decide about the failure of a trial, and let Tune handle it accordingly."""
@@ -251,6 +259,7 @@ class RunCore:
             return  # the trial was stopped while the cause was looked up
         record = self.records[trial]
         found = cause if isinstance(cause, FailureCause) else FailureCause()
+        record.failure = found.out_of_memory or classify_failure(error, record.actor_id)
         decision = FailureDecision("count")
         try:
             decision = self._decide_failure(record, error, found)
@@ -260,7 +269,8 @@ class RunCore:
             _logger.exception("the decision whether to retry %s failed, so Tune handles the failure", trial)
         _logger.debug("%s failed: %s%s", trial, decision.action, f", because {decision.reason}" * bool(decision.reason))
         if decision.action == "requeue":
-            _logger.warning("%s: %s. This does not count as a failure", trial, decision.reason)
+            _logger.warning("%s %s. This does not count as a failure", trial, decision.reason)
+            record.not_before_s = time.monotonic() + decision.pause_s
             # HyperBand's brackets cannot contain a trial that is pending again after it reached its milestone, so it
             # removes the trial and adds it again, as it does for every trial that Tune retries.
             record.is_hidden = not (trial.is_saving or self._has_hyperband)
@@ -279,14 +289,14 @@ class RunCore:
     def _decide_failure(self, record: TrialRecord, error: Exception, cause: FailureCause) -> FailureDecision:
         if cause.lost_node_id is not None and self.slots is not None:
             self.slots.run_plan.avoid_node(cause.lost_node_id)
-            return FailureDecision("requeue", f"it was lost with node {cause.lost_node_id[:8]} and is requeued")
+            return FailureDecision("requeue", f"was lost with node {cause.lost_node_id[:8]} and is requeued")
         if self.slots is not None:
             slot = self.slots.fall_back(record, error)
             if slot is not None:
                 record.has_fallen_back = True
-                return FailureDecision("requeue", f"it cannot use its device and resumes with {slot}")
-        if self.retries is not None:
-            return self.retries.decide(record, error, is_kernel_kill=cause.is_kernel_kill, nodes=self._nodes())
+                return FailureDecision("requeue", f"cannot use its device and resumes with {slot}")
+        if self.retries is not None and record.failure is not None:
+            return self.retries.decide(record, record.failure, self._nodes())
         return FailureDecision("count")
 
     # Steps.
@@ -567,10 +577,11 @@ class RunCore:
         self.tune.keep_processes(wanted)
 
 
-def _cause_of(error: Exception, *, checks_kernel: bool) -> FailureCause:
+def _cause_of(error: Exception, actor_id: str | None) -> FailureCause:
     node_id = lost_node(error)
-    is_kernel_kill = node_id is None and checks_kernel and was_killed_by_kernel(error)
-    return FailureCause(node_id, is_kernel_kill)
+    if node_id is not None:
+        return FailureCause(node_id)
+    return FailureCause(None, classify_failure(error, actor_id))
 
 
 def _add_note(error: object, text: str) -> None:

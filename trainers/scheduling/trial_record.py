@@ -14,14 +14,15 @@ from typing import Any, Final
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 
+from tune_policies.oom import OutOfMemory
 from tune_policies.placement.packing import num_slots_for
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.ray_compat.tune_request import bundles_of, from_data, to_data, with_bundles
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, from_ticks, to_ticks
 
+from ..retries.memory_floor import SHARED_DEVICES, MemoryFloor
 from ..retries.oom_history import TrialOomHistory
-from ..retries.oom_retry import SHARED_DEVICES, MemoryFloor
 
 _logger = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ class TrialRecord:
         floor: The minimum memory that out-of-memory errors of this trial and of similar trials require.
         oom: The out-of-memory retries of this trial.
         has_fallen_back: Whether the trial could not use its device, so that it resumes without a device.
+        failure: The latest failure of the trial, as classified when it failed, or ``None``.
+        actor_id: The ID of the actor that ran the trial when its process died, or ``None``.
         requested: The latest request that this run gave to Tune, or ``None``.
         slot_to_start: The slot in which the trial starts, or ``None``.
         not_before_s: The time before which a retried trial must not start, in seconds on the monotonic clock.
@@ -59,6 +62,8 @@ class TrialRecord:
     floor: MemoryFloor = field(default_factory=MemoryFloor)
     oom: TrialOomHistory = field(default_factory=TrialOomHistory)
     has_fallen_back: bool = False
+    failure: OutOfMemory | None = None
+    actor_id: str | None = None
     requested: PlacementGroupFactory | None = None
     slot_to_start: TrialSlot | None = None
     not_before_s: float = 0.0

@@ -1,6 +1,7 @@
 """Builds Ray's trainers from a plan, and retries a run with more memory after an out-of-memory error."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
@@ -8,12 +9,10 @@ from typing import Any, Final, Protocol, TypeVar
 import ray.train
 from ray.train import Result
 
-from tune_policies.oom import OutOfMemory, classify_oom
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.probe.probe_cluster import plan_on_cluster
 from tune_policies.ray_compat.gcs import read_cluster_state
-from tune_policies.ray_compat.kernel_kills import was_killed_by_kernel
 from tune_policies.ray_compat.train_run import RunConfig, add_to_reports, is_version_2, use_cpu_without_gpu
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 
@@ -22,7 +21,9 @@ from ..gpu_memory.trial_usage import RunFolder
 from ..process.current_process import CURRENT
 from ..process.process_setup import ProcessSetup, set_up_before
 from ..process.trial_process import plan_of_trial, reserved_for_trial
-from ..retries.oom_retry import larger_plan
+from ..retries.oom_failure import classify_failure
+from ..retries.oom_history import TrialOomHistory
+from ..retries.oom_retry import decide_worker_retry, history_after, larger_plan
 from ..retries.oom_retry_scheduler import check_growth, check_max_gpus
 from ..watches.deadlock_watch import with_deadlock_watch
 from ..watches.task_watch import watch_tasks
@@ -195,26 +196,30 @@ def fit_with_oom_retry(
             "loop"
         )
     growth, max_gpus = check_growth(growth), check_max_gpus(max_gpus)
+    history = TrialOomHistory()
     while True:
         trainer = build_trainer(plan)
         _check_retries(trainer)
         try:
             return trainer.fit()
         except Exception as error:
-            found = classify_oom(error)
-            if found.kind == "none" and was_killed_by_kernel(error):
-                found = OutOfMemory(kind="host")
+            found = classify_failure(error)
             if found.kind == "none":
                 raise
             nodes = read_cluster_state(_READ_TIMEOUT_S).nodes
             try:
-                larger = larger_plan(plan, found, growth=growth, max_gpus=max_gpus, nodes=nodes)
+                decision = decide_worker_retry(plan, found, history, growth=growth, max_gpus=max_gpus, nodes=nodes)
+                larger = plan if decision.floor is None else larger_plan(plan, decision.floor, nodes)
             except InfeasibleRequestError as infeasible:
                 raise infeasible from error
-            _logger.warning(
-                "the workers ran out of memory and are retried with %s each instead of %s", larger.worker, plan.worker
-            )
-            plan = larger
+            if decision.kind == "leave_to_tune":
+                _logger.warning("the workers are not retried: each worker %s", decision.reason)
+                raise
+            _logger.warning("the workers are retried: each worker %s", decision.reason)
+            history = history_after(history, decision, found, settings={})
+            pause_s = decision.pause_s
+        time.sleep(pause_s)  # outside of the handler, because the traceback of the error keeps memory in use
+        plan = larger
 
 
 def _check_retries(trainer: _Trainer) -> None:

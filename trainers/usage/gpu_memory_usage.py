@@ -26,8 +26,11 @@ from tune_policies.values.value import ShownValue, Value
 GPU_MEMORY_KEY: Final = "gpu_memory"
 """The key of the GPU memory record in each result of a trial."""
 
-USAGE_NOTE: Final = f"{GPU_MEMORY_KEY}: "
-"""The prefix of the line with the trial's record as JSON in an error message."""
+OOM_NOTE: Final = "out_of_memory: "
+"""The prefix of the line with the report of an out-of-memory error as JSON (``OomReport``) in an error message."""
+
+_EARLIER_NOTE: Final = f"{GPU_MEMORY_KEY}: "
+"""The prefix that earlier versions wrote, with only the GPU memory record."""
 
 WORKER_FILES: Final = f"{GPU_MEMORY_KEY}-*.json"
 """The name pattern of the files with the records of processes, in the folder of a run or a trial."""
@@ -260,9 +263,11 @@ def _trial_usage(name: str, usages: Iterable[GpuMemoryUsage]) -> TrialUsage:
 
 def _usages_of_trial(trial: Path) -> Iterator[GpuMemoryUsage]:
     for line in _lines(trial / _ERROR):
-        _, note, record = line.partition(USAGE_NOTE)
+        _, note, report = line.partition(OOM_NOTE)
         if note:
-            yield from _records(_parse_json(record))
+            yield from _records(_field(_parse_json(report), GPU_MEMORY_KEY))
+        elif line.startswith(_EARLIER_NOTE):
+            yield from _records(_parse_json(line.removeprefix(_EARLIER_NOTE)))
     for line in _lines(trial / _RESULTS):
         if GPU_MEMORY_KEY in line:  # parsing all lines would take seconds
             yield from _records(_field(_parse_json(line), GPU_MEMORY_KEY))

@@ -30,7 +30,8 @@ from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import Value, shorten
 
 from ..scheduling.wrapping_scheduler import nested_schedulers
-from .gpu_memory_usage import GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage
+from .gpu_memory_usage import GPU_MEMORY_KEY, OOM_NOTE, GpuMemoryUsage
+from .oom_report import OomReport
 from .process_usage import USAGE_KEY, ProcessUsage
 from .resource_usage import USAGE_FILE, ResourceUsage, resource_usage_view
 from .run_metrics import RunMetrics
@@ -276,13 +277,13 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     @_in_run
     def on_trial_recover(self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
         """Count a failure of a trial that is requeued."""
-        run.fail(trial, classify_failure(trial), _last_line(trial), is_requeued=True)
+        run.fail(trial, last_failure(trial), _last_line(trial), is_requeued=True)
         self._next_write_s = min(self._next_write_s, self._now_s() + _WRITE_AFTER_FAILURE_S)
 
     @_in_run
     def on_trial_error(self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
         """Count a trial that has failed."""
-        run.fail(trial, classify_failure(trial), _last_line(trial), is_requeued=False)
+        run.fail(trial, last_failure(trial), _last_line(trial), is_requeued=False)
 
     def _is_function(self, trial: Any) -> bool:
         name = trial.trainable_name
@@ -320,17 +321,26 @@ def _read_nodes() -> ClusterCapacity:
     return ClusterCapacity(nodes=state.nodes, draining=state.draining)
 
 
-def classify_failure(trial: Any) -> OutOfMemory:
-    """Classify the latest failure of ``trial`` from the two error files that Tune writes.
+def last_failure(trial: Any) -> OutOfMemory:
+    """Return the latest failure of ``trial`` as its scheduler classified it, or classify it from Tune's error files.
 
     The file with the pickled error is ignored if it belongs to an earlier failure.
     """
+    core = handler_of_trial(trial)
+    record = None if core is None else core.records.get(trial)
+    if record is not None and record.failure is not None:
+        return record.failure  # type: ignore[no-any-return]
     text = _failure_text(trial)
+    report = OomReport.from_text(text)
+    if report is not None:
+        return report.out_of_memory
     error = None
     if trial.pickled_error_file:
         with suppress(UnreadableFileError):
             error = unpickled_error(read_bytes(trial.pickled_error_file, max_bytes=MAX_RECORD_BYTES))
-    return classify_oom(error) if error is not None and str(error) in text else classify_oom_text(text)
+    if error is not None and str(error) in text:
+        return classify_oom(error)
+    return classify_oom_text(text)
 
 
 def _failure_text(trial: Any) -> str:
@@ -341,7 +351,7 @@ def _failure_text(trial: Any) -> str:
 def _last_line(trial: Any) -> str:
     """Return the last line of the latest error of ``trial``, without the notes that follow the error."""
     lines = (line for line in reversed(_failure_text(trial).splitlines()) if line.strip())
-    return next((line for line in lines if not line.startswith(USAGE_NOTE)), "")[:200]
+    return next((line for line in lines if not line.startswith(OOM_NOTE)), "")[:200]
 
 
 def _read_usage(storage: Any) -> ResourceUsage:

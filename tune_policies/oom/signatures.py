@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, Literal
 
+from tune_policies.oom.memory_monitor import KilledWorker, NodeProcess, killed_workers, other_processes
 from tune_policies.values.resources import Bytes
 from tune_policies.values.value import Value
 
@@ -23,18 +24,36 @@ class OutOfMemory(Value):
         kind: The kind of memory that ran out, or ``"none"`` if the error is not an out-of-memory error.
         framework: The origin of the error: ``"torch"``, ``"tensorflow"``, ``"jax"``, ``"cupy"``, ``"ray"`` (its memory
             monitor) or ``"python"`` (including NumPy).
-        requested_bytes: The size of the failed request, or the memory use of a worker that Ray's memory monitor killed,
-            in bytes.
+        requested_bytes: The size of the failed request, in bytes.
+        used_bytes: The host memory that the process used, in bytes. For a kill by Ray's memory monitor, this is the
+            memory of the killed worker without its child processes, and of the largest one if several were killed.
         limit_bytes: The memory limit of the process, in bytes.
         cause: ``"own_limit"`` if the process reached its own limit, or ``"neighbour"`` if it was within its limit, but
             other processes used the rest of the device.
+        killed_workers: The workers that Ray's memory monitor killed at the same time.
+        other_processes: The largest processes of the node that are not Ray's workers, according to the memory monitor.
+            The child processes of a trial are among them.
     """
 
     kind: Literal["accelerator", "host", "none"]
     framework: str | None = None
     requested_bytes: Bytes | None = None
+    used_bytes: Bytes | None = None
     limit_bytes: Bytes | None = None
     cause: Literal["own_limit", "neighbour"] | None = None
+    killed_workers: tuple[KilledWorker, ...] = ()
+    other_processes: tuple[NodeProcess, ...] = ()
+
+    def of_actor(self, actor_id: str | None) -> "OutOfMemory":
+        """Return the error with the memory of the worker that ran this actor.
+
+        The memory monitor lists an actor that is still starting without its ID. If the actor is not listed, its worker
+        is one of those without an ID, or any worker if all of them have one. The largest of them is assumed.
+        """
+        candidates = [worker for worker in self.killed_workers if worker.actor_id == actor_id]
+        candidates = candidates or [worker for worker in self.killed_workers if worker.actor_id is None]
+        used_bytes = max((worker.used_bytes for worker in candidates or self.killed_workers), default=0)
+        return self.model_copy(update={"used_bytes": used_bytes}) if used_bytes else self
 
 
 MemoryKind = Literal["accelerator", "host"]
@@ -117,6 +136,15 @@ def match_signature(types: Sequence[str], text: str) -> OutOfMemory | None:
     if found is None:
         return None
     kind, framework = found
+    if framework == "ray":
+        killed = killed_workers(text)
+        return OutOfMemory(
+            kind=kind,
+            framework=framework,
+            used_bytes=max((worker.used_bytes for worker in killed), default=0) or None,
+            killed_workers=killed,
+            other_processes=other_processes(text),
+        )
     accelerator = kind == "accelerator"
     return OutOfMemory(
         kind=kind,
@@ -188,7 +216,6 @@ _REQUESTED: Final = _pattern(
     r"allocate request for #",  # XLA's stream executor
     r"Attempting to (?:allocate|reserve) #",  # TPU runtime
     r"memory space hbm\. Used #",  # TPU compiler
-    r"memory used=#",  # Ray's memory monitor, for the killed task
 )
 _LIMIT: Final = _pattern(
     r"# allowed; ",  # PyTorch, if a memory fraction is set

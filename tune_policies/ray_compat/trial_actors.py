@@ -44,7 +44,10 @@ class FailureHandler(Protocol):
     def is_running(self, trial_id: str) -> bool:
         """Return whether Tune considers the trial to be running."""
 
-    def look_up(self, error: Exception) -> Callable[[], object] | None:
+    def note_death(self, trial_id: str) -> None:
+        """Note that the process of a running trial has died. The failed call reports the failure afterwards."""
+
+    def look_up(self, trial_id: str, error: Exception) -> Callable[[], object] | None:
         """Return a function that looks up the cause of an error and may take seconds, or ``None`` if none is needed."""
 
     def report_failure(self, trial_id: str, error: Exception, cause: object, report: Callable[[], None]) -> None:
@@ -220,6 +223,7 @@ class TrialActors(RayActorManager):  # type: ignore[misc]  # Ray has no types
         def report_start(actor: Any, error: Exception) -> None:
             trial_id = self._trial_of[actor]
             if self.handler.is_running(trial_id):
+                self.handler.note_death(trial_id)
                 report(actor, error)
             else:
                 self._decide(trial_id, error, lambda: report(actor, error))
@@ -235,7 +239,7 @@ class TrialActors(RayActorManager):  # type: ignore[misc]  # Ray has no types
         return report_call
 
     def _decide(self, trial_id: str, error: Exception, report: Callable[[], None]) -> None:
-        look_up = self.handler.look_up(error)
+        look_up = self.handler.look_up(trial_id, error)
         if look_up is None:
             self.handler.report_failure(trial_id, error, None, report)
             return

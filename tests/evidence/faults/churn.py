@@ -40,7 +40,7 @@ from tune_policies.files.terminal import TextConsole, empty_table
 from tune_policies.placement.layout import Placement
 from tune_policies.placement.packing import num_slots_for
 from tune_policies.ray_compat.tune_request import bundles_of, planned_of
-from tune_policies.trainers.retries import oom_retry_scheduler
+from tune_policies.trainers.retries import oom_failure, oom_retry_scheduler
 from tune_policies.trainers.scheduling import policy_scheduler, run_plan, run_slots
 from tune_policies.values.units import GIB
 
@@ -331,7 +331,7 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
             (PolicyScheduler, "_watch_run", lambda *_: None),  # the real method reads placement groups from Ray
             (policy_scheduler, "lost_node", node_lost_with),
             (run_slots, "nodes_of", nodes_of),
-            (oom_retry_scheduler, "was_killed_by_kernel", lambda _: False),
+            (oom_failure, "was_killed_by_kernel", lambda _: False),
             (oom_retry_scheduler, "read_cluster_state", lambda _: churn.cluster.capacity),
             (storage, "_get_ray_train_session_dir", lambda: f"{folder}/session"),
         )
