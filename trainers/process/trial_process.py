@@ -57,6 +57,7 @@ class TrialProcess:
 
     trainable_class: ClassVar[type[tune.Trainable]]
     limits: ClassVar[LimitOptions]
+    _described: tuple[Any, str] = (None, "None")
 
     def __init__(self, config: dict[str, Any] | None = None, **kwargs: Any) -> None:
         self._reserved = reserved_by_config(config)
@@ -82,15 +83,24 @@ class TrialProcess:
         self._set_up()
 
     def train(self) -> dict[str, Any]:
-        """Train one step, and add the trial's slot, resource usage and GPU memory usage to the result."""
+        """Train one step, and add the trial's slot to the result. Every two seconds, also add the resource usage."""
         if self._unfit is not None:
             raise to_be_replaced(self._unfit)
         # For a function, notes are added to errors in the function's thread.
         with nullcontext() if self._is_function else CURRENT.noted_on_oom():
             result: dict[str, Any] = self._trainable.train()
-        if not isinstance(result, dict) or is_duplicate(result):  # Ray rejects an invalid result itself
+        if not isinstance(result, dict):  # Ray rejects an invalid result itself
             return result
-        return {SLOT_KEY: described_slot(self._reserved), **CURRENT.with_usage(result)}
+        if is_duplicate(result):
+            CURRENT.keep_news(storage_of(self._trainable))
+            return result
+        if result.get("done") or CURRENT.is_usage_due():
+            result = CURRENT.with_usage(result)
+        else:
+            CURRENT.require_limit()
+        if self._described[0] is not self._reserved:
+            self._described = self._reserved, described_slot(self._reserved)
+        return {SLOT_KEY: self._described[1], **result}
 
     def train_buffered(self, *args: Any, **kwargs: Any) -> Any:
         """Train several steps."""

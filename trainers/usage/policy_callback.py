@@ -255,8 +255,9 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         # stopped the trial.
         if result.get("done") and self._is_function(trial):
             run.complete(trial, is_stopped=True, is_at_end=self._is_at_end(trial, result))
-        process = _value_of(ProcessUsage, result.get(USAGE_KEY))
-        run.note_use(trial, process, _value_of(GpuMemoryUsage, result.get(GPU_MEMORY_KEY)))
+        if USAGE_KEY in result or GPU_MEMORY_KEY in result:  # most results contain no usage
+            process = _value_of(ProcessUsage, result.get(USAGE_KEY))
+            run.note_use(trial, process, _value_of(GpuMemoryUsage, result.get(GPU_MEMORY_KEY)))
 
     @_in_run
     def on_trial_complete(

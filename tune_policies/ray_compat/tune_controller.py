@@ -15,6 +15,7 @@ from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
 
+from tune_policies.ray_compat.last_result import UsageKeepingTrial
 from tune_policies.ray_compat.version import Gone, check_members
 from tune_policies.values.errors import InfeasibleRequestError
 
@@ -49,7 +50,7 @@ class FailureHook(Protocol):
         """Return the resources to request for a trial instead of ``planned``."""
 
 
-class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
+class HookedTrial(UsageKeepingTrial):
     """A trial with hooks that adjust its resources and decide which failures count.
 
     Its process can run a class other than the trainable's class.
