@@ -256,9 +256,9 @@ def test_tunes_controller_has_the_members_that_this_package_uses(watched, name):
 def test_tunes_trial_has_the_members_that_the_hook_replaces(watched):
     assert type(watched.trial.temporary_state).__name__ == "_TemporaryTrialState"
     assert hasattr(watched.trial, "_default_placement_group_factory")
-    asked = {"get_trainable_cls", "handle_error", "should_recover", "update_resources"}
+    asked = {"get_trainable_cls", "handle_error", "should_recover", "update_last_result", "update_resources"}
     assert asked <= vars(type(watched.trial)).keys()
-    assert hasattr(watched.trial.run_metadata, "num_failures")
+    assert {"last_result", "num_failures"} <= vars(watched.trial.run_metadata).keys()
 
 
 def test_a_resource_request_keeps_its_label_selectors_when_its_bundles_change():

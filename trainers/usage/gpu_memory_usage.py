@@ -24,7 +24,7 @@ from tune_policies.values.units import MIB
 from tune_policies.values.value import ShownValue, Value
 
 GPU_MEMORY_KEY: Final = "gpu_memory"
-"""The key of the GPU memory record in each result of a trial."""
+"""The key of the GPU memory record in the results of a trial."""
 
 USAGE_NOTE: Final = f"{GPU_MEMORY_KEY}: "
 """The prefix of the line with the trial's record as JSON in an error message."""
