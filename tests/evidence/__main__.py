@@ -130,6 +130,20 @@ def run_times(
 
 
 @app.command()
+def run_costs(
+    *,
+    results: Annotated[int, typer.Option(min=100, help="Number of results of one trial.")] = 2_000,
+    trials: Annotated[int, typer.Option(min=50, help="Number of trials with one result.")] = 200,
+    repetitions: Annotated[int, typer.Option(min=1, help="Number of rounds. Each round runs each program once.")] = 5,
+) -> None:
+    """Measure the CPU time and file sizes of results and trials in plain Tune and under a policy."""
+    with _own_ray_folder():
+        from .plans.run_costs import measure_run_costs
+
+        measure_run_costs(results, trials, repetitions)
+
+
+@app.command()
 def ray_agreement(
     *,
     clusters: Clusters = 300,

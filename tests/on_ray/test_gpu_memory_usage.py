@@ -160,6 +160,25 @@ def test_processes_left_by_a_stopped_trial_are_recorded_with_that_trial(nvml, tm
     ]
 
 
+def grow(config):
+    """Report twice within two seconds while the memory grows, and use even more memory before the end."""
+    import cupy
+
+    held = [cupy.empty(GIB)]
+    for _ in range(2):
+        tune.report({"score": len(held)})
+        held.append(cupy.empty(GIB))
+
+
+def test_a_peak_is_in_the_next_result_or_in_the_folder_of_the_trial(nvml, tmp_path):
+    (trial,) = run(grow, tmp_path)
+
+    (recorded,) = read_usage(Path(trial.path)).trials
+
+    assert trial.last_result["gpu_memory"]["peak_reserved_bytes"] == 2 * GIB
+    assert recorded.usage.peak_reserved_bytes == 3 * GIB
+
+
 class RunningOut(tune.Trainable):
     """Runs out of memory in its second step, or when it saves its first checkpoint."""
 

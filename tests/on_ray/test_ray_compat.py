@@ -275,7 +275,9 @@ def test_tunes_trial_has_the_members_that_a_run_uses(watched):
     """Tune saves no temporary state of a trial, counts failures in its metadata, and compares them afterwards."""
     assert type(watched.trial.temporary_state).__name__ == "_TemporaryTrialState"
     assert {"ray_actor", "restoring_from"} <= vars(watched.trial.temporary_state).keys()
-    assert hasattr(watched.trial.run_metadata, "num_failures")
+    assert {"last_result", "metric_analysis", "metric_n_steps", "num_failures"} <= vars(
+        watched.trial.run_metadata
+    ).keys()
     assert hasattr(watched.trial.run_metadata, "invalidate_cache")
     assert "num_failures <= self.max_failures" in inspect.getsource(type(watched.trial).should_recover)
 

@@ -1,5 +1,6 @@
 """Tune trials under a policy have the reserved resources and visible devices, and run the unchanged trainable."""
 
+import json
 import os
 import time
 import warnings
@@ -359,3 +360,53 @@ def test_the_policy_replaces_a_single_bundle_of_a_trainable_and_prints_a_message
     assert {trial.last_result["assigned"]["CPU"] for trial in trials} == {1}
     message = "the trainable requests {'CPU': 3.0}, but the policy replaces this request with {'CPU': 1.0}"
     assert capsys.readouterr().out.count(message) == 1
+
+
+def report_often(config):
+    for number in range(50):
+        tune.report({"score": number})
+
+
+class SteppingOften(tune.Trainable):
+    def step(self):
+        time.sleep(0.05)
+        return {"score": self.iteration, "done": self.iteration == 9}
+
+
+def results_in(trial):
+    return [json.loads(line) for line in Path(trial.path, "result.json").read_text().splitlines()]
+
+
+def test_the_metrics_of_a_trial_contain_its_usage_although_only_some_results_contain_it(tmp_path):
+    """Every result contains the slot. Results of a trial that reports often contain the usage every two seconds."""
+    (trial,) = run(report_often, CpuPolicy(cpus=2), tmp_path)
+
+    results = results_in(trial)
+    (restored,) = tune.ExperimentAnalysis(str(Path(trial.path).parent)).trials
+    with_usage = [result["usage"] for result in results if "usage" in result]
+    assert "usage" in results[0]
+    assert len(with_usage) <= 2 + results[-1]["time_total_s"] / 2  # the peak may grow while the trial starts
+    assert {result["slot"] for result in results} == {"2 CPUs"}
+    assert trial.last_result["score"] == restored.last_result["score"] == 49
+    assert trial.last_result["usage"] == restored.last_result["usage"] == with_usage[-1]
+    assert [name for name in trial.metric_analysis if name.startswith("usage")] == []
+
+
+def test_a_result_that_ends_a_trial_contains_the_usage(tmp_path):
+    (trial,) = run(SteppingOften, CpuPolicy(cpus=2), tmp_path)
+
+    first, *_, last = (result["usage"] for result in results_in(trial) if "usage" in result)
+
+    assert trial.last_result["usage"] == last
+    assert last["elapsed_s"] >= first["elapsed_s"] + 9 * 0.05
+
+
+def report_own_usage(config):
+    for usage in (1, 2):
+        tune.report({"usage": usage})
+
+
+def test_a_users_metric_named_usage_keeps_its_statistics(tmp_path):
+    (trial,) = run(report_own_usage, CpuPolicy(cpus=2), tmp_path)
+
+    assert (trial.last_result["usage"], trial.metric_analysis["usage"]["max"]) == (2, 2)

@@ -1,7 +1,9 @@
-"""Tests that the CPU time and host memory of a trial include the use by its child processes."""
+"""Tests of the CPU time and host memory that a trial used, and of the results that contain them."""
 
+import resource
 import subprocess
 import sys
+import time
 
 from tune_policies.trainers.usage.usage_meter import UsageMeter
 
@@ -31,3 +33,28 @@ def test_running_and_ended_child_processes_are_included(monkeypatch):
     assert during.cpu_s - before.cpu_s >= 0.5
     assert during.host_memory_bytes - before.host_memory_bytes >= 200 * 2**20
     assert after.cpu_s >= during.cpu_s - 0.02
+
+
+def test_the_usage_is_due_at_first_and_again_after_an_interval(monkeypatch):
+    monkeypatch.setattr("tune_policies.trainers.usage.usage_meter._READ_EVERY_S", 0.2)
+    meter = UsageMeter(1, has_gpu=False)
+    due = [meter.is_due()]
+    meter.read()
+    due.append(meter.is_due())
+    time.sleep(0.21)
+
+    due.append(meter.is_due())
+
+    assert due == [True, False, True]
+
+
+def test_the_usage_is_due_as_soon_as_the_peak_of_the_host_memory_has_grown():
+    meter = UsageMeter(1, has_gpu=False)
+    before = meter.read()
+    held = b"x" * int(1.2 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+    is_due = meter.is_due()
+
+    assert (is_due, meter.is_due()) == (True, True)
+    assert meter.read().host_memory_bytes > before.host_memory_bytes + len(held) // 10
+    assert not meter.is_due()

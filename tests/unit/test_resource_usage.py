@@ -533,6 +533,18 @@ def test_trials_that_ran_when_the_run_was_killed_are_recorded_as_cut_off():
     assert spans_of(restored.record(9)) == [(0, 1, 4, "cut_off")]
 
 
+def test_a_result_without_usage_does_not_change_the_usage_of_its_trial():
+    run = RunMonitor(plan_of(), None, 1, None)
+    one = trial("a")
+    begin(run, one, 0)
+    used = GpuMemoryUsage(peak_reserved_bytes=1)
+    run.note_use(one, None, used)
+
+    run.note_use(one, None, None)
+
+    assert run.status().gpu_memory == {("1 GPU", 0): used}
+
+
 def test_only_the_first_spans_of_a_run_with_many_starts_are_recorded():
     run = RunMonitor(plan_of(1), None, None, None)
     one = trial("a")

@@ -1,5 +1,7 @@
 """Tests of the memory usage of a trial whose memory the driver does not report, as in some containers."""
 
+from dataclasses import replace
+
 from tune_policies.probe.nvml import NvmlError
 from tune_policies.trainers.gpu_memory import trial_usage
 from tune_policies.trainers.gpu_memory.counters import FrameworkMemory
@@ -33,3 +35,21 @@ def test_a_trial_that_uses_no_framework_has_no_overhead(monkeypatch):
     usage = TrialUsage(FractionLimits(GpuShare(fraction=1.0))).read()
 
     assert (usage.overhead_bytes, needed_bytes(usage)) == (None, None)
+
+
+def test_news_are_a_higher_peak_and_a_failed_allocation(monkeypatch):
+    """A peak that has grown by less than 5 % since the last reading is not reported without delay."""
+    memory = FrameworkMemory(GIB, GIB, GIB, GIB, 0, "torch's allocator")
+    counters = {"torch": memory}
+    monkeypatch.setattr(trial_usage, "read_counters", lambda: counters)
+    monkeypatch.setattr(trial_usage, "read_device_use", raise_nvml_error)
+    usage = TrialUsage(FractionLimits(GpuShare(fraction=1.0)))
+    news = [usage.has_news()]
+    usage.read()
+
+    for peak, num_ooms in [(GIB, 0), (1.04 * GIB, 0), (1.2 * GIB, 0), (GIB, 1)]:
+        counters["torch"] = replace(memory, peak_reserved_bytes=int(peak), num_ooms=num_ooms)
+        news.append(usage.has_news())
+        usage.read()
+
+    assert news == [True, False, False, True, True]

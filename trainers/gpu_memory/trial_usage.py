@@ -1,7 +1,7 @@
 """Measures the GPU memory that a trial uses in this process.
 
-The usage is added to each result and written to a file in the run's folder. Ray stores only the reports of the first
-Train worker, and only reports with a checkpoint, so the usage of the other workers is only in this file.
+The usage is added to results and written to a file in the run's folder. Ray stores only the reports of the first Train
+worker, and only reports with a checkpoint, so the usage of the other workers is only in this file.
 """
 
 import json
@@ -15,6 +15,7 @@ from tune_policies.plan.safe_overhead import safe_overhead_bytes
 from tune_policies.probe.nvml import DeviceUse, NvmlError, bytes_of_process, read_device_use
 
 from ..usage.gpu_memory_usage import ASSUMED, GPU_MEMORY_KEY, GpuMemoryUsage, worker_file
+from ..usage.usage_meter import NEW_PEAK
 from .counters import (
     FrameworkMemory,
     MemoryKind,
@@ -52,6 +53,8 @@ class TrialUsage:
         self.warnings: list[str] = []
         self._seen_ooms: dict[str, int] = {}
         self._peaks: dict[MemoryKind, dict[str, int]] = {kind: {} for kind in _KINDS}
+        self._reported_peaks: dict[MemoryKind, int] = {}
+        self._reported_notes: tuple[int, ...] = ()
 
     def begin(self) -> None:
         """Release the memory that an earlier trial left in this process, and start counting.
@@ -78,12 +81,30 @@ class TrialUsage:
         """Add warnings to later results of the trial, without duplicates."""
         self.warnings = list(dict.fromkeys([*self.warnings, *messages]))
 
+    def has_news(self) -> bool:
+        """Return whether a peak has grown by 5 %, or an allocation has failed or a note was added, since ``read``.
+
+        This method does not call the driver, because it runs for each result.
+        """
+        counters = read_counters()
+        self._count_ooms(counters)
+        peaks = self._update_peaks(counters)
+        if self._notes() != self._reported_notes:
+            return True
+        return any(peak > NEW_PEAK * self._reported_peaks.get(kind, 0) for kind, peak in peaks.items())
+
+    def _notes(self) -> tuple[int, ...]:
+        limits = self.limits
+        notes = (limits.limit_bytes, limits.not_enforceable, limits.warnings, self.warnings)
+        return (self.num_ooms, *map(len, notes))
+
     def read(self) -> GpuMemoryUsage:
         """Return the memory usage of the trial so far."""
         limits, counters = self.limits, read_counters()
         recheck(limits)
         self._count_ooms(counters)
         peaks = self._update_peaks(counters)
+        self._reported_peaks, self._reported_notes = peaks, self._notes()
         sources = {f"peak_{kind}_bytes": _sources(counters, kind) for kind in _KINDS}
         devices, process_bytes, sources["process_bytes"] = _process_bytes(limits, held_bytes(counters))
         overhead_bytes, sources["overhead_bytes"] = _overhead(process_bytes, counters, limits)

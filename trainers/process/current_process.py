@@ -201,6 +201,27 @@ class CurrentProcess:
         if self._usage is not None and self._usage.warnings and storage:
             self.keep_usage(RunFolder(storage.storage_filesystem, storage.trial_fs_path, rank=0))
 
+    def keep_news(self, storage: Any) -> None:
+        """Write the GPU memory usage to the trial's folder if the last result does not contain its peaks."""
+        if storage and self._has_news():
+            self.keep_usage(RunFolder(storage.storage_filesystem, storage.trial_fs_path, rank=0))
+
+    def is_usage_due(self) -> bool:
+        """Return whether the next result should contain the usage.
+
+        The first result of a trial contains it, and later results every two seconds, after a new peak, or after a
+        failed allocation.
+        """
+        return (self._meter is not None and self._meter.is_due()) or self._has_news()
+
+    def _has_news(self) -> bool:
+        if self._usage is None:
+            return False
+        try:
+            return self._usage.has_news()
+        except ProbeError:
+            return True  # the next reading adds a warning
+
     def with_usage(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Return ``metrics`` with the resource usage as ``"usage"`` and the GPU memory usage as ``"gpu_memory"``.
 

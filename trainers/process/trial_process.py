@@ -89,14 +89,21 @@ class TrialProcess:
             raise error
 
     def train(self) -> dict[str, Any]:
-        """Train one step, and add the trial's slot, resource usage and GPU memory usage to the result."""
+        """Train one step, and add the trial's slot to the result. Every two seconds, also add the resource usage."""
         self._raise_late_error()
         # For a function, notes are added to errors in the function's thread.
         with nullcontext() if self._is_function else CURRENT.noted_on_oom():
             result: dict[str, Any] = self._trainable.train()
-        if self._setup is None or not isinstance(result, dict) or is_duplicate(result):
+        if self._setup is None or not isinstance(result, dict):
             return result  # Ray rejects an invalid result itself
-        return {SLOT_KEY: self._setup.label, **CURRENT.with_usage(result)}
+        if is_duplicate(result):
+            CURRENT.keep_news(storage_of(self._trainable))
+            return result
+        if result.get("done") or CURRENT.is_usage_due():
+            result = CURRENT.with_usage(result)
+        else:
+            CURRENT.require_limit()
+        return {SLOT_KEY: self._setup.label, **result}
 
     def train_buffered(self, *args: Any, **kwargs: Any) -> Any:
         """Train several steps."""

@@ -21,6 +21,7 @@ from ray.tune.schedulers import HyperBandScheduler, ResourceChangingScheduler, T
 from tune_policies.cluster.capacity import NodeCapacity
 from tune_policies.oom import OutOfMemory
 from tune_policies.ray_compat.gcs import dead_actors
+from tune_policies.ray_compat.last_result import complete_last_result, records_in_last_result
 from tune_policies.ray_compat.tune_request import bundles_of
 from tune_policies.ray_compat.tune_run import TuneRun
 from tune_policies.ray_compat.tune_schedulers import actor_of
@@ -226,8 +227,20 @@ class RunCore:
         self.tune.park(trial, is_new=is_new)
         self.waiting[trial] = None
 
+    def note_usage(self, trial: Trial) -> None:
+        """Remember the usage in the previous result of a trial, because the next result may not contain it."""
+        records = records_in_last_result(trial)
+        if records:
+            self.records[trial].usage = records
+
+    def complete_result(self, trial: Trial) -> None:
+        """Let the metrics of a trial that ended or failed contain its latest usage."""
+        self.note_usage(trial)
+        complete_last_result(trial, self.records[trial].usage)
+
     def finish(self, trial: Trial) -> None:
         """Record the end of a trial that completed."""
+        self.complete_result(trial)
         if self.slots is not None:
             self.slots.finish(trial, time.monotonic())
         self.release(trial)

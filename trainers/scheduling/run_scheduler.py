@@ -80,6 +80,7 @@ class RunScheduler(WrappingScheduler):
         if core is None:
             super().on_trial_error(tune_controller, trial)
             return
+        core.complete_result(trial)
         core.release(trial)
         if not core.records[trial].is_hidden:
             super().on_trial_error(tune_controller, trial)
@@ -89,6 +90,7 @@ class RunScheduler(WrappingScheduler):
         core = self._controlled(tune_controller)
         if core is None:
             return super().on_trial_result(tune_controller, trial, result)
+        core.note_usage(trial)
         with core.shown_request(trial):
             decision = super().on_trial_result(tune_controller, trial, result)
         if decision == TrialScheduler.PAUSE:

@@ -47,6 +47,7 @@ class TrialRecord:
         has_fallen_back: Whether the trial could not use its device, so that it resumes without a device.
         failure: The latest failure of the trial, as classified when it failed, or ``None``.
         actor_id: The ID of the actor that ran the trial when its process died, or ``None``.
+        usage: The latest records of resource usage in the trial's results, by their keys in a result.
         requested: The latest request that this run gave to Tune, or ``None``.
         slot_to_start: The slot in which the trial starts, or ``None``.
         not_before_s: The time before which a retried trial must not start, in seconds on the monotonic clock.
@@ -64,6 +65,7 @@ class TrialRecord:
     has_fallen_back: bool = False
     failure: OutOfMemory | None = None
     actor_id: str | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
     requested: PlacementGroupFactory | None = None
     slot_to_start: TrialSlot | None = None
     not_before_s: float = 0.0

@@ -24,7 +24,7 @@ from tune_policies.values.units import MIB
 from tune_policies.values.value import ShownValue, Value
 
 GPU_MEMORY_KEY: Final = "gpu_memory"
-"""The key of the GPU memory record in each result of a trial."""
+"""The key of the GPU memory record in the results of a trial."""
 
 OOM_NOTE: Final = "out_of_memory: "
 """The prefix of the line with the report of an out-of-memory error as JSON (``OomReport``) in an error message."""

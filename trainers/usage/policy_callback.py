@@ -41,6 +41,11 @@ _logger = logging.getLogger(__name__)
 
 _READ_TIMEOUT_S: Final = 10.0
 _READ_EVERY_S: Final = 5.0
+_STEP_EVERY_S: Final = 0.1
+"""The interval for reading the states of trials, in seconds, while no trial starts, ends or fails.
+
+Tune may take hundreds of steps per second, one for each result.
+"""
 _WRITE_EVERY_S: Final = 10.0
 _REPORT_EVERY_S: Final = 2.0
 """The interval for setting the metrics, in seconds. By default, Ray exports them every ten seconds."""
@@ -104,7 +109,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._reading: BackgroundTask[ClusterCapacity] = BackgroundTask()
         self._writing: BackgroundTask[None] = BackgroundTask()
         self._metrics: RunMetrics | None = None
-        self._began_s = self._next_read_s = self._next_write_s = self._next_report_s = 0.0
+        self._began_s = self._next_step_s = self._next_read_s = self._next_write_s = self._next_report_s = 0.0
         self._storage: Any = None
         self._function_trainables: dict[str, bool] = {}
 
@@ -175,7 +180,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def on_step_end(self, iteration: int, trials: Sequence[Any], **info: Any) -> None:
         """Read the state of the trials and, every few seconds, of the cluster."""
         self._begin(trials)
-        self._read_trials(trials)
+        if self._run is not None and time.monotonic() >= self._next_step_s:
+            self._read_trials(trials)
 
     def on_experiment_end(self, trials: Sequence[Any], **info: Any) -> None:
         """Print the resource use and write it to its file."""
@@ -185,6 +191,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     @_in_run
     def _read_trials(self, run: RunMonitor, trials: Sequence[Any]) -> None:
         now_s = self._now_s()
+        self._next_step_s = time.monotonic() + _STEP_EVERY_S
         changes = run.step(trials, now_s)
         for change in changes:
             first_line = change.text.partition("\n")[0]
@@ -197,7 +204,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             self._next_write_s = now_s + _WRITE_EVERY_S
             if isinstance(failure := self._writing.take(), Exception):
                 run.warn(f"{USAGE_FILE} could not be written: {failure}")
-            self._writing.start(usage_writer(self._storage, run.record(now_s).to_json()))
+            self._writing.start(usage_writer(self._storage, run.record(now_s).model_dump_json()))
 
     @_in_run
     def _end(self, run: RunMonitor, trials: Sequence[Any]) -> None:
@@ -236,7 +243,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._writing.wait(_END_TIMEOUT_S)
         while self._writing.take() is not None:  # errors of earlier records no longer matter
             pass
-        self._writing.start(usage_writer(self._storage, usage.to_json()))
+        self._writing.start(usage_writer(self._storage, usage.model_dump_json()))
         is_done = self._writing.wait(max(0.1, deadline_s - time.monotonic()))
         failure = self._writing.take()
         if not is_done or failure is not None:
@@ -248,6 +255,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     @_in_run
     def on_trial_start(self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
         """Count a trial that starts or resumes."""
+        self._next_step_s = 0.0
         run.start(trial, self._now_s())
 
     @_in_run
@@ -259,14 +267,16 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         # stopped the trial.
         if result.get("done") and self._is_function(trial):
             run.complete(trial, is_stopped=True, is_at_end=self._is_at_end(trial, result))
-        process = _value_of(ProcessUsage, result.get(USAGE_KEY))
-        run.note_use(trial, process, _value_of(GpuMemoryUsage, result.get(GPU_MEMORY_KEY)))
+        if USAGE_KEY in result or GPU_MEMORY_KEY in result:  # most results contain no usage
+            process = _value_of(ProcessUsage, result.get(USAGE_KEY))
+            run.note_use(trial, process, _value_of(GpuMemoryUsage, result.get(GPU_MEMORY_KEY)))
 
     @_in_run
     def on_trial_complete(
         self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any
     ) -> None:
         """Count a trial that completed."""
+        self._next_step_s = 0.0
         run.complete(trial, is_stopped=False, is_at_end=self._is_at_end(trial, trial.last_result))
 
     def _is_at_end(self, trial: Any, result: Mapping[str, Any]) -> bool:
@@ -277,12 +287,14 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     @_in_run
     def on_trial_recover(self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
         """Count a failure of a trial that is requeued."""
+        self._next_step_s = 0.0
         run.fail(trial, last_failure(trial), _last_line(trial), is_requeued=True)
         self._next_write_s = min(self._next_write_s, self._now_s() + _WRITE_AFTER_FAILURE_S)
 
     @_in_run
     def on_trial_error(self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
         """Count a trial that has failed."""
+        self._next_step_s = 0.0
         run.fail(trial, last_failure(trial), _last_line(trial), is_requeued=False)
 
     def _is_function(self, trial: Any) -> bool:
@@ -295,7 +307,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     def get_state(self) -> dict[str, Any] | None:
         """Return the counts of the run, so that a restored run can continue from them."""
-        return None if self._run is None else {_STATE_KEY: self._run.record(self._now_s()).to_json()}
+        return None if self._run is None else {_STATE_KEY: self._run.record(self._now_s()).model_dump_json()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from the counts of a restored run."""

@@ -10,7 +10,7 @@ from tune_policies.values.units import GIB, MIB, format_bytes
 from tune_policies.values.value import Value
 
 USAGE_KEY: Final = "usage"
-"""The key of a process's usage in each result of its trial."""
+"""The key of a process's usage in the results of its trial."""
 
 HEADROOM: Final = 0.15
 """The advised amounts exceed the used amounts by this fraction."""

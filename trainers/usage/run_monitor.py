@@ -316,10 +316,13 @@ class RunMonitor:
             if more > 0:
                 self._refused[trial.trial_id, gpu_memory.pid] += more
                 self._ooms["num_refused_allocations"] += more
-        if (run := self._running.get(trial.trial_id)) is not None:
+        run = self._running.get(trial.trial_id)
+        if run is None:
+            return
+        if gpu_memory is not None:  # most results contain no usage
             run.gpu_memory = gpu_memory
-            if process is not None:
-                self._used[run.row][trial.trial_id] = process, gpu_memory
+        if process is not None:
+            self._used[run.row][trial.trial_id] = process, run.gpu_memory
 
     def _with_use(self, hours: SlotHours) -> SlotHours:
         row = SlotRow(hours.slot, hours.accelerator_type)

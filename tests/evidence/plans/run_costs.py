@@ -1,0 +1,156 @@
+"""Measures what a reported result and a trial cost in plain Tune, under a policy, and with ``PolicyCallback``.
+
+Each program starts its own Ray instance with 4 CPUs and limits Tune's queue to 16 placement groups. First, one trial
+reports many results with one metric. Then, many trials report one result each in reused processes. Start-up is not
+included: counting begins after the first tenth of the results and trials.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ray import tune
+
+from tune_policies.benchmarks.record.machine import describe_machine, own_command
+from tune_policies.benchmarks.record.summary import spread
+from tune_policies.files.terminal import TextConsole, empty_table
+
+_PLAIN: Final = "plain Tune"
+_POLICY: Final = "under a policy"
+_CALLBACK: Final = "with PolicyCallback"
+_PROGRAMS: Final = (_PLAIN, _POLICY, _CALLBACK)
+_DEADLINE_S: Final = 900
+_COSTS: Final = {
+    "CPU time of a trial's process per result (ms)": 1e3,
+    "CPU time of the driver per result (ms)": 1e3,
+    "result.json per result (bytes)": 1,
+    "TensorBoard events per result (bytes)": 1,
+    "CPU time of a trial's process per trial (ms)": 1e3,
+    "CPU time of the driver per trial (ms)": 1e3,
+    "state and results per trial (bytes)": 1,
+    "of these, state (bytes)": 1,
+}
+"""The measured costs, and the factor from seconds or bytes to the unit."""
+
+
+def measure_run_costs(num_results: int, num_trials: int, repetitions: int) -> None:
+    """Print each cost in plain Tune, and the ratio of the other programs to plain Tune in the same round."""
+    rounds = [_round(num_results, num_trials, seed) for seed in range(repetitions)]
+    table = empty_table("Costs of results and trials", "Cost", _PLAIN, _POLICY, "Ratio", _CALLBACK, "Ratio")
+    for row, (name, factor) in enumerate(_COSTS.items()):
+        cells = []
+        for program in _PROGRAMS:
+            costs = [one[program][row] for one in rounds]
+            cells.append(f"{spread([cost * factor for cost in costs])}")
+            if program != _PLAIN:
+                cells.append(f"{spread([one[program][row] / one[_PLAIN][row] for one in rounds])}")
+        table.add_row(name, *cells)
+    TextConsole(width=150).print(table)
+    print(
+        f"medians of {repetitions} rounds ± half the interquartile range; each round runs the programs in random order"
+    )
+    print(f"{describe_machine()}\ncommand: {own_command()}")
+
+
+def _round(num_results: int, num_trials: int, seed: int) -> dict[str, list[float]]:
+    order = random.Random(seed).sample(_PROGRAMS, len(_PROGRAMS))
+    return {name: _program(name, num_results, num_trials) for name in order}
+
+
+def _program(name: str, num_results: int, num_trials: int) -> list[float]:
+    command = [sys.executable, "-m", __name__, name, str(num_results), str(num_trials)]
+    environment = {**os.environ, "TUNE_MAX_PENDING_TRIALS_PG": "16"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_DEADLINE_S, check=True)
+    costs: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return costs
+
+
+def _report(config: dict[str, Any]) -> None:
+    """Report results, and append this process's CPU time before the first and after the last counted result."""
+    for number in range(config["num_results"]):
+        if number == config["num_results"] // 10:
+            _note_cpu_time(config["file"])
+        tune.report({"score": number})
+    _note_cpu_time(config["file"])
+
+
+def _note_cpu_time(file: str) -> None:
+    with Path(file).open("a") as times:
+        times.write(f"{os.getpid()} {time.process_time()}\n")
+
+
+class _DriverTimes(tune.Callback):  # type: ignore[misc]  # Ray has no types
+    """Records the CPU time of the driver at each result, and at the end of each trial."""
+
+    def __init__(self) -> None:
+        self.at_results: list[float] = []
+        self.at_ends: list[float] = []
+
+    def on_trial_result(self, *_: Any, **info: Any) -> None:
+        self.at_results.append(time.process_time())
+
+    def on_trial_complete(self, *_: Any, **info: Any) -> None:
+        self.at_ends.append(time.process_time())
+
+
+def _per_step(times: Sequence[float]) -> float:
+    counted = times[len(times) // 10 :]
+    return (counted[-1] - counted[0]) / (len(counted) - 1)
+
+
+def _size(folder: Path, pattern: str) -> int:
+    return sum(file.stat().st_size for file in folder.rglob(pattern) if file.is_file())
+
+
+def _run(program: str, num_trials: int, num_results: int, folder: Path) -> _DriverTimes:
+    times = _DriverTimes()
+    config = {"num_results": num_results, "file": str(folder.with_suffix(".times"))}
+    options: dict[str, Any] = {"num_samples": num_trials, "config": config, "reuse_actors": True, "verbose": 0}
+    options |= {"storage_path": str(folder.parent), "name": folder.name, "callbacks": [times]}
+    if program == _PLAIN:
+        tune.run(_report, resources_per_trial={"cpu": 1}, **options)
+        return times
+    from tune_policies import CpuPolicy, PolicyCallback, run
+
+    if program == _CALLBACK:
+        options["callbacks"].append(PolicyCallback())
+    run(_report, CpuPolicy(cpus=1), **options)
+    return times
+
+
+def _main(program: str, num_results: int, num_trials: int) -> None:
+    import ray
+
+    ray.init(address="local", num_cpus=4, num_gpus=0, include_dashboard=False, logging_level="ERROR")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary, "results")
+        driver = _run(program, 1, num_results, folder)
+        seconds = [float(line.split()[1]) for line in folder.with_suffix(".times").read_text().splitlines()]
+        costs = [(seconds[-1] - seconds[0]) / (num_results - num_results // 10), _per_step(driver.at_results)]
+        costs += [_size(folder, pattern) / num_results for pattern in ("result.json", "events.*")]
+
+        folder = Path(temporary, "trials")
+        driver = _run(program, num_trials, 1, folder)
+        by_process = defaultdict(list)
+        for line in folder.with_suffix(".times").read_text().splitlines():
+            pid, at_s = line.split()
+            by_process[pid].append(float(at_s))
+        # A trial notes two times. Processes start at different times, so each process omits its own first trials.
+        processes = [times[4::2] for times in by_process.values() if len(times) > 8]
+        spent_s = sum(times[-1] - times[0] for times in processes)
+        costs += [spent_s / sum(len(times) - 1 for times in processes), _per_step(driver.at_ends)]
+        costs += [_size(folder, pattern) / num_trials for pattern in ("*", "experiment_state*")]
+    ray.shutdown()
+    print(json.dumps(costs))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
