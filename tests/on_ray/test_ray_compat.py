@@ -7,11 +7,8 @@ import json
 import logging
 import pickle
 import re
-import sys
-import threading
 import time
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import ray
@@ -33,7 +30,7 @@ from ray.util.placement_group import placement_group
 
 from tests.on_ray.kernel_kills import be_killed
 from tests.on_ray.rays import local_ray, wait_until
-from tune_policies.ray_compat import trial_actors, tune_entry, tune_request, tune_run, tune_schedulers, tune_trial
+from tune_policies.ray_compat import trial_actors, tune_request, tune_run, tune_schedulers, tune_trial
 from tune_policies.ray_compat.autoscaler import start_coordinator_here
 from tune_policies.ray_compat.connection import is_through_client, sent_by_value
 from tune_policies.ray_compat.gcs import (
@@ -365,9 +362,10 @@ def test_the_function_of_a_trainable_can_be_wrapped(tmp_path):
 
 
 def test_tunes_warning_about_unused_gpus_can_be_hidden_and_shown_again():
-    assert "logger = logging.getLogger(__name__)" in inspect.getsource(TUNE_RUN)
-    assert '"Tune detects GPUs, but no trials are using GPUs. "' in inspect.getsource(TUNE_RUN)
-    logger = logging.getLogger(TUNE_RUN.__name__)
+    of_tune = importlib.import_module("ray.tune.tune")
+    assert "logger = logging.getLogger(__name__)" in inspect.getsource(of_tune)
+    assert '"Tune detects GPUs, but no trials are using GPUs. "' in inspect.getsource(of_tune)
+    logger = logging.getLogger(of_tune.__name__)
     shown = []
     handler = logging.Handler()
     handler.emit = lambda record: shown.append(record.getMessage())
@@ -383,78 +381,6 @@ def test_tunes_warning_about_unused_gpus_can_be_hidden_and_shown_again():
         logger.removeHandler(handler)
 
     assert shown == ["another message", "Tune detects GPUs again"]
-
-
-def named(block):
-    """Return a function that adds the name of the block to the config that is passed to ``tune.run``."""
-    return lambda arguments: {"config": {"block": block}}
-
-
-TUNE_RUN, TUNER = (importlib.import_module(name) for name in ("ray.tune.tune", "ray.tune.impl.tuner_internal"))
-NAMES_OF_RUN = (TUNE_RUN, TUNER, ray.tune)
-"""Ray's modules that contain the function ``run``."""
-
-
-def test_all_references_to_tune_run_are_replaced_in_a_block_and_restored():
-    before = ray.tune.run
-    module = ModuleType("of_a_library")
-    module.own_name = before
-    late = ModuleType("imported_in_the_block")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "of_a_library", module)
-        patch.setitem(sys.modules, "imported_in_the_block", late)
-
-        with tune_entry.changed_tune_run(named("a block")):
-            in_block = {*(each.run for each in NAMES_OF_RUN), module.own_name}
-            late.run_by_name = ray.tune.run
-            assert inspect.signature(ray.tune.run) == inspect.signature(before)
-
-        after = {*(each.run for each in NAMES_OF_RUN), module.own_name, late.run_by_name}
-
-    assert len(in_block) == 1
-    assert before not in in_block
-    assert after == {before}
-
-
-def block_of_run(folder):
-    (trial,) = tune.run(report_once, storage_path=str(folder), verbose=0).trials
-    return trial.last_result["block"]
-
-
-def test_every_way_to_run_tune_uses_the_change_of_the_innermost_block(tmp_path):
-    run_config = tune.RunConfig(storage_path=str(tmp_path / "tuner"), verbose=0)
-    experiment = tune.Experiment("experiment", report_once, storage_path=str(tmp_path / "experiments"))
-
-    with tune_entry.changed_tune_run(named("outer")):
-        with tune_entry.changed_tune_run(named("inner")):
-            of_run = block_of_run(tmp_path / "inner")
-        (of_tuner,) = tune.Tuner(report_once, run_config=run_config).fit()
-    seen = []
-    with tune_entry.changed_tune_run(lambda arguments: seen.append(arguments) or {}):
-        tune.run_experiments(experiment, verbose=0)
-
-    assert (of_run, of_tuner.metrics["block"]) == ("inner", "outer")
-    assert [arguments["run_or_experiment"] for arguments in seen] == [[experiment]]
-
-
-def test_tune_run_is_unchanged_in_other_threads_and_restored_after_an_error(tmp_path, monkeypatch):
-    # With its signal handler enabled, Tune runs only in the main thread.
-    monkeypatch.setenv("TUNE_DISABLE_SIGINT_HANDLER", "1")
-    found = []
-
-    def fail_in_block():
-        with tune_entry.changed_tune_run(named("another thread")):
-            thread = threading.Thread(target=lambda: found.append(block_of_run(tmp_path)))
-            thread.start()
-            thread.join()
-            raise ValueError("in the block")
-
-    before = ray.tune.run
-    with pytest.raises(ValueError, match="in the block"):
-        fail_in_block()
-
-    assert found == [None]
-    assert ray.tune.run is before
 
 
 def test_the_storage_of_a_trial_is_read_in_its_process(tmp_path):

@@ -1,5 +1,6 @@
 """``run``, ``tuner`` and ``applied`` run Tune under a policy that limits the number of concurrent trials."""
 
+import inspect
 import os
 import signal
 import time
@@ -28,6 +29,7 @@ from tune_policies import (
     run,
     tuner,
 )
+from tune_policies.trainers.start.tune_run import OPTIONS
 from tune_policies.trainers.usage.resource_usage import USAGE_FILE, ResourceUsage
 
 pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
@@ -104,6 +106,10 @@ class Trainer:
         (spans, {"policy": CpuPolicy(), "scheduler": PolicyScheduler(CpuPolicy())}, "already has a policy"),
         (spans, {"policy": CpuPolicy(), "max_concurrent_trials": -1}, "max_concurrent_trials"),
         (spans, {"policy": "CpuPolicy"}, "policy must be a policy"),
+        (spans, {"scheduler": PolicyScheduler(CpuPolicy(), PolicyScheduler(GpuPolicy()))}, "only one policy"),
+        (spans, {"policy": CpuPolicy(), "scheduler": PolicyScheduler(CpuPolicy()), "may_move": True}, "already has"),
+        (spans, {"scheduler": PolicyScheduler(CpuPolicy()), "may_move": True}, "Pass may_move to the PolicyScheduler"),
+        (spans, {"may_move": True}, "no policy was given"),
         (Trainer(), {"policy": CpuPolicy()}, r"Trainer is a trainer, .* pass as_trainable\(function\)"),
     ],
     ids=[
@@ -113,12 +119,92 @@ class Trainer:
         "two policies",
         "invalid limit",
         "a string",
+        "two policies inside each other",
+        "two policies and an option",
+        "an option in addition to a PolicyScheduler",
+        "an option without a policy",
         "a trainer",
     ],
 )
 def test_invalid_arguments_of_run_are_rejected(trainable, kwargs, message):
     with pytest.raises(InvalidResourcesError, match=message):
         run(trainable, **kwargs)
+
+
+def enter_applied(*arguments, **options):
+    with applied(*arguments, **options):
+        pass
+
+
+def run_under_two_policies():
+    with applied(CpuPolicy()):
+        tune.run(spans, scheduler=PolicyScheduler(CpuPolicy(), PolicyScheduler(CpuPolicy())))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: enter_applied(PolicyScheduler(CpuPolicy()), falls_back=True),
+            "Pass falls_back to the PolicyScheduler",
+        ),
+        (lambda: enter_applied(PolicyScheduler(CpuPolicy(), ASHAScheduler())), "the inner scheduler AsyncHyperBand"),
+        (lambda: enter_applied(PolicyScheduler(CpuPolicy(), PolicyScheduler(CpuPolicy()))), "inner scheduler Policy"),
+        (run_under_two_policies, "only one policy"),
+        (
+            lambda: tuner(spans, tune_config=tune.TuneConfig(scheduler=PolicyScheduler(CpuPolicy())), may_move=True),
+            "Pass may_move to the PolicyScheduler",
+        ),
+    ],
+    ids=[
+        "an option in addition to a PolicyScheduler",
+        "an inner scheduler for all runs",
+        "two policies for all runs",
+        "two policies of a run in a block",
+        "an option of a tuner in addition to a PolicyScheduler",
+    ],
+)
+def test_a_conflict_with_a_policy_scheduler_is_rejected(call, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("start", [partial(run, spans), partial(tuner, spans), enter_applied], ids=lambda start: "")
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"isolation": "mig"}, "isolation"),
+        ({"on_unenforced_limit": "ignore"}, "on_unenforced_limit"),
+        ({"falls_back": True}, "falls_back=True requires a policy with a second choice"),
+        ({"replan_interval_s": 0}, "replan_interval_s"),
+        ({"wait_for_nodes_s": "long"}, "wait_for_nodes_s"),
+    ],
+    ids=lambda option: "",
+)
+def test_every_entry_point_validates_the_options_of_a_policy_scheduler(start, option, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        start(CpuPolicy(), **option)
+
+
+def test_no_option_of_a_policy_scheduler_is_an_argument_of_tune():
+    of_tune = {*inspect.signature(tune.run).parameters, *inspect.signature(tune.Tuner).parameters}
+
+    assert {"isolation", "on_unenforced_limit", "may_move", "falls_back", "wait_for_nodes_s"} <= OPTIONS
+    assert not OPTIONS & of_tune
+
+
+@pytest.mark.rest
+def test_run_tuner_and_applied_use_the_options_of_a_policy_scheduler(tmp_path):
+    """Without the option, a trial with a fraction of a simulated GPU fails, because its memory cannot be limited."""
+    policy, options = GpuPolicy(gpus=0.5, cpus=1), {"storage_path": str(tmp_path), "verbose": 0}
+    warn = {"on_unenforced_limit": "warn"}
+
+    by_run = run(spans, policy, **warn, **options).trials[0].last_result
+    by_tuner = tuner(spans, policy, **warn, run_config=tune.RunConfig(**options)).fit()[0].metrics
+    with applied(policy, **warn):
+        by_applied = tune.run(spans, **options).trials[0].last_result
+
+    assert [result["slot"] for result in (by_run, by_tuner, by_applied)] == ["1 CPU, 0.5 GPU"] * 3
 
 
 def test_a_tuner_plans_when_the_run_starts(tmp_path):
@@ -252,6 +338,20 @@ def test_a_plan_passed_to_the_run_overrides_applied_and_an_inner_block_overrides
 
     assert (own.last_result["slot"], inner.last_result["slot"]) == ("2 CPUs", "3 CPUs")
     assert "at once" not in printed
+
+
+RUN_OF_A_LIBRARY = partial(tune.run, spans, verbose=0)
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("scheduler", [None, "asynchyperband"], ids=["no scheduler", "the name of a scheduler"])
+def test_applied_affects_a_function_that_a_library_made_from_tune_run_before_the_block(scheduler, tmp_path):
+    with applied(CpuPolicy(cpus=3)):
+        (trial,) = RUN_OF_A_LIBRARY(scheduler=scheduler, metric="end", mode="max", storage_path=str(tmp_path)).trials
+    (after,) = RUN_OF_A_LIBRARY(storage_path=str(tmp_path)).trials
+
+    assert trial.last_result["slot"] == "3 CPUs"
+    assert "slot" not in after.last_result
 
 
 def test_applied_rejects_an_invalid_policy_before_the_block():

@@ -1,18 +1,24 @@
-"""Runs Tune under a policy: one run, or all runs in a ``with`` block, such as the runs of a library."""
+"""Runs Tune under a policy: one run, or all runs in a ``with`` block, such as the runs of a library.
 
+All functions accept the options of ``PolicyScheduler`` and pass them on. Its signature is their only definition.
+"""
+
+import atexit
+import inspect
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from ray import tune
-from ray.tune.schedulers import TrialScheduler, create_scheduler
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
 
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.ray_compat.connection import is_through_client
-from tune_policies.ray_compat.tune_entry import changed_tune_run
+from tune_policies.ray_compat.tune_entry import change_tune_run_of_program, changed_tune_run
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import check_count
 from tune_policies.values.value import shorten
@@ -29,8 +35,15 @@ _THROUGH_CLIENT: Final = (
     "scheduler=PolicyScheduler(policy) to the run, or submit the program as a Ray job"
 )
 
+OPTIONS: Final = frozenset(
+    name
+    for name, parameter in inspect.signature(PolicyScheduler).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY
+)
+"""The names of the options of ``PolicyScheduler``. Tune has no arguments with these names."""
 
-def run(trainable: Any, policy: _Policy | None = None, **tune_run_kwargs: Any) -> tune.ExperimentAnalysis:
+
+def run(trainable: Any, policy: _Policy | None = None, **kwargs: Any) -> tune.ExperimentAnalysis:
     """Call ``tune.run`` under a policy. The policy plans on the cluster of the run, and the plan is printed.
 
     ``run(train_fn, AutoPolicy(), config={"lr": tune.grid_search([0.1, 0.2])})`` is the same as ``tune.run`` with
@@ -42,21 +55,24 @@ def run(trainable: Any, policy: _Policy | None = None, **tune_run_kwargs: Any) -
             result of ``as_trainable``.
         policy: A policy or a plan. If you pass a plan instead of a policy, it is not printed. Omit this argument if
             ``scheduler`` already has a policy.
-        **tune_run_kwargs: Other arguments of ``tune.run``. A ``scheduler`` becomes the inner scheduler of the
-            ``PolicyScheduler``. ``max_concurrent_trials`` can only lower the plan's limit.
+        **kwargs: Options of ``PolicyScheduler``, such as ``may_move=True``, and other arguments of ``tune.run``. A
+            ``scheduler`` becomes the inner scheduler of the ``PolicyScheduler``. ``max_concurrent_trials`` can only
+            lower the plan's limit.
 
     Returns:
         The result of ``tune.run``.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
-        InvalidResourcesError: ``trainable`` is a trainer, no policy or more than one policy is given, an argument
-            conflicts with the policy, or ``max_concurrent_trials`` is not a non-negative integer.
+        InvalidResourcesError: ``trainable`` is a trainer, no policy or more than one policy is given, an option
+            is invalid or is given although ``scheduler`` already has a policy, an argument conflicts with the policy,
+            or ``max_concurrent_trials`` is not a non-negative integer.
         ProbeError: Ray does not respond in time, or cannot be started.
     """
     _check_trainable(trainable)
+    options, tune_run_kwargs = _split(kwargs)
     _check_arguments(tune_run_kwargs)
-    scheduler = _under_policy(policy, tune_run_kwargs.get("scheduler"))
+    scheduler = _under_policy(policy, tune_run_kwargs.get("scheduler"), options)
     return tune.run(trainable, **{**tune_run_kwargs, "scheduler": scheduler})
 
 
@@ -65,7 +81,7 @@ def tuner(
     policy: _Policy | None = None,
     *,
     tune_config: tune.TuneConfig | None = None,
-    **tuner_kwargs: Any,
+    **kwargs: Any,
 ) -> tune.Tuner:
     """Return Ray's ``Tuner`` under a policy. The policy plans when ``fit`` begins, and the plan is printed.
 
@@ -77,7 +93,8 @@ def tuner(
         policy: See ``run``.
         tune_config: See ``tune.Tuner``. Its ``scheduler`` becomes the inner scheduler, and its
             ``max_concurrent_trials`` can only lower the plan's limit.
-        **tuner_kwargs: Other arguments of ``tune.Tuner``, such as ``param_space`` and ``run_config``.
+        **kwargs: Options of ``PolicyScheduler``, and other arguments of ``tune.Tuner``, such as ``param_space`` and
+            ``run_config``.
 
     Raises:
         InvalidResourcesError: See ``run``.
@@ -87,12 +104,13 @@ def tuner(
         raise InvalidResourcesError(f"tune_config must be a tune.TuneConfig, got {shorten(tune_config)}")
     tune_config = tune_config or tune.TuneConfig()
     _check_arguments({"max_concurrent_trials": tune_config.max_concurrent_trials})
-    scheduler = _under_policy(policy, tune_config.scheduler)
+    options, tuner_kwargs = _split(kwargs)
+    scheduler = _under_policy(policy, tune_config.scheduler, options)
     return tune.Tuner(trainable, tune_config=replace(tune_config, scheduler=scheduler), **tuner_kwargs)
 
 
 @contextmanager
-def applied(policy: _Policy | PolicyScheduler) -> Iterator[None]:
+def applied(policy: _Policy | PolicyScheduler, **options: Any) -> Iterator[None]:
     """Apply a policy to every ``tune.run`` and ``Tuner.fit`` in a block, including restored runs and runs of a library.
 
     Example: ``with applied(GpuMemoryPolicy(gpu_memory="4GiB")): model.tune(use_ray=True)``. The scheduler of each run
@@ -101,24 +119,17 @@ def applied(policy: _Policy | PolicyScheduler) -> Iterator[None]:
     trials, are not affected.
 
     Args:
-        policy: A policy, a plan, or a ``PolicyScheduler`` whose options apply to each run.
+        policy: A policy, a plan, or a ``PolicyScheduler`` without an inner scheduler, whose policy and options apply to
+            each run.
+        **options: Options of ``PolicyScheduler``, such as ``may_move=True``.
 
     Raises:
-        InvalidResourcesError: ``policy`` is invalid, or the program is connected through a Ray Client and would
-            start its runs on the cluster.
+        InvalidResourcesError: ``policy`` or an option is invalid, options are given in addition to a
+            ``PolicyScheduler``, or the program is connected through a Ray Client and would start its runs on the
+            cluster.
     """
-    template = policy if isinstance(policy, PolicyScheduler) else PolicyScheduler(policy)
+    change = partial(_under_template, _template(policy, options))
     _refuse_client()
-
-    def change(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        inner = _to_scheduler(arguments.get("scheduler"))
-        own = next((each for each in nested_schedulers(inner) if isinstance(each, PolicyScheduler)), None)
-        if own is None:
-            return {"scheduler": template.around(inner)}
-        if arguments.get("resume") or arguments.get("resume_config"):
-            own.use_options_of(template)
-        return {}
-
     with changed_tune_run(change):
         try:
             yield
@@ -129,9 +140,55 @@ def applied(policy: _Policy | PolicyScheduler) -> Iterator[None]:
     _refuse_client()  # the program may have connected through a Ray Client in the block
 
 
+def apply_to_program(policy: _Policy, **options: Any) -> None:
+    """Apply a policy to every run of Tune in all threads until the program ends, as ``applied`` does in a block.
+
+    Raises:
+        InvalidResourcesError: ``policy`` or an option is invalid.
+    """
+    change_tune_run_of_program(partial(_under_template, _template(policy, options)))
+    atexit.register(_warn_of_client)
+
+
+def _template(policy: _Policy | PolicyScheduler, options: Mapping[str, Any]) -> PolicyScheduler:
+    if not isinstance(policy, PolicyScheduler):
+        return PolicyScheduler(policy, **options)
+    if options:
+        raise _options_given_twice(options)
+    _, inner, *_ = nested_schedulers(policy)
+    if type(inner) is not FIFOScheduler:
+        raise InvalidResourcesError(
+            f"the PolicyScheduler has the inner scheduler {type(inner).__name__}, but applied keeps the scheduler of "
+            "each run. Pass a PolicyScheduler without an inner scheduler"
+        )
+    return policy
+
+
+def _under_template(template: PolicyScheduler, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments to replace in a call of ``tune.run``, so that it runs under a policy."""
+    inner = _to_scheduler(arguments.get("scheduler"))
+    own = policy_scheduler_in(inner)
+    if own is None:
+        return {"scheduler": template.around(inner)}
+    if arguments.get("resume") or arguments.get("resume_config"):
+        own.use_options_of(template)
+    return {}
+
+
 def _refuse_client() -> None:
     if is_through_client():
         raise InvalidResourcesError(_THROUGH_CLIENT)
+
+
+def _warn_of_client() -> None:
+    if is_through_client():
+        _logger.warning("%s", _THROUGH_CLIENT)
+
+
+def _split(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of ``PolicyScheduler`` and the arguments of Tune."""
+    options = {name: value for name, value in kwargs.items() if name in OPTIONS}
+    return options, {name: value for name, value in kwargs.items() if name not in OPTIONS}
 
 
 def _check_trainable(trainable: Any) -> None:
@@ -157,13 +214,40 @@ def _to_scheduler(scheduler: TrialScheduler | str | None) -> TrialScheduler | No
     return create_scheduler(scheduler) if isinstance(scheduler, str) else scheduler
 
 
-def _under_policy(policy: _Policy | None, scheduler: TrialScheduler | str | None) -> TrialScheduler:
+def _under_policy(
+    policy: _Policy | None, scheduler: TrialScheduler | str | None, options: Mapping[str, Any]
+) -> TrialScheduler:
     inner = _to_scheduler(scheduler)
-    has_policy = any(isinstance(each, PolicyScheduler) for each in nested_schedulers(inner))
-    if policy is None and inner is not None and has_policy:
-        return inner
-    if policy is None:
+    has_policy = policy_scheduler_in(inner) is not None
+    if policy is None and not has_policy:
         raise InvalidResourcesError("no policy was given. Pass a policy as the second argument, such as AutoPolicy()")
+    if policy is None and options:
+        raise _options_given_twice(options)
+    if policy is None:
+        return inner
     if has_policy:
         raise InvalidResourcesError("the scheduler already has a policy. Omit the second argument")
-    return PolicyScheduler(policy, inner)
+    return PolicyScheduler(policy, inner, **options)
+
+
+def _options_given_twice(options: Mapping[str, Any]) -> InvalidResourcesError:
+    names = ", ".join(sorted(options))
+    return InvalidResourcesError(
+        f"{names} cannot be passed next to a PolicyScheduler, because it has its own options. Pass {names} to the "
+        "PolicyScheduler"
+    )
+
+
+def policy_scheduler_in(scheduler: TrialScheduler | None) -> PolicyScheduler | None:
+    """Return the ``PolicyScheduler`` among a scheduler and its inner schedulers, or ``None``.
+
+    Raises:
+        InvalidResourcesError: The scheduler contains more than one ``PolicyScheduler``.
+    """
+    found = [nested for nested in nested_schedulers(scheduler) if isinstance(nested, PolicyScheduler)]
+    if len(found) > 1:
+        raise InvalidResourcesError(
+            "the scheduler has a PolicyScheduler inside a PolicyScheduler, but a run has only one policy. Omit one of "
+            "them, or combine their policies, such as GpuPolicy() | CpuPolicy()"
+        )
+    return found[0] if found else None

@@ -1,15 +1,15 @@
 """The command ``exec``, which runs a program and applies a policy to its Tune runs."""
 
-import runpy
 import sys
-import traceback
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from tune_policies.cli.options import argument, option
+from tune_policies.cli.program import AfterCommand, run_program
 from tune_policies.policies.policy_file import load_policy
 
 app = typer.Typer()
@@ -20,6 +20,7 @@ app = typer.Typer()
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 def execute(
+    context: typer.Context,
     policy: Annotated[Path, argument("A policy file in YAML or JSON.")],
     program: Annotated[
         list[str],
@@ -28,44 +29,38 @@ def execute(
     *,
     isolation: Annotated[str | None, option("With mps, also limit the trials with NVIDIA's MPS daemon.")] = None,
     on_unenforced_limit: Annotated[
-        str, typer.Option(help="The action if a memory limit cannot be enforced: raise (an error) or warn.")
-    ] = "raise",
+        str | None, option("The action if a memory limit cannot be enforced: raise (an error, the default) or warn.")
+    ] = None,
+    may_move: Annotated[
+        bool | None,
+        option("Let a trial that was paused or requeued resume on another type of device.", "--may-move"),
+    ] = None,
     falls_back: Annotated[
-        bool,
-        typer.Option(
-            "--falls-back", help="If a trial cannot use its GPU, resume it with the policy's next choice without GPUs."
-        ),
-    ] = False,
+        bool | None,
+        option("If a trial cannot use its GPU, resume it with the policy's next choice without GPUs.", "--falls-back"),
+    ] = None,
+    replan_interval_s: Annotated[
+        float | None, option("The interval at which the nodes of the cluster are read, in seconds (5 by default).")
+    ] = None,
+    wait_for_nodes_s: Annotated[
+        float | None,
+        option("The time to wait for nodes if no plan is feasible, in seconds (600 by default)."),
+    ] = None,
 ) -> None:
-    """Run a Python program, and apply a policy to all Tune runs in its main thread, including those of libraries.
+    """Run a Python program, and apply a policy to all Tune runs in its threads, including those of libraries.
 
     Options must precede the policy. The exit status is the exit status of the program.
     """
     chosen = load_policy(policy)
     if program[0] == "-m" and len(program) < 2:
         raise typer.BadParameter("-m requires the name of a module")
-    if program[0] != "-m" and not Path(program[0]).is_file():
+    if program[0] != "-m" and not Path(program[0]).exists():
         raise typer.BadParameter(f"program {program[0]!r} does not exist. Pass a Python script, or -m and a module")
-    from tune_policies.trainers import PolicyScheduler, applied  # this imports Ray, which takes seconds
-
-    # ``PolicyScheduler`` validates these options.
-    options: dict[str, Any] = {"isolation": isolation, "on_unenforced_limit": on_unenforced_limit}
-    scheduler = PolicyScheduler(chosen, falls_back=falls_back, **options)
-    # The program uses the shell's streams, and its errors are printed as in a normal run of Python.
-    with redirect_stdout(sys.__stdout__), redirect_stderr(sys.__stderr__), applied(scheduler):
-        try:
-            _run(program)
-        except Exception:  # noqa: BLE001  # any error of the program
-            traceback.print_exc()
-            raise typer.Exit(1) from None
-
-
-def _run(program: list[str]) -> None:
-    if program[0] == "-m":
-        sys.argv = program[1:]
-        sys.path.insert(0, str(Path.cwd()))
-        runpy.run_module(program[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = program
-        sys.path.insert(0, str(Path(program[0]).resolve().parent))
-        runpy.run_path(program[0], run_name="__main__")
+    # ``PolicyScheduler`` validates the options and has the defaults of those that were not given.
+    given = {name: value for name, value in context.params.items() if value is not None}
+    options = {name: value for name, value in given.items() if name not in ("policy", "program")}
+    # Ray keeps stderr for its messages, and the program prints them as any program does.
+    with redirect_stdout(sys.__stdout__), redirect_stderr(sys.__stderr__):
+        from tune_policies.trainers.start.tune_run import apply_to_program  # this imports Ray, which takes seconds
+    apply_to_program(chosen, **options)
+    raise AfterCommand(partial(run_program, program))

@@ -4,11 +4,13 @@ The exit status is 0 for success, and 1 if the request is infeasible or problems
 invalid or the result cannot be written, and 3 if ``doctor`` cannot reach Ray or cannot read any node.
 """
 
+import sys
 from typing import Annotated, ClassVar
 
 import typer
 
 from tune_policies.cli.command_groups import HELP, ImportedCommands
+from tune_policies.cli.program import AfterCommand
 
 
 class _Commands(ImportedCommands):
@@ -46,4 +48,10 @@ def tune_policies(
 
 def main() -> None:
     """Run the command ``tune-policies``."""
-    app()
+    excepthook = sys.excepthook
+    try:
+        app()
+    except AfterCommand as ended:
+        after = ended.function
+    sys.excepthook = excepthook  # Typer has replaced it
+    after()

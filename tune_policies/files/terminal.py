@@ -22,6 +22,8 @@ from tune_policies.values.sanitize import escape, one_line, printable, redacted
 _NUMBERS: Final = frozenset({"At once", "Nodes", "CPU", "GPU", "OOMs"})
 """The headings of columns with numbers."""
 
+_STREAMS: Final = ("stdin", "stdout", "stderr")
+
 _ESCAPES: Final = "tune_policies_escapes"
 """The name of the error handler for characters that a stream cannot encode, such as surrogates in UTF-8."""
 
@@ -37,12 +39,16 @@ codecs.register_error(_ESCAPES, _escape_unencodable)
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """Sanitize all output that is printed inside the block."""
-    for number in range(3):
-        _open(number)
+    """Sanitize all output that is printed inside the block. After the block, closed streams are closed again."""
+    opened = [number for number in range(3) if _open(number)]
     stdout, stderr = (cast("TextIO", _PlainStream(stream)) for stream in (sys.stdout, sys.stderr))
-    with redirect_stdout(stdout), redirect_stderr(stderr):
-        yield
+    try:
+        with redirect_stdout(stdout), redirect_stderr(stderr):
+            yield
+    finally:
+        for number in opened:
+            setattr(sys, _STREAMS[number], None)
+            os.close(number)
 
 
 def drop_stdout() -> None:
@@ -146,16 +152,18 @@ class _StyledStream:
         return getattr(self._plain, name)
 
 
-def _open(number: int) -> None:
+def _open(number: int) -> bool:
     """Replace a closed standard stream, because otherwise the next opened file would get its descriptor.
 
     Reading from a closed stdin, or writing to a closed stdout, raises an error. Output to a closed stderr is discarded.
+    The function returns whether the stream was closed.
     """
-    name = ("stdin", "stdout", "stderr")[number]
+    name = _STREAMS[number]
     if getattr(sys, name) is not None:
-        return
+        return False
     found = os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_WRONLY)
     if found != number:
         os.dup2(found, number)
         os.close(found)
     setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))
+    return True

@@ -132,7 +132,7 @@ def _similar_nodes(nodes: Iterable[NodeWorkers], requested: frozenset[str]) -> l
     Making the texts of a card takes much longer than comparing these properties, and a cluster can have 10,000 nodes.
     """
     is_memory_drawn = "memory" in requested
-    groups: dict[tuple[object, ...], list[NodeCapacity]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[NodeCapacity]] = defaultdict(list)
     for node, workers in nodes:
         has = node.resources
         memory = _amount("memory", has.memory_bytes) if is_memory_drawn and has.memory_bytes else ""

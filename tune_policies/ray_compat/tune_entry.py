@@ -1,88 +1,109 @@
-"""Changes the arguments of all calls of ``tune.run`` in a block, including calls by libraries.
+"""Changes the arguments of calls of ``tune.run``, including calls by libraries.
 
-``tune.run_experiments``, ``Tuner.fit`` and a restored ``Tuner`` also call ``ray.tune.run``. Ray has three names for
-this function, and other modules may have imported it under any name. Ray has no hook for it, so this module replaces
-all references during the block. The names are the same in Ray 2.50 and 2.60.
+``tune.run_experiments``, ``Tuner.fit`` and a restored ``Tuner`` also call ``ray.tune.run``. Ray has no hook for this
+function, and a program may have stored it anywhere: under another name, in a ``functools.partial``, in a dictionary, as
+a default argument or as an attribute. Therefore, this module does not replace references to the function. It replaces
+the code of the function itself, ``__code__``, which all references share. The function is the same in Ray 2.50 and
+2.60.
 """
 
-import functools
 import inspect
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any, Final
 
 import ray.tune.impl.tuner_internal
 import ray.tune.tune
 
-Change = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+from tune_policies.ray_compat.version import version_error
 
-_changes: ContextVar[tuple[Change, ...]] = ContextVar("changes_of_tune_run", default=())
+Change = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""A function that receives the arguments of ``tune.run`` by name, and returns the arguments to replace or add."""
+
+_change_of_block: ContextVar[Change | None] = ContextVar("change_of_tune_run", default=None)
+_change_of_program: Change | None = None
 _lock: Final = threading.Lock()
-_changed: dict[Any, Any] = {}
-"""The replacement for each original function."""
-_num_blocks = 0
+_num_users = 0
+_run: Any = ray.tune.tune.run
+"""Ray's function, whose code is replaced while ``_num_users`` is above 0."""
+_original: Any = _run
+"""A copy of the function with the original code. Also calls that began in a block and end after it use this copy."""
 
 
 @contextmanager
 def changed_tune_run(change: Change) -> Iterator[None]:
-    """Replace the arguments of each call of ``tune.run`` in the block.
+    """Change the arguments of each call of ``tune.run`` in the block.
 
     In nested blocks, only the innermost change applies. Only calls in this thread or asynchronous task are affected.
-
-    Args:
-        change: A function that receives the arguments by name, and returns the arguments to replace or add.
     """
-    _replace()
-    token = _changes.set((*_changes.get(), change))
+    _replace_code()
+    token = _change_of_block.set(change)
     try:
         yield
     finally:
-        _changes.reset(token)
-        _restore()
+        _change_of_block.reset(token)
+        _restore_code()
 
 
-def _replace() -> None:
-    global _num_blocks
+def change_tune_run_of_program(change: Change) -> None:
+    """Change the arguments of each call of ``tune.run`` in all threads, until the program ends.
+
+    Calls in a block of ``changed_tune_run`` use the change of that block instead.
+    """
+    global _change_of_program
+    _replace_code()
+    _change_of_program = change
+
+
+def _replace_code() -> None:
+    global _num_users, _run, _original
     with _lock:
-        _num_blocks += 1
-        if _num_blocks == 1:
-            # These functions differ if other code has wrapped one of them.
-            originals = {ray.tune.run, ray.tune.tune.run, ray.tune.impl.tuner_internal.run}
-            _changed.update({original: _with_changes(original) for original in originals})
-        _rebind(_changed)
+        if _num_users == 0:
+            _run = _run_of_ray()
+            _original = FunctionType(_run.__code__, _run.__globals__, _run.__name__, _run.__defaults__)
+            _original.__kwdefaults__ = _run.__kwdefaults__
+            # Libraries compare their arguments with the parameters of tune.run, which Python reads from the code.
+            _run.__signature__ = inspect.signature(_run)
+            _run.__code__ = _replacement.__code__
+        _num_users += 1
 
 
-def _restore() -> None:
-    global _num_blocks
+def _restore_code() -> None:
+    global _num_users
     with _lock:
-        _num_blocks -= 1
-        if _num_blocks == 0:
-            # This also restores the references in modules that were imported during the block.
-            _rebind({changed: original for original, changed in _changed.items()})
-            _changed.clear()
+        _num_users -= 1
+        if _num_users == 0:
+            _run.__code__ = _original.__code__
+            del _run.__signature__
 
 
-def _rebind(replacements: Mapping[Any, Any]) -> None:
-    """Replace functions in the namespaces of all modules."""
-    for module in list(sys.modules.values()):
-        for name, value in list(vars(module).items()) if isinstance(module, ModuleType) else ():
-            if type(value) is FunctionType and value in replacements:
-                setattr(module, name, replacements[value])
+def _run_of_ray() -> FunctionType:
+    """Return Ray's own function, although other code may have replaced it with a wrapper under some of its names.
+
+    Raises:
+        RayVersionError: None of the names leads to Ray's function.
+    """
+    for named in (ray.tune.tune.run, ray.tune.run, ray.tune.impl.tuner_internal.run):
+        found = inspect.unwrap(named)
+        if isinstance(found, FunctionType) and found.__globals__ is vars(ray.tune.tune):
+            return found
+    raise version_error(AttributeError("ray.tune.tune.run is not a function of this module"), "applied")
 
 
-def _with_changes(original: Any) -> Any:
-    signature = inspect.signature(original)
+def _replacement(*args: Any, **kwargs: Any) -> Any:
+    """Provide the code that replaces the code of ``tune.run``. It uses the global names of Ray's module."""
+    from tune_policies.ray_compat import tune_entry
 
-    @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        changes = _changes.get()
-        if changes:
-            bound = signature.bind(*args, **kwargs)
-            return original(**{**bound.arguments, **changes[-1](bound.arguments)})
-        return original(*args, **kwargs)
+    return tune_entry.run_with_change(args, kwargs)
 
-    return run
+
+def run_with_change(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the original ``tune.run`` with the arguments that the current change returns."""
+    change = _change_of_block.get() or _change_of_program
+    if change is None:
+        return _original(*args, **kwargs)
+    arguments = inspect.signature(_original).bind(*args, **kwargs).arguments
+    return _original(**{**arguments, **change(arguments)})
