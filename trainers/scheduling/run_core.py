@@ -173,7 +173,7 @@ class RunCore:
     @property
     def has_waiting_trials(self) -> bool:
         """Whether trials wait or may pause and resume, so that idle processes can be reused."""
-        if self.waiting:
+        if any(trial.status == Trial.PAUSED for trial in self.waiting):  # Tune may have stopped all of them
             return True
         # While Tune pauses a trial, it counts the trial as finished for a moment.
         is_handling_event = self.tune.actors.is_handling_event
@@ -384,7 +384,7 @@ class RunCore:
             _logger.warning("a placement group for %s was lost and is requested again", amounts)
         for trial in self.records:
             if trial.status == Trial.PENDING and self.tune.actors.group_of(trial.trial_id) in lost_groups:
-                _logger.warning("the placement group of %s was lost before its process started", trial)
+                _logger.warning("the placement group of %s was lost and is requested again", trial)
                 self._withdraw(Withdraw(trial, "its placement group was lost"), has_process=False)
 
     def _withdraw_all(self, withdrawals: Iterable[Withdraw]) -> None:

@@ -8,7 +8,7 @@ parts have a dashed outline.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from operator import attrgetter, itemgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
