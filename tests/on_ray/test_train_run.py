@@ -1,13 +1,16 @@
 """Tests every function of train_run against Ray Train, so that a change in a new Ray version fails here."""
 
 import json
+import pkgutil
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import ray.train
+from packaging.version import Version
 from ray import tune
 from ray.train import Checkpoint, ScalingConfig
 from ray.train.v2.api.exceptions import WorkerGroupError
@@ -199,9 +202,7 @@ def test_configs_are_compared_without_the_addresses_of_functions_and_objects():
     assert train_run.TrialStart.of("trial", "p", first) != train_run.TrialStart.of("trial", "p", first | {"lr": 0.2})
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"checkpoint_results": [{}]}', '{"checkpoint_report_indices": [0, 1]}']
-)
+@pytest.mark.parametrize("text", ["", "{"])
 def test_an_unreadable_snapshot_of_reports_is_ignored(tmp_path, earlier_run, text):
     run_config = earlier_run(0)
     (tmp_path / "again" / "checkpoint_manager_snapshot.json").write_text(text)
@@ -209,6 +210,95 @@ def test_an_unreadable_snapshot_of_reports_is_ignored(tmp_path, earlier_run, tex
     assert missing_reports(run_config) == []
     (tmp_path / "again" / ".began.json").unlink()
     assert missing_reports(run_config) == []
+
+
+def test_a_snapshot_of_a_version_of_ray_that_does_not_number_reports_is_ignored(tmp_path, earlier_run, caplog):
+    run_config = earlier_run(0)
+    (tmp_path / "again" / "checkpoint_manager_snapshot.json").write_text('{"version": 0, "checkpoint_results": []}')
+
+    assert missing_reports(run_config) == []
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        '{"checkpoint_results": [{}]}',
+        '{"checkpoint_report_indices": [0, 1], "checkpoint_results": []}',
+        '{"checkpoint_report_indices": [0], "checkpoint_results": [{"metrics": {}}]}',
+    ],
+)
+def test_a_snapshot_of_another_form_causes_a_warning(tmp_path, earlier_run, text, caplog):
+    run_config = earlier_run(0)
+    (tmp_path / "again" / "checkpoint_manager_snapshot.json").write_text(text)
+
+    assert missing_reports(run_config) == []
+    assert "resumes from the latest checkpoint that Tune saved" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def finished_run(own_ray, tmp_path_factory):
+    """Return the run config of a Train run with two reported checkpoints, and whether its reports were changed."""
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    folder = tmp_path_factory.mktemp("finished")
+    run_config = train_run.RunConfig(name="finished", storage_path=str(folder))
+
+    def loop():
+        is_added = train_run.add_to_reports(lambda metrics: {**metrics, "is_changed": True})
+        for number in range(2):
+            with tempfile.TemporaryDirectory() as checkpoint:
+                Path(checkpoint, "state").touch()
+                metrics = {"number": number, "is_added": is_added}
+                ray.train.report(metrics, checkpoint=Checkpoint.from_directory(checkpoint))
+
+    train_run.begin_account(run_config, None, START)
+    result = DataParallelTrainer(loop, scaling_config=ScalingConfig(num_workers=1), run_config=run_config).fit()
+    return run_config, result.metrics
+
+
+def test_the_reports_of_a_train_worker_are_changed(finished_run):
+    _, metrics = finished_run
+
+    assert metrics == {"number": 1, "is_added": True, "is_changed": True}
+
+
+def test_the_snapshot_that_train_saves_has_the_expected_form(finished_run, caplog):
+    """Otherwise, a trial whose program was killed would silently repeat its latest reports."""
+    run_config, _ = finished_run
+    numbers_reports = Version(ray.__version__) >= Version("2.54")
+
+    found = [metrics["number"] for metrics, _ in train_run.unconsumed_reports(run_config, None, START)]
+
+    assert found == ([0, 1] if numbers_reports else [])
+    assert not caplog.records
+
+
+def test_a_missing_api_for_reports_causes_a_warning(monkeypatch, caplog):
+    monkeypatch.delattr("ray.train.v2._internal.execution.train_fn_utils.get_train_fn_utils")
+
+    assert train_run.add_to_reports(dict) is False
+    assert "lacks a part that resource usage in the results of a Train run needs" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "since"),
+    [
+        ("ray._private.services.find_gcs_addresses", "cache_clear", "2.55"),
+        ("ray._private.state.state", "_connect_and_get_accessor", "2.52"),
+        (
+            "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator",
+            "get_or_create_autoscaling_coordinator",
+            "2.53",
+        ),
+    ],
+)
+def test_names_that_only_newer_versions_of_ray_have_exist_from_the_stated_version_on(owner, name, since):
+    """Without these names, ``ray_compat`` silently uses the form of older versions."""
+    exists = hasattr(pkgutil.resolve_name(owner), name)
+
+    assert exists or Version(ray.__version__) < Version(since)
 
 
 @pytest.mark.parametrize(

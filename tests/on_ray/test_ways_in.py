@@ -6,6 +6,7 @@ import pytest
 import ray
 from ray import tune
 
+from tests.on_ray.rays import end_shared_ray, local_ray, share_ray
 from tune_policies import CpuPolicy, PolicyScheduler, run
 
 RAY = {"num_cpus": 4, "num_gpus": 2}
@@ -23,6 +24,11 @@ def process_state(**more):
         "gpus": os.environ["CUDA_VISIBLE_DEVICES"],
         **more,
     }
+
+
+def report_threads(config):
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")
+    tune.report({name: os.environ[name] for name in names})
 
 
 def report(config):
@@ -101,3 +107,19 @@ def test_run_applies_the_policy_to_a_trainable_passed_by_its_registered_name(tmp
     (trial,) = run("user_trainable", POLICY, storage_path=str(tmp_path), verbose=0).trials
 
     assert [trial.last_result[name] for name in ("cpus", "threads", "slot")] == [2, "2", "2 CPUs"]
+
+
+@pytest.mark.rest
+def test_a_trial_keeps_the_threads_of_the_users_runtime_env_and_its_result_contains_a_note(tmp_path):
+    """Ray's own OMP_NUM_THREADS, which is the number of CPUs of a process, is replaced."""
+    variables = {"OMP_NUM_THREADS": "3", "NPROC": "5"}
+    end_shared_ray()
+    with local_ray(num_cpus=4, runtime_env={"env_vars": variables}):
+        (trial,) = run(report_threads, POLICY, storage_path=str(tmp_path), verbose=0).trials
+    share_ray(**RAY)
+
+    result = trial.last_result
+    assert [result[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")] == ["3", "3", "5"]
+    assert result["usage"]["note"] == (
+        "the runtime_env sets OMP_NUM_THREADS=3, NPROC=5, which takes precedence over the planned number of threads, 2"
+    )

@@ -156,12 +156,38 @@ def test_a_multithreaded_actor_uses_the_planned_number_of_threads_and_no_gpu(nvm
             return os.environ["CUDA_VISIBLE_DEVICES"]
 
     plan = CpuPolicy(cpus=1).plan(ClusterCapacity.of(NODE))
-    several = {"runtime_env": {"env_vars": {"OMP_NUM_THREADS": "3"}}}  # Ray does not override this variable
-
-    actor = remote(Threads, plan, **several).options(max_concurrency=2).remote()
+    actor = remote(Threads, plan).options(max_concurrency=2).remote()
 
     assert result_of(actor.counts.remote()) == {"blas": 1, "openmp": 1}
     assert result_of(actor.gpus.remote()) == ""
+    ray.kill(actor)
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize(
+    ("variables", "counts"),
+    [
+        ({"OMP_NUM_THREADS": "3"}, {"openmp": 3, "openblas": 3}),
+        ({"OPENBLAS_NUM_THREADS": "2"}, {"openmp": 1, "openblas": 2}),
+        ({"OMP_NUM_THREADS": "2,1", "NPROC": "5"}, {"openmp": 2, "openblas": 2, "NPROC": "5"}),
+    ],
+    ids=["OpenMP", "a BLAS library", "a list of numbers"],
+)
+def test_thread_variables_in_the_runtime_env_take_precedence_over_the_planned_threads(nvml, variables, counts):
+    import torch
+
+    class Threads:
+        def counts(self):
+            assert torch.__version__
+            found = {pool["internal_api"]: pool["num_threads"] for pool in threadpool_info()}
+            return {**found, "NPROC": os.environ["NPROC"]}
+
+    plan = CpuPolicy(cpus=1).plan(ClusterCapacity.of(NODE))
+
+    actor = remote(Threads, plan, runtime_env={"env_vars": variables}).options(max_concurrency=2).remote()
+
+    found = result_of(actor.counts.remote())
+    assert found.items() >= {name: count for name, count in counts.items() if name in found}.items()
     ray.kill(actor)
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any, Final
 
+import ray
 import wrapt
 from threadpoolctl import ThreadpoolController
 
@@ -39,6 +40,12 @@ _THREAD_VARIABLES: Final = (
     "TF_NUM_INTEROP_THREADS",
     "NPROC",  # XLA (and therefore JAX) reads this variable when its CPU back end starts
 )
+_VARIABLES_OF_LIBRARIES: Final = {
+    "openmp": "OMP_NUM_THREADS",
+    "mkl": "MKL_NUM_THREADS",
+    "openblas": "OPENBLAS_NUM_THREADS",
+}
+"""The variables of loaded libraries by the names that ``threadpoolctl`` uses."""
 _DEVICE_VARIABLES: Final = (
     "CUDA_DEVICE_ORDER",
     *dict.fromkeys(family.visibility_variable for family in FAMILIES if family.visibility_variable),
@@ -65,6 +72,8 @@ class CurrentProcess:
         self._thread = threading.local()
         self._num_modules = 0
         self._libraries: ThreadpoolController | None = None
+        self._num_threads = 1
+        self._note_on_threads = ""
         self._watches_imports = False
         self._warned: set[str] = set()
 
@@ -101,27 +110,37 @@ class CurrentProcess:
             )
 
     def set_num_threads(self, num_threads: int) -> None:
-        """Set the number of threads of this process's numerical libraries, including libraries loaded later."""
+        """Set the number of threads of this process's numerical libraries, including libraries loaded later.
+
+        Variables that the user set in the ``runtime_env`` take precedence. Libraries without a variable of their own
+        use the user's ``OMP_NUM_THREADS``.
+        """
         self._thread.is_set = True
+        self._num_threads = num_threads
+        of_user = _thread_variables_of_user()
+        self._note_on_threads = _note_on_threads(of_user, num_threads)
+        default = _number_in(of_user.get("OMP_NUM_THREADS"), num_threads)
         for variable in _THREAD_VARIABLES:
-            os.environ[variable] = str(num_threads)
+            os.environ[variable] = of_user.get(variable, str(default))
         # Finding the libraries takes longer than the rest of the set-up, so find them again only after new imports.
         if self._libraries is None or self._num_modules != len(sys.modules):
             self._num_modules = len(sys.modules)
             self._libraries = ThreadpoolController()
-        self._libraries.limit(limits=num_threads)
+        for library in self._libraries.lib_controllers:
+            variable = _VARIABLES_OF_LIBRARIES.get(library.internal_api, "")
+            library.set_num_threads(_number_in(of_user.get(variable), default))
         self._set_threads_of_torch()
 
     def set_num_threads_of_thread(self) -> None:
         """Set the number of threads for the calling thread, because OpenMP stores this setting per thread."""
         if not hasattr(self._thread, "is_set"):
-            self.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+            self.set_num_threads(self._num_threads)
 
     def _set_threads_of_torch(self) -> None:
         # On import, PyTorch limits the number of its threads to the number of cores.
         num_threads = os.environ.get("OMP_NUM_THREADS")
         if num_threads is not None and (torch := sys.modules.get("torch")):
-            torch.set_num_threads(int(num_threads))
+            torch.set_num_threads(_number_in(num_threads, 1))
 
     def _watch_imports(self) -> None:
         if not self._watches_imports:  # hooks cannot be removed, so register them only once
@@ -235,7 +254,8 @@ class CurrentProcess:
         if not isinstance(metrics, dict):
             return metrics
         if USAGE_KEY not in metrics and self._meter is not None:
-            metrics = {**metrics, USAGE_KEY: self._meter.read().model_dump()}
+            read = self._meter.read().model_copy(update={"note": self._note_on_threads})
+            metrics = {**metrics, USAGE_KEY: read.model_dump()}
         usage = self._usage_if_known()
         if usage is None:
             return metrics
@@ -305,6 +325,30 @@ class CurrentProcess:
         if message not in self._warned:
             self._warned.add(message)
             warnings.warn(message, stacklevel=3)
+
+
+def _thread_variables_of_user() -> dict[str, str]:
+    """Return the thread variables in the ``runtime_env`` of the program, the trial, the task or the actor.
+
+    Ray sets ``OMP_NUM_THREADS`` only in the environment of the process, and not in the ``runtime_env``.
+    """
+    if not ray.is_initialized():  # the call below would start Ray
+        return {}
+    variables = ray.get_runtime_context().runtime_env.get("env_vars") or {}
+    return {name: variables[name] for name in _THREAD_VARIABLES if variables.get(name)}
+
+
+def _note_on_threads(of_user: dict[str, str], num_threads: int) -> str:
+    settings = ", ".join(f"{name}={value}" for name, value in of_user.items() if value != str(num_threads))
+    if not settings:
+        return ""
+    return f"the runtime_env sets {settings}, which takes precedence over the planned number of threads, {num_threads}"
+
+
+def _number_in(value: str | None, default: int) -> int:
+    """Return the first number of a thread variable, because OpenMP accepts a list such as ``4,2``, or ``default``."""
+    first = (value or "").partition(",")[0].strip()
+    return max(1, int(first)) if first.isdecimal() else default
 
 
 CURRENT: Final = CurrentProcess()

@@ -32,6 +32,7 @@ class ProcessUsage(Value):
         host_memory_bytes: The peak host memory of the process and its children, in bytes.
         gpu_utilization: The mean fraction of time, from 0 to 1, in which the GPUs of the process were busy, including
             work of other processes, or ``None`` if it is not known.
+        note: Why the number of threads differs from the number of reserved CPUs, or an empty text.
     """
 
     elapsed_s: float
@@ -39,6 +40,7 @@ class ProcessUsage(Value):
     cpu_s: float
     host_memory_bytes: Count
     gpu_utilization: float | None = None
+    note: str = ""
 
 
 class SlotUse(Value):

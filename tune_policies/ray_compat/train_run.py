@@ -7,6 +7,7 @@ are the same in Ray 2.50 and 2.60 unless a comment states a difference.
 import copy
 import hashlib
 import json
+import logging
 import os
 import re
 import sys
@@ -22,7 +23,7 @@ from ray.train import Checkpoint
 
 from tune_policies.files.reading import MAX_RECORD_BYTES, get_text
 from tune_policies.files.writing import put_text
-from tune_policies.ray_compat.version import Gone, warn_of_untried_ray
+from tune_policies.ray_compat.version import Gone, version_error, warn_of_untried_ray
 
 try:
     from ray.train.v2._internal.execution.callback import (
@@ -55,6 +56,8 @@ __all__ = [  # the names of Ray that other modules import from here
     "WorkerGroupCallback",
 ]
 # The public UserCallback has no hooks for the start of the controller, of a worker group, or of a worker.
+
+_logger = logging.getLogger(__name__)
 
 CONTROLLER_CLASS: Final = "TrainController"
 """The class name of a run's controller in Ray's actor table."""
@@ -150,26 +153,50 @@ def unconsumed_reports(
     The list ends before a report without a checkpoint, because Tune would number the later reports incorrectly. The
     list is empty if ``checkpoint`` is not from the earlier run, for instance because the trial now exploits another
     trial, or if ``start`` does not continue the earlier run. Before Ray 2.54, the list is always empty, because Train's
-    snapshot does not number reports.
+    snapshot does not number reports. If a snapshot has an unknown form, a warning is logged.
     """
     try:
         began, account = (_read_json(run_config, name) for name in (_START_FILE, CHECKPOINT_MANAGER_SNAPSHOT_FILENAME))
-        if not start.continues(TrialStart(**began["start"])):
-            return []
-        path = None if checkpoint is None else checkpoint.path.rstrip("/")
+        is_continued, initial = start.continues(TrialStart(**began["start"])), began["checkpoint"]
+    except Exception:  # noqa: BLE001  # filesystems raise errors of their own, and the trial can run without the reports
+        return []
+    if not is_continued or _has_no_numbers(account):
+        return []
+    try:
         results = {
             index: (result["metrics"], _path_in(run_config, result["checkpoint_dir_name"]))
             for index, result in zip(account["checkpoint_report_indices"], account["checkpoint_results"], strict=True)
         }
-        numbers = {at: index for index, (_, at) in results.items()} | {began["checkpoint"]: -1}
-        following = takewhile(lambda index: index in results, count(numbers[path] + 1))
-        filesystem = run_config.storage_context.storage_filesystem
-        there = takewhile(
-            lambda index: filesystem.get_file_info(results[index][1]).type == FileType.Directory, following
+    except (KeyError, TypeError, ValueError) as error:
+        _logger.warning(
+            "the reports of the trial's earlier Train run in %s cannot be read, so the trial resumes from the latest "
+            "checkpoint that Tune saved: %s %s in %s",
+            run_config.storage_context.experiment_fs_path,
+            type(error).__name__,
+            error,
+            CHECKPOINT_MANAGER_SNAPSHOT_FILENAME,
         )
-        return [(results[index][0], Checkpoint(results[index][1], filesystem)) for index in there]
-    except Exception:  # noqa: BLE001  # filesystems raise errors of their own, and the trial can run without the reports
         return []
+    path = None if checkpoint is None else checkpoint.path.rstrip("/")
+    numbers = {at: index for index, (_, at) in results.items()} | {initial: -1}
+    if path not in numbers:
+        return []
+    following = takewhile(lambda index: index in results, count(numbers[path] + 1))
+    filesystem = run_config.storage_context.storage_filesystem
+    try:
+        there = list(takewhile(lambda index: _is_folder(filesystem, results[index][1]), following))
+    except Exception:  # noqa: BLE001  # see above
+        return []
+    return [(results[index][0], Checkpoint(results[index][1], filesystem)) for index in there]
+
+
+def _is_folder(filesystem: Any, path: str) -> bool:
+    return bool(filesystem.get_file_info(path).type == FileType.Directory)
+
+
+def _has_no_numbers(account: Any) -> bool:
+    """Return whether a snapshot is from a version of Ray before 2.54, which has the field ``version`` instead."""
+    return isinstance(account, dict) and "version" in account and "checkpoint_report_indices" not in account
 
 
 def begin_account(run_config: RunConfig, checkpoint: Checkpoint | None, start: TrialStart) -> None:
@@ -209,15 +236,18 @@ def start_from_checkpoint(checkpoint: Checkpoint) -> None:
 def add_to_reports(change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
     """Replace the metrics of each ``ray.train.report`` in this worker with the result of ``change``.
 
-    Ray Train has no public hook for this. The function returns ``False`` outside of a worker, or if Ray lacks the
-    private API.
+    Ray Train has no public hook for this. The function returns ``False`` outside of a worker. If Ray lacks the private
+    API, it also logs a warning.
     """
     try:
         from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
 
         utils = get_train_fn_utils()
         report = utils.report
-    except (ImportError, AttributeError, RuntimeError):
+    except RuntimeError:  # this process is not a worker of Train
+        return False
+    except (ImportError, AttributeError) as error:
+        _logger.warning("%s", version_error(error, "resource usage in the results of a Train run"))
         return False
 
     def report_changed(metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
