@@ -5,10 +5,12 @@ Each test is a minimal program for one kind of disagreement that ``python -m tes
 
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import ray
 from ray import tune
+from ray.tune.schedulers import PopulationBasedTraining
 
 from tests.on_ray.rays import cluster_of
 from tune_policies import CpuPolicy, GpuPolicy, MixedPolicy, run
@@ -65,6 +67,46 @@ def report(config):
     tune.report({"loss": 1})
 
 
+class Training(tune.Trainable):
+    """Takes four steps of 0.1 s. Its processes can be reused."""
+
+    def setup(self, config):
+        self.steps = 0
+
+    def step(self):
+        time.sleep(0.1)
+        self.steps += 1
+        return {"loss": self.config["x"], "done": self.steps >= 4}
+
+    def save_checkpoint(self, checkpoint_dir):
+        Path(checkpoint_dir, "steps").write_text(str(self.steps))
+
+    def load_checkpoint(self, checkpoint):
+        self.steps = int(Path(checkpoint, "steps").read_text())
+
+    def reset_config(self, new_config):
+        self.steps = 0
+        return True
+
+
+def population_arguments(folder, name, *, synch=False):
+    """Return the arguments of a run of ``Training`` with population-based training and reused processes."""
+    return {
+        "config": {"x": tune.grid_search([0.1, 0.3, 0.6, 0.9])},
+        "metric": "loss",
+        "mode": "min",
+        "scheduler": PopulationBasedTraining(
+            "training_iteration", perturbation_interval=2, hyperparam_mutations={"x": [0.1, 0.9]}, synch=synch
+        ),
+        "reuse_actors": True,
+        "checkpoint_config": tune.CheckpointConfig(checkpoint_frequency=1),
+        "storage_path": str(folder),
+        "name": name,
+        "callbacks": [EndsInTime()],
+        "verbose": 0,
+    }
+
+
 @pytest.mark.parametrize(
     "policy",
     [GpuPolicy(), MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(cpus=1))],
@@ -79,3 +121,30 @@ def test_a_run_ends_if_another_program_holds_a_gpu_of_one_node(on_nodes, tmp_pat
 
     assert [trial.status for trial in found.trials] == ["TERMINATED"] * 4
     ray.kill(holder)
+
+
+@pytest.mark.rest
+def test_trials_that_wait_for_each_other_all_get_a_slot_if_another_program_holds_a_gpu(on_nodes, tmp_path):
+    """Synchronous PBT pauses each trial until all others reach the same step, so one pending trial stops the run."""
+    on_nodes((4, 1), (2, 1))
+    holder = hold(num_gpus=1)
+
+    found = run(Training, GpuPolicy(), **population_arguments(tmp_path, "run", synch=True))
+
+    assert [trial.status for trial in found.trials] == ["TERMINATED"] * 4
+    ray.kill(holder)
+
+
+@pytest.mark.slow
+def test_a_run_with_slots_of_two_types_reuses_processes_as_plain_tune_does(on_nodes, tmp_path):
+    """Trials that PBT pauses and copies must not start a new process each time."""
+    on_nodes((4, 1), (2, 1))
+    policy = MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(cpus=1))
+    begin_s = time.monotonic()
+    tune.run(Training, resources_per_trial={"cpu": 1, "gpu": 1}, **population_arguments(tmp_path, "plain"))
+    plain_s = time.monotonic() - begin_s
+
+    begin_s = time.monotonic()
+    run(Training, policy, **population_arguments(tmp_path, "policy"))
+
+    assert time.monotonic() - begin_s < 1.1 * plain_s + 5

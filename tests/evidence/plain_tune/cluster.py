@@ -49,7 +49,8 @@ class Nodes:
     def __init__(self, initial: Sequence[Amounts]) -> None:
         self._initial = initial
         head = {"_system_config": _QUICK_HEALTH, **_as_node(initial[0])}
-        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        # Without exit hooks, because nodes that join on a thread cannot set signal handlers.
+        self._cluster = Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False)
         self.address = str(self._cluster.address)
         self._others: dict[int, Any] = {}
         self._joined: list[Any] = []

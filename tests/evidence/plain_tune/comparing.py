@@ -127,6 +127,7 @@ def compare(program: Program, plain: Outcome | None, policy: Outcome | None) -> 
         return "error", [policy["error"]]
     if reasons := _differences(program, plain["trials"], policy["trials"]):
         return "differs", reasons
+    seconds += f", processes {plain['processes']} and {policy['processes']}"
     is_slow = policy["seconds"] > longest_allowed_s(plain["seconds"])
     return _SLOW if is_slow else _AGREES, [seconds]
 

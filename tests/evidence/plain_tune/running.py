@@ -126,10 +126,8 @@ def _run(program: Program, way: str, folder: Path, seen: SeenTrials) -> list[Any
     # CappedPolicy replaces the limit of plain Tune.
     most = None if way == POLICY and program.policy == "capped" else program.max_concurrent
     arguments = _search(program, most)
-    failures = folder / f"{way}-failures"
-    failures.mkdir()
     arguments["config"] |= {
-        "folder": str(failures),
+        "folder": str(folder / f"{way}-trials"),
         "failure": program.failure.model_dump() if program.failure else None,
         "num_steps": program.num_steps,
         "step_s": program.step_s,
@@ -180,12 +178,15 @@ def _describe_pending(trials: list[Any]) -> dict[str, Any]:
 
 def _run_once(program: Program, way: str, folder: Path, nodes: Nodes, deadline_s: float) -> float | None:
     """Run the program, write the outcome, and return the seconds, or ``None`` if the run raised an error."""
+    (folder / f"{way}-trials").mkdir()
     seen = SeenTrials()
     events = Events(program, nodes)
     start_s = time.monotonic()
 
     def write(seconds: float, **outcome: Any) -> None:
-        (folder / f"{way}.json").write_text(json.dumps({"seconds": round(seconds, 2), "error": None, **outcome}))
+        outcome = {"seconds": round(seconds, 2), "error": None, **outcome}
+        outcome["processes"] = len([*(folder / f"{way}-trials").glob("process-*")])
+        (folder / f"{way}.json").write_text(json.dumps(outcome))
 
     def give_up() -> None:
         print(f"=== {way} exceeded its deadline of {deadline_s:.0f} s", file=sys.stderr)

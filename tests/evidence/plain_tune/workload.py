@@ -16,6 +16,7 @@ class Steps:
 
     def __init__(self, config: dict[str, Any], folder: str | None = None) -> None:
         self.config, self.done, self.total = config, 0, 0.0
+        Path(config["folder"], f"process-{os.getpid()}").touch()
         if folder is not None:
             self.done, self.total = json.loads(Path(folder, "state").read_text())
 
