@@ -11,7 +11,7 @@ from ray.tune.schedulers import TrialScheduler, create_scheduler
 
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.ray_compat.connection import is_through_client
+from tune_policies.ray_compat.connection import connect_if_running, is_through_client
 from tune_policies.ray_compat.tune_entry import changed_tune_run
 from tune_policies.tune.wrapping_scheduler import nested_schedulers
 from tune_policies.values.errors import InvalidResourcesError
@@ -57,6 +57,7 @@ def run(trainable: Any, policy: _Policy | None = None, **tune_run_kwargs: Any) -
     _check_trainable(trainable)
     _check_arguments(tune_run_kwargs)
     scheduler = _under_policy(policy, tune_run_kwargs.get("scheduler"))
+    connect_if_running()
     return tune.run(trainable, **{**tune_run_kwargs, "scheduler": scheduler})
 
 
@@ -80,7 +81,7 @@ def tuner(
         **tuner_kwargs: Other arguments of ``tune.Tuner``, such as ``param_space`` and ``run_config``.
 
     Raises:
-        InvalidResourcesError: See ``run``.
+        InvalidResourcesError: See ``run``. In ``fit``, the errors of ``run`` can be raised.
     """
     _check_trainable(trainable)
     if tune_config is not None and not isinstance(tune_config, tune.TuneConfig):
@@ -88,7 +89,13 @@ def tuner(
     tune_config = tune_config or tune.TuneConfig()
     _check_arguments({"max_concurrent_trials": tune_config.max_concurrent_trials})
     scheduler = _under_policy(policy, tune_config.scheduler)
-    return tune.Tuner(trainable, tune_config=replace(tune_config, scheduler=scheduler), **tuner_kwargs)
+    return _Tuner(trainable, tune_config=replace(tune_config, scheduler=scheduler), **tuner_kwargs)
+
+
+class _Tuner(tune.Tuner):  # type: ignore[misc]  # Ray has no types
+    def fit(self) -> tune.ResultGrid:
+        connect_if_running()
+        return super().fit()
 
 
 @contextmanager
@@ -111,6 +118,7 @@ def applied(policy: _Policy | PolicyScheduler) -> Iterator[None]:
     _refuse_client()
 
     def change(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        connect_if_running()
         inner = _to_scheduler(arguments.get("scheduler"))
         own = next((each for each in nested_schedulers(inner) if isinstance(each, PolicyScheduler)), None)
         if own is None:

@@ -1,5 +1,6 @@
 """``tune-policies exec`` runs a program like Python, and applies a policy to its Tune runs."""
 
+import socket
 import subprocess
 import sys
 
@@ -47,6 +48,19 @@ def test_an_error_in_the_program_prints_its_traceback_and_exits_with_1(folder):
 
     assert done.returncode == 1
     assert done.stderr.endswith("in own\n    raise LookupError('mine')\nLookupError: mine\n")
+
+
+def test_a_run_fails_immediately_if_the_cluster_in_ray_address_is_gone(folder, monkeypatch):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    (folder / "script.py").write_text("from ray import tune\n\ntune.run(lambda config: {'loss': 1})\n")
+
+    done = execute(folder, "script.py")
+
+    assert done.returncode == 1
+    assert f"ProbeError: no Ray cluster responds at '{address}'" in done.stderr
 
 
 @pytest.mark.parametrize(
