@@ -16,8 +16,12 @@ def gpu_node(
     memory_gib=None,
     custom=None,
     labels=None,
+    **more,
 ):
-    """Return a node. With ``gpu_memory_gib``, the node has ``num_devices`` devices (default: one for each GPU)."""
+    """Return a node. With ``gpu_memory_gib``, the node has ``num_devices`` devices (default: one for each GPU).
+
+    ``more`` are other fields of ``NodeCapacity``.
+    """
     devices = None
     if gpu_memory_gib is not None:
         devices = tuple(
@@ -31,6 +35,7 @@ def gpu_node(
         accelerator_type=accelerator_type,
         devices=devices,
         labels=labels or {},
+        **more,
     )
 
 

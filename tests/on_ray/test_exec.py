@@ -3,6 +3,7 @@
 import py_compile
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import textwrap
@@ -184,6 +185,19 @@ def test_every_kind_of_program_has_the_same_names_and_paths_as_in_python(folder,
     shutil.make_archive(folder / "package", "zip", folder / "package")
 
     assert ended([*EXEC, *program], folder, "") == ended([sys.executable, *program], folder, "")
+
+
+def test_a_run_fails_immediately_if_the_cluster_in_ray_address_is_gone(folder, monkeypatch):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    (folder / "script.py").write_text("from ray import tune\n\ntune.run(lambda config: {'loss': 1})\n")
+
+    done = execute_in(folder, "script.py")
+
+    assert done.returncode == 1
+    assert f"ProbeError: no Ray cluster responds at '{address}'" in done.stderr
 
 
 @pytest.mark.parametrize(

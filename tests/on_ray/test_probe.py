@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import ray
@@ -23,6 +24,7 @@ from ray.util import placement_group
 from tests.on_ray.rays import cluster_of, local_ray, run_without_this_package
 from tune_policies import (
     CpuPolicy,
+    InfeasibleRequestError,
     InvalidResourcesError,
     PolicyCallback,
     PolicyScheduler,
@@ -37,7 +39,7 @@ from tune_policies import (
 from tune_policies.probe import node_facts
 from tune_policies.probe.doctor.cluster_reader import examine
 from tune_policies.ray_compat import gcs as cluster_state
-from tune_policies.ray_compat.connection import find_ray, last_error
+from tune_policies.ray_compat.connection import connect_if_running, find_ray, last_error
 
 
 @pytest.fixture
@@ -243,6 +245,35 @@ def test_a_closed_port_raises_an_error_immediately(closed_port):
         probe_cluster(f"127.0.0.1:{closed_port}")
 
 
+def report(config):
+    tune.report({"loss": 1})
+
+
+def run_in_block():
+    with applied(CpuPolicy(cpus=1)):
+        tune.run(report)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [lambda: run(report, CpuPolicy(cpus=1)), lambda: tuner(report, CpuPolicy(cpus=1)).fit(), run_in_block],
+    ids=["run", "tuner", "applied"],
+)
+def test_a_run_raises_an_error_immediately_if_the_cluster_in_ray_address_is_gone(start, closed_port, monkeypatch):
+    """Tune itself would wait for minutes."""
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{closed_port}")
+
+    with pytest.raises(ProbeError, match=f"no Ray cluster responds at '127.0.0.1:{closed_port}'"):
+        start()
+
+
+@pytest.mark.usefixtures("no_ray_address_file")
+def test_a_run_without_an_address_leaves_the_start_of_ray_to_tune():
+    connect_if_running()
+
+    assert not ray.is_initialized()
+
+
 def test_a_port_that_never_responds_raises_an_error_at_the_timeout(silent_port):
     """Ray itself would retry for minutes and then end the process."""
     with pytest.raises(ProbeError, match=r"within 2 s\. Wait longer \(--timeout-s.*\), start Ray there"):
@@ -368,6 +399,83 @@ def test_a_cluster_is_found_by_its_address_and_by_the_environment(hostile_cluste
 
     assert not ray.is_initialized()
     assert [each.nodes[0].resources.cpus for each in (by_address, by_environment)] == [2, 2]
+
+
+@pytest.mark.rest
+@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # the memory of a simulated GPU cannot be read
+def test_threads_without_a_connection_share_one_and_close_it(hostile_cluster):
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(probe_cluster(hostile_cluster.address).nodes[0].resources.cpus))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert (found, ray.is_initialized()) == ([2] * 4, False)
+
+
+HIDES_PACKAGE = """
+import sys
+
+class Hider:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("tune_policies", "trainers", "benchmarks"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hider())
+"""
+
+
+@contextmanager
+def without_this_package(folder):
+    """Start nodes in this block whose Python processes cannot import this package."""
+    (folder / "sitecustomize.py").write_text(HIDES_PACKAGE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder))
+        yield
+
+
+@pytest.mark.rest
+def test_a_run_does_not_use_a_node_without_this_package(tmp_path):
+    def where(config):
+        tune.report({"node": ray.get_runtime_context().get_node_id()})
+
+    with cluster_of({"num_cpus": 1}) as cluster:
+        with without_this_package(tmp_path):
+            lacking = cluster.add_node(num_cpus=2)
+        ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
+        with pytest.warns(
+            ProbeWarning, match=r"plans ignore 1 node \(.*\): tune-policies is not installed. Install it"
+        ):
+            trials = run(where, CpuPolicy(cpus=1), num_samples=3, storage_path=str(tmp_path), verbose=0).trials
+
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 3
+    assert lacking.node_id not in {trial.last_result["node"] for trial in trials}
+
+
+@pytest.mark.rest
+@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # the run raises an error
+def test_a_run_is_refused_if_no_node_has_this_package(tmp_path):
+    with without_this_package(tmp_path), cluster_of({"num_cpus": 1}) as cluster:
+        ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
+        with pytest.raises(InfeasibleRequestError) as error:
+            run(report, CpuPolicy(cpus=1), storage_path=str(tmp_path), verbose=0)
+
+    assert "but 1 node" in str(error.value)
+    assert 'runtime_env={"py_modules": [tune_policies]}' in str(error.value)
+
+
+@pytest.mark.rest
+def test_the_runtime_environment_of_the_program_can_bring_this_package(tmp_path):
+    with without_this_package(tmp_path), cluster_of({"num_cpus": 1}) as cluster:
+        environment = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}}
+        ray.init(cluster.address, runtime_env=environment, logging_level="ERROR", log_to_driver=False)
+        capacity = probe_cluster(timeout_s=100)
+
+    assert (len(capacity.nodes), capacity.unusable) == (1, ())
 
 
 @pytest.mark.rest

@@ -9,6 +9,7 @@ import pytest
 
 from tune_policies.probe import node_facts, nvml
 from tune_policies.probe.doctor.node_checks import NodeFacts
+from tune_policies.probe.probe_cluster import _Readings
 
 TORCH = """from typing import Optional
 
@@ -44,7 +45,56 @@ def packages(tmp_path):
             facts = NodeFacts.from_dict({"name": "a", **json.loads(done.stdout)})
             return {framework.name: framework for framework in facts.frameworks}
 
+        def package(self):
+            """Return the result of ``read_package`` in a Python process with only these packages."""
+            self.file(
+                "node_facts.py", Path(node_facts.__file__).read_text().replace("tune_policies.probe.nvml", "nvml")
+            )
+            self.file("nvml.py", Path(nvml.__file__).read_text())
+            code = "import json, node_facts; print(json.dumps(node_facts.read_package()))"
+            command = [sys.executable, "-S", "-P", "-c", code]
+            env = {"PYTHONPATH": str(tmp_path)}
+            return json.loads(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
+
     return Packages()
+
+
+def test_the_version_of_this_package_is_that_of_the_imported_installation(packages):
+    packages.installed("tune-policies", "0.3.0")
+    for name in ("tune_policies", "tune_policies/trainers", *node_facts._NEEDED_BY_TRIALS):
+        packages.file(f"{name}/__init__.py", "")
+
+    assert packages.package() == {"version": "0.3.0", "problem": None}
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        ([], "tune-policies is not installed"),
+        (["tune_policies"], "tune-policies is not installed completely"),
+        (["tune_policies", "tune_policies/trainers"], "pydantic, which tune-policies needs, is not installed"),
+    ],
+    ids=["no package", "a part of the package", "no dependencies"],
+)
+def test_a_node_without_what_a_trial_imports_has_a_problem(packages, found, problem):
+    for name in found:
+        packages.file(f"{name}/__init__.py", "")
+
+    assert packages.package() == {"version": None, "problem": problem}
+
+
+@pytest.mark.parametrize(
+    ("own", "found", "problem"),
+    [
+        ("0.3.0", "0.2.0", "tune-policies 0.2.0 is installed, but this program uses 0.3.0"),
+        ("0.3.0", "0.3.0", None),
+        ("0.3.0", None, None),
+        (None, "0.2.0", None),
+    ],
+    ids=["another version", "the same version", "unknown on the node", "unknown in the program"],
+)
+def test_a_node_with_another_version_of_this_package_has_a_problem(own, found, problem):
+    assert _Readings(own_version=own)._problem({"version": found, "problem": None}) == problem
 
 
 @pytest.mark.parametrize(

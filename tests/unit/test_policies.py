@@ -245,6 +245,13 @@ PLANS = {
          SelectingPolicy(SelectingPolicy(CPU, {"zone": "!eu"}), US), "2 x 1 CPU, zone us | CPU"),
     "draining nodes do not count":
         (ClusterCapacity(nodes=(gpu_node("a", gpus=0, cpus=2),), draining=(gpu_node("b"),)), CPU, "2 x 1 CPU | CPU"),
+    "unusable nodes are excluded from Ray's placement":
+        (ClusterCapacity(nodes=(gpu_node("a", gpus=0, cpus=2),), unusable=(gpu_node("b"),)),
+         CPU, "2 x 1 CPU, node-id !b | CPU"),
+    "unusable nodes next to slots of several node types":
+        (ClusterCapacity(
+            nodes=(gpu_node("a", gpus=2, cpus=8), gpu_node("c", gpus=2, cpus=2)), unusable=(gpu_node("b"),)),
+         GpuPolicy(), "2 x 4 CPU, 1 GPU, node-id !b + 2 x 1 CPU, 1 GPU, node-id !b | GPU"),
     # Other accelerators
     "whole devices, node by node":
         (with_devices((16, {"HPU": 8}), (5, {"HPU": 3})),

@@ -74,6 +74,12 @@ REASONS = {
                          "2 trials on a GPU of 80 GiB, with max_trials_per_gpu=2"),
     "draining":
         (ClusterCapacity(nodes=(gpu_node("a"),), draining=(gpu_node("b"),)), CPU, "not use 1 draining node"),
+    "an unusable node":
+        (ClusterCapacity(nodes=(gpu_node("a"),), unusable=(gpu_node("b", problem="tune-policies is not installed"),)),
+         CPU, "not use 1 node (b): tune-policies is not installed"),
+    "resources of the program itself":
+        (of(gpu_node("a", held={"the entrypoint of this Ray job": Resources(gpus=1)})), CPU,
+         "the plan does not use 1 GPU, reserved by the entrypoint of this Ray job"),
     "a quota": (QUOTA, ReservingPolicy(CPU, cpus=1), "Ray counts 4 CPUs per node on 2 nodes, but"),
     "an unknown node":
         (nodes((2, 0)), SelectingPolicy(CPU, exclude_nodes=("10.0.0.9",)), "exclude_nodes contains '10.0.0.9', but no"),

@@ -115,6 +115,12 @@ INFEASIBLE = {
         "nodes", "none of the 2 nodes is selected (zone is eu, not set): short of"),
     "draining nodes": (ClusterCapacity(nodes=(gpu_node("a", gpus=0),), draining=(gpu_node("b"),)), GPU, "GPU",
         "0 GPUs (not counting 1 draining node)"),
+    "unusable nodes":
+        (ClusterCapacity(nodes=(gpu_node("a", gpus=0),), unusable=(gpu_node("b", problem="it is old"),)), GPU, "GPU",
+        "0 GPUs (not counting 1 node (b): it is old)"),
+    "resources of the program itself":
+        (of(gpu_node("a", gpus=0, held={"its entrypoint": Resources(gpus=1)})), GPU, "GPU",
+        "(not counting 1 GPU, reserved by its entrypoint): short of GPU. Add a GPU node. Or reserve fewer"),
     "resources that no node type has": (growing(SMALL, LARGE), AutoscalingPolicy(GpuPolicy(gpus=16)), "GPU",
         "with all nodes that can be added, the largest node has 64 CPUs, 8 GPUs: short of GPU. Request at most 8"),
     "a missing accelerator":

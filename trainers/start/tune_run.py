@@ -17,7 +17,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
 
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.ray_compat.connection import is_through_client
+from tune_policies.ray_compat.connection import connect_if_running, is_through_client
 from tune_policies.ray_compat.tune_entry import change_tune_run_of_program, changed_tune_run
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import check_count
@@ -73,6 +73,7 @@ def run(trainable: Any, policy: _Policy | None = None, **kwargs: Any) -> tune.Ex
     options, tune_run_kwargs = _split(kwargs)
     _check_arguments(tune_run_kwargs)
     scheduler = _under_policy(policy, tune_run_kwargs.get("scheduler"), options)
+    connect_if_running()
     return tune.run(trainable, **{**tune_run_kwargs, "scheduler": scheduler})
 
 
@@ -97,7 +98,7 @@ def tuner(
             ``run_config``.
 
     Raises:
-        InvalidResourcesError: See ``run``.
+        InvalidResourcesError: See ``run``. In ``fit``, the errors of ``run`` can be raised.
     """
     _check_trainable(trainable)
     if tune_config is not None and not isinstance(tune_config, tune.TuneConfig):
@@ -106,7 +107,13 @@ def tuner(
     _check_arguments({"max_concurrent_trials": tune_config.max_concurrent_trials})
     options, tuner_kwargs = _split(kwargs)
     scheduler = _under_policy(policy, tune_config.scheduler, options)
-    return tune.Tuner(trainable, tune_config=replace(tune_config, scheduler=scheduler), **tuner_kwargs)
+    return _Tuner(trainable, tune_config=replace(tune_config, scheduler=scheduler), **tuner_kwargs)
+
+
+class _Tuner(tune.Tuner):  # type: ignore[misc]  # Ray has no types
+    def fit(self) -> tune.ResultGrid:
+        connect_if_running()
+        return super().fit()
 
 
 @contextmanager
@@ -166,6 +173,7 @@ def _template(policy: _Policy | PolicyScheduler, options: Mapping[str, Any]) -> 
 
 def _under_template(template: PolicyScheduler, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments to replace in a call of ``tune.run``, so that it runs under a policy."""
+    connect_if_running()
     inner = _to_scheduler(arguments.get("scheduler"))
     own = policy_scheduler_in(inner)
     if own is None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, gpu_memory_of_type
-from tune_policies.cluster.labels import NODE_ID
+from tune_policies.cluster.labels import NODE_ID, is_none_of
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import MOST, TICKS, Amount, Amounts, Bytes, Count, Resources, amount_of
 from tune_policies.values.value import FrozenDict, Many, ShownValue, Value
@@ -57,6 +57,9 @@ class NodeCapacity(Value):
         cpu_model: The CPU model that the operating system reports. It does not affect plans.
         is_expected: Whether the autoscaler still has to add the node.
         in_use: The resources that were reserved when the node was read. Only plans of ``FreeCapacityPolicy`` use them.
+        held: The resources that the program itself reserves for as long as it runs, such as those of its entrypoint,
+            by holder. ``resources`` and ``in_use`` exclude them.
+        problem: The reason why trials cannot run on the node, such as "tune-policies is not installed", or ``None``.
     """
 
     node_id: str
@@ -70,6 +73,8 @@ class NodeCapacity(Value):
     cpu_model: str | None = None
     is_expected: bool = False
     in_use: Resources | None = None
+    held: dict[str, Resources] = Field(default_factory=dict)
+    problem: str | None = None
 
     @cached_property
     def amounts(self) -> Amounts:
@@ -239,6 +244,8 @@ class ClusterCapacity(ShownValue):
     Attributes:
         nodes: The alive nodes that are not being drained, in any order.
         draining: Alive nodes that are being drained. Plans ignore them, because Ray places nothing on them.
+        unusable: Alive nodes on which trials cannot run, because this package is missing there or has another version.
+            Plans ignore them, and prevent Ray from placing trials on them.
         node_types: The node types that the autoscaler can add, or ``None`` if an autoscaler runs but its node types are
             unknown.
         max_nodes_to_add: The maximum number of nodes of all types together that can be added, or ``None`` for no limit.
@@ -249,13 +256,15 @@ class ClusterCapacity(ShownValue):
 
     nodes: Many[NodeCapacity] = ()
     draining: Many[NodeCapacity] = ()
+    unusable: Many[NodeCapacity] = ()
     node_types: Many[NodeTypeCapacity] | None = ()
     max_nodes_to_add: Count | None = None
     read_at: datetime | None = None
 
     @model_validator(mode="after")
     def _node_ids_must_differ(self) -> Self:
-        _check_different([node.node_id for node in (*self.nodes, *self.draining)], "the node_id of each node")
+        every = (*self.nodes, *self.draining, *self.unusable)
+        _check_different([node.node_id for node in every], "the node_id of each node")
         _check_different([node_type.name for node_type in self.node_types or ()], "the name of each node type")
         return self
 
@@ -266,6 +275,11 @@ class ClusterCapacity(ShownValue):
         for node in self.nodes:
             nodes_of[node.shape].append(node)
         return {**nodes_of}
+
+    @property
+    def usable_selector(self) -> dict[str, str]:
+        """The label selector that excludes the unusable nodes, or ``{}`` if there are none."""
+        return {NODE_ID: is_none_of(node.node_id for node in self.unusable)} if self.unusable else {}
 
     @cached_property
     def groups(self) -> tuple[NodeGroup, ...]:

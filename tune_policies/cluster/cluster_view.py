@@ -31,12 +31,22 @@ def cluster_view(capacity: ClusterCapacity) -> RenderableType:
         names = sorted(node.address or node.node_id[:8] for node in capacity.draining)
         number = counted(len(names), "node")
         parts.append(line(f"plans ignore {number} being drained: {shorten_names(names)}"))
+    parts += (line(f"plans ignore node {_name(node)}: {node.problem}") for node in capacity.unusable)
+    for node in capacity.nodes:
+        parts += (
+            line(f"plans ignore {held} of node {_name(node)}, reserved by {holder}")
+            for holder, held in node.held.items()
+        )
     if capacity.node_types is None:
         text = "An autoscaler is running, but its node types are unknown. Pass the cluster file with --cluster-config"
         parts.append(line(text))
     elif capacity.node_types:
         parts += ["", _node_types(capacity)]
     return Group(*parts)
+
+
+def _name(node: NodeCapacity) -> str:
+    return node.address or node.node_id[:8]
 
 
 def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:

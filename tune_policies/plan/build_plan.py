@@ -1,6 +1,6 @@
 """Creates the plan for a trial's request, or the error that explains why no trial fits."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -29,9 +29,18 @@ from tune_policies.placement.packing import (
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import MOST, TICKS, Resources, amount_of, format_amount, from_ticks, to_ticks
+from tune_policies.values.resources import (
+    MOST,
+    TICKS,
+    Resources,
+    amount_of,
+    format_amount,
+    format_ticks,
+    from_ticks,
+    to_ticks,
+)
 from tune_policies.values.units import format_bytes, format_request
-from tune_policies.values.value import counted
+from tune_policies.values.value import counted, shorten_names
 
 _FALLBACK: Final = "Or fall back to CPUs: policy | CpuPolicy()."
 """The suggestion in an error if the cluster has no device of the requested kind."""
@@ -82,6 +91,7 @@ def build_plan(
         max_concurrent_trials=count,
         gpu_memory_bytes=request.gpu_memory_bytes,
         accelerator_type=request.accelerator_type,
+        label_selector=capacity.usable_selector,
     )
     return TrialPlan(
         slots=(slot,),
@@ -157,7 +167,7 @@ def describe_gpus(groups: Iterable[NodeGroup]) -> str:
 
 
 def about_the_nodes(capacity: ClusterCapacity) -> Iterator[NodeNote]:
-    """Yield notes for every plan about nodes on which Ray counts too many CPUs, and about draining nodes."""
+    """Yield notes for every plan about resources and nodes that it does not use, and about nodes with too many CPUs."""
     differs: Counter[tuple[float, float]] = Counter()
     for node, count in capacity.groups:
         if node.usable_cpus is not None and to_ticks(node.usable_cpus) < to_ticks(node.resources.cpus):
@@ -170,13 +180,45 @@ def about_the_nodes(capacity: ClusterCapacity) -> Iterator[NodeNote]:
         )
     if capacity.draining:
         yield NodeNote(f"the plan does not use {counted(len(capacity.draining), 'draining node')}")
+    if capacity.unusable:
+        yield NodeNote(f"the plan does not use {describe_unusable(capacity.unusable)}")
+    for held in _held(capacity).values():
+        yield NodeNote(f"the plan does not use {held}")
+
+
+def describe_unusable(nodes: Iterable[NodeCapacity]) -> str:
+    """Return the nodes and their problems as text, such as ``"1 node (10.0.0.7): tune-policies is not installed"``."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        names[node.problem or "trials cannot run on it"].append(node.address or node.node_id[:8])
+    return "; ".join(
+        f"{counted(len(of_problem), 'node')} ({shorten_names(sorted(of_problem))}): {problem}"
+        for problem, of_problem in sorted(names.items())
+    )
+
+
+def _held(capacity: ClusterCapacity) -> dict[str, str]:
+    """Return the resources that the program itself reserves as text, by holder: ``"1 GPU, reserved by …"``."""
+    amounts: dict[str, Counter[str]] = defaultdict(Counter)
+    for node in capacity.nodes:
+        for holder, resources in node.held.items():
+            amounts[holder].update(resources.ticks)
+    return {
+        holder: f"{', '.join(format_ticks(name, ticks) for name, ticks in sorted(held.items()))}, reserved by {holder}"
+        for holder, held in sorted(amounts.items())
+    }
 
 
 def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
-    """Return the error with the number of draining nodes and the node types that the autoscaler could add."""
+    """Return the error with what the plan does not count, and the node types that the autoscaler could add."""
     offered, suggestion = error.offered, error.suggestion
     if capacity.draining:
         offered += f" (not counting {counted(len(capacity.draining), 'draining node')})"
+    if capacity.unusable:
+        offered += f" (not counting {describe_unusable(capacity.unusable)})"
+    for holder, held in _held(capacity).items():
+        offered += f" (not counting {held})"
+        suggestion += f" Or reserve fewer resources for {holder}."
     names = sorted(
         each.name
         for each in capacity.node_types or ()

@@ -300,7 +300,9 @@ def _plan_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> TrialP
             f"{' or '.join(others)} instead"
         )
     plan = build_plan(capacity.with_nodes(hosts), found.request, reasons)
-    slots = tuple(slot.model_copy(update={"topology": shape.topology}) for slot in plan.slots)
+    # Ray Train accepts no label selector for slices.
+    changes = {"topology": shape.topology, "label_selector": {}}
+    slots = tuple(slot.model_copy(update=changes) for slot in plan.slots)
     return plan.model_copy(update={"slots": slots, "limited_by": Limit.TPU_SLICES})
 
 

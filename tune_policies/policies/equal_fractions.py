@@ -196,7 +196,10 @@ def with_own_slots(
     groups = [group for alike in nodes for group in alike.groups]
     own = f"each node type has its own slots; without run, tuner or PolicyScheduler, every trial gets {common}"
     notes = (*about_gpu_memory(groups), *about_host_memory(groups, request), *about_the_nodes(capacity))
-    return TrialPlan(slots=tuple(slots), common=common, limited_by=plan.limited_by, reasons=(*reasons, own, *notes))
+    found_plan = TrialPlan(
+        slots=tuple(slots), common=common, limited_by=plan.limited_by, reasons=(*reasons, own, *notes)
+    )
+    return found_plan.on_nodes(capacity.usable_selector)
 
 
 def _slots_on(

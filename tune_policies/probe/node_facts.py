@@ -25,6 +25,9 @@ _CPU_FEATURES = (
     *("sve", "sve2", "bf16", "i8mm"),  # ARM
 )
 
+# The packages that the process of a trial imports in addition to this package and Ray.
+_NEEDED_BY_TRIALS = ("pydantic", "threadpoolctl", "wrapt", "yaml")
+
 # The variables that current and older Ray versions use to hide AMD and Intel GPUs.
 _DEVICE_VARIABLES = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR")
 
@@ -33,7 +36,9 @@ _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "rocm-tensorfl
 
 
 def read_node(*, with_gpus: bool, session: str | None) -> dict[str, object]:
-    """Return the facts for planning: ``gpus``, ``usable_cpus``, ``cpu_model`` and the autoscaler's ``monitor``.
+    """Return the facts for planning: ``gpus``, ``usable_cpus``, ``cpu_model``, ``package`` and ``monitor``.
+
+    ``package`` is the result of ``read_package``, and ``monitor`` describes the autoscaler.
 
     A fact that cannot be read is ``None``. ``gpu_error`` is the reason why the GPUs could not be read.
 
@@ -42,13 +47,36 @@ def read_node(*, with_gpus: bool, session: str | None) -> dict[str, object]:
         session: The name of the Ray session whose autoscaler may run on this node, or ``None`` for a worker node.
     """
     facts: dict[str, object] = {"gpus": None, "gpu_error": None, "monitor": session and read_monitor(session)}
-    facts |= {"usable_cpus": read_usable_cpus(), "cpu_model": read_cpu_model()}
+    facts |= {"usable_cpus": read_usable_cpus(), "cpu_model": read_cpu_model(), "package": read_package()}
     if with_gpus:
         try:
             facts["gpus"] = read_gpus()
         except NvmlError as error:
             facts["gpu_error"] = str(error)
     return facts
+
+
+def read_package() -> dict[str, str | None]:
+    """Return the ``version`` of this package, and the ``problem`` that prevents its import.
+
+    Both are ``None`` if unknown. For example, a package that Ray copied to the node has no version.
+    """
+    try:
+        if importlib.util.find_spec("tune_policies.trainers") is None:
+            return {"version": None, "problem": "tune-policies is not installed completely"}
+    except ModuleNotFoundError:
+        return {"version": None, "problem": "tune-policies is not installed"}
+    missing = [name for name in _NEEDED_BY_TRIALS if importlib.util.find_spec(name) is None]
+    if missing:
+        return {"version": None, "problem": f"{missing[0]}, which tune-policies needs, is not installed"}
+    folder = Path(sys.modules["tune_policies"].__file__ or "").parent
+    try:
+        installed = importlib.metadata.distribution("tune-policies")
+    except importlib.metadata.PackageNotFoundError:
+        return {"version": None, "problem": None}
+    # The working folder, or a package that Ray copied to the node, may precede the installed package.
+    is_imported = Path(str(installed.locate_file("tune_policies"))) == folder
+    return {"version": installed.version if is_imported else None, "problem": None}
 
 
 def read_machine() -> dict[str, object]:

@@ -8,7 +8,7 @@ pending.
 
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,9 +17,11 @@ from typing import Any, Final
 from ray.exceptions import RayError
 
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
+from tune_policies.placement.packing import Limit
+from tune_policies.plan.build_plan import describe_unusable
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.probe.node_facts import read_node
+from tune_policies.probe.node_facts import read_node, read_package
 from tune_policies.probe.node_types import addable_node_types, addable_nodes, load_cluster_config
 from tune_policies.probe.run_on_nodes import Facts, run_on_nodes
 from tune_policies.probe.sampling import (
@@ -33,12 +35,17 @@ from tune_policies.probe.sampling import (
 )
 from tune_policies.ray_compat.connection import connect, connection
 from tune_policies.ray_compat.gcs import ClusterState, read_cluster_state
-from tune_policies.values.errors import InvalidResourcesError, ProbeError
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
 
 
 class ProbeWarning(UserWarning):
     """Warns that a part of the cluster could not be read. This part is ``None`` in the capacity."""
 
+
+_INSTALL: Final = (
+    "Install it there with pip or in the node's image, or connect with "
+    'ray.init(runtime_env={"py_modules": [tune_policies]}).'
+)
 
 _warned: Final[set[str]] = set()
 """The warnings issued so far. Python's own record of them is cleared when any code changes the warning filters."""
@@ -77,7 +84,9 @@ def probe_cluster(
     if not timeout_s > 0:
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
     config = None if cluster_config is None else load_cluster_config(cluster_config)
-    with connection(address, timeout_s, local="starts a temporary Ray instance", uses_working_folder=False):
+    with connection(
+        address, timeout_s, local="starts a temporary Ray instance", uses_working_folder=False
+    ) as is_as_in_run:
         state = read_cluster_state(timeout_s)
         try:
             readings = _read_nodes(state, timeout_s)
@@ -95,13 +104,20 @@ def probe_cluster(
             raise
         readings.warnings.append(f"The node types of the autoscaler are unknown: {error}")
         node_types, max_nodes_to_add = None, None
+    nodes = [_with_facts(node, readings.facts.get(node.node_id)) for node in state.nodes]
+    if not is_as_in_run:  # a run may bring this package to the nodes
+        nodes = [node.model_copy(update={"problem": None}) for node in nodes]
+    unusable = tuple(node for node in nodes if node.problem is not None)
+    if unusable:
+        readings.warnings.append(f"plans ignore {describe_unusable(unusable)}. {_INSTALL}")
     for text in readings.warnings:
         if text not in _warned:
             warnings.warn(text, ProbeWarning, stacklevel=2)
             _warned.add(text)
     return ClusterCapacity(
-        nodes=tuple(_with_facts(node, readings.facts.get(node.node_id)) for node in state.nodes),
+        nodes=tuple(node for node in nodes if node.problem is None),
         draining=state.draining,
+        unusable=unusable,
         node_types=node_types,
         max_nodes_to_add=max_nodes_to_add,
         read_at=datetime.now(UTC),
@@ -130,6 +146,13 @@ def plan_with_capacity(policy: ResourcePolicy, *, timeout_s: float = 30.0) -> tu
     """Return and print the plan of :func:`plan_on_cluster`, and return the capacity on which it is based."""
     connect(timeout_s)
     capacity = probe_cluster(timeout_s=timeout_s)
+    if capacity.unusable and not capacity.nodes and capacity.node_types == ():
+        raise InfeasibleRequestError(
+            "a node that can run trials",
+            f"the cluster has none, but {describe_unusable(capacity.unusable)}",
+            Limit.NODES,
+            _INSTALL,
+        )
     plan = policy.plan(capacity)
     print(plan.explain(capacity))
     if plan not in _printed:
@@ -153,6 +176,7 @@ class _Readings:
     failures: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     monitor: Any = None
+    own_version: str | None = field(default_factory=lambda: read_package()["version"])
 
     def read(self, nodes: Iterable[NodeCapacity], session: str, deadline: float) -> None:
         of_id = {node.node_id: node for node in nodes}
@@ -167,9 +191,16 @@ class _Readings:
             self.monitor = self.monitor or facts["monitor"]
             devices, failure = _to_devices(of_id[node_id], facts)
             cpus = {name: facts[name] for name in ("usable_cpus", "cpu_model")}
-            self.facts[node_id] = NodeFacts(devices=devices, **cpus)
+            self.facts[node_id] = NodeFacts(devices=devices, problem=self._problem(facts["package"]), **cpus)
             if failure:
                 self.failures[node_id] = failure
+
+    def _problem(self, package: Mapping[str, str | None]) -> str | None:
+        """Return the reason why trials cannot run on a node, or ``None``. ``package`` is from ``read_package``."""
+        version = package["version"]
+        if None not in (version, self.own_version) and version != self.own_version:
+            return f"tune-policies {version} is installed, but this program uses {self.own_version}"
+        return package["problem"]
 
 
 def _read_nodes(state: ClusterState, timeout_s: float) -> _Readings:

@@ -34,6 +34,7 @@ class NodeFacts(Value):
     devices: tuple[GpuDevice, ...] | None = None
     usable_cpus: Amount | None = None
     cpu_model: str | None = None
+    problem: str | None = None
 
     def of_another(self) -> "NodeFacts":
         """Return the facts that also apply to another node of the same kind.
@@ -41,7 +42,7 @@ class NodeFacts(Value):
         The UUIDs are excluded. The CPU model is also excluded, because a cloud's machine type can have several models.
         """
         devices = self.devices and tuple(d.model_copy(update={"uuid": None}) for d in self.devices)
-        return NodeFacts(devices=devices, usable_cpus=self.usable_cpus)
+        return NodeFacts(devices=devices, usable_cpus=self.usable_cpus, problem=self.problem)
 
 
 Kind = tuple[NodeCapacity, ...]

@@ -3,7 +3,9 @@
 import re
 import socket
 import subprocess
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType
@@ -44,6 +46,34 @@ class _WithoutWorkingFolder(JobConfig):  # type: ignore[misc]  # Ray has no type
         return True
 
 
+class _Temporary:
+    """The connection that blocks of ``connection`` share. The last block closes it.
+
+    Threads may read the cluster at the same time, but a program has only one connection.
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.num_users = 0
+        self.address: str | None = None
+        self.uses_working_folder = False
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether a probe opened the connection. Its workers do not import a user's modules."""
+        return self.num_users > 0 and not self.uses_working_folder
+
+    def close(self) -> None:
+        """Close the connection, unless another thread uses it."""
+        with self.changed:
+            self.num_users -= 1
+            if self.num_users == 0:
+                ray.shutdown()
+            self.changed.notify_all()
+
+
+_temporary: Final = _Temporary()
+
 _CONNECT: Final = "import ray, sys; ray.init(address=sys.argv[1], logging_level='ERROR', log_to_driver=False)"
 
 
@@ -67,8 +97,10 @@ def find_ray(address: str | None) -> str | None:
 @contextmanager
 def connection(
     address: str | None, timeout_s: float, *, local: str, uses_working_folder: bool = True
-) -> Iterator[None]:
+) -> Iterator[bool]:
     """Connect the program to Ray during the block, or use its existing connection.
+
+    The block receives whether workers have the same import path and runtime environment as in a run of the program.
 
     Args:
         address: The address, as for ``ray.init``.
@@ -82,23 +114,31 @@ def connection(
             cluster can be started.
     """
     warn_of_untried_ray()
-    if ray.is_initialized():
-        if address is not None:
+    with _temporary.changed:
+        while _temporary.is_brief and (uses_working_folder or address != _temporary.address):
+            _temporary.changed.wait()  # a probe in another thread uses another connection
+        is_program_connected = ray.is_initialized()
+        if is_program_connected and address is not None and not _temporary.is_brief:
             raise ProbeError(
                 f"this program is already connected to a Ray cluster, so it cannot probe {address!r}. "
                 "Omit the address, or call ray.shutdown() first"
             )
-        yield
-        return
-    found = find_ray(address)
-    # Through Ray Client, workers never use this machine's working folder.
-    is_here = not (found or "").startswith("ray://")
-    job = _WithoutWorkingFolder() if is_here and not uses_working_folder else None
-    _init(found, timeout_s, local, address=found or address, job_config=job, logging_level="ERROR", log_to_driver=False)
+        if not is_program_connected:
+            found = find_ray(address)
+            # Through Ray Client, workers never use this machine's working folder.
+            is_here = not (found or "").startswith("ray://")
+            job = _WithoutWorkingFolder() if is_here and not uses_working_folder else None
+            options = {"job_config": job, "logging_level": "ERROR", "log_to_driver": False}
+            _init(found, timeout_s, local, address=found or address, **options)
+            _temporary.address, _temporary.uses_working_folder = address, uses_working_folder
+        is_temporary = not is_program_connected or _temporary.num_users > 0
+        _temporary.num_users += is_temporary
+        is_as_in_run = not _temporary.is_brief
     try:
-        yield
+        yield is_as_in_run
     finally:
-        ray.shutdown()
+        if is_temporary:
+            _temporary.close()
 
 
 def connect(timeout_s: float) -> None:
@@ -108,8 +148,33 @@ def connect(timeout_s: float) -> None:
         ProbeError: A running cluster does not answer in time, or no cluster can be started.
     """
     warn_of_untried_ray()
-    if not ray.is_initialized():
-        _init(find_ray(None), timeout_s, "starts a Ray instance on this machine")
+    with _temporary.changed:
+        _wait_for_probes()
+        if not ray.is_initialized():
+            _init(find_ray(None), timeout_s, "starts a Ray instance on this machine")
+
+
+def connect_if_running(timeout_s: float = 30.0) -> None:
+    """Connect the program to the running cluster that a Tune run would use, or do nothing if there is none.
+
+    Tune itself waits for minutes if no cluster answers at ``RAY_ADDRESS``, and starts a local instance without an
+    address.
+
+    Raises:
+        ProbeError: The cluster does not answer in time, or refuses the connection.
+    """
+    warn_of_untried_ray()
+    with _temporary.changed:
+        _wait_for_probes()
+        found = None if ray.is_initialized() else find_ray(None)
+        if found is not None:
+            _init(found, timeout_s, "starts a Ray instance on this machine")
+
+
+def _wait_for_probes() -> None:
+    """Wait until no probe of another thread uses a connection that it will close."""
+    while _temporary.is_brief:
+        _temporary.changed.wait()
 
 
 def _init(found: str | None, timeout_s: float, local: str, **options: Any) -> None:
@@ -129,6 +194,12 @@ def is_through_client() -> bool:
     return ray_client is not None and bool(ray_client.is_connected())
 
 
+_num_blocks_by_value: Final = Counter[str]()
+"""The number of ``sent_by_value`` blocks for each module, because threads may read the cluster at the same time."""
+
+_by_value_lock: Final = threading.Lock()
+
+
 @contextmanager
 def sent_by_value(*modules: ModuleType) -> Iterator[None]:
     """Pickle these modules by value during the block, so that a task that uses them needs only Ray on its node.
@@ -136,13 +207,19 @@ def sent_by_value(*modules: ModuleType) -> Iterator[None]:
     Ray's public option, ``py_modules`` of a runtime environment, takes seconds on each node and may need an agent that
     a default install lacks. The cloudpickle copy in Ray 2.50 and 2.60 supports pickling by value.
     """
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
+    with _by_value_lock:
+        for module in modules:
+            if not _num_blocks_by_value[module.__name__]:
+                cloudpickle.register_pickle_by_value(module)
+            _num_blocks_by_value[module.__name__] += 1
     try:
         yield
     finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
+        with _by_value_lock:
+            for module in modules:
+                _num_blocks_by_value[module.__name__] -= 1
+                if not _num_blocks_by_value[module.__name__]:
+                    cloudpickle.unregister_pickle_by_value(module)
 
 
 def _check_reachable(address: str, timeout_s: float, local: str) -> None:

@@ -11,10 +11,11 @@ All protobuf messages are the same in Ray 2.50 and 2.60.
 """
 
 import json
+import math
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -26,6 +27,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from tune_policies.cluster.capacity import HEAD_RESOURCE, NodeCapacity, accelerator_type_of, in_use, to_resources
 from tune_policies.ray_compat.background import answer_within
 from tune_policies.ray_compat.connection import is_through_client, sent_by_value
+from tune_policies.ray_compat.this_process import ThisProcess, parents_in_ray, this_process
 from tune_policies.ray_compat.version import Gone, needs_of_ray
 from tune_policies.values.errors import ProbeError
 from tune_policies.values.value import collector_paused
@@ -45,6 +47,9 @@ try:
 except ImportError as error:
     actors_as_dicts = available_resources_per_node = jobs = ray_state = Gone(error, _TABLES)
     ActorTableData = PlacementGroupTableData = Gone(error, _TABLES)
+
+READ_TIMEOUT_S: Final = 10.0
+"""The timeout for reading the state of a cluster during a run, in seconds."""
 
 MIRRORED_TYPE: Final = re.compile(r"node_[0-9a-f]{56}")
 """Matches the node type that Ray's monitor derives from a node's identifier in a cluster without an autoscaler
@@ -78,23 +83,32 @@ class ClusterState:
 def read_cluster_state(timeout_s: float) -> ClusterState:
     """Read the state of the program's cluster from the GCS.
 
+    The resources of nodes exclude what the program itself holds outside its runs (``held_by_program``), and the
+    resources in use exclude those of the program's removed placement groups. Through Ray Client, both are unknown.
+
     Raises:
         ProbeError: The GCS does not answer within ``timeout_s`` seconds.
     """
+    holdings: list[Holding] = []
+    removed: set[str] = set()
     try:
         with needs_of_ray(_STATUS):
             if is_through_client():
                 status, report = _fetch_by_task(timeout_s)
+                reply = GetClusterStatusReply.FromString(status)
             else:  # Ray retries the connection to a dead GCS for a minute, regardless of the timeout
-                address = ray.get_runtime_context().gcs_address
-                status, report = answer_within(timeout_s, partial(fetch, address, timeout_s))
-    except (RayError, OSError) as error:
+                context = ray.get_runtime_context()
+                process = this_process()
+                status, report = answer_within(timeout_s, partial(fetch, context.gcs_address, timeout_s))
+                reply = GetClusterStatusReply.FromString(status)
+                holdings = answer_within(timeout_s, partial(held_by_program, process))
+                removed = answer_within(timeout_s, partial(_removed_groups, reply, process.job_id))
+    except (RayError, OSError, RuntimeError) as error:
         why = str(error).strip() or f"no answer within {timeout_s:g} s"
         raise ProbeError(
             f"could not read the cluster from Ray: {why}. Check that Ray is running, and try again"
         ) from error
-    reply = GetClusterStatusReply.FromString(status)
-    return to_cluster_state(reply, json.loads(report or b"{}"))
+    return to_cluster_state(reply, json.loads(report or b"{}"), holdings, removed)
 
 
 @dataclass(frozen=True)
@@ -153,8 +167,20 @@ def _fetch_by_task(timeout_s: float) -> Any:
 
 
 @collector_paused()
-def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
-    """Convert a ``GetClusterStatusReply`` and autoscaler v1's report (``{}`` without v1) to a ``ClusterState``."""
+def to_cluster_state(
+    reply: Any, report: dict[str, Any], holdings: Iterable["Holding"] = (), removed_groups: Collection[str] = ()
+) -> ClusterState:
+    """Convert a ``GetClusterStatusReply`` and autoscaler v1's report (``{}`` without v1) to a ``ClusterState``.
+
+    ``holdings`` are subtracted from the nodes, and the resources of ``removed_groups`` do not count as in use.
+    """
+    held_on: dict[str, list[Holding]] = defaultdict(list)
+    for holding in holdings:
+        held_on[holding.node_id].append(holding)
+
+    def to_node(node: Any) -> NodeCapacity:
+        return _to_node(node, held_on.get(node.node_id.hex(), ()), removed_groups)
+
     alive = [node for node in reply.cluster_resource_state.node_states if node.status != NodeStatus.DEAD]
     workers = [node for node in alive if HEAD_RESOURCE not in node.total_resources]
     running = Counter(node.ray_node_type_name for node in workers if node.ray_node_type_name)
@@ -164,8 +190,8 @@ def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
     has_v1 = _contains_type_names(report.get("autoscaler_report") or {})
     return ClusterState(
         session=reply.cluster_resource_state.cluster_session_name,
-        nodes=tuple(_to_node(node) for node in alive if node.status != NodeStatus.DRAINING),
-        draining=tuple(_to_node(node) for node in alive if node.status == NodeStatus.DRAINING),
+        nodes=tuple(to_node(node) for node in alive if node.status != NodeStatus.DRAINING),
+        draining=tuple(to_node(node) for node in alive if node.status == NodeStatus.DRAINING),
         # With autoscaler v1, only its report contains the types of nodes.
         workers_by_type=Counter(running | reported),
         num_workers=len(workers),
@@ -187,8 +213,20 @@ def _contains_type_names(report: dict[str, Any]) -> bool:
     return any(not MIRRORED_TYPE.fullmatch(name) for name in named)
 
 
-def _to_node(node: Any) -> NodeCapacity:
-    totals = dict(node.total_resources)
+def _to_node(node: Any, holdings: Iterable["Holding"], removed_groups: Collection[str]) -> NodeCapacity:
+    totals, available = dict(node.total_resources), dict(node.available_resources)
+    for name, amount in node.total_resources.items():
+        # Bundle resources exist twice: with and without the bundle's index.
+        group = _OF_GROUP.fullmatch(name)
+        if group and group["index"] is None and group["group_id"] in removed_groups:
+            available[group["name"]] = available.get(group["name"], 0) + amount
+    held: dict[str, Counter[str]] = defaultdict(Counter)
+    for holding in holdings:
+        for name, amount in holding.resources.items():
+            held[holding.holder][name] += amount  # type: ignore[assignment]  # Ray's amounts are floats
+            totals[name] = max(0.0, round(totals.get(name, 0) - amount, 4))
+    if held and totals.get("GPU", 0) > 1:
+        totals["GPU"] = math.floor(totals["GPU"])  # a partly used device counts as in use
     return NodeCapacity(
         node_id=node.node_id.hex(),
         resources=to_resources(totals),
@@ -196,8 +234,26 @@ def _to_node(node: Any) -> NodeCapacity:
         labels=dict(node.labels),
         address=node.node_ip_address or None,
         is_head=HEAD_RESOURCE in totals,
-        in_use=in_use(totals, node.available_resources),
+        in_use=in_use(totals, available),
+        held={holder: to_resources(amounts) for holder, amounts in held.items()},
     )
+
+
+_OF_GROUP: Final = re.compile(r"(?P<name>.+)_group_((?P<index>\d+)_)?(?P<group_id>[0-9a-f]{36})", re.DOTALL)
+"""Matches the name of a bundle's resource, such as ``CPU_group_0_<ID of the group>``."""
+
+
+def _removed_groups(reply: Any, job_id: str) -> set[str]:
+    """Return the IDs of the job's removed placement groups whose bundles still exist on a node.
+
+    After a run has ended, Ray needs some time to return the resources of its bundles.
+    """
+    names = {name for node in reply.cluster_resource_state.node_states for name in node.total_resources}
+    groups = {found["group_id"] for name in names if (found := _OF_GROUP.fullmatch(name))}
+    own = {group_id for group_id in groups if group_id.endswith(job_id)}  # the last digits are the ID of the job
+    if not own:
+        return set()
+    return own - {group.group_id for group in placement_groups() if not group.is_removed}
 
 
 _STRATEGIES: Final = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
@@ -208,8 +264,8 @@ _STRATEGIES: Final = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 class ActorRecord:
     """A living actor. Identifiers are hexadecimal, or empty if Ray reports none.
 
-    ``started_at`` is a Unix timestamp in seconds. ``process_id`` identifies the actor's own worker process, and
-    ``owner_process_id`` the worker process that created the actor.
+    ``started_at`` is a Unix timestamp in seconds. ``process_id`` is Ray's ID of the actor's own worker process,
+    ``pid`` is its process ID on the node, and ``owner_process_id`` identifies the process that created the actor.
     """
 
     actor_id: str
@@ -218,6 +274,7 @@ class ActorRecord:
     module: str
     job_id: str
     started_at: float
+    pid: int
     process_id: str
     owner_process_id: str
     node_id: str
@@ -274,6 +331,89 @@ def placement_groups() -> list[GroupRecord]:
     return [_to_group(PlacementGroupTableData.FromString(each)) for each in table]
 
 
+@dataclass(frozen=True)
+class Holding:
+    """Resources of a node that stay reserved for as long as this program runs. ``holder`` describes their owner."""
+
+    node_id: str
+    resources: Mapping[str, float]
+    holder: str
+
+
+_ENTRYPOINT: Final = "the entrypoint of this Ray job"
+_OUTER: Final = "the trial, task or actor in which this program runs"
+_SUPERVISOR: Final = "_ray_internal_job_actor_"
+"""The beginning of the name of the actor that runs a submitted job (``JOB_ACTOR_NAME_TEMPLATE`` in Ray's dashboard)."""
+
+_last_holdings: Final[list[tuple[ThisProcess, list[Holding]]]] = []
+"""The last result of ``held_by_program``. It does not change while a process is connected."""
+
+
+def held_by_program(process: ThisProcess) -> list[Holding]:
+    """Return the reservations outside of this program's runs that last for as long as the program runs.
+
+    These are the entrypoint resources of its Ray job, and the resources of the trial, task or actor in which it runs,
+    directly or as a child process. The actors that own this actor count too. If an actor belongs to a placement group,
+    the whole group is reserved.
+
+    Raises:
+        RayError: Ray cannot be reached.
+        RuntimeError: Ray cannot be reached.
+    """
+    for last, holdings in _last_holdings:
+        if last == process:
+            return holdings
+    holdings = _read_holdings(process)
+    _last_holdings[:] = [(process, holdings)]
+    return holdings
+
+
+def _read_holdings(process: ThisProcess) -> list[Holding]:
+    actors = living_actors()
+    outer = _outer_actors(process, actors)
+    is_task = process.assigned and not any(actor.process_id == process.process_id for actor in actors)
+    group_ids = {actor.group_id for actor in outer if actor.group_id}
+    holdings = [
+        Holding(actor.node_id, actor.resources, _ENTRYPOINT if actor.name.startswith(_SUPERVISOR) else _OUTER)
+        for actor in outer
+        if actor.resources and not actor.group_id
+    ]
+    if is_task and process.group_id:
+        group_ids.add(process.group_id)
+    elif is_task:
+        # Ray releases the CPUs of a task, but not its other resources, while the task waits.
+        kept = {name: amount for name, amount in process.assigned.items() if name != "CPU"}
+        holdings.append(Holding(process.node_id, kept, _OUTER))
+    for group in placement_groups() if group_ids else ():
+        if group.group_id in group_ids and not group.is_removed:
+            holdings += [Holding(bundle.node_id, bundle.resources, _OUTER) for bundle in group.bundles]
+    return [holding for holding in holdings if holding.resources]
+
+
+def _outer_actors(process: ThisProcess, actors: Sequence[ActorRecord]) -> list[ActorRecord]:
+    """Return the actors in which the process runs: its own, those of its parent processes, and the owners of these."""
+    by_process = {actor.process_id: actor for actor in actors}
+    parents = parents_in_ray()
+    supervisor = _SUPERVISOR + process.submission_id
+    pending = [
+        actor
+        for actor in actors
+        if actor.process_id == process.process_id
+        or (actor.pid in parents and actor.node_id == process.node_id)
+        or (process.submission_id and actor.name == supervisor)
+    ]
+    outer: list[ActorRecord] = []
+    while pending:
+        actor = pending.pop()
+        if actor in outer:
+            continue
+        outer.append(actor)
+        owner = by_process.get(actor.owner_process_id)
+        if owner is not None and not actor.is_detached:
+            pending.append(owner)
+    return outer
+
+
 def is_dead_actor_of(class_name: str, actor_id: str) -> bool:
     """Return whether the actor is of class ``class_name`` and Ray reports that it has died."""
     info = _accessor().get_actor_info(ray.ActorID.from_hex(actor_id)) if actor_id else None
@@ -314,7 +454,12 @@ def free_by_node() -> dict[str, dict[str, float]]:
 
 def programs() -> dict[str, str]:
     """Return the command and process ID of each program that has connected to the cluster, by job ID."""
-    return {each["JobID"]: f"{each['Entrypoint'] or 'a program'} (pid {each['DriverPid']})" for each in jobs()}
+    # The title of a Ray process is followed by empty arguments, because it overwrites the command line.
+    named = {}
+    for job in jobs():
+        title = job["Entrypoint"].partition(' ""')[0]
+        named[job["JobID"]] = f"{title or 'a program'} (pid {job['DriverPid']})"
+    return named
 
 
 def _accessor() -> Any:
@@ -338,6 +483,7 @@ def _to_actor(actor: Any) -> ActorRecord:
         module=actor.function_descriptor.python_function_descriptor.module_name,
         job_id=actor.job_id.hex(),
         started_at=actor.start_time / 1000,
+        pid=actor.pid,
         process_id=_hex(actor.address.worker_id),
         owner_process_id=_hex(actor.owner_address.worker_id),
         node_id=actor.address.node_id.hex(),
