@@ -347,7 +347,9 @@ class ClusterCapacity(ShownValue):
         ``parts`` maps each changed shape to all its nodes, grouped by their remaining resources, or by
         ``None`` if their resources are unchanged.
         """
-        by_shape = {shape: nodes for shape, nodes in self.nodes_by_shape.items() if shape not in parts}
+        by_shape = dict(self.nodes_by_shape)  # a copy does not hash the shapes again, which would be slow
+        for shape in parts:
+            del by_shape[shape]
         for shape, changes in parts.items():
             before = self.nodes_by_shape[shape]
             for nodes, left in changes:

@@ -15,8 +15,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, filterfalse
-from operator import attrgetter, itemgetter
+from itertools import chain, compress
+from operator import attrgetter, itemgetter, not_
 from typing import Final, NamedTuple, Self
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
@@ -145,8 +145,9 @@ def workers_on_nodes(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity)
     """
     found: dict[str, list[int]] = defaultdict(lambda: [0] * len(plan_slots))
     for slot_type, filled in enumerate(_fill(plan_slots, capacity)):
-        for node, count in filled.workers:
-            found[node.node_id][slot_type] += count
+        for run in filled.runs:
+            for node in run.nodes:
+                found[node.node_id][slot_type] += run.per_node
     none = (0,) * len(plan_slots)
     return [NodeWorkers(node, tuple(found.get(node.node_id, none))) for node in capacity.nodes]
 
@@ -250,60 +251,83 @@ class RemainingCapacity(NamedTuple):
     def _fitting(self, slot: TrialSlot) -> list["_Run"]:
         """Return the nodes in filling order, with the number of workers of ``slot`` that fit on each node.
 
-        Alive nodes come before expected nodes, and nodes with room only for drivers come last. The order prefers:
+        Nodes with room only for drivers come last.
+        """
+        conditions, in_use = conditions_of(slot.label_selector), self._used_by_others(slot)
+        holding: list[_Run] = []
+        for_drivers: list[tuple[tuple[object, ...], _Run]] = []
+        held = 0
+        for (is_expected, *_, shape), fit, nodes in self._filling_order(slot):
+            if not slot.num_workers and held >= slot.max_concurrent_trials:
+                break  # a large cluster can have thousands of further nodes
+            free = _selected(nodes, conditions)
+            only_drivers: Sequence[NodeCapacity] = ()
+            if not fit:
+                free, only_drivers = (), free
+            elif in_use and type(nodes) is ReducedNodes:  # slots use no devices on other nodes
+                is_used = [any(node.node_id in ids for ids in in_use) for node in free]
+                only_drivers = list(compress(free, is_used))
+                free = list(compress(free, map(not_, is_used)))
+            if free:
+                holding.append(_Run(nodes[0], free, fit))
+                held += fit * len(free)
+            if only_drivers:
+                for_drivers.append(((is_expected, shape), _Run(nodes[0], only_drivers, 0)))
+        if slot.num_workers:
+            for_drivers.sort(key=itemgetter(0))
+            holding += (run for _, run in for_drivers)
+        return holding
+
+    def _filling_order(self, slot: TrialSlot) -> list[tuple[tuple[object, ...], int, Sequence[NodeCapacity]]]:
+        """Return a sort key, the number of workers per node, and the nodes of each shape, in filling order.
+
+        Alive nodes come before expected nodes. The order prefers:
 
         1. nodes with enough CPUs for all of the slot's devices, because slots with fewer CPUs can use other nodes,
         2. nodes with the fewest devices of other kinds, because the slots would leave these devices without CPUs,
         3. nodes with the most room, because this leaves more nodes unused.
         """
-        request, without_cpus = request_of(slot), request_of(slot).with_cpus(0)
+        request = request_of(slot)
+        without_cpus = request.with_cpus(0)
         own_devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
+        # The shapes of a large cluster mostly differ only in their host memory, so these values are computed only once.
+        cached: dict[tuple[object, ...], tuple[int, str]] = {}
         order: list[tuple[tuple[object, ...], int, Sequence[NodeCapacity]]] = []
         for nodes in self.capacity.nodes_by_shape.values():
             one = nodes[0]
-            if (fit := workers_on_node(one, request)) or slot.num_workers:
-                others = DEVICE_RESOURCES & one.resources.ticks.keys() - own_devices
-                stranded = sum(one.resources.ticks[name] for name in others)
-                is_short = bool(own_devices) and fit < workers_on_node(one, without_cpus)
-                order.append(((one.is_expected, is_short, stranded, -fit, repr(one.shape)), fit, nodes))
-        holding: list[_Run] = []
-        for_drivers: list[tuple[tuple[object, ...], _Run]] = []
-        held = 0
-        for (is_expected, *_, shape), fit, nodes in sorted(order, key=itemgetter(0)):
-            if not slot.num_workers and held >= slot.max_concurrent_trials:
-                break  # a large cluster can have thousands of further nodes
-            free, in_use = self._free_for(slot, nodes) if fit else ((), self._selected(slot, nodes))
-            held += fit * len(free)
-            holding += [_Run(nodes[0], free, fit)] if free else []
-            for_drivers += [((is_expected, shape), _Run(nodes[0], in_use, 0))] if in_use else []
-        return [*holding, *(run for _, run in sorted(for_drivers, key=itemgetter(0)))] if slot.num_workers else holding
+            fit = workers_on_node(one, request)
+            if not fit and not slot.num_workers:
+                continue
+            memory, others = one.shape
+            if others not in cached:
+                stranded = sum(one.resources.ticks.get(name, 0) for name in DEVICE_RESOURCES - own_devices)
+                cached[others] = stranded, repr(others)
+            stranded, others_text = cached[others]
+            is_short = bool(own_devices) and fit < workers_on_node(one, without_cpus)
+            shape = f"({memory}, {others_text})"
+            order.append(((one.is_expected, is_short, stranded, -fit, shape), fit, nodes))
+        order.sort(key=itemgetter(0))
+        return order
 
-    def _selected(self, slot: TrialSlot, nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:
-        """Return the nodes that match the slot's label selector."""
-        nodes = nodes_before(nodes)
-        labels_of = attrgetter("ray_labels" if NODE_ID in slot.label_selector else "labels")  # ``labels`` is faster
-        for key, values, is_excluded in conditions_of(slot.label_selector):
-            nodes = [node for node in nodes if (labels_of(node).get(key) in values) != is_excluded]
-        return nodes
-
-    def _free_for(
-        self, slot: TrialSlot, nodes: Sequence[NodeCapacity]
-    ) -> tuple[Sequence[NodeCapacity], Sequence[NodeCapacity]]:
-        """Return the selected nodes with free devices for the slot, and the nodes whose devices other slots use."""
-        selected = self._selected(slot, nodes)
+    def _used_by_others(self, slot: TrialSlot) -> list[frozenset[str]]:
+        """Return the identifiers of nodes whose devices slots with another device fraction use."""
         own_devices = slot.worker.ticks.keys() & DEVICE_RESOURCES
-        others = [
-            each.node_ids
-            for each in self.in_use
-            if each.resource in own_devices and each.share != _share(slot, each.resource)
+        return [
+            used.node_ids
+            for used in self.in_use
+            if used.resource in own_devices and used.share != _share(slot, used.resource)
         ]
-        if not others or type(nodes) is not ReducedNodes:  # nothing is in use
-            return selected, ()
 
-        def is_taken(node: NodeCapacity) -> bool:
-            return any(node.node_id in ids for ids in others)
 
-        return list(filterfalse(is_taken, selected)), list(filter(is_taken, selected))
+def _selected(
+    nodes: Sequence[NodeCapacity], conditions: Iterable[tuple[str, frozenset[str], bool]]
+) -> Sequence[NodeCapacity]:
+    """Return the nodes that satisfy all conditions of a label selector."""
+    nodes = nodes_before(nodes)
+    for key, values, is_excluded in conditions:
+        labels_of = attrgetter("ray_labels" if key == NODE_ID else "labels")  # ``labels`` is faster
+        nodes = [node for node in nodes if (labels_of(node).get(key) in values) != is_excluded]
+    return nodes
 
 
 @dataclass(frozen=True)
@@ -513,21 +537,31 @@ def _with_drivers(slot: TrialSlot, groups: Sequence[_Run], wanted: int) -> tuple
     places = [(group, 0) for group in groups]
     drivers: list[_Run] = []
     for wish in (lambda fit: fit // slot.num_workers, lambda fit: -(-fit // slot.num_workers), lambda _: MOST_BYTES):
+        if not wanted:
+            break
         found: list[tuple[_Run, int]] = []
-        for group, held in places:
-            most = max(0, min(drivers_on_node(group.one), wish(group.per_node)) - held)
-            for part in _parts(group._replace(per_node=most), wanted):
-                found.append((group._replace(nodes=part.nodes), held + part.per_node))
-                drivers += [part] if part.per_node else []
-                wanted -= _total([part])
+        for place in places:
+            group, held = place
+            most = min(drivers_on_node(group.one), wish(group.per_node)) - held
+            if not wanted or most <= 0:
+                found.append(place)
+                continue
+            one, nodes, fit = group
+            for part in _parts(_Run(one, nodes, most), wanted):
+                found.append((_Run(one, part.nodes, fit), held + part.per_node))
+                if part.per_node:
+                    drivers.append(part)
+                    wanted -= len(part.nodes) * part.per_node
         places = found
     if slot.worker.memory_bytes is None:
         return drivers, [group for group, _ in places]
     request = request_of(slot)
-    return drivers, [
-        group._replace(per_node=workers_on_node(group.one, request, num_drivers=held)) if group.per_node else group
-        for group, held in places
-    ]
+    beside: list[_Run] = []
+    for (one, nodes, fit), held in places:
+        if fit and held:
+            fit = workers_on_node(one, request, num_drivers=held)
+        beside.append(_Run(one, nodes, fit))
+    return drivers, beside
 
 
 def _without(resources: Resources, names: Iterable[str]) -> Resources | None:

@@ -8,7 +8,7 @@ parts have a dashed outline.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from operator import attrgetter, itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
@@ -132,16 +132,16 @@ def _similar_nodes(nodes: Iterable[NodeWorkers], requested: frozenset[str]) -> l
     Making the texts of a card takes much longer than comparing these properties, and a cluster can have 10,000 nodes.
     """
     is_memory_drawn = "memory" in requested
-    groups: dict[tuple[Any, ...], list[NodeCapacity]] = defaultdict(list)
+    groups: dict[tuple[tuple[int, ...], tuple[object, ...]], list[NodeCapacity]] = defaultdict(list)
     for node, workers in nodes:
         has = node.resources
         memory = _amount("memory", has.memory_bytes) if is_memory_drawn and has.memory_bytes else ""
         custom = tuple(item for item in has.custom.items() if item[0] in requested) if has.custom else ()
         models = _models(node) if node.devices and not node.accelerator_type else ()
         added_as = _added_as(node) if node.is_expected else None
-        device = node.accelerator_type, models, node.smallest_gpu_memory_bytes
-        groups[workers, has.cpus, has.gpus, memory, custom, device, node.usable_cpus, added_as].append(node)
-    return [_Card(alike, workers) for (workers, *_), alike in groups.items()]
+        gpu = has.gpus, node.accelerator_type, models, node.smallest_gpu_memory_bytes
+        groups[workers, (has.cpus, *gpu, memory, custom, node.usable_cpus, added_as)].append(node)
+    return [_Card(alike, workers) for (workers, _), alike in groups.items()]
 
 
 def _look(card: _Card, requested: frozenset[str]) -> tuple[object, ...]:
