@@ -34,7 +34,7 @@ TWO_GPUS = BundleGroup([{"CPU": 1}, {"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}],
     ],
 )
 def test_the_number_of_concurrent_trials_is_limited_by_nodes_and_policy(policy, group, cluster, at_once):
-    slot = slot_of_bundles(policy.plan(cluster), group, cluster)
+    slot, _ = slot_of_bundles(policy.plan(cluster), group, cluster)
 
     assert (slot.max_concurrent_trials, slot.trial.cpus) == (at_once, 1)
 

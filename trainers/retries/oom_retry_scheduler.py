@@ -6,13 +6,12 @@ that they start with the same memory. ``RunCore`` carries the decisions out.
 
 import logging
 from collections.abc import Sequence
-from typing import Final
 
 from ray.tune.schedulers import TrialScheduler
 
 from tune_policies.cluster.capacity import NodeCapacity
 from tune_policies.oom import OutOfMemory
-from tune_policies.ray_compat.gcs import read_cluster_state
+from tune_policies.ray_compat.gcs import READ_TIMEOUT_S, read_cluster_state
 from tune_policies.ray_compat.tune_request import group_of
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 from tune_policies.values.resources import check_gpus
@@ -27,8 +26,6 @@ from .oom_history import OomRecord, floor_for, memory_settings, unknown_keys
 from .oom_retry import decide_retry, history_after
 
 _logger = logging.getLogger(__name__)
-
-_READ_TIMEOUT_S: Final = 10.0
 
 
 class OomRetryScheduler(RunScheduler):
@@ -72,18 +69,22 @@ class OomRetryScheduler(RunScheduler):
         self._growth = check_growth(growth)
         self._max_gpus = check_max_gpus(max_gpus)
         self._memory_keys = None if memory_keys is None else check_names(memory_keys, name="memory_keys")
-        self._reset_run()
 
-    def _reset_run(self) -> None:
+    def _join(self, core: RunCore) -> None:
+        super()._join(core)
+        core.retries = OomRetries(self._growth, self._max_gpus, self._memory_keys)
+
+
+class OomRetries:
+    """The out-of-memory retries of one run."""
+
+    def __init__(self, growth: float, max_gpus: float, memory_keys: Sequence[str] | None) -> None:
+        self._growth = growth
+        self._max_gpus = max_gpus
+        self._memory_keys = memory_keys
+        self._unchecked_keys = memory_keys or ()
         self._records: list[OomRecord] = []
-        self._unchecked_keys = self._memory_keys or ()
         self._warned: set[str] = set()
-
-    def join(self, core: RunCore) -> None:
-        """Contribute the memory of retried trials to the core of a new run."""
-        super().join(core)
-        self._reset_run()
-        core.retries = self
 
     @property
     def num_records(self) -> int:
@@ -160,7 +161,7 @@ class OomRetryScheduler(RunScheduler):
 def _read_nodes() -> Sequence[NodeCapacity] | None:
     """Return the nodes if the run has not read them yet."""
     try:
-        return read_cluster_state(_READ_TIMEOUT_S).nodes
+        return read_cluster_state(READ_TIMEOUT_S).nodes
     except ProbeError as error:
         _logger.warning("a trial needs more memory, but the nodes could not be read: %s", error)
         return None

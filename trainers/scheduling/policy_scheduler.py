@@ -33,9 +33,12 @@ class PolicyScheduler(RunScheduler):
     Example: ``tune.run(train_fn, scheduler=PolicyScheduler(AutoPolicy()))``. The policy plans on the cluster when the
     run begins, not in the constructor, and the plan is printed. Each trial gets the best free slot of the plan, so the
     plan limits the number of concurrent trials. Before your code runs, the devices, the thread count and the GPU memory
-    limit of the trial's process are set. Each result contains the trial's slot as ``"slot"``, its resource usage as
-    ``"usage"`` and, if the trial has a GPU, its GPU memory usage as ``"gpu_memory"``. The inner scheduler decides
-    everything else.
+    limit of the trial's process are set. Each result contains the trial's slot as ``"slot"``. The metrics of the trial,
+    and at most every two seconds its results, contain its resource usage as ``"usage"`` and, if the trial has a GPU,
+    its GPU memory usage as ``"gpu_memory"``. The inner scheduler decides everything else.
+
+    While a trial waits for a slot, Tune shows its status as ``PAUSED``. A trial whose slot is used by another program
+    moves to another free slot.
 
     If a trainable requests one bundle, the policy's resources replace this request, and the run prints the difference.
     If it requests several bundles, as an RLlib algorithm does, the bundles are kept, and the policy decides only how
@@ -151,9 +154,8 @@ class PolicyScheduler(RunScheduler):
         self._run_plan = run_plan
         return run_plan
 
-    def join(self, core: RunCore) -> None:
-        """Contribute the slots of the plan to the core of a new run."""
-        super().join(core)
+    def _join(self, core: RunCore) -> None:
+        super()._join(core)
         run_plan = self._run_plan or self._begin()
         self._core = core
         core.slots = RunSlots(self._options, run_plan)

@@ -358,6 +358,9 @@ class RunCore:
         Raises:
             InfeasibleRequestError: No trial can proceed.
         """
+        if reading.never is not None:
+            self.tune.save_experiment(wait=True)
+            raise reading.never
         if reading.busy:
             self.watch.warn_once(reading.busy)
         if reading.lost_groups:

@@ -22,7 +22,7 @@ from tune_policies.policies.free_capacity import FreeCapacityPolicy, free_part
 from tune_policies.policies.policy import ResourcePolicy, with_inner
 from tune_policies.probe.probe_cluster import plan_with_capacity, probe_cluster
 from tune_policies.ray_compat.background import BackgroundTask, answer_within
-from tune_policies.ray_compat.gcs import dead_actors, node_of_actor, read_cluster_state
+from tune_policies.ray_compat.gcs import READ_TIMEOUT_S, dead_actors, node_of_actor, read_cluster_state
 from tune_policies.ray_compat.tune_request import group_of, with_group
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
 from tune_policies.values.units import is_number
@@ -33,7 +33,6 @@ from .slot_board import SlotTypes
 
 _logger = logging.getLogger(__name__)
 
-_READ_TIMEOUT_S: Final = 10.0
 _ANSWER_TIMEOUT_S: Final = 5.0
 _CONNECT_TIMEOUT_S: Final = 2.0
 
@@ -107,7 +106,7 @@ def _signature_of(nodes: Sequence[NodeCapacity]) -> Hashable:
 def _nodes_in_gcs() -> ClusterCapacity:
     """Return the nodes as Ray's GCS describes them, or no nodes if they cannot be read in time."""
     try:
-        return ClusterCapacity(nodes=read_cluster_state(_READ_TIMEOUT_S).nodes)
+        return ClusterCapacity(nodes=read_cluster_state(READ_TIMEOUT_S).nodes)
     except ProbeError as error:
         _logger.warning("the nodes of the cluster could not be read: %s", error)
         return ClusterCapacity()

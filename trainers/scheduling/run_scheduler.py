@@ -33,7 +33,7 @@ class RunScheduler(WrappingScheduler):
         self._core = None
         self._error = None
 
-    def join(self, core: RunCore) -> None:
+    def _join(self, core: RunCore) -> None:
         """Contribute to the core of a new run."""
         self._core = core
 
@@ -47,7 +47,7 @@ class RunScheduler(WrappingScheduler):
             core = RunCore(tune_controller, self)
             for part in nested_schedulers(self):
                 if isinstance(part, RunScheduler):
-                    part.join(core)
+                    part._join(core)
         return core if core.scheduler is self else None
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:

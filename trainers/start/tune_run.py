@@ -55,7 +55,7 @@ def run(trainable: Any, policy: _Policy | None = None, **kwargs: Any) -> tune.Ex
             result of ``as_trainable``.
         policy: A policy or a plan. If you pass a plan instead of a policy, it is not printed. Omit this argument if
             ``scheduler`` already has a policy.
-        **kwargs: Options of ``PolicyScheduler``, such as ``may_move=True``, and other arguments of ``tune.run``. A
+        **kwargs: Other arguments of ``tune.run``, and options of ``PolicyScheduler``, such as ``may_move=True``. A
             ``scheduler`` becomes the inner scheduler of the ``PolicyScheduler``. ``max_concurrent_trials`` can only
             lower the plan's limit.
 
@@ -94,8 +94,8 @@ def tuner(
         policy: See ``run``.
         tune_config: See ``tune.Tuner``. Its ``scheduler`` becomes the inner scheduler, and its
             ``max_concurrent_trials`` can only lower the plan's limit.
-        **kwargs: Options of ``PolicyScheduler``, and other arguments of ``tune.Tuner``, such as ``param_space`` and
-            ``run_config``.
+        **kwargs: Other arguments of ``tune.Tuner``, such as ``param_space`` and ``run_config``, and options of
+            ``PolicyScheduler``.
 
     Raises:
         InvalidResourcesError: See ``run``. In ``fit``, the errors of ``run`` can be raised.
@@ -128,7 +128,7 @@ def applied(policy: _Policy | PolicyScheduler, **options: Any) -> Iterator[None]
     Args:
         policy: A policy, a plan, or a ``PolicyScheduler`` without an inner scheduler, whose policy and options apply to
             each run.
-        **options: Options of ``PolicyScheduler``, such as ``may_move=True``.
+        **options: Other arguments of ``PolicyScheduler``, such as ``may_move=True``.
 
     Raises:
         InvalidResourcesError: ``policy`` or an option is invalid, options are given in addition to a

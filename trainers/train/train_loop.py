@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import ray.train
 from ray.train import Result
@@ -12,7 +12,7 @@ from ray.train import Result
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.probe.probe_cluster import plan_on_cluster
-from tune_policies.ray_compat.gcs import read_cluster_state
+from tune_policies.ray_compat.gcs import READ_TIMEOUT_S, read_cluster_state
 from tune_policies.ray_compat.train_run import RunConfig, add_to_reports, is_version_2, use_cpu_without_gpu
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 
@@ -31,8 +31,6 @@ from ..watches.task_watch import watch_tasks
 TrainerT = TypeVar("TrainerT")
 
 _logger = logging.getLogger(__name__)
-
-_READ_TIMEOUT_S: Final = 10.0
 
 
 def build_trainer(
@@ -206,7 +204,7 @@ def fit_with_oom_retry(
             found = classify_failure(error)
             if found.kind == "none":
                 raise
-            nodes = read_cluster_state(_READ_TIMEOUT_S).nodes
+            nodes = read_cluster_state(READ_TIMEOUT_S).nodes
             try:
                 decision = decide_worker_retry(plan, found, history, growth=growth, max_gpus=max_gpus, nodes=nodes)
                 larger = plan if decision.floor is None else larger_plan(plan, decision.floor, nodes)

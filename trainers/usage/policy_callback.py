@@ -22,7 +22,7 @@ from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.probe.probe_cluster import is_printed
 from tune_policies.ray_compat.background import BackgroundTask, answer_within
-from tune_policies.ray_compat.gcs import read_cluster_state
+from tune_policies.ray_compat.gcs import READ_TIMEOUT_S, read_cluster_state
 from tune_policies.ray_compat.tune_run import handler_of_trial
 from tune_policies.ray_compat.tune_schedulers import longest_trials
 from tune_policies.ray_compat.tune_trial import is_function_class, unpickled_error
@@ -39,7 +39,6 @@ from .run_monitor import PlanFollower, RunMonitor
 
 _logger = logging.getLogger(__name__)
 
-_READ_TIMEOUT_S: Final = 10.0
 _READ_EVERY_S: Final = 5.0
 _STEP_EVERY_S: Final = 0.1
 """The interval for reading the states of trials, in seconds, while no trial starts, ends or fails.
@@ -153,7 +152,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         for each in nested_schedulers(scheduler):
             self._longest_trials |= longest_trials(each)
         self._read_cluster(run, 0.0)
-        self._reading.wait(_READ_TIMEOUT_S)
+        self._reading.wait(READ_TIMEOUT_S)
         self._read_cluster(run, 0.0)
         if not is_printed(run.plan):
             TextConsole().print(run.plan.explain(), soft_wrap=True, highlight=False)
@@ -164,7 +163,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         if saved is None:
             return None
         try:
-            latest = answer_within(_READ_TIMEOUT_S, partial(_read_usage, self._storage))
+            latest = answer_within(READ_TIMEOUT_S, partial(_read_usage, self._storage))
         except Exception:  # noqa: BLE001  # file systems raise various errors, and the saved state can be used
             return saved
         if latest.elapsed_s <= saved.elapsed_s:
@@ -329,7 +328,7 @@ def _value_of(kind: type[_V], data: object) -> _V | None:
 
 
 def _read_nodes() -> ClusterCapacity:
-    state = read_cluster_state(_READ_TIMEOUT_S)
+    state = read_cluster_state(READ_TIMEOUT_S)
     return ClusterCapacity(nodes=state.nodes, draining=state.draining)
 
 

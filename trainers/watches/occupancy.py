@@ -25,6 +25,7 @@ from tune_policies.placement.deadlock import (
 from tune_policies.placement.packing import BundleGroup
 from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
 from tune_policies.ray_compat.gcs import (
+    READ_TIMEOUT_S,
     ActorRecord,
     GroupRecord,
     is_dead_actor_of,
@@ -37,7 +38,6 @@ from tune_policies.ray_compat.train_run import CONTROLLER_CLASS
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import ray_ticks
 
-_READ_TIMEOUT_S: Final = 10.0
 _FRESH_S: Final = 20.0
 """The time for which the autoscaler's node types are cached, in seconds.
 
@@ -211,12 +211,12 @@ class StuckRuns:
 
         Return ``None`` if these nodes are unknown, or were read after the view.
         """
-        if not read_cluster_state(_READ_TIMEOUT_S).may_have_autoscaler:
+        if not read_cluster_state(READ_TIMEOUT_S).may_have_autoscaler:
             return view
         if time.monotonic() - self._read_at > _FRESH_S:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ProbeWarning)
-                self._capacity = probe_cluster(timeout_s=_READ_TIMEOUT_S)
+                self._capacity = probe_cluster(timeout_s=READ_TIMEOUT_S)
             self._read_at = time.monotonic()
             return None  # the view is older than this reading
         if self._capacity is None or self._capacity.node_types is None:

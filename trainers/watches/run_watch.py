@@ -14,9 +14,16 @@ from typing import Final, NamedTuple
 
 from tune_policies.cluster.capacity import NodeCapacity
 from tune_policies.placement.deadlock import WaitingRun
-from tune_policies.probe.holders import describe_holders, format_amounts, read_holders, sum_of
+from tune_policies.probe.holders import describe_holders, format_amounts, nested_run_error, read_holders, sum_of
 from tune_policies.ray_compat.background import BackgroundTask
-from tune_policies.ray_compat.gcs import GroupRecord, living_actors, placement_groups, read_cluster_state
+from tune_policies.ray_compat.gcs import (
+    READ_TIMEOUT_S,
+    GroupRecord,
+    living_actors,
+    placement_groups,
+    read_cluster_state,
+)
+from tune_policies.ray_compat.this_process import ThisProcess, this_process
 from tune_policies.values.errors import InfeasibleRequestError
 
 from .occupancy import OccupancyReader, StuckRuns, remove_abandoned_groups
@@ -24,7 +31,6 @@ from .occupancy import OccupancyReader, StuckRuns, remove_abandoned_groups
 _logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 2.0
-_READ_TIMEOUT_S: Final = 10.0
 _PATIENCE_S: Final = 6.0
 """The time in seconds that the same Train runs must be stuck before they are reported. A ``DeadlockWatch`` may end one
 of them earlier."""
@@ -41,6 +47,7 @@ class Reading(NamedTuple):
         node_of_actor: The ID of the node of each actor, by the actor's ID.
         lost_groups: The IDs of requested placement groups that have disappeared.
         stuck: The error of each trial whose Train workers can never start, keyed by the ID of the trial's actor.
+        never: The error if this run runs inside a trial, and its trials can never start, or ``None``.
         busy: A message about the actors and placement groups that use the resources that trials wait for, or ``""``.
     """
 
@@ -49,6 +56,7 @@ class Reading(NamedTuple):
     node_of_actor: Mapping[str, str]
     lost_groups: Collection[str]
     stuck: Mapping[str, InfeasibleRequestError]
+    never: InfeasibleRequestError | None
     busy: str
 
 
@@ -63,6 +71,8 @@ class RunWatch:
         self._reading: BackgroundTask[Reading] = BackgroundTask()
         self._next_at_s = 0.0
         self._stuck = StuckRuns()
+        self._process: ThisProcess | None = None
+        self._blocked_since_s = time.monotonic()
         self._waits_since_s: dict[str, float] = {}
         self._warned: set[str] = set()
         self.latest: Reading | None = None
@@ -80,6 +90,8 @@ class RunWatch:
             groups: A function that returns the IDs of the placement groups that have no process yet, and of all
                 placement groups of the run.
         """
+        if self._process is None:
+            self._process = this_process()  # only the thread of the run knows its own placement group
         now_s = time.monotonic()
         answer = self._reading.take()
         if now_s >= self._next_at_s:
@@ -95,7 +107,7 @@ class RunWatch:
 
     def _read(self, requested_groups: frozenset[str], own_groups: frozenset[str]) -> Reading:
         remove_abandoned_groups()  # the groups of stopped trials would block this run's trials
-        state = read_cluster_state(_READ_TIMEOUT_S)
+        state = read_cluster_state(READ_TIMEOUT_S)
         groups = {group.group_id: group for group in placement_groups() if not group.is_removed}
         pending = [group for group in map(groups.get, requested_groups) if group is not None and group.is_pending]
         return Reading(
@@ -104,8 +116,20 @@ class RunWatch:
             {actor.actor_id: actor.node_id for actor in living_actors() if actor.node_id},
             requested_groups - groups.keys(),
             self._find_stuck(),
+            self._find_nested_error(requested_groups, own_groups),
             self._find_holders(pending, own_groups),
         )
+
+    def _find_nested_error(
+        self, requested_groups: frozenset[str], own_groups: frozenset[str]
+    ) -> InfeasibleRequestError | None:
+        """Return the error of a run inside a trial that has been blocked by its outer trials for some seconds."""
+        assert self._process is not None  # noqa: S101  # ``read`` has set it
+        error = nested_run_error(self._process, requested_groups, own_groups)
+        now_s = time.monotonic()
+        if error is None:
+            self._blocked_since_s = now_s
+        return error if now_s - self._blocked_since_s >= _PATIENCE_S else None
 
     def _find_holders(self, pending: Sequence[GroupRecord], own_groups: frozenset[str]) -> str:
         now_s = time.monotonic()

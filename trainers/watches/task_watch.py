@@ -20,7 +20,7 @@ from typing import Final
 import ray
 
 from tune_policies.ray_compat.connection import is_through_client
-from tune_policies.ray_compat.gcs import living_actors, read_demand
+from tune_policies.ray_compat.gcs import READ_TIMEOUT_S, living_actors, read_demand
 from tune_policies.values.errors import RayVersionError
 from tune_policies.values.resources import amount_of, format_amount, to_ticks
 
@@ -117,7 +117,6 @@ def _message(request: Amounts, waited_s: float, held: Amounts) -> str:
 _logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 2.0
-_READ_TIMEOUT_S: Final = 10.0
 _WATCH_ON_S: Final = 600.0
 """The time in seconds for which the watch continues after the program's last placement group was removed.
 
@@ -180,7 +179,7 @@ class _TaskWatch(threading.Thread):
     def _read(self, tasks: StarvedTasks) -> bool:
         """Log warnings about starved tasks, and return whether the program still has placement groups."""
         job_id = ray.get_runtime_context().get_job_id()
-        demand = read_demand(_READ_TIMEOUT_S)
+        demand = read_demand(READ_TIMEOUT_S)
         totals = demand.node_totals
         if not any(name.endswith(job_id) and "_group_" in name for node in totals.values() for name in node):
             return False
