@@ -182,9 +182,9 @@ class OomRetryScheduler(WrappingScheduler):
         Raises:
             InfeasibleRequestError: The trial ran out of memory and cannot get more memory.
         """
-        return self.decide(trial, error).kind != "leave_to_tune"
+        return self._decide(trial, error).kind != "leave_to_tune"
 
-    def decide(self, trial: Trial, error: object) -> RetryDecision:
+    def _decide(self, trial: Trial, error: object) -> RetryDecision:
         """Return the decision about a failed trial. If the trial is retried, save the retry with the trial.
 
         Tune requeues the trial at once, so ``pause_s`` of the decision has no effect yet.
