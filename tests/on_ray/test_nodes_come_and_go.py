@@ -1,6 +1,7 @@
 """While trials run, more trials start on added nodes, and trials of lost nodes are requeued without a failure."""
 
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -215,3 +216,42 @@ def test_a_run_without_a_feasible_plan_raises_an_error_and_keeps_its_results(tmp
 
     left = tune.ResultGrid(tune.ExperimentAnalysis(str(tmp_path / "results" / "run")))
     assert {(result.metrics or {}).get("score") for result in left} == {1, None}
+
+
+class MostAtOnce(tune.Callback):
+    """Adds a node after the first completed trials, and counts the trials that run at once before and after."""
+
+    def __init__(self, add):
+        self.add, self.is_added, self.num_completed = add, False, 0
+        self.most = {False: 0, True: 0}
+
+    def on_trial_complete(self, iteration, trials, trial, **info):
+        self.num_completed += 1
+
+    def on_step_end(self, iteration, trials, **info):
+        running = sum(trial.status == "RUNNING" for trial in trials)
+        self.most[self.is_added] = max(self.most[self.is_added], running)
+        if self.num_completed == 2 and not self.is_added:
+            self.is_added = True
+            self.add()
+
+
+def wait_and_report(config):
+    time.sleep(2)
+    tune.report({"gpus": ray.get_runtime_context().get_assigned_resources().get("GPU", 0)})
+
+
+@pytest.mark.rest
+@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
+def test_a_node_that_joins_never_reduces_the_number_of_trials_that_run_at_once(tmp_path, add_node):
+    """The policy alone would plan only the GPU of the new node."""
+    add_node(num_cpus=3)
+    counting = MostAtOnce(lambda: add_node(num_cpus=1, num_gpus=1))
+    scheduler = PolicyScheduler(
+        GpuPolicy() | CpuPolicy(cpus=1), replan_interval_s=INTERVAL_S, on_unenforced_limit="warn"
+    )
+
+    trials = run(tmp_path, scheduler, wait_and_report, 14, callbacks=[counting], reuse_actors=True)
+
+    assert counting.most == {False: 3, True: 4}
+    assert {trial.last_result["gpus"] for trial in trials} == {0, 1}
