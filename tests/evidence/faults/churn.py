@@ -11,8 +11,9 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -24,7 +25,7 @@ from ray.tune.experiment import Experiment, Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import BasicVariantGenerator
 
-from tests.evidence.faults.simulated_ray import Clock, SimulatedActor, SimulatedActors, SimulatedCluster
+from tests.evidence.faults.simulated_ray import Clock, SimulatedActor, SimulatedActors, SimulatedCluster, Simulation
 from tune_policies import (
     ClusterCapacity,
     CpuPolicy,
@@ -33,15 +34,21 @@ from tune_policies import (
     NodeCapacity,
     OomRetryScheduler,
     PolicyScheduler,
+    ResourcePolicy,
     Resources,
+    TrialPlan,
 )
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.terminal import TextConsole, empty_table
 from tune_policies.placement.layout import Placement
-from tune_policies.placement.packing import num_slots_for
-from tune_policies.ray_compat.tune_request import bundles_of, planned_of
-from tune_policies.trainers.retries import oom_failure, oom_retry_scheduler
-from tune_policies.trainers.scheduling import policy_scheduler, run_plan, run_slots
+from tune_policies.ray_compat import trial_actors, tune_run
+from tune_policies.ray_compat.trial_actors import TrialActors
+from tune_policies.trainers.retries import oom_failure
+from tune_policies.trainers.scheduling import policy_scheduler, run_core, run_plan
+from tune_policies.trainers.scheduling.run_core import RunCore
+from tune_policies.trainers.scheduling.run_slots import RunSlots
+from tune_policies.trainers.scheduling.trial_record import slots_taken
+from tune_policies.trainers.watches.run_watch import Reading
 from tune_policies.values.units import GIB
 
 SHAPES: Final = (
@@ -67,22 +74,50 @@ class SimulatedTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no ty
 
 
 class Watch:
-    """Reports changes of nodes to the scheduler with a delay of some seconds, as a probe does."""
+    """Reports changes of nodes to the plan with a delay of some seconds, as a probe does."""
 
     def __init__(self, cluster: SimulatedCluster, clock: Clock, rng: random.Random) -> None:
         self._cluster, self._clock, self._rng = cluster, clock, rng
-        self._known_s = self._delay_s = 0.0
+        self._known_s = cluster.changed_at_s
+        self._delay_s = 0.0
 
-    def read_now(self) -> ClusterCapacity:
-        self._known_s = self._cluster.changed_at_s
-        return self._cluster.capacity
-
-    def changed(self) -> ClusterCapacity | None:
+    def changed(self, nodes: Sequence[NodeCapacity] | None) -> ClusterCapacity | None:
         changed_at_s = self._cluster.changed_at_s
         if changed_at_s == self._known_s or self._clock.now_s < changed_at_s + self._delay_s:
             return None
         self._delay_s = self._rng.uniform(*_NODES_ARE_READ_AFTER_S)
-        return self.read_now()
+        self._known_s = changed_at_s
+        return self._cluster.capacity
+
+
+class SimulatedRunWatch:
+    """Reads the simulated nodes and actors in each step."""
+
+    def __init__(self, cluster: SimulatedCluster, actors: Callable[[], SimulatedActors]) -> None:
+        self._cluster, self._actors = cluster, actors
+        self.latest: Reading | None = None
+
+    def read(self, groups: object) -> Reading:
+        nodes = self._cluster.capacity.nodes
+        self.latest = Reading(nodes, (), self._actors().node_of, (), {}, "")
+        return self.latest
+
+
+class AtOnce:
+    """Replaces ``BackgroundTask``. The work ends before ``start`` returns, so a run is the same each time."""
+
+    def __init__(self) -> None:
+        self._answer: object = None
+
+    def start(self, work: Callable[[], object]) -> bool:
+        self._answer = work()
+        return True
+
+    def wait(self, timeout_s: float) -> bool:
+        return True
+
+    def take(self) -> object:
+        return self._answer
 
 
 class Churn:
@@ -116,8 +151,7 @@ class Churn:
         self.num_steps = 0
         self._raises: set[SimulatedActor] = set()
         self._occupied_since_s: dict[Trial, float] = {}
-        self.actors = SimulatedActors(self.cluster, self.clock, self._step, folder)
-        self.actors.before_event = self._check
+        self.simulation = Simulation(self.cluster, self.clock, self._step, self._check, folder)
         self.cluster.add(SHAPES[0])
         if is_outside:
             self.oom_retry = OomRetryScheduler(inner, memory_keys=["width"])
@@ -145,7 +179,27 @@ class Churn:
                 reuse_actors=reuse,
                 checkpoint_period=3600,
             )
-        self.controller._actor_manager = self.actors
+
+    @property
+    def actors(self) -> SimulatedActors:
+        """The processes of the run, which exist after the first step."""
+        actors = self.controller._actor_manager
+        assert isinstance(actors, SimulatedActors)
+        return actors
+
+    @property
+    def core(self) -> RunCore:
+        """The core of the run, which exists after the first step."""
+        core = self.scheduler._core
+        assert core is not None
+        return core
+
+    @property
+    def slots(self) -> RunSlots:
+        """The slots of the run, which exist after the first step."""
+        slots = self.core.slots
+        assert slots is not None
+        return slots
 
     @property
     def trials(self) -> list[Trial]:
@@ -201,43 +255,43 @@ class Churn:
         Raises:
             AssertionError: The trial waits without a valid reason.
         """
-        scheduler = self.scheduler
         if trial.status in (Trial.TERMINATED, Trial.ERROR):
             return "the trial ended"
         if trial.status == Trial.RUNNING:
             assert trial in self.controller._trial_to_actor, f"{trial} runs without a process"
             return "the trial runs"
-        if trial.status == Trial.PAUSED:
-            return "the scheduler paused the trial"
-        slots = scheduler._run_slots
+        slots, record = self.slots, self.core.records[trial]
         if trial in slots.assignments:
             tracked = self.controller._trial_to_actor.get(trial)
-            if tracked is None:
-                is_full = self.actors.num_pending_actors >= self.controller._max_pending_trials
-                assert is_full, f"{trial} has a slot, but has not requested its resources"
-                return "Tune has reached its limit of pending processes"
+            assert tracked is not None, f"{trial} has a slot, but has not requested its resources"
             actor = self.actors._actors[tracked]
             return _HELD if actor.held is None else "the trial starts"
-        if not slots.run_plan.placements:
+        if trial not in slots.waiting:
+            assert trial.status == Trial.PAUSED, f"{trial} is {trial.status}, but neither waits nor has a slot"
+            return "the scheduler paused the trial"
+        if record.not_before_s > self.clock.now_s:
+            return "the trial failed, and starts again later"
+        if not slots.board.placements:
             return "no node has enough free resources"
-        allowed = slots._allowed(trial)
-        free = [each for each in slots._free_placements() if each[0].slot_type in allowed]
+        allowed = slots._allowed(record)
+        free = [(placement, number) for placement, number in slots.board.free() if placement.slot_type in allowed]
         if not free:
             return "no slot is free"
         free = [(placement, number) for placement, number in free if number >= self._slots_needed(trial, placement)]
         if not free:
             return "the trial needs several slots, because it ran out of memory"
-        is_bound = any(placement.slot_type not in allowed for placement in slots.run_plan.placements)
-        left_idle = {} if is_bound else scheduler.slots_left_idle()
+        if self.core.starts_more:
+            return "Tune starts one trial in each step"
+        is_bound = any(placement.slot_type not in allowed for placement in slots.board.placements)
+        left_idle = {} if is_bound else self.scheduler.slots_left_idle()
         open_types = {placement.slot_type for placement, _ in free}
         assert open_types <= left_idle.keys(), f"{trial} waits, although slots of the types {open_types} are free"
         return "the trial would finish later in the free slot than in another slot"
 
     def _slots_needed(self, trial: Trial, placement: Placement) -> int:
         """Return the number of slots that a trial needs. It is more than one if the trial needs more memory."""
-        planned = self.scheduler._run_slots.run_plan.factories[placement]
-        raised = self.oom_retry._with_needed_memory(trial, planned)
-        return min(placement.count, num_slots_for(bundles_of(raised)[0], bundles_of(planned)[0]))
+        planned = self.slots.run_plan.factories[placement]
+        return min(placement.count, slots_taken(replace(self.core.records[trial], planned=planned)))
 
     def _check(self) -> None:
         """Raise an ``AssertionError`` if a trial waits without a valid reason, or if a node exceeds its capacity."""
@@ -252,9 +306,9 @@ class Churn:
                 self._check_no_idle_process_blocks(trial)
 
     def _check_no_idle_process_blocks(self, trial: Trial) -> None:
-        slot = planned_of(trial.placement_group_factory)
+        planned = self.core.records[trial].planned
         in_use = self.controller._actor_to_trial.keys()
-        kept = [each for each in self.actors.live if each.request == slot and each.tracked not in in_use]
+        kept = [actor for actor in self.actors.live if actor.request == planned and actor.tracked not in in_use]
         is_kept = any(not each.is_stopping for each in kept)
         assert not is_kept, f"{trial} waits more than {_KEPT_S:g} s, because an unused process occupies its slot"
 
@@ -298,11 +352,8 @@ class Churn:
         while self.actors.num_total_actors:
             self.actors.next()
         assert all(node.is_idle for node in self.cluster.nodes.values()), "a resource was not released"
-        controller, scheduler = self.controller, self.scheduler
-        queue = scheduler._queue
-        assert queue is not None
-        slots = scheduler._run_slots
-        slots.update(queue)
+        self.core._update(self.clock.now_s)
+        controller, slots = self.controller, self.slots
         left = [slots.assignments, slots.waiting, controller._staged_trials, controller._trial_to_actor]
         assert not any(left), f"the run ended, but trials still have slots, requests or processes: {left}"
 
@@ -317,26 +368,34 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
             node_id = churn.actors.node_of.get(str(getattr(error, "actor_id", None)))
             return None if node_id in churn.cluster.nodes else node_id
 
-        def nodes_of(trials: Iterable[Trial]) -> dict[Trial, str]:
-            tracked = churn.controller._trial_to_actor
-            actors = {each: churn.actors._actors[tracked[each]] for each in trials if each in tracked}
-            return {each: actor.held.node_id for each, actor in actors.items() if actor.held is not None}
+        def actor_of(trial: Trial) -> str | None:
+            tracked = churn.controller._trial_to_actor.get(trial)
+            return None if tracked is None else str(tracked.actor_id)
+
+        def with_capacity(policy: ResourcePolicy) -> tuple[TrialPlan, ClusterCapacity]:
+            return policy.plan(churn.cluster.capacity), churn.cluster.capacity
+
+        class TrialActorsOfRun(TrialActors, SimulatedActors):
+            simulation = churn.simulation
 
         changes: tuple[tuple[object, str, object], ...] = (
-            (run_slots, "time", churn.clock),
+            (tune_run, "TrialActors", TrialActorsOfRun),
+            (trial_actors, "BackgroundTask", AtOnce),
+            (run_core, "time", churn.clock),
+            (run_core, "_MIN_WAITING", 20),  # more waiting trials would only make each step slower
+            (run_core, "RunWatch", lambda: SimulatedRunWatch(churn.cluster, lambda: churn.actors)),
+            (run_core, "lost_node", node_lost_with),
+            (run_core, "actor_of", actor_of),
             (run_plan, "time", churn.clock),
-            (run_plan, "plan_on_cluster", lambda policy: policy.plan(churn.cluster.capacity)),
+            (run_plan, "plan_with_capacity", with_capacity),
             (run_plan, "NodeWatch", lambda *_, **__: Watch(churn.cluster, churn.clock, churn.rng)),
             (policy_scheduler, "watch_tasks", lambda: None),
-            (PolicyScheduler, "_watch_run", lambda *_: None),  # the real method reads placement groups from Ray
-            (policy_scheduler, "lost_node", node_lost_with),
-            (run_slots, "nodes_of", nodes_of),
             (oom_failure, "was_killed_by_kernel", lambda _: False),
-            (oom_retry_scheduler, "read_cluster_state", lambda _: churn.cluster.capacity),
             (storage, "_get_ray_train_session_dir", lambda: f"{folder}/session"),
         )
         for owner, name, instead in changes:
             stack.enter_context(patch.object(owner, name, instead))
+        churn.step()
         yield churn
 
 

@@ -2,7 +2,8 @@
 
 ``SimulatedActors`` replaces Ray's ``RayActorManager``: an actor waits until a node has free resources for its request,
 starts, runs tasks and stops. An actor fails if its process is killed or its node is lost. A GPU fraction is allocated
-on a random device with enough free capacity, because Ray does not define which device it chooses.
+on a random device with enough free capacity, because Ray does not define which device it chooses. As a second base
+class of ``TrialActors``, the simulation runs under its decisions about starts, resets and failures.
 """
 
 import heapq
@@ -14,8 +15,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
-from ray.air.execution import PlacementGroupResourceManager
 from ray.air.execution._internal import TrackedActor
+from ray.air.execution._internal.actor_manager import RayActorManager
+from ray.air.execution._internal.tracked_actor_task import TrackedActorTask
 from ray.exceptions import RayActorError, RayTaskError
 from ray.train._internal.session import _TrainingResult
 from ray.tune import Checkpoint
@@ -50,13 +52,13 @@ class Clock:
         """Schedule an event in ``delay_s`` seconds."""
         heapq.heappush(self._events, (self.now_s + delay_s, next(self._numbers), event))
 
-    def advance(self) -> None:
-        """Run the next event if it is due within ``TICK_S``. Otherwise, advance the time by ``TICK_S``."""
-        if self._events and self._events[0][0] <= self.now_s + TICK_S:
+    def advance(self, limit_s: float) -> None:
+        """Run the next event if it is due within ``limit_s`` seconds. Otherwise, advance the time by ``limit_s``."""
+        if self._events and self._events[0][0] <= self.now_s + limit_s:
             self.now_s, _, event = heapq.heappop(self._events)
             event()
         else:
-            self.now_s += TICK_S
+            self.now_s += limit_s
 
 
 class Held(NamedTuple):
@@ -169,36 +171,45 @@ class SimulatedActor:
         self.held: Held | None = None
         self.done = 0
         self.has_started = self.is_dead = self.is_stopping = False
-        self.tasks: dict[int, tuple[str, Any, Any]] = {}
+        self.tasks: dict[int, tuple[str, TrackedActorTask]] = {}
         # Tune reads metrics such as the address of the trial's process. They may be empty.
         self.handle = SimpleNamespace(get_auto_filled_metrics=SimpleNamespace(remote=lambda **_: {}))
 
 
-class SimulatedActors:
-    """The actors of a run. This class replaces Ray's ``RayActorManager``.
+class Simulation(NamedTuple):
+    """What the processes of a simulated run depend on.
 
-    Args:
+    Attributes:
         cluster: The nodes.
         clock: The clock.
         step: A function that runs one step of a trial, and returns its duration in seconds and its result or error.
+        before_event: A function that is called before each event.
         folder: The folder for checkpoints.
     """
 
-    def __init__(
-        self,
-        cluster: SimulatedCluster,
-        clock: Clock,
-        step: Callable[[SimulatedActor], tuple[float, dict[str, Any] | Exception]],
-        folder: Path,
-    ) -> None:
-        self._cluster, self._clock, self._step, self._folder = cluster, clock, step, folder
+    cluster: SimulatedCluster
+    clock: Clock
+    step: Callable[[SimulatedActor], tuple[float, dict[str, Any] | Exception]]
+    before_event: Callable[[], None]
+    folder: Path
+
+
+class SimulatedActors(RayActorManager):  # type: ignore[misc]  # Ray has no types
+    """The actors of a run, without processes.
+
+    Attributes:
+        simulation: What the actors depend on. A subclass for one run sets it.
+        node_of: The node of each actor that Ray has granted, by the ID of the actor.
+    """
+
+    simulation: Simulation
+
+    def __init__(self, resource_manager: Any) -> None:
+        self._resource_manager = resource_manager  # no placement group is requested
         self._numbers = itertools.count()
         self._actors: dict[TrackedActor, SimulatedActor] = {}
-        self._failed: set[TrackedActor] = set()
+        self._failed_actor_ids: set[int] = set()
         self.node_of: dict[str, str] = {}
-        self.before_event: Callable[[], object] = int
-        # Tune expects this attribute, but no placement group is requested.
-        self._resource_manager = PlacementGroupResourceManager()
 
     # The following methods are the interface of RayActorManager.
 
@@ -228,8 +239,8 @@ class SimulatedActors:
     def is_actor_started(self, tracked_actor: TrackedActor) -> bool:
         return tracked_actor in self._actors and self._actors[tracked_actor].held is not None
 
-    def is_actor_failed(self, tracked_actor: TrackedActor) -> bool:
-        return tracked_actor in self._failed
+    def get_actor_resources(self, tracked_actor: TrackedActor) -> None:
+        return None
 
     def add_actor(
         self, cls: Any, kwargs: dict[str, Any], resource_request: Any, *, on_start: Any, on_stop: Any, on_error: Any
@@ -239,7 +250,7 @@ class SimulatedActors:
         return tracked
 
     def remove_actor(self, tracked_actor: TrackedActor, kill: bool = False, stop_future: Any = None) -> bool:
-        if tracked_actor in self._failed:
+        if tracked_actor.actor_id in self._failed_actor_ids:
             return False
         actor = self._actors[tracked_actor]
         if actor.held is None:
@@ -249,42 +260,45 @@ class SimulatedActors:
         actor.tasks.clear()
         if not actor.has_started:
             tracked_actor._on_stop = tracked_actor._on_error = None  # as in RayActorManager
-        self._clock.call_in(0.0 if kill else 0.2, lambda: self._stopped(actor))
+        self.simulation.clock.call_in(0.0 if kill else 0.2, lambda: self._stopped(actor))
         return True
 
     def schedule_actor_task(
         self,
         tracked_actor: TrackedActor,
         method_name: str,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-        on_result: Any = None,
-        on_error: Any = None,
-        _return_future: bool = False,
+        args: tuple[Any, ...] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        on_result: Callable[..., None] | None = None,
+        on_error: Callable[[Any, Exception], None] | None = None,
+        **options: Any,
     ) -> Any:
         actor = self._actors.get(tracked_actor)
-        if actor is None or tracked_actor in self._failed or method_name == "stop":
+        if actor is None or tracked_actor.actor_id in self._failed_actor_ids or method_name == "stop":
             return None
-        takes_s, outcome = self._outcome(actor, method_name, args)
+        takes_s, outcome = self._outcome(actor, method_name, args or ())
         number = next(self._numbers)
-        actor.tasks[number] = method_name, on_result, on_error
-        self._clock.call_in(takes_s, lambda: self._task_done(actor, number, outcome))
-        return number if _return_future else None
+        actor.tasks[number] = method_name, TrackedActorTask(tracked_actor, on_result=on_result, on_error=on_error)
+        self.simulation.clock.call_in(takes_s, lambda: self._task_done(actor, number, outcome))
+        return number if options.get("_return_future") else None
 
     def clear_actor_task_futures(self, tracked_actor: TrackedActor) -> None:
         if tracked_actor in self._actors:
             self._actors[tracked_actor].tasks.clear()
 
     def next(self, timeout: float | None = None) -> bool:
-        """Start the pending actors for which a node has enough resources, and run the next event."""
+        """Start the pending actors for which a node has enough resources, and run the next event.
+
+        With a timeout of 0, the time does not advance.
+        """
         for actor in self.pending:
             selectors = actor.request._kwargs.get("bundle_label_selector") or [{}]
-            actor.held = self._cluster.allocate(actor.request.bundles[0], selectors[0])
+            actor.held = self.simulation.cluster.allocate(actor.request.bundles[0], selectors[0])
             if actor.held is not None:
                 self.node_of[str(actor.tracked.actor_id)] = actor.held.node_id
-                self._clock.call_in(STARTS_IN_S, partial(self._started, actor))
-        self.before_event()
-        self._clock.advance()
+                self.simulation.clock.call_in(STARTS_IN_S, partial(self._started, actor))
+        self.simulation.before_event()
+        self.simulation.clock.advance(0.0 if timeout == 0 else TICK_S)
         return True
 
     def cleanup(self) -> None:
@@ -307,12 +321,12 @@ class SimulatedActors:
         """Kill the process of an actor. Its current or next task fails."""
         actor.is_dead = True
         for number in list(actor.tasks):
-            self._clock.call_in(0.5, partial(self._task_done, actor, number, None))
+            self.simulation.clock.call_in(0.5, partial(self._task_done, actor, number, None))
 
     def kill_node(self, node_id: str) -> None:
         """Remove a node, and kill its actors."""
         lost = [each for each in self.live if each.held is not None and each.held.node_id == node_id]
-        self._cluster.remove(node_id)
+        self.simulation.cluster.remove(node_id)
         for actor in lost:
             self.kill(actor)
 
@@ -320,7 +334,7 @@ class SimulatedActors:
         if actor.tracked not in self._actors or actor.is_stopping:
             return
         if actor.is_dead:
-            self._fail(actor)
+            self._actor_start_failed(actor.tracked, RayActorError(actor_id=str(actor.tracked.actor_id)))
         else:
             actor.has_started = True
             actor.tracked._on_start(actor.tracked)
@@ -328,9 +342,9 @@ class SimulatedActors:
     def _outcome(self, actor: SimulatedActor, method: str, args: tuple[Any, ...]) -> tuple[float, Any]:
         match method:
             case "train":
-                return self._step(actor)
+                return self.simulation.step(actor)
             case "save":
-                path = self._folder / f"checkpoint-{next(self._numbers)}"
+                path = self.simulation.folder / f"checkpoint-{next(self._numbers)}"
                 path.mkdir()
                 return 0.5, _TrainingResult(Checkpoint.from_directory(path), {"training_iteration": actor.done})
             case "restore":
@@ -344,27 +358,19 @@ class SimulatedActors:
     def _task_done(self, actor: SimulatedActor, number: int, outcome: Any) -> None:
         if number not in actor.tasks:
             return
-        method, on_result, on_error = actor.tasks.pop(number)
+        method, task = actor.tasks.pop(number)
         if actor.is_dead:
-            error = self._fail(actor)
-            if on_error:
-                on_error(actor.tracked, error)
+            self._actor_task_failed(task, RayActorError(actor_id=str(actor.tracked.actor_id)))
         elif isinstance(outcome, Exception):
             raised = RayTaskError(method, str(outcome), outcome, proctitle="trial", pid=1, ip="127.0.0.1")
-            on_error(actor.tracked, raised)
+            self._actor_task_failed(task, raised)
         else:
             if method == "train":
                 actor.done = outcome["training_iteration"]
-            if on_result:
-                on_result(actor.tracked, outcome)
+            self._actor_task_resolved(task, outcome)
 
-    def _fail(self, actor: SimulatedActor) -> RayActorError:
-        error = RayActorError(actor_id=str(actor.tracked.actor_id))
-        self._failed.add(actor.tracked)
-        self._drop(actor)
-        if actor.tracked._on_error:
-            actor.tracked._on_error(actor.tracked, error)
-        return error
+    def _cleanup_actor(self, tracked_actor: TrackedActor) -> None:
+        self._drop(self._actors[tracked_actor])
 
     def _stopped(self, actor: SimulatedActor) -> None:
         if actor.tracked in self._actors:
@@ -375,4 +381,4 @@ class SimulatedActors:
     def _drop(self, actor: SimulatedActor) -> None:
         del self._actors[actor.tracked]
         if actor.held is not None:
-            self._cluster.release(actor.held)
+            self.simulation.cluster.release(actor.held)
