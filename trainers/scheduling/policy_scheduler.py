@@ -100,7 +100,10 @@ class PolicyScheduler(RunScheduler):
                 "GpuPolicy() | CpuPolicy()"
             )
         if any(isinstance(part, PolicyScheduler) for part in nested_schedulers(inner)):
-            raise InvalidResourcesError("inner already has a policy. Use one PolicyScheduler, with one policy")
+            raise InvalidResourcesError(
+                "inner already has a policy, but a run has only one. Omit one PolicyScheduler, or combine the policies, "
+                "such as GpuPolicy() | CpuPolicy()"
+            )
         super().__init__(inner)
         self._options = RunOptions(
             policy,

@@ -247,15 +247,5 @@ def _options_given_twice(options: Mapping[str, Any]) -> InvalidResourcesError:
 
 
 def policy_scheduler_in(scheduler: TrialScheduler | None) -> PolicyScheduler | None:
-    """Return the ``PolicyScheduler`` among a scheduler and its inner schedulers, or ``None``.
-
-    Raises:
-        InvalidResourcesError: The scheduler contains more than one ``PolicyScheduler``.
-    """
-    found = [nested for nested in nested_schedulers(scheduler) if isinstance(nested, PolicyScheduler)]
-    if len(found) > 1:
-        raise InvalidResourcesError(
-            "the scheduler has a PolicyScheduler inside a PolicyScheduler, but a run has only one policy. Omit one of "
-            "them, or combine their policies, such as GpuPolicy() | CpuPolicy()"
-        )
-    return found[0] if found else None
+    """Return the ``PolicyScheduler`` among a scheduler and its inner schedulers, or ``None``."""
+    return next((nested for nested in nested_schedulers(scheduler) if isinstance(nested, PolicyScheduler)), None)

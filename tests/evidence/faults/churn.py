@@ -99,7 +99,7 @@ class SimulatedRunWatch:
 
     def read(self, groups: object) -> Reading:
         nodes = self._cluster.capacity.nodes
-        self.latest = Reading(nodes, (), self._actors().node_of, (), {}, "")
+        self.latest = Reading(nodes, (), self._actors().node_of, (), {}, None, "")
         return self.latest
 
 
