@@ -101,8 +101,8 @@ class PolicyScheduler(RunScheduler):
             )
         if any(isinstance(part, PolicyScheduler) for part in nested_schedulers(inner)):
             raise InvalidResourcesError(
-                "inner already has a policy, but a run has only one. Omit one PolicyScheduler, or combine the policies, "
-                "such as GpuPolicy() | CpuPolicy()"
+                "inner already has a policy, but a run has only one. Omit one PolicyScheduler, or combine the "
+                "policies, such as GpuPolicy() | CpuPolicy()"
             )
         super().__init__(inner)
         self._options = RunOptions(
