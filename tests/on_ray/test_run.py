@@ -134,11 +134,6 @@ def enter_applied(*arguments, **options):
         pass
 
 
-def run_under_two_policies():
-    with applied(CpuPolicy()):
-        tune.run(spans, scheduler=PolicyScheduler(CpuPolicy(), PolicyScheduler(CpuPolicy())))
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -147,8 +142,6 @@ def run_under_two_policies():
             "Pass falls_back to the PolicyScheduler",
         ),
         (lambda: enter_applied(PolicyScheduler(CpuPolicy(), ASHAScheduler())), "the inner scheduler AsyncHyperBand"),
-        (lambda: enter_applied(PolicyScheduler(CpuPolicy(), PolicyScheduler(CpuPolicy()))), "inner scheduler Policy"),
-        (run_under_two_policies, "only one policy"),
         (
             lambda: tuner(spans, tune_config=tune.TuneConfig(scheduler=PolicyScheduler(CpuPolicy())), may_move=True),
             "Pass may_move to the PolicyScheduler",
@@ -157,8 +150,6 @@ def run_under_two_policies():
     ids=[
         "an option in addition to a PolicyScheduler",
         "an inner scheduler for all runs",
-        "two policies for all runs",
-        "two policies of a run in a block",
         "an option of a tuner in addition to a PolicyScheduler",
     ],
 )
