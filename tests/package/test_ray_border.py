@@ -26,7 +26,7 @@ OF_OTHERS = {
     **dict.fromkeys(("_apply", "_buffers", "_initialized", "_param_to_grad_hook_handles", "_parameters"), "torch"),
     **dict.fromkeys(("_C", "_cuda_clearCublasWorkspaces", "_track_module_params_and_buffers"), "torch"),
     **dict.fromkeys(("_asdict", "_field_defaults", "_replace"), "named tuples"),
-    **dict.fromkeys(("_exit", "_initializing"), "Python"),
+    **dict.fromkeys(("_exit", "_initializing", "_run_module_as_main"), "Python"),
 }
 """Private attributes of other libraries, with the name of the library."""
 
