@@ -77,7 +77,7 @@ def test_each_parameter_has_a_type():
 def unnamed(public):
     """Return the variadic parameters of type ``Any``, and those documented as arguments or fields of another object."""
     variadic = [each for each in parameters_of(public) if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
-    documented = r"^ *(?:``)?\*\*(\w+)(?:``)?: (?:Other arguments of|Further fields of) ``"
+    documented = r"^ *(?:``)?\*\*(\w+)(?:``)?: (?:Other arguments of|Further fields of|Options of) ``"
     taken = [each.name for each in variadic if each.annotation in (typing.Any, "Any")]
     return taken, re.findall(documented, public.__doc__ or "", re.M)
 
