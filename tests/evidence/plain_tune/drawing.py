@@ -103,14 +103,15 @@ class Request(Frozen):
     by_config: bool = False
 
     @property
-    def gpus(self) -> float:
-        """The GPUs of one trial."""
-        return sum(bundle.gpus for bundle in self.bundles)
+    def largest(self) -> Amounts:
+        """The amounts of the largest trial."""
+        bundles = self.bundles + self.bundles[-1:] * self.by_config
+        return Amounts(cpus=sum(bundle.cpus for bundle in bundles), gpus=self.gpus * (1 + (len(bundles) > 2)))
 
     @property
-    def cpus(self) -> float:
-        """The CPUs of one trial."""
-        return sum(bundle.cpus for bundle in self.bundles)
+    def gpus(self) -> float:
+        """The GPUs of a trial with the smallest request."""
+        return self.bundles[-1].gpus
 
 
 class Program(Frozen):
@@ -191,11 +192,10 @@ def draw(seed: int) -> Program:
     if scheduler == "resource-changing":  # it changes only requests of a single bundle, and of all trials alike
         request = Request(bundles=request.bundles[-1:])
     num_steps = rng.randint(3, 5 if scheduler in _PAUSING else 10)  # a paused trial needs a new process for each pause
-    fields: dict[str, Any] = {
-        "joins": _draw_joins(rng, nodes),
-        "leaves": _draw_leaves(rng, nodes, request),
-        "holds": _draw_holds(rng, nodes, request),
-    }
+    joins, leaves, holds = _draw_joins(rng, nodes), _draw_leaves(rng, nodes, request), _draw_holds(rng, nodes, request)
+    if any(hold.until_s is None for hold in holds):  # a trial may fit only on the node that would leave
+        leaves = ()
+    fields: dict[str, Any] = {"joins": joins, "leaves": leaves, "holds": holds}
     if scheduler == "resource-changing":  # plain Tune loses pending changes if nodes change
         fields.update(joins=(), leaves=())
     searcher = rng.choice(SEARCHERS[:2] if scheduler.startswith("pbt") else SEARCHERS)  # PBT refuses other searchers
@@ -204,7 +204,9 @@ def draw(seed: int) -> Program:
         policy = "own"
     needs_limit = policy == "capped" or (scheduler not in _WAITING and rng.random() < 0.3)
     failure = _draw_failure(rng, num_steps)
-    most_failures = rng.choice((0, 1, 3)) if failure or fields["leaves"] else 0
+    most_failures = rng.choice((0, 1, 3)) if failure else 0
+    if leaves:  # in plain Tune, a lost node counts as a failure
+        most_failures = 5
     return Program(
         seed=seed,
         nodes=nodes,
@@ -254,7 +256,7 @@ def _draw_joins(rng: random.Random, nodes: tuple[Amounts, ...]) -> tuple[Join, .
 
 
 def _draw_leaves(rng: random.Random, nodes: tuple[Amounts, ...], request: Request) -> tuple[Leave, ...]:
-    stays = nodes[0].gpus >= request.gpus and nodes[0].cpus >= request.cpus
+    stays = nodes[0].gpus >= request.largest.gpus and nodes[0].cpus >= request.largest.cpus
     if len(nodes) == 1 or not stays or rng.random() < 0.7:
         return ()
     return (Leave(at_s=rng.uniform(1, 6), node=rng.randrange(1, len(nodes))),)
@@ -269,7 +271,8 @@ def _draw_holds(rng: random.Random, nodes: tuple[Amounts, ...], request: Request
         # Resources that are never released must leave room for a trial.
         others = list(nodes)
         others.remove(node)
-        has_room = any(other.gpus >= request.gpus and other.cpus >= request.cpus for other in others)
+        needs = request.largest
+        has_room = any(other.gpus >= needs.gpus and other.cpus >= needs.cpus for other in others)
         is_kept = not holds and has_room and rng.random() < 0.6
         from_s = rng.choice((0, 0, 0 if is_kept else rng.uniform(0.5, 4)))
         until_s = None if is_kept else from_s + rng.uniform(2, 8)
