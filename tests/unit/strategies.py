@@ -16,10 +16,15 @@ from tune_policies import (
     GpuPolicy,
     InfeasibleRequestError,
     MixedPolicy,
+    NodeCapacity,
     ReservingPolicy,
+    Resources,
     SelectingPolicy,
 )
+from tune_policies.cluster.capacity import GpuDevice
+from tune_policies.policies.policy import build_policy
 from tune_policies.testing.clusters import draw_nodes
+from tune_policies.values.units import GIB
 
 shares = st.sampled_from([0.0384, 0.05, 0.1, 0.2, 0.25, 0.3, 0.3333, 0.34, 0.4, 0.5, 0.57, 0.6]) | st.floats(0.01, 0.99)
 gpu_amounts = shares | st.integers(1, 5)
@@ -174,3 +179,45 @@ with_kinds = st.recursive(leaves, lambda inner: mixing(inner) | wrapping(inner),
 """Mixed, capped and reserving policies, nested in any order."""
 by_config = st.recursive(choosing(leaves), wrapping, max_leaves=2)
 growing = st.recursive(leaves_with(growing_workers), wrapping, max_leaves=3)
+
+
+def _similar_cluster(rng):
+    """Return a cluster of 2 to 5 nodes with few kinds of hardware, whose nodes differ in their labels and devices."""
+    kinds = [_hardware(rng) for _ in range(rng.randint(1, 3))]
+    labels = ({}, {"zone": "eu"}, {"zone": "us", "disk": "ssd"})
+    return ClusterCapacity(
+        nodes=tuple(
+            NodeCapacity(node_id=f"node-{number}", labels=rng.choice(labels), **rng.choice(kinds))
+            for number in range(rng.randint(2, 5))
+        )
+    )
+
+
+def _hardware(rng):
+    gpus, cpus = rng.choice((0, 1, 1, 2)), rng.choice((0, 4, 4, 8))
+    name, memory_gib = rng.choice((("T4", 16), ("A100", 40), ("A100", 80)))
+    memory = rng.choice((None, 16 * GIB, 16 * GIB + 5))
+    custom = rng.choice(({}, {}, {"NPU": 2}, {"license": 1}))
+    of_gpu = {}
+    if gpus:
+        device = GpuDevice(index=0, name=name, memory_bytes=memory_gib * GIB)
+        devices = rng.choice((None, tuple(device.model_copy(update={"index": i}) for i in range(gpus))))
+        of_gpu = {"accelerator_type": name, "devices": devices}
+    in_use = rng.choice((None, None, Resources(cpus=min(2, cpus))))
+    has = Resources(cpus=cpus, gpus=gpus, memory_bytes=memory, custom=custom)
+    return {"resources": has, "in_use": in_use, **of_gpu}
+
+
+similar_clusters = st.randoms(use_true_random=False).map(_similar_cluster)
+"""Clusters in which choices between nodes are close."""
+
+
+def without_named_nodes(policy):
+    """Return the policy without the names of excluded nodes."""
+    return build_policy(_without_names(policy.model_dump()))
+
+
+def _without_names(data):
+    if isinstance(data, dict):
+        return {name: () if name == "exclude_nodes" else _without_names(each) for name, each in data.items()}
+    return [_without_names(each) for each in data] if isinstance(data, list | tuple) else data

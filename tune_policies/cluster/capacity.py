@@ -118,13 +118,20 @@ class NodeCapacity(Value):
 
     @cached_property
     def sort_key(self) -> tuple[object, ...]:
-        """A key that orders nodes of one shape by everything else that a policy may read, and then by identifier.
+        """A key that orders nodes of similar shapes by everything else that a policy may read, and then by identifier.
 
         Nodes that differ only in their names are interchangeable. If the names came first, a plan could depend on them.
         """
         labels = sorted((key, value) for key, value in self.labels.items() if key != NODE_ID)
         in_use = () if self.in_use is None else sorted(self.in_use.ticks.items())
-        return self.is_head, tuple(labels), tuple(in_use), self.cpu_model or "", self.node_id
+        return (
+            self.resources.memory_bytes or 0,
+            self.is_head,
+            tuple(labels),
+            tuple(in_use),
+            self.cpu_model or "",
+            self.node_id,
+        )
 
     def __str__(self) -> str:
         has = self.resources

@@ -253,11 +253,13 @@ def is_held(group: BundleGroup, nodes: Sequence[NodeCapacity]) -> bool:
 def count_groups(group: BundleGroup, nodes: Sequence[NodeCapacity], most: int) -> int:
     """Return how many groups of bundles fit the idle ``nodes`` at once, up to ``most``.
 
-    Larger bundles are placed first, each on the first node with room. The size is measured in three ways, and the best
-    result is returned. A search could find room for more groups, but Ray does not search either.
+    Larger bundles are placed first, each on the node with the fewest devices and CPUs that has room. The size is
+    measured in three ways, and the best result is returned. A search could find room for more groups, but Ray does not
+    search either.
     """
     selectors = [matcher(selector) for selector in group.selectors] or [matcher({})] * len(group.bundles)
     wanted = [(ray_ticks(bundle), selects) for bundle, selects in zip(group.bundles, selectors, strict=True) if bundle]
+    nodes = sorted(nodes, key=_smallest_first)
     if group.strategy == "STRICT_PACK":
         held = 0
         for node in nodes:
@@ -268,6 +270,11 @@ def count_groups(group: BundleGroup, nodes: Sequence[NodeCapacity], most: int) -
         _count_placed(sorted(wanted, key=size, reverse=True), nodes, one_each=spreads, most=most)
         for size in (_amount_of(*DEVICE_RESOURCES), _amount_of("memory"), _amount_of("CPU"))
     )
+
+
+def _smallest_first(node: NodeCapacity) -> tuple[object, ...]:
+    devices = sum(node.resources.ticks.get(name, 0) for name in DEVICE_RESOURCES)
+    return devices, node.resources.cpus, repr(node.shape), node.sort_key
 
 
 def _amount_of(*names: str) -> Callable[[_Wanted], int]:

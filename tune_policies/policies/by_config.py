@@ -186,7 +186,7 @@ def _total(capacity: ClusterCapacity) -> dict[str, int]:
             total[name] = total.get(name, 0) + count * ticks
     if any(node.resources.memory_bytes is None for node, _ in capacity.groups):
         total.pop("memory", None)
-    return total
+    return dict(sorted(total.items()))  # a plan does not depend on the order of nodes
 
 
 def _devices_and_many_first(slot: TrialSlot) -> tuple[object, ...]:

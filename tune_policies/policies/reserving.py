@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from operator import attrgetter
-from typing import Final, TypeVar
+from contextlib import suppress
+from typing import TypeVar
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
@@ -12,12 +12,11 @@ from tune_policies.placement.layout import place_slots
 from tune_policies.placement.packing import (
     Limit,
     count_trials,
-    largest,
     request_of,
-    subtract,
     with_rounded_memory,
     workers_on_node,
 )
+from tune_policies.placement.reservations import first_reservations, other_reservations, reserve
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import about_gpu_memory, about_the_nodes
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
@@ -27,18 +26,16 @@ from tune_policies.values.resources import TICKS, Amount, Amounts, Count, Memory
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value, counted
 
-_node_id: Final = attrgetter("node_id")
-
 Node = TypeVar("Node", NodeCapacity, NodeTypeCapacity)
 
 
 class ReservingPolicy(WrappingPolicy):
     """Reserves a part of the cluster for other programs.
 
-    The policy reserves resources on as few nodes as possible, and prefers nodes without GPUs unless you also reserve
-    GPUs. If this requires CPUs of nodes with devices, the policy makes a second plan that reserves CPUs on more nodes.
-    It returns the second plan if that plan uses more devices and runs at least as many trials. ``run`` and ``tuner``
-    start no more trials than planned. With ``tune.run`` and ``Tuner``, set ``max_concurrent_trials``. Ray may spread
+    The policy reserves resources where they displace the fewest trials, preferably on few nodes, and on nodes without
+    GPUs unless you also reserve GPUs. On clusters with up to 16 nodes, it compares all choices of nodes. On larger
+    clusters, it compares the most promising ones. The names of nodes never matter. ``run`` and ``tuner`` start no more
+    trials than planned. With ``tune.run`` and ``Tuner``, set ``max_concurrent_trials``. Ray may spread
     trials with GPU fractions over all GPUs, so the reserved GPUs are not always whole devices.
 
     ``gpu_memory`` is reserved on every GPU for programs outside Ray, and trials share the remaining memory. A trial
@@ -93,23 +90,42 @@ class ReservingPolicy(WrappingPolicy):
         wish = Resources(cpus=self.cpus, gpus=self.gpus, memory_bytes=self.memory)
         if not wish.ticks:
             return self.inner.plan(capacity)
-        plans: list[TrialPlan] = []
-        errors: list[InfeasibleRequestError] = []
-        for rest in rests(capacity, wish):
-            try:
-                plans.append(self._plan_on(rest, capacity, wish))
-            except InfeasibleRequestError as error:
-                errors.append(error)
-        if not plans:
-            raise errors[0]
-        few, last = plans[0], plans[-1]
-        # More trials alone are not better, because they could come from a fallback without devices.
-        uses_more = _devices_used(last) > _devices_used(few)
-        return last if uses_more and last.max_concurrent_trials >= few.max_concurrent_trials else few
+        choices = self.inner.choices
+        for inner in choices:
+            best = self._best(inner, capacity, wish)
+            if best is not None:
+                # The plan of the whole inner policy also explains why its earlier choices were skipped.
+                return best[0] if inner is choices[0] else self._plan_on(self.inner, best[1], capacity, wish)
+        return self._plan_on(
+            self.inner, next(rests(capacity, wish)), capacity, wish
+        )  # raises the errors of all choices
 
-    def _plan_on(self, rest: ClusterCapacity, capacity: ClusterCapacity, wish: Resources) -> TrialPlan:
+    def _best(
+        self, inner: ResourcePolicy, capacity: ClusterCapacity, wish: Resources
+    ) -> tuple[TrialPlan, ClusterCapacity] | None:
+        """Return the best plan of ``inner`` and the cluster that remains for it, or ``None`` if no trial fits."""
+        found: list[tuple[TrialPlan, ClusterCapacity]] = []
+
+        def try_on(rest: ClusterCapacity) -> None:
+            with suppress(InfeasibleRequestError):  # another reservation may leave enough for a trial
+                found.append((self._plan_on(inner, rest, capacity, wish), rest))
+
+        known = list(first_reservations(capacity, wish))
+        for reservation in known:
+            try_on(capacity.replacing(reservation))
         try:
-            plan = self.inner.plan(rest)
+            slots = max(found, key=_value)[0].slots if found else inner.plan(capacity).slots
+        except InfeasibleRequestError:
+            return None
+        for reservation in other_reservations(capacity, wish, slots, known if found else ()):
+            try_on(capacity.replacing(reservation))
+        return max(found, key=_value, default=None)  # the first of several equal plans
+
+    def _plan_on(
+        self, inner: ResourcePolicy, rest: ClusterCapacity, capacity: ClusterCapacity, wish: Resources
+    ) -> TrialPlan:
+        try:
+            plan = inner.plan(rest)
         except InfeasibleRequestError as error:
             raise error.with_texts(
                 offered=f"with {wish} reserved for other programs, {error.offered}",
@@ -131,6 +147,25 @@ class ReservingPolicy(WrappingPolicy):
         return plan if len(plan.slots) == 1 else _placed(plan, capacity)
 
 
+def _value(plan_and_rest: tuple[TrialPlan, ClusterCapacity]) -> tuple[int, ...]:
+    """Return a key that is larger for a better plan: more trials with devices, then more trials, then larger trials."""
+    plan, _ = plan_and_rest
+    on_devices = [slot for slot in plan.slots if slot.has_device]
+    return (
+        sum(slot.max_concurrent_trials for slot in on_devices),
+        plan.max_concurrent_trials,
+        sum(_total(slot, name) for slot in on_devices for name in DEVICE_RESOURCES),
+        sum(slot.max_concurrent_trials * (slot.gpu_memory_bytes or 0) for slot in plan.slots),
+        sum(_total(slot, "CPU") for slot in plan.slots),
+        -sum(plan.nodes_to_add.values()),
+    )
+
+
+def _total(slot: TrialSlot, name: str) -> int:
+    """Return the amount of a resource that all concurrent trials in a slot type reserve, in ticks."""
+    return slot.max_concurrent_trials * max(1, slot.num_workers) * slot.worker.ticks.get(name, 0)
+
+
 def _limited_by(plan: TrialPlan, capacity: ClusterCapacity, wish: Resources) -> str:
     """Return the limit on the number of trials. It is a reserved resource if its reservation displaces trials."""
     slot, request = plan.slots[0], request_of(plan.slots[0])
@@ -138,7 +173,7 @@ def _limited_by(plan: TrialPlan, capacity: ClusterCapacity, wish: Resources) -> 
         return plan.limited_by
     cluster, is_selected = capacity.with_nodes_added(plan.nodes_to_add), matcher(slot.label_selector)
     for name in wish.ticks:
-        rest = cluster.replacing(_reduced(cluster, wish.with_ticks(name, 0)))
+        rest = cluster.replacing(reserve(cluster, wish.with_ticks(name, 0)))
         groups = rest.where(lambda node: is_selected(node.ray_labels)).groups
         if count_trials(groups, request) > slot.max_concurrent_trials:
             return name
@@ -220,80 +255,7 @@ def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacit
     Raises:
         InfeasibleRequestError: The cluster has fewer resources than ``wish``.
     """
-    changed = _reduced(capacity, wish)
-    yield capacity.replacing(changed)
-    if wish.cpus and any(map(_num_devices, changed.values())):
-        without_cpus = wish.replaced(cpus=0)
-        rest = capacity.replacing(_reduced(capacity, without_cpus))
-        cpus = Resources(cpus=wish.cpus)
-        yield rest.replacing(_reduced(rest, cpus, kept_per_device=_max_reserved_per_device(rest, cpus.ticks["CPU"])))
-
-
-def _max_reserved_per_device(capacity: ClusterCapacity, cpus: int) -> int:
-    """Return the maximum number of CPUs, in ticks, that each device can keep if ``cpus`` ticks are reserved.
-
-    A number above one CPU is rounded down to whole CPUs.
-    """
-    nodes = [(group.num_nodes, group.node.resources.ticks.get("CPU", 0), group.node) for group in capacity.groups]
-    has = [(count, ticks, _num_devices(node)) for count, ticks, node in nodes]
-
-    def is_enough(kept: int) -> bool:
-        return sum(count * max(0, ticks - kept * num_devices) for count, ticks, num_devices in has) >= cpus
-
-    kept = largest(0, max(ticks for _, ticks, _ in has), is_enough)
-    return kept if kept < TICKS else kept // TICKS * TICKS
-
-
-def _num_devices(node: NodeCapacity) -> int:
-    return -(-sum(node.resources.ticks.get(name, 0) for name in DEVICE_RESOURCES) // TICKS)
-
-
-def _devices_used(plan: TrialPlan) -> int:
-    """Return the number of devices that all concurrent trials reserve, in ticks."""
-    return sum(
-        slot.max_concurrent_trials * max(1, slot.num_workers) * slot.worker.ticks.get(name, 0)
-        for slot in plan.slots
-        for name in DEVICE_RESOURCES
-    )
-
-
-def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int = 0) -> dict[str, NodeCapacity]:
-    """Return the remaining resources of the nodes on which ``wish`` is reserved, by node ID.
-
-    A node keeps ``kept_per_device`` ticks of CPUs for each of its devices.
-
-    Raises:
-        InfeasibleRequestError: The cluster has fewer resources than ``wish``.
-    """
-    left = dict(wish.ticks)
-
-    def preference(node: NodeCapacity) -> tuple[object, ...]:
-        has = _takeable(node, kept_per_device)
-        alone = all(has.get(name, 0) >= amount for name, amount in wish.ticks.items())
-        # Prefer nodes that have all of ``wish``, then nodes with fewer GPUs, and then nodes with more CPUs.
-        return (not alone, has.get("GPU", 0), -has.get("CPU", 0))
-
-    kept: dict[str, NodeCapacity] = {}
-    seen = with_rounded_memory(capacity, memory=wish.memory_bytes, num_workers=0)
-    # In ``seen``, nodes can have a larger, rounded host memory, so subtract from the original nodes.
-    exact = {} if seen is capacity else {node.node_id: node for node in capacity.nodes}
-    by_shape = ((preference(nodes[0]), min(map(_node_id, nodes)), nodes) for nodes in seen.nodes_by_shape.values())
-    for _, _, nodes in sorted(by_shape):  # node IDs differ, so the nodes themselves are never compared
-        if not any(left.values()):
-            break
-        for node in (exact.get(each.node_id, each) for each in sorted(nodes, key=_node_id)):
-            has = _takeable(node, kept_per_device)
-            taken = {name: min(amount, has.get(name, 0)) for name, amount in left.items()}
-            if not any(taken.values()):
-                break
-            left = {name: amount - taken[name] for name, amount in left.items()}
-            kept[node.node_id] = subtract(node, taken)
-    if any(node.resources.memory_bytes is None for node, _ in seen.groups):
-        left.pop("memory", None)
-    if short_of := sorted(name for name, amount in left.items() if amount > 0):
-        asked, hint = f"resources in addition to the {wish} reserved for other programs", "Reserve less, or add nodes."
-        raise InfeasibleRequestError(asked, "the cluster has less than the reserved amount", short_of[0], hint)
-    return kept
+    yield from map(capacity.replacing, first_reservations(capacity, wish))
 
 
 def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCapacity:
@@ -327,10 +289,3 @@ def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCap
     if capacity.node_types is None:
         return nodes
     return nodes.model_copy(update={"node_types": tuple(smaller(each, each.as_node()) for each in capacity.node_types)})
-
-
-def _takeable(node: NodeCapacity, kept_per_device: int) -> dict[str, int]:
-    # Only whole GPUs can be reserved, because all fractions on a device must be equal.
-    ticks = node.resources.ticks
-    cpus = ticks.get("CPU", 0) - kept_per_device * _num_devices(node)
-    return ticks | {"CPU": max(0, cpus), "GPU": ticks.get("GPU", 0) // TICKS * TICKS}

@@ -1,0 +1,126 @@
+"""Tests that compare the plans of ``ReservingPolicy`` with a search over all nodes that could keep the reservation."""
+
+from itertools import permutations
+from operator import itemgetter
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.clusters import gpu_node
+from tests.unit.strategies import clusters, leaves, similar_clusters, wrapped
+from tune_policies import (
+    ClusterCapacity,
+    CpuPolicy,
+    GpuMemoryPolicy,
+    GpuPolicy,
+    InfeasibleRequestError,
+    MixedPolicy,
+    ReservingPolicy,
+    Resources,
+)
+from tune_policies.placement.packing import subtract
+from tune_policies.values.resources import TICKS
+
+T4 = {"gpus": 1, "cpus": 8, "gpu_memory_gib": 16, "accelerator_type": "T4"}
+A100 = {"gpus": 1, "cpus": 8, "gpu_memory_gib": 80, "accelerator_type": "A100"}
+
+
+def size(plan):
+    """Return the number of trials with devices and the number of all trials, or zeros without a plan."""
+    if plan is None:
+        return 0, 0
+    with_devices = sum(slot.max_concurrent_trials for slot in plan.slots if slot.has_device)
+    return with_devices, plan.max_concurrent_trials
+
+
+def plan_or_none(policy, capacity):
+    try:
+        return policy.plan(capacity)
+    except InfeasibleRequestError:
+        return None
+
+
+def without(nodes, wish):
+    """Return the nodes after the reservation of as much as possible on each node in turn, or ``None`` if it fails."""
+    left, after = dict(wish.ticks), []
+    for node in nodes:
+        has = dict(node.resources.ticks)
+        has["GPU"] = has.get("GPU", 0) // TICKS * TICKS
+        taken = {name: min(amount, has.get(name, 0)) for name, amount in left.items()}
+        left = {name: amount - taken[name] for name, amount in left.items()}
+        after.append(subtract(node, taken) if any(taken.values()) else node)
+    return None if any(left.values()) else after
+
+
+def largest_size(inner, capacity, wish):
+    """Return the size of the best plan over all orders in which nodes keep the reservation."""
+    rests = [without(nodes, wish) for nodes in permutations(capacity.nodes)]
+    assume(None not in rests)
+    for choice in inner.choices:
+        plans = [(plan_or_none(choice, capacity.with_nodes(rest)), rest) for rest in rests]
+        best, on = max(((size(plan), rest) for plan, rest in plans), key=itemgetter(0))
+        if best > (0, 0):
+            # An outer ``min_trials`` can refuse a plan although a later choice of an inner fallback policy would do.
+            assume(plan_or_none(inner, capacity.with_nodes(on)))
+            return best
+    return 0, 0
+
+
+@given(
+    clusters() | similar_clusters.filter(lambda capacity: len(capacity.nodes) < 5),
+    leaves | wrapped,
+    st.sampled_from([0, 1, 4, 6]),
+    st.integers(0, 2),
+)
+def test_no_other_nodes_for_the_reservation_would_leave_room_for_more_trials(capacity, inner, cpus, gpus):
+    assume(cpus or gpus)
+    best = largest_size(inner, capacity, Resources(cpus=cpus, gpus=gpus))
+    plan = plan_or_none(ReservingPolicy(inner, cpus=cpus, gpus=gpus), capacity)
+
+    # With slots of several types, the plan is checked again on the whole cluster, which the search does not do.
+    assume(plan is None or len(plan.slots) == 1)
+    assert size(plan) >= best
+
+
+def of(*shapes):
+    return ClusterCapacity.of(*(Resources(cpus=cpus, gpus=gpus) for cpus, gpus in shapes))
+
+
+@pytest.mark.parametrize(
+    ("inner", "reserved", "capacity", "expected"),
+    [
+        pytest.param(
+            GpuMemoryPolicy(gpu_memory="30GiB"),
+            {"gpus": 1},
+            ClusterCapacity.of(gpu_node("b", **T4), gpu_node("a", **A100)),
+            2,
+            id="a GPU that is too small",
+        ),
+        pytest.param(GpuPolicy(gpus=2), {"gpus": 1}, of((8, 2), (8, 1)), 1, id="a GPU without a second one"),
+        pytest.param(GpuPolicy(cpus=4), {"gpus": 1}, of((4, 1), (1, 1)), 1, id="a GPU with too few CPUs"),
+        pytest.param(
+            CpuPolicy(cpus=3), {"cpus": 4}, of((8, 0), (8, 0)), 4, id="CPUs that the trials leave on two nodes"
+        ),
+        pytest.param(CpuPolicy(cpus=8), {"cpus": 4}, of((8, 0), (4, 0)), 1, id="CPUs of a small node"),
+        pytest.param(
+            MixedPolicy(GpuPolicy(cpus=4), CpuPolicy(cpus=4)),
+            {"cpus": 4},
+            of((4, 1), (4, 0)),
+            1,
+            id="trials on GPUs first",
+        ),
+    ],
+)
+def test_resources_are_reserved_where_they_displace_the_fewest_trials(inner, reserved, capacity, expected):
+    plan = ReservingPolicy(inner, **reserved).plan(capacity)
+
+    assert plan.max_concurrent_trials == expected
+
+
+def test_one_of_hundreds_of_nodes_that_the_trials_cannot_use_keeps_the_reservation():
+    small = [gpu_node(f"s{number}", **T4) for number in range(200)]
+    large = [gpu_node(f"l{number}", **A100) for number in range(200)]
+    policy = ReservingPolicy(GpuMemoryPolicy(gpu_memory="30GiB"), gpus=100)
+
+    assert policy.plan(ClusterCapacity.of(*large, *small)).max_concurrent_trials == 400
