@@ -69,15 +69,10 @@ def named(name, trainable):
     return function
 
 
-def cpus_by_config(config):
-    return tune.PlacementGroupFactory([{"CPU": config["cpus"]}])
-
-
 EXPERIMENTS = {
     "method": lambda: Model("held").fit,
     "class_with_parameters": lambda: tune.with_parameters(named("A", Reporting), data="held"),
     "function_with_resources": lambda: tune.with_resources(named("b", report), {"cpu": 1}),
-    "class_with_resources_by_config": lambda: tune.with_resources(named("D", Reporting), cpus_by_config),
     "class_with_two_bundles": lambda: named("F", RequestsTwoBundles),
 }
 
