@@ -65,7 +65,7 @@ def planning(
     nodes: Annotated[list[int] | None, typer.Option(min=1, help="Number of nodes. Can be repeated.")] = None,
     repetitions: Annotated[int, typer.Option(min=3, help="Number of timed runs of each configuration.")] = 11,
 ) -> None:
-    """Measure how long each policy and the rule of thumb take to plan, for several numbers of nodes."""
+    """Measure how long plans, their pictures and their texts take, for several numbers of nodes."""
     from .plans.planning import measure_planning
 
     measure_planning(nodes or [10, 100, 1_000], repetitions)

@@ -97,6 +97,15 @@ IDLE = {
         CpuPolicy(cpus=2, num_workers=4),
         ["4 of 15 CPUs: too little for one more trial", "3 of 15 CPUs: too little for one more worker"],
     ),
+    "nodes that differ only in their host memory": (
+        ClusterCapacity.of(*(Resources(cpus=4, memory_bytes=8 * GIB + more) for more in (0, 2**20, 2 * GIB, 8 * GIB))),
+        CpuPolicy(cpus=1, memory="4GiB"),
+        [
+            "4 of 16 CPUs: no memory is left on their nodes",
+            "2 of 16 CPUs: too little memory is left on their nodes",
+            "2 GiB of 42 GiB of host memory: too little for one more trial",
+        ],
+    ),
     "host memory next to drivers": (
         ClusterCapacity.of(Resources(cpus=4, memory_bytes=8 * GIB + 3 * 2**20)),
         CpuPolicy(cpus=2, memory="4GiB", num_workers=1),

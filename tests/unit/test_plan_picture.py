@@ -1,5 +1,7 @@
 """Tests that the picture of a plan contains every slot, shows similar nodes as one card, and escapes names."""
 
+import cProfile
+import pstats
 from xml.etree import ElementTree
 
 import pytest
@@ -168,6 +170,34 @@ def test_a_picture_contains_the_expected_texts(policy, capacity, expected):
 )
 def test_a_picture_has_the_expected_number_of_boxes(policy, capacity, style, number):
     assert len(boxes(policy, capacity, style)) == number
+
+
+def calls_of_picture_and_text(policy, num_nodes):
+    """Return the number of function calls for the picture and the text of a plan. All nodes differ in host memory."""
+    capacity = cluster(*(gpu_node(f"n{i}", gpus=2, memory_gib=32 + i / 1024) for i in range(num_nodes)))
+    plan = policy.plan(capacity)
+    profile = cProfile.Profile()
+    with profile:
+        plan.plot(capacity)
+        plan.explain(capacity)
+    return pstats.Stats(profile).total_calls
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        GpuPolicy(gpus=0.5),
+        CpuPolicy(memory="2GiB", num_workers=2),
+        MixedPolicy(GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=2)),
+    ],
+    ids=["GPU fractions", "Train workers with host memory", "several slot types"],
+)
+def test_the_calls_for_a_picture_and_a_text_grow_by_less_than_120_for_each_further_node(policy):
+    calls_of_picture_and_text(policy, 10)  # imports modules
+
+    further = calls_of_picture_and_text(policy, 300) - calls_of_picture_and_text(policy, 200)
+
+    assert further < 120 * 100
 
 
 def test_names_are_escaped_in_a_picture():

@@ -125,10 +125,15 @@ def _possible_shapes(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity)
         yield capacity
         return
     most_workers = max((slot.num_workers for slot in plan_slots), default=0)
-    seen = [with_rounded_memory(capacity, memory=None, num_workers=number) for number in (most_workers, 1)]
-    yield seen[0]
-    if any(slot.label_selector for slot in plan_slots):
-        yield from (each for i, each in enumerate((seen[1], capacity)) if each is not seen[i])
+    rounded = with_rounded_memory(capacity, memory=None, num_workers=most_workers)
+    yield rounded
+    if not any(slot.label_selector for slot in plan_slots):
+        return
+    with_drivers = with_rounded_memory(capacity, memory=None, num_workers=1)
+    if with_drivers is not rounded:
+        yield with_drivers
+    if with_drivers is not capacity:
+        yield capacity
 
 
 class NodeWorkers(NamedTuple):

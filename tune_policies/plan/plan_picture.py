@@ -262,7 +262,8 @@ def _draw_workers(column: Column, x: float, scale: float, name: str, ticks: int,
     size, end = float(ticks), float(ticks * count)
     if name in DEVICE_RESOURCES and ticks < TICKS:
         per_device = TICKS // ticks
-        size, end = TICKS / per_device, float(-(-count // per_device) * TICKS)
+        num_devices = -(-count // per_device)
+        size, end = TICKS / per_device, float(num_devices * TICKS)
     end = min(x + end * scale, WIDTH - MARGIN)
     boxes = count if size * scale >= _NARROWEST else 1
     width = size * count * scale / boxes

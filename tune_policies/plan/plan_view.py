@@ -22,40 +22,65 @@ def plan_view(plan: TrialPlan) -> RenderableType:
     table = empty_table("", *headings)
     for row in rows:
         table.add_row(*(row[heading] or "-" for heading in headings))
-    below = [*filter(None, [plan.about_nodes_to_add]), *(f"- {reason}" for reason in plan.all_reasons)]
+    below = [f"- {reason}" for reason in plan.all_reasons]
+    if plan.about_nodes_to_add:
+        below.insert(0, plan.about_nodes_to_add)
     return Group(line(plan.headline, "bold"), table, *map(line, below))
 
 
 def _slot_columns(slot: TrialSlot) -> dict[str, str]:
+    """Return the text of each column, or an empty string if the slot does not use the column."""
     worker = slot.worker
-    most = f" to {slot.max_workers}" if slot.is_elastic else ""
-    where = [slot.accelerator_type, slot.topology and f"whole {slot.topology} slices"]
-    selected = [f"nodes with {format_selector(slot.label_selector)}"] if slot.label_selector else []
+    num_workers = str(slot.num_workers) if slot.num_workers else ""
+    if slot.is_elastic:
+        num_workers += f" to {slot.max_workers}"
     return {
         "At once": str(slot.max_concurrent_trials),
-        "Train workers": f"{slot.num_workers}{most}" if slot.num_workers else "",
+        "Train workers": num_workers,
         "CPU": format_amount(worker.cpus),
         "GPU": format_amount(worker.gpus),
         "Other": ", ".join(amount_of(amount, name) for name, amount in sorted(worker.custom.items())),
-        "Host memory": format_bytes(worker.memory_bytes) if worker.memory_bytes else "",
-        "GPU memory": format_bytes(slot.gpu_memory_bytes) if slot.gpu_memory_bytes else "",
+        "Host memory": _memory(worker.memory_bytes),
+        "GPU memory": _memory(slot.gpu_memory_bytes),
         "Speed": "" if slot.speed is None else f"{slot.speed:g}",
-        "Where": ", ".join([*filter(None, where), *selected]),
+        "Where": _where(slot),
     }
+
+
+def _memory(num_bytes: int | None) -> str:
+    return format_bytes(num_bytes) if num_bytes else ""
+
+
+def _where(slot: TrialSlot) -> str:
+    """Return the restrictions on the nodes of a slot."""
+    restrictions = []
+    if slot.accelerator_type:
+        restrictions.append(slot.accelerator_type)
+    if slot.topology:
+        restrictions.append(f"whole {slot.topology} slices")
+    if slot.label_selector:
+        restrictions.append(f"nodes with {format_selector(slot.label_selector)}")
+    return ", ".join(restrictions)
 
 
 def decision_view(decision: Decision) -> RenderableType:
     """Return a table of workloads and sizes, followed by sentences about each crossover and the measurement."""
-    costs = ("Cheaper", "CPU cost", "GPU cost") if decision.has_prices else ()
-    headings = ("Workload", "Size", "Faster", "GPU speed-up", "Trial on CPU", "Trial on GPU", *costs)
+    headings = ["Workload", "Size", "Faster", "GPU speed-up", "Trial on CPU", "Trial on GPU"]
+    if decision.has_prices:
+        headings += ["Cheaper", "CPU cost", "GPU cost"]
     table = empty_table("GPU or CPU", *headings)
-    for each in decision.workloads:
-        for size in each.sizes:
-            table.add_row(each.workload, *_size_columns(size), *(_costs(size) if costs else ()))
+    for workload in decision.workloads:
+        for size in workload.sizes:
+            columns = [workload.workload, *_size_columns(size)]
+            if decision.has_prices:
+                columns += _costs(size)
+            table.add_row(*columns)
     gpu = decision.accelerator_type or "a GPU of unknown type"
-    where = f"measured on {decision.measured_at:%Y-%m-%d} on {decision.cpu_model} and {gpu}"
-    prices = f"; the costs are in {decision.currency}, at prices of {decision.price_date}" if costs else ""
-    return Group(table, *(line(f"- {_crossover(each)}") for each in decision.workloads), line(f"- {where}{prices}"))
+    measured = f"measured on {decision.measured_at:%Y-%m-%d} on {decision.cpu_model} and {gpu}"
+    if decision.has_prices:
+        measured += f"; the costs are in {decision.currency}, at prices of {decision.price_date}"
+    crossovers = [line(f"- {_crossover(workload)}") for workload in decision.workloads]
+    return Group(table, *crossovers, line(f"- {measured}"))
 
 
 def _size_columns(size: SizeDecision) -> tuple[str, ...]:
@@ -73,5 +98,7 @@ def _crossover(decided: WorkloadDecision) -> str:
     trials = f"{decided.workload}: in trials of {counted(decided.steps_per_trial, 'step')}"
     if decided.crossover_at is None:
         return f"{trials}, the GPU is not clearly faster at any measured size"
-    above = "" if decided.crossover_above is None else f", but not clearly at {decided.crossover_above}"
-    return f"{trials}, the GPU is faster from size {decided.crossover_at}{above}"
+    sentence = f"{trials}, the GPU is faster from size {decided.crossover_at}"
+    if decided.crossover_above is not None:
+        sentence += f", but not clearly at {decided.crossover_above}"
+    return sentence

@@ -1,4 +1,4 @@
-"""Measures how long policies and the rule of thumb take to plan, for several numbers of nodes.
+"""Measures how long policies and the rule of thumb take to plan, and how long plans take to draw and to explain.
 
 The rule of thumb divides the total resources of the cluster by the request. It is fast, but wrong, because a trial must
 fit on one node or device.
@@ -51,22 +51,45 @@ _Prepare = Callable[[], Callable[[], object]]
 
 
 def measure_planning(node_counts: list[int], repetitions: int) -> None:
-    """Print the planning time of each policy in milliseconds, for each number of nodes."""
+    """Print the times of plans, their pictures and their texts in milliseconds, for each number of nodes."""
     times: dict[str, dict[str, Spread]] = {}
+    times_shown: dict[str, dict[str, Spread]] = {}
     for count in node_counts:
         capacity = _cluster(count)
         different = capacity.with_nodes(_with_more_memory(node, number) for number, node in enumerate(capacity.nodes))
         rule: dict[str, _Prepare] = {"sums ÷ request": partial(partial, _rule_of_thumb, capacity)}
         times[f"{count:,}"] = _interleaved_ms(rule | _plans(capacity), repetitions)
         times[f"{count:,} different"] = _interleaved_ms(_plans(different), repetitions)
-    table = empty_table("Time of one plan in ms (median ± half the interquartile range)", "Nodes", *times)
-    for name in next(iter(times.values())):
-        table.add_row(name, *(str(column.get(name, "")) for column in times.values()))
-    TextConsole(width=110).print(table)
+        times_shown[f"{count:,}"] = _interleaved_ms(_views(capacity), repetitions)
+        times_shown[f"{count:,} different"] = _interleaved_ms(_views(different), repetitions)
+    _print_times("Time of one plan", times)
+    _print_times("Time of a picture and of a text with idle resources", times_shown)
     print(
         f"{repetitions} runs of each row in random order, {_NUM_SHAPES} node shapes. In “different”, all nodes differ."
     )
     print(f"{describe_machine()}\ncommand: {own_command()}")
+
+
+def _print_times(title: str, times: Mapping[str, Mapping[str, Spread]]) -> None:
+    table = empty_table(f"{title} in ms (median ± half the interquartile range)", "Nodes", *times)
+    for name in next(iter(times.values())):
+        table.add_row(name, *(str(column.get(name, "")) for column in times.values()))
+    TextConsole(width=110).print(table)
+
+
+def _views(capacity: ClusterCapacity) -> dict[str, _Prepare]:
+    """Return functions that plan, and then return the function that draws or explains the plan."""
+
+    def prepare(policy: ResourcePolicy, view: str) -> Callable[[], object]:
+        seen = capacity.model_copy()
+        plan = policy.plan(seen)
+        return partial(getattr(plan, view), seen)
+
+    return {
+        f"{name}, {view}": partial(prepare, policy, view)
+        for name, policy in _POLICIES.items()
+        for view in ("plot", "explain")
+    }
 
 
 def _plans(capacity: ClusterCapacity) -> dict[str, _Prepare]:
