@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clusters import gpu_node
-from tune_policies.placement.packing import BundleGroup, count_groups, RemainingNode, Request, is_held, subtract, workers_on_node
+from tune_policies.placement.packing import (
+    BundleGroup,
+    RemainingNode,
+    Request,
+    count_groups,
+    is_held,
+    subtract,
+    workers_on_node,
+)
 from tune_policies.values.resources import Resources
 
 GPU = 10_000

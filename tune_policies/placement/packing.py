@@ -253,8 +253,9 @@ def is_held(group: BundleGroup, nodes: Sequence[NodeCapacity]) -> bool:
 def count_groups(group: BundleGroup, nodes: Sequence[NodeCapacity], most: int) -> int:
     """Return how many groups of bundles fit the idle ``nodes`` at once, up to ``most``.
 
-    Larger bundles are placed first, each on the node with the fewest devices and CPUs that has room. The size is measured in three ways, and the best
-    result is returned. A search could find room for more groups, but Ray does not search either.
+    Larger bundles are placed first, each on the node with the fewest devices and CPUs that has room. The size is
+    measured in three ways, and the best result is returned. A search could find room for more groups, but Ray does not
+    search either.
     """
     selectors = [matcher(selector) for selector in group.selectors] or [matcher({})] * len(group.bundles)
     wanted = [(ray_ticks(bundle), selects) for bundle, selects in zip(group.bundles, selectors, strict=True) if bundle]

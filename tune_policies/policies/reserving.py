@@ -148,12 +148,16 @@ class ReservingPolicy(WrappingPolicy):
 
 
 def _value(plan_and_rest: tuple[TrialPlan, ClusterCapacity]) -> tuple[int, ...]:
-    """Return a key that is larger for a better plan: more trials with devices, then more trials, then larger trials."""
+    """Return a key that is larger for a better plan.
+
+    A plan is better with more trials on devices, then more trials, more trials with CPUs, and then larger trials.
+    """
     plan, _ = plan_and_rest
     on_devices = [slot for slot in plan.slots if slot.has_device]
     return (
         sum(slot.max_concurrent_trials for slot in on_devices),
         plan.max_concurrent_trials,
+        sum(slot.max_concurrent_trials for slot in plan.slots if slot.worker.cpus),
         sum(_total(slot, name) for slot in on_devices for name in DEVICE_RESOURCES),
         sum(slot.max_concurrent_trials * (slot.gpu_memory_bytes or 0) for slot in plan.slots),
         sum(_total(slot, "CPU") for slot in plan.slots),
