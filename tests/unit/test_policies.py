@@ -113,14 +113,24 @@ PLANS = {
     "thirds": (nodes((64, 1)), GpuPolicy(gpus=1 / 3), "3 x 21 CPU, 0.3333 GPU | GPU"),
     "0.6 is rounded up to a whole GPU": (nodes((64, 1)), GpuPolicy(gpus=0.6), "1 x 64 CPU, 1 GPU | GPU"),
     "few CPUs leave no GPU idle": (nodes((2, 4)), GPU, "4 x 0.5 CPU, 1 GPU | GPU"),
-    "a head without CPUs is omitted": (nodes((0, 1), (32, 4)), GPU, "4 x 8 CPU, 1 GPU | GPU"),
+    "a head without CPUs has slots without CPUs": (nodes((0, 1), (32, 4)), GPU, "4 x 8 CPU, 1 GPU + 1 x 1 GPU | GPU"),
+    "a head without CPUs is omitted if all trials get the same":
+        (nodes((0, 1), (32, 4)), GpuPolicy(same_for_all=True), "4 x 8 CPU, 1 GPU | GPU"),
+    "no CPUs if no trial fits the nodes with CPUs":
+        (nodes((0, 1), (0, 1), (8, 1)), GpuPolicy(num_workers=2), "1 x 2 of 1 GPU | GPU"),
+    "no CPUs if the nodes with CPUs have too little GPU memory":
+        (of(gpu_node("a", cpus=0, **A100), gpu_node("b", cpus=8, **T4)),
+         GpuMemoryPolicy(gpu_memory="30GiB", same_for_all=True), "2 x 0.5 GPU of 40 GiB on A100 | GPU"),
+    "no CPUs if the nodes with CPUs have too few NPUs":
+        (with_devices((0, {"NPU": 1}), (0, {"NPU": 1}), (8, {"NPU": 1})),
+         AcceleratorPolicy(resource="NPU", num_workers=2), "1 x 2 of 1 NPU | NPU"),
     "a head without CPUs counts if no CPUs are requested":
         (nodes((0, 1), (32, 4)), GpuPolicy(cpus=0), "5 x 1 GPU | GPU"),
     "no CPUs on the GPU nodes": (nodes((0, 2), (8, 1)), GpuPolicy(gpus=2), "1 x 2 GPU | GPU"),
-    "half a CPU is enough": (nodes((0, 2), (0.5, 1)), GPU, "1 x 0.5 CPU, 1 GPU | GPU"),
+    "half a CPU is enough": (nodes((0, 2), (0.5, 1)), GPU, "1 x 0.5 CPU, 1 GPU + 2 x 1 GPU | GPU"),
     "many GPUs without CPUs do not affect the split":
         (of(gpu_node("a", gpus=8, cpus=0, **A100), gpu_node("b", gpus=2, cpus=8, **T4)),
-         GpuPolicy(min_gpu_memory="10GiB"), "2 x 4 CPU, 1 GPU of 16 GiB | GPU"),
+         GpuPolicy(min_gpu_memory="10GiB"), "2 x 4 CPU, 1 GPU of 16 GiB + 8 x 1 GPU of 80 GiB | GPU"),
     "requested CPUs can leave GPUs idle": (nodes((8, 4)), GpuPolicy(cpus=4), "2 x 4 CPU, 1 GPU | CPU"),
     "nodes without GPUs do not count":
         (nodes((16, 8), (8, 0), (8, 0), (8, 0)), GpuPolicy(cpus=4), "4 x 4 CPU, 1 GPU | CPU"),
@@ -172,9 +182,13 @@ PLANS = {
     "141 fractions, although Ray would count 142":
         (of(gpu_node("a", gpu_memory_gib=141)),
          GpuMemoryPolicy(gpu_memory="1GiB"), "140 x 0.4571 CPU, 0.0071 GPU of 1 GiB | GPU"),
-    "a GPU without CPUs does not count":
+    "a GPU without CPUs has slots without CPUs":
         (of(gpu_node("a", cpus=0, gpu_memory_gib=8), gpu_node("b", gpu_memory_gib=16)),
-         GpuMemoryPolicy(gpu_memory="4GiB"), "4 x 16 CPU, 0.25 GPU of 4 GiB | GPU"),
+         GpuMemoryPolicy(gpu_memory="4GiB"),
+         "4 x 16 CPU, 0.25 GPU of 4 GiB, node-id b + 2 x 0.5 GPU of 4 GiB, node-id a | GPU"),
+    "a GPU without CPUs does not count if all trials get the same":
+        (of(gpu_node("a", cpus=0, gpu_memory_gib=8), gpu_node("b", gpu_memory_gib=16)),
+         GpuMemoryPolicy(gpu_memory="4GiB", same_for_all=True), "4 x 16 CPU, 0.25 GPU of 4 GiB | GPU"),
     "fractions of a CPU with GPU memory":
         (of(gpu_node("a", cpus=0.5, gpu_memory_gib=16)),
          GpuMemoryPolicy(gpu_memory="8GiB"), "2 x 0.25 CPU, 0.5 GPU of 8 GiB | GPU"),
@@ -307,6 +321,11 @@ PLANS = {
     "reserved GPU memory, of a GPU type":
         (of(gpu_node("a", accelerator_type="L4")),
          ReservingPolicy(GpuPolicy(gpus=0.5), gpu_memory="4GiB"), "2 x 32 CPU, 0.5 GPU of 9.2 GiB | GPU"),
+    "reserved GPU memory of which small GPUs have too little":
+        (of(gpu_node("a", cpus=8, **T4), gpu_node("b", cpus=8, gpus=2, **A100)),
+         ReservingPolicy(GPU, gpu_memory="20GiB"), "2 x 4 CPU, 1 GPU of 60 GiB, node-id !a | GPU"),
+    "reserved GPU memory does not concern CPUs":
+        (of(gpu_node("a", cpus=8, **T4)), ReservingPolicy(CPU, gpu_memory="20GiB"), "8 x 1 CPU | CPU"),
     "GPU memory stays unknown if some GPUs are reserved":
         (of(gpu_node("a", gpus=8, gpu_memory_gib=16, num_devices=7)),
          ReservingPolicy(GPU, gpus=1), "7 x 9 CPU, 1 GPU | GPU"),

@@ -32,10 +32,16 @@ QUOTA = of(*(gpu_node(name, gpus=0, cpus=4).model_copy(update={"usable_cpus": 2}
 
 # fmt: off
 REASONS = {
-    "a GPU node without CPUs":
-        (WITHOUT_CPUS, GPU, "1 node with GPU is not used, because it has no CPUs; set cpus=0 to use all nodes"),
+    "a GPU node without CPUs": (WITHOUT_CPUS, GPU, "trials on 1 node without CPUs reserve no CPU"),
+    "a GPU node without CPUs if all trials get the same":
+        (WITHOUT_CPUS, GpuPolicy(same_for_all=True),
+         "1 node with GPU is not used, because it has no CPUs; set cpus=0 to use all nodes"),
     "a node with other devices and without CPUs":
-        (WITHOUT_CPUS, AcceleratorPolicy(resource="GPU"), "1 node with GPU is not used, because it has no CPUs"),
+        (WITHOUT_CPUS, AcceleratorPolicy(resource="GPU", same_for_all=True),
+         "1 node with GPU is not used, because it has no CPUs"),
+    "no trial fits the nodes with CPUs":
+        (nodes((0, 1), (0, 1), (8, 1)), GpuPolicy(num_workers=2),
+         "no worker reserves a CPU, because no trial fits the nodes that have CPUs"),
     "more trials than a plan counts": (nodes((10**11, 0)), CpuPolicy(cpus=0.0001), "1e+15 trials would fit, but"),
     "CPUs divided": (nodes((8, 4)), GPU, "2 CPUs per trial: 8 CPUs ÷ 4 GPU slots; set cpus= to change this"),
     "CPUs rounded": (nodes((9, 4)), GPU, "2 CPUs per trial: 9 CPUs ÷ 4 GPU slots, rounded down; set cpus= to"),

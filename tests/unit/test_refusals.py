@@ -90,9 +90,9 @@ INFEASIBLE = {
     "a reservation of more than the cluster has":
         (nodes((8, 0)), ReservingPolicy(CPU, gpus=1), "GPU", "Reserve less, or add nodes."),
     "a reservation of more GPU memory than a GPU has":
-        (of(gpu_node("a", gpu_memory_gib=6), gpu_node("b", gpu_memory_gib=4)),
-        ReservingPolicy(GPU, gpu_memory="4GiB"), "GPU memory",
-        "the GPUs of node b have 4 GiB: short of GPU memory. Reserve less, or exclude such nodes with SelectingPolicy"),
+        (of(gpu_node("a", gpu_memory_gib=3), gpu_node("b", gpu_memory_gib=4)),
+        ReservingPolicy(GPU, gpu_memory="4GiB"), "GPU",
+        "4 GiB is reserved on each GPU, and 2 nodes with at most 4 GiB per GPU cannot be used; the largest node has"),
     "all resources in use":
         (in_use(Resources(gpus=2)), FreeCapacityPolicy(GPU), "GPU", "Or wait until other programs release resources"),
     "no feasible choice":

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clusters import gpu_node
-from tune_policies.placement.packing import BundleGroup, RemainingNode, Request, is_held, subtract, workers_on_node
+from tune_policies.placement.packing import (
+    BundleGroup,
+    RemainingNode,
+    Request,
+    count_groups,
+    is_held,
+    subtract,
+    workers_on_node,
+)
 from tune_policies.values.resources import Resources
 
 GPU = 10_000
@@ -111,6 +119,14 @@ def test_the_largest_bundles_are_placed_first():
     two, three = gpu_node("two", cpus=2), gpu_node("three", cpus=3)
 
     assert is_held(BundleGroup([{"CPU": 1}, {"CPU": 2}, {"CPU": 2}]), [two, three])
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_bundles_without_a_device_leave_devices_for_others_in_any_order_of_the_nodes(turn):
+    nodes = [gpu_node("gpu", gpus=1, cpus=2), gpu_node("cpu", gpus=0, cpus=2)][::turn]
+
+    assert is_held(BundleGroup([{"CPU": 2}, {"CPU": 1, "GPU": 1}]), nodes)
+    assert count_groups(BundleGroup([{"CPU": 1}, {"CPU": 1}]), nodes, most=9) == 2
 
 
 def test_a_node_can_declare_any_number_of_devices():

@@ -36,6 +36,7 @@ from tune_policies.policies.equal_fractions import (
     about_nodes_without_cpus,
     equal_device_fraction,
     max_cpus_without_idle_device,
+    plan_without_cpus_if_needed,
     with_own_slots,
 )
 from tune_policies.policies.gpu import GpuPolicy
@@ -63,7 +64,8 @@ class AcceleratorPolicy(WorkersPolicy):
             devices of the family, a fraction below 1 is rounded up to 1/2, 1/3, 1/4 and so on.
         cpus: The number of CPUs of each worker. If ``None``, the CPUs of a node are divided equally among its device
             slots. If all trials must get the same amounts, the node with the fewest CPUs per slot determines the
-            number. Nodes without CPUs are not used, unless no node has CPUs.
+            number, and nodes without CPUs are not used, unless no trial fits the nodes with CPUs. Otherwise, trials on
+            nodes without CPUs reserve no CPU.
         accelerator_type: The device type to use, such as ``"TPU-V6E"``, or ``None`` for any type.
         topology: The topology of the whole TPU slices that each trial reserves, such as ``"4x4"``. It requires an
             ``accelerator_type``.
@@ -153,7 +155,14 @@ class AcceleratorPolicy(WorkersPolicy):
         if self.resource == "GPU":
             common = GpuPolicy.model_fields.keys() & type(self).model_fields.keys()
             return GpuPolicy(gpus=self.amount, **{name: getattr(self, name) for name in common}).plan(capacity)
-        return self._plan_devices(capacity)
+        if self.cpus is not None:
+            return self._plan_devices(capacity)
+        without_cpus = self.model_copy(update={"cpus": 0})
+        return plan_without_cpus_if_needed(
+            self._with_devices(capacity.groups),
+            lambda: self._plan_devices(capacity),
+            lambda: without_cpus._plan_devices(capacity),
+        )
 
     def _plan_devices(self, capacity: ClusterCapacity) -> TrialPlan:
         capacity = self._with_rounded_memory(capacity)

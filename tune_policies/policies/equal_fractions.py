@@ -2,7 +2,7 @@
 
 A device is stranded if its node has no CPUs left for a trial. The CPUs of workers are chosen so that no device is
 stranded. If nodes differ, a slot that fits all of them wastes most resources of the larger nodes, so each node type
-gets its own slots.
+gets its own slots. Nodes without CPUs get slots without CPUs, so they affect no other slot.
 """
 
 from collections import Counter
@@ -15,6 +15,7 @@ from tune_policies.placement.packing import Request, count_trials, device_slots,
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import about_gpu_memory, about_host_memory, about_the_nodes
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import MOST, TICKS, amount_of, from_ticks, to_ticks
 from tune_policies.values.value import counted
 
@@ -110,6 +111,25 @@ def nodes_with_cpus(groups: Iterable[NodeGroup], resource: str, share_ticks: int
     return kept if has_room else groups
 
 
+def plan_without_cpus_if_needed(
+    groups: Iterable[NodeGroup], plan: Callable[[], TrialPlan], plan_without_cpus: Callable[[], TrialPlan]
+) -> TrialPlan:
+    """Return the plan, or if no trial fits the device nodes with CPUs, a plan whose workers reserve no CPUs.
+
+    A node with CPUs that joins a cluster would otherwise turn a plan on nodes without CPUs into an error.
+    """
+    try:
+        return plan()
+    except InfeasibleRequestError as error:
+        if all(node.resources.cpus for node, _ in groups):
+            raise
+        try:
+            found = plan_without_cpus()
+        except InfeasibleRequestError:
+            raise error from None
+    return found.with_reasons("no worker reserves a CPU, because no trial fits the nodes that have CPUs")
+
+
 def fraction_of_gpu_memory(groups: Iterable[NodeGroup], share_ticks: int) -> int | None:
     """Return the GPU memory, in bytes, of a device fraction on the smallest device.
 
@@ -194,6 +214,8 @@ def with_own_slots(
     if len(slots) < 2 or count > MOST or not is_better:
         return plan
     groups = [group for alike in nodes for group in alike.groups]
+    if without := sum(count for node, count in groups if choose_cpus and not node.resources.cpus):
+        reasons = [*reasons, f"trials on {counted(without, 'node')} without CPUs reserve no CPU"]
     own = f"each node type has its own slots; without run, tuner or PolicyScheduler, every trial gets {common}"
     notes = (*about_gpu_memory(groups), *about_host_memory(groups, request), *about_the_nodes(capacity))
     found_plan = TrialPlan(
@@ -218,7 +240,7 @@ def _slots_on(
         if choose_cpus:  # the CPUs per worker on a full node, or 0 if the node has no room or no CPUs
             workers = workers_on_node(group.node, request.with_cpus(0))
             cpus = _whole_or_part(to_ticks(group.node.resources.cpus) // workers) if workers else 0
-        if (cpus or not choose_cpus) and workers_on_node(group.node, request.with_cpus(cpus)):
+        if workers_on_node(group.node, request.with_cpus(cpus)):
             groups_with.setdefault((cpus, group.node.is_expected), []).append(group)
     _join_addable_nodes(groups_with, alike.share_ticks)
     for (cpus, is_expected), groups in sorted(groups_with.items(), key=itemgetter(0), reverse=True):
@@ -241,7 +263,8 @@ def _join_addable_nodes(groups_with: dict[tuple[float, bool], list[NodeGroup]], 
     With separate slot types, fractions of the two types could not share a node once all nodes are alive. A merged slot
     type must not use nodes that are meant for slots with more or fewer CPUs.
     """
-    fewest = min((cpus for cpus, is_expected in groups_with if not is_expected), default=None)
+    alive_cpus = [cpus for cpus, is_expected in groups_with if not is_expected]
+    fewest = min(filter(None, alive_cpus), default=max(alive_cpus, default=None))  # slots without CPUs come last
     most = max((cpus for cpus, is_expected in groups_with if is_expected), default=None)
     if fewest is None or fewest != most:
         return

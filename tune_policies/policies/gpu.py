@@ -21,6 +21,7 @@ from tune_policies.policies.gpu_selection import (
     about_listed_nodes,
     alike_in_memory,
     gpus_of_type,
+    gpus_with_memory,
     plan_gpus,
     select_gpus,
     selections_of,
@@ -78,12 +79,22 @@ class GpuPolicy(GpuTypesPolicy):
         plan, selection, request, reasons = max(plans, key=lambda each: each[0].max_concurrent_trials)
         if self.same_for_all:
             return plan
+        selection = self._with_nodes_without_cpus(selection, capacity, accelerator_type)
         share, nodes = to_ticks(request.worker.gpus), [selection]
         if share < TICKS:  # each selection then has similar GPUs, so that its workers get similar memory
             nodes = [select_gpus(capacity, groups, accelerator_type) for groups in alike_in_memory(selection)]
         nodes = [each._replace(share_ticks=share) for each in nodes]
         reasons = [*reasons, *about_listed_nodes(nodes)]
         return with_own_slots(plan, capacity, request, nodes, resource="GPU", choose_cpus=choose_cpus, reasons=reasons)
+
+    def _with_nodes_without_cpus(
+        self, selection: Selection, capacity: ClusterCapacity, accelerator_type: str | None
+    ) -> Selection:
+        """Return the selection with the nodes without CPUs that ``_selections`` leaves out."""
+        if self.min_gpu_memory is None or self.cpus is not None:
+            return selection
+        large = gpus_with_memory(capacity, gpus_of_type(capacity, accelerator_type), int(self.min_gpu_memory))
+        return selection if all(node.resources.cpus for node, _ in large.groups) else large
 
     def _selections(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Iterator[Selection]:
         usable = gpus_of_type(capacity, accelerator_type)

@@ -113,7 +113,9 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         usable = self._usable(capacity, accelerator_type)
         needed = int(self.gpu_memory or 0)
         plan, _ = self._best(capacity, usable, needed)
-        return plan if self.same_for_all else self._with_own_slots(plan, capacity, usable, needed)
+        if self.same_for_all:
+            return plan
+        return self._with_own_slots(plan, capacity, self._with_room(capacity, accelerator_type), needed)
 
     def _with_own_slots(self, plan: TrialPlan, capacity: ClusterCapacity, usable: Selection, needed: int) -> TrialPlan:
         """Return a plan with as many workers on each GPU as fit in its memory, or ``plan`` if this is not better."""
@@ -270,9 +272,13 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         most_devices = max(node.resources.gpus for node, _ in choice.groups)
         return equal_device_fraction(min(fit, self.max_trials_per_gpu or fit), most_devices)
 
-    def _usable(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
+    def _with_room(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
+        """Return the GPUs of nodes with enough CPUs and host memory for a worker."""
         beside = Resources(cpus=self.cpus or 0, memory_bytes=self.memory)
-        gpus = gpus_of_type(capacity, accelerator_type).where(lambda node: holds(node, beside))
+        return gpus_of_type(capacity, accelerator_type).where(lambda node: holds(node, beside))
+
+    def _usable(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
+        gpus = self._with_room(capacity, accelerator_type)
         return gpus._replace(groups=nodes_with_cpus(gpus.groups, "GPU")) if self.cpus is None else gpus
 
     def _plan_choice(self, capacity: ClusterCapacity, usable: Selection, choice: Selection, needed: int) -> TrialPlan:

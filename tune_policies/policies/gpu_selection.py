@@ -23,6 +23,7 @@ from tune_policies.policies.equal_fractions import (
     fraction_of_gpu_memory,
     max_cpus_without_idle_device,
     nodes_with_cpus,
+    plan_without_cpus_if_needed,
 )
 from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.policy import ResourcePolicy, WantedCustom, WorkersPolicy
@@ -65,7 +66,8 @@ class GpuTypesPolicy(WorkersPolicy):
     Attributes:
         cpus: The number of CPUs of each worker. If ``None``, the CPUs of a node are divided equally among its GPU
             slots. If all trials must get the same resources, the node with the fewest CPUs per slot determines the
-            number. Nodes without CPUs are not used, unless no node has CPUs.
+            number, and nodes without CPUs are not used, unless no trial fits the nodes with CPUs. Otherwise, trials on
+            nodes without CPUs reserve no CPU.
         accelerator_type: The device type to use, such as ``"A100"``, or ``None`` for any type. If several are set,
             such as ``("H100", "A100")``, the policy uses the first type with room for ``min_trials`` trials.
         min_trials: The minimum number of concurrent trials. If fewer trials fit, the policy tries the next type.
@@ -92,7 +94,14 @@ class GpuTypesPolicy(WorkersPolicy):
         capacity = self._with_rounded_memory(capacity)
         types = self.accelerator_type
         if self.min_trials == 1 and not isinstance(types, tuple):
-            return self._plan_on_type(capacity, types)
+            if self.cpus is not None:
+                return self._plan_on_type(capacity, types)
+            without_cpus = self.model_copy(update={"cpus": 0})
+            return plan_without_cpus_if_needed(
+                gpus_of_type(capacity, types).groups,
+                lambda: self._plan_on_type(capacity, types),
+                lambda: without_cpus._plan_on_type(capacity, types),
+            )
         choices = self.model_copy(update={"min_trials": 1}).choices
         return plan_first_feasible(choices, capacity, min_trials=self.min_trials)
 

@@ -1,7 +1,7 @@
 """A policy that reserves resources of the cluster, or memory of each GPU, for other programs."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -10,7 +10,6 @@ from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapac
 from tune_policies.cluster.labels import NODE_ID, is_none_of, matcher
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.packing import (
-    Limit,
     count_trials,
     request_of,
     with_rounded_memory,
@@ -71,9 +70,21 @@ class ReservingPolicy(WrappingPolicy):
         """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         if self.gpu_memory is None:
             return self._plan(capacity)
-        plan = self._plan(_with_smaller_gpus(capacity, int(self.gpu_memory)))
+        too_small = _too_small_gpus(capacity, int(self.gpu_memory))
+        try:
+            plan = self._plan(_with_smaller_gpus(capacity, int(self.gpu_memory)))
+        except InfeasibleRequestError as error:
+            if not too_small:
+                raise
+            memory = format_bytes(max(node.smallest_gpu_memory_bytes or 0 for node in too_small))
+            raise error.with_texts(
+                offered=f"{format_bytes(int(self.gpu_memory))} is reserved on each GPU, and "
+                f"{counted(len(too_small), 'node')} with at most {memory} per GPU cannot be used; {error.offered}",
+                suggestion=f"Reserve less GPU memory. Or: {error.suggestion}",
+            ) from error
         if not any(slot.worker.gpus for slot in plan.slots):
             return plan
+        plan = plan.with_slots(lambda slot: _off_nodes(slot, too_small))
         notes = [
             f"{format_bytes(int(self.gpu_memory))} of memory is reserved on each GPU for other programs, and trials "
             "share the rest"
@@ -84,6 +95,8 @@ class ReservingPolicy(WrappingPolicy):
             notes.append(
                 "the GPU memory of some nodes is unknown, so less memory than reserved may be free on these nodes"
             )
+        if too_small:
+            notes.append(f"the plan uses no GPU of {counted(len(too_small), 'node')} with at most the reserved memory")
         return plan.with_reasons(*notes, *about_gpu_memory(capacity.gpu_groups()))
 
     def _plan(self, capacity: ClusterCapacity) -> TrialPlan:
@@ -148,12 +161,16 @@ class ReservingPolicy(WrappingPolicy):
 
 
 def _value(plan_and_rest: tuple[TrialPlan, ClusterCapacity]) -> tuple[int, ...]:
-    """Return a key that is larger for a better plan: more trials with devices, then more trials, then larger trials."""
+    """Return a key that is larger for a better plan.
+
+    A plan is better with more trials on devices, then more trials, more trials with CPUs, and then larger trials.
+    """
     plan, _ = plan_and_rest
     on_devices = [slot for slot in plan.slots if slot.has_device]
     return (
         sum(slot.max_concurrent_trials for slot in on_devices),
         plan.max_concurrent_trials,
+        sum(slot.max_concurrent_trials for slot in plan.slots if slot.worker.cpus),
         sum(_total(slot, name) for slot in on_devices for name in DEVICE_RESOURCES),
         sum(slot.max_concurrent_trials * (slot.gpu_memory_bytes or 0) for slot in plan.slots),
         sum(_total(slot, "CPU") for slot in plan.slots),
@@ -261,31 +278,32 @@ def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacit
 def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCapacity:
     """Return the cluster with ``less_bytes`` less memory on each GPU, including nodes that can be added.
 
-    GPUs with unknown memory are not changed.
-
-    Raises:
-        InfeasibleRequestError: A GPU has no more than ``less_bytes`` of memory.
+    GPUs with unknown memory are not changed. GPUs with no more than ``less_bytes`` of memory are omitted.
     """
 
     def smaller(each: Node, node: NodeCapacity) -> Node:
         if (memory := node.smallest_gpu_memory_bytes) is None:
             return each
+        if memory <= less_bytes:
+            return each.model_copy(update={"resources": node.resources.replaced(gpus=0), "devices": None})
         of_type = GpuDevice(index=0, name=node.accelerator_type or "GPU", memory_bytes=memory)
         devices = node.devices or (of_type,) * math.ceil(node.resources.gpus)
         left = tuple(gpu.model_copy(update={"memory_bytes": gpu.memory_bytes - less_bytes}) for gpu in devices)
         return each.model_copy(update={"devices": left})
 
-    there = (*capacity.nodes, *(each.as_node() for each in capacity.node_types or ()))
-    known = [(memory, node.node_id) for node in there if (memory := node.smallest_gpu_memory_bytes) is not None]
-    memory, node_id = min(known, default=(less_bytes + 1, ""))
-    if memory <= less_bytes:
-        raise InfeasibleRequestError(
-            f"GPU memory in addition to the {format_bytes(less_bytes)} reserved on each GPU",
-            f"the GPUs of node {node_id} have {format_bytes(memory)}",
-            Limit.GPU_MEMORY,
-            "Reserve less, or exclude such nodes with SelectingPolicy(policy, exclude_nodes=…).",
-        )
     nodes = capacity.with_nodes(smaller(node, node) for node in capacity.nodes)
     if capacity.node_types is None:
         return nodes
     return nodes.model_copy(update={"node_types": tuple(smaller(each, each.as_node()) for each in capacity.node_types)})
+
+
+def _too_small_gpus(capacity: ClusterCapacity, reserved_bytes: int) -> list[NodeCapacity]:
+    """Return the nodes whose GPUs have no memory left after the reservation."""
+    memories = ((node, node.smallest_gpu_memory_bytes) for node in capacity.gpu_nodes())
+    return [node for node, memory in memories if memory is not None and memory <= reserved_bytes]
+
+
+def _off_nodes(slot: TrialSlot, nodes: Sequence[NodeCapacity]) -> TrialSlot:
+    """Return the slot, and exclude these nodes if its workers reserve GPUs that the nodes have."""
+    of_type = [node.node_id for node in nodes if slot.accelerator_type in (None, node.accelerator_type)]
+    return slot.on_nodes({NODE_ID: is_none_of(of_type)}) if of_type and slot.worker.gpus else slot
