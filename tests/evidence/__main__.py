@@ -219,6 +219,17 @@ def churn(
 
 
 @app.command()
+def all_states(
+    *,
+    trials: Annotated[int, typer.Option(min=1, max=5, help="Number of trials.")] = 4,
+) -> None:
+    """Explore all states of small runs, and check that no trial waits although a slot is free."""
+    from .faults.all_states import measure_all_states
+
+    _exit(is_sound=measure_all_states(trials))
+
+
+@app.command()
 def mutants(
     files: Annotated[
         list[Path] | None,

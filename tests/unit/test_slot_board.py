@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from tune_policies import Resources, TrialSlot
 from tune_policies.placement.layout import Placement
 from tune_policies.placement.packing import num_slots_for
-from tune_policies.trainers.scheduling.slot_board import SlotAssignment, SlotTypes, free_slots
+from tune_policies.trainers.scheduling.slot_board import (
+    BLOCKED_S,
+    PATIENCE_S,
+    SlotAssignment,
+    SlotBoard,
+    SlotTypes,
+    free_slots,
+    place_of,
+)
 
 GPU = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4)
 HALF = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=2)
@@ -33,6 +41,7 @@ def assigned(slot_type, node_id, *, num_slots=1, has_started=True):
         pytest.param([assigned(0, "gone"), assigned(0, None)], [2, 2, 3], id="trials on nodes outside of the plan"),
         pytest.param([assigned(None, "a")], [4, 2, 3], id="a trial of another type uses no slot"),
         pytest.param([assigned(0, "a", num_slots=2)], [2, 2, 3], id="a trial with more resources uses several slots"),
+        pytest.param([assigned(0, "b", num_slots=3)], [4, 0, 3], id="a request for more slots than a node has"),
         pytest.param([assigned(0, "a", num_slots=2, has_started=False)], [0, 2, 3], id="a waiting trial blocks slots"),
     ],
 )
@@ -56,8 +65,10 @@ def test_trials_use_slots_of_their_type(assignments, expected):
 def test_free_slots_never_exceed_the_slots_that_trials_do_not_use(assignments):
     free = free_slots(PLACEMENTS, assignments)
 
+    count_of = {place_of(placement): placement.count for placement in PLACEMENTS}
     for slot_type, total in ((0, 6), (1, 3)):
-        taken = sum(each.num_slots for each in assignments if each.slot_type == slot_type)
+        of_type = [assignment for assignment in assignments if assignment.slot_type == slot_type]
+        taken = sum(min(each.num_slots, count_of.get(each.place, each.num_slots)) for each in of_type)
         of_type = [count for count, place in zip(free, PLACEMENTS, strict=True) if place.slot_type == slot_type]
         assert all(count >= 0 for count in of_type)
         assert sum(of_type) <= max(0, total - taken)
@@ -103,3 +114,52 @@ def test_a_trial_may_only_use_slot_types_with_the_device_resource_of_its_first_r
 )
 def test_a_trial_uses_as_many_slots_as_its_resources_need(reserved, of_slot, expected):
     assert num_slots_for(reserved, of_slot) == expected
+
+
+def board_with_late_request():
+    board = SlotBoard(PLACEMENTS[:2])
+    board.assign("trial", assigned(0, "a", has_started=False))
+    board.find_blocked(PATIENCE_S)
+    return board
+
+
+def test_free_slots_of_a_blocked_placement_come_last():
+    board = board_with_late_request()
+
+    assert [placement.node_id for placement, _ in board.free()] == ["b", "a"]
+
+
+def test_a_grant_ends_a_block():
+    board = board_with_late_request()
+
+    board.update("trial", is_granted=True)
+
+    assert [placement.node_id for placement, _ in board.free()] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("has_left", "first"),
+    [pytest.param(True, "a", id="without a late request"), pytest.param(False, "b", id="not with a late request")],
+)
+def test_a_block_ends_after_some_time(has_left, first):
+    board = board_with_late_request()
+    if has_left:
+        board.release("trial")
+
+    board.find_blocked(PATIENCE_S + BLOCKED_S)
+
+    assert board.free()[0][0].node_id == first
+
+
+def test_a_late_request_moves_only_to_a_free_slot_of_an_allowed_type():
+    board = board_with_late_request()
+
+    assert board.trial_to_move(PATIENCE_S, lambda _: (0,)) == ("trial", PLACEMENTS[1])
+    assert board.trial_to_move(PATIENCE_S, lambda _: (1,)) is None
+
+
+def test_a_blocked_placement_has_only_the_slots_of_granted_requests():
+    board = board_with_late_request()
+    board.assign("running", assigned(0, "a"))
+
+    assert board.usable_slots(2) == [3, 0]

@@ -5,7 +5,6 @@ import json
 import pickle
 
 import pytest
-import yaml
 from hypothesis import given
 
 from tests.decisions import a_decision
@@ -24,6 +23,7 @@ from tune_policies import (
     Resources,
     SelectingPolicy,
 )
+from tune_policies.files.yaml_documents import read_documents
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
 from tune_policies.policies.policy import build_policy
 from tune_policies.values.value import FrozenDict, Value
@@ -81,7 +81,7 @@ def test_no_policy_and_no_plan_contains_a_part_that_can_be_changed(policy):
 def test_equal_policies_have_one_hash_and_one_json(policy):
     others = [
         build_policy(with_other_numbers(json.loads(policy.to_json()))),
-        build_policy(yaml.safe_load(policy.to_json())),
+        build_policy(read_documents(policy.to_json(), "policy.yaml")[0].data),
         pickle.loads(pickle.dumps(policy)),
         copy.deepcopy(policy),
         policy.model_copy(update={name: getattr(policy, name) for name in type(policy).model_fields}),

@@ -321,14 +321,28 @@ class RunSlots:
 
     def withdrawal(self, records: Mapping[Trial, TrialRecord], now_s: float) -> Withdraw | None:
         """Return a request to withdraw because another slot is free for its trial, or ``None``."""
-        late = self.board.find_blocked(now_s)
-        if not late or any(records[trial].not_before_s <= now_s for trial in self.waiting):
-            return None  # waiting trials get the free slots
         move = self.board.trial_to_move(now_s, lambda trial: self._allowed(records[trial]))
         if move is None:
             return None
+        ready = [trial for trial in self.waiting if records[trial].not_before_s <= now_s]
+        if any(self._could_use(records[trial], move[1]) for trial in ready):
+            return None  # waiting trials get the free slots
         trial, placement = move
         return Withdraw(trial, f"other programs use the resources of its slot, and {self._name_of(placement)} is free")
+
+    def _could_use(self, record: TrialRecord, placement: Placement) -> bool:
+        """Return whether a waiting trial could start in a free placement."""
+        if self._is_own(record):
+            return self._may_start_own(record)
+        if placement.slot_type not in self._allowed(record):
+            return False
+        num_free = dict(self.board.free()).get(placement, 0)
+        return self._num_slots_in(record, placement) <= num_free
+
+    def _num_slots_in(self, record: TrialRecord, placement: Placement) -> int:
+        """Plan the request of a trial in a placement, and return the number of free slots that it needs there."""
+        record.planned = self._with_custom(self.run_plan.factories[placement], record)
+        return min(slots_taken(record), placement.count)
 
     def _name_of(self, placement: Placement) -> str:
         where = "" if placement.node_id is None else f" on node {placement.node_id[:8]}"
@@ -393,12 +407,9 @@ class RunSlots:
                 continue
             if not is_bound and self._should_idle(placement.slot_type, idle, num_waiting, now_s):
                 continue
-            record.planned = self._with_custom(self.run_plan.factories[placement], record)
-            taken = slots_taken(record)
-            if count >= min(taken, placement.count):
-                return self._start(
-                    record, assignment_to(placement, self._slot_types.slots, num_slots=taken, requested_s=now_s)
-                )
+            if count >= self._num_slots_in(record, placement):
+                slots, num_slots = self._slot_types.slots, slots_taken(record)
+                return self._start(record, assignment_to(placement, slots, num_slots=num_slots, requested_s=now_s))
         return None
 
     def _start(self, record: TrialRecord, assignment: SlotAssignment) -> Start:

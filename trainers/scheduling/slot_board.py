@@ -4,7 +4,8 @@ A placement is a number of slots of one type on one node, or on any node if the 
 that gets a slot requests the slot's resources from Ray. Ray grants the request at once, unless another program uses
 these resources. If Ray has not granted a request after ``PATIENCE_S``, the placement is blocked: trials prefer all
 other free slots, and a trial that still waits for the placement moves to another slot as soon as no other trial needs
-that slot. A trial without another free slot keeps its request, so Ray starts it when the resources become free.
+that slot. A trial without another free slot keeps its request, so Ray starts it when the resources become free. A block
+ends ``BLOCKED_S`` after the last request that waited too long, so that a trial tries each placement again.
 
 This module does not import Ray or read the clock. Callers pass the current time. Trials are any hashable objects.
 """
@@ -20,6 +21,9 @@ from tune_policies.placement.trial_slot import TrialSlot, WorkerNodes
 
 PATIENCE_S: Final = 3.0
 """The time in which Ray normally grants a request, in seconds. Afterwards, the placement counts as blocked."""
+
+BLOCKED_S: Final = 30.0
+"""The time in which a placement stays blocked without a request that waits too long, in seconds."""
 
 
 class SlotAssignment(NamedTuple):
@@ -73,13 +77,15 @@ def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssign
         if assignment.slot_type is None:
             continue
         index = index_of.get(assignment.place)
-        here = 0
+        needed, here = assignment.num_slots, 0
         if index is not None:
-            here = min(assignment.num_slots, free[index])
+            # A request for more slots than the placement has uses only this node.
+            needed = min(needed, placements[index].count)
+            here = min(needed, free[index])
             free[index] -= here
             if assignment.num_slots > 1 and not assignment.is_granted:
                 reserved.add(index)
-        elsewhere[assignment.slot_type] += assignment.num_slots - here
+        elsewhere[assignment.slot_type] += needed - here
     for index, placement in enumerate(placements):
         taken = min(elsewhere[placement.slot_type], free[index])
         free[index] -= taken
@@ -160,7 +166,7 @@ class SlotBoard:
     def __init__(self, placements: Sequence[Placement] = ()) -> None:
         self.placements = tuple(placements)
         self.assignments: dict[Any, SlotAssignment] = {}
-        self._blocked: set[Hashable] = set()
+        self._blocked: dict[Hashable, float] = {}  # the time of the last late request
         self._free: list[tuple[Placement, int]] | None = None
 
     def replace_placements(self, placements: Sequence[Placement], type_of: Callable[[TrialSlot], int | None]) -> None:
@@ -171,7 +177,8 @@ class SlotBoard:
             type_of: A function that returns the index of a slot's type in the new plan, or ``None``.
         """
         self.placements = tuple(placements)
-        self._blocked &= {place_of(placement) for placement in placements}
+        places = {place_of(placement) for placement in placements}
+        self._blocked = {place: late_s for place, late_s in self._blocked.items() if place in places}
         for trial, assignment in self.assignments.items():
             if assignment.slot_type is not None:
                 self.assignments[trial] = assignment._replace(slot_type=type_of(assignment.slot))
@@ -187,7 +194,7 @@ class SlotBoard:
         assignment = self.assignments[trial]._replace(**changes)
         self.assignments[trial] = assignment
         if assignment.is_granted:
-            self._blocked.discard(assignment.place)
+            self._blocked.pop(assignment.place, None)
         self._free = None
 
     def release(self, trial: Hashable) -> SlotAssignment | None:
@@ -215,14 +222,21 @@ class SlotBoard:
         return not assignment.is_granted and now_s - assignment.requested_s >= PATIENCE_S
 
     def find_blocked(self, now_s: float) -> list[Any]:
-        """Mark placements as blocked if their requests wait too long. Return the trials of these requests."""
+        """Mark placements as blocked if their requests wait too long. Return the trials of these requests.
+
+        Blocks that are too old end, because the other program may have released the resources.
+        """
         late = []
         for trial, assignment in self.assignments.items():
             if self.waits_too_long(assignment, now_s):
                 late.append(trial)
                 if assignment.place not in self._blocked:
-                    self._blocked.add(assignment.place)
                     self._free = None
+                self._blocked[assignment.place] = now_s
+        for place, late_s in list(self._blocked.items()):
+            if now_s - late_s >= BLOCKED_S:
+                del self._blocked[place]
+                self._free = None
         return late
 
     def trial_to_move(
