@@ -17,6 +17,7 @@ from ray.train.v2.api.exceptions import ControllerError
 
 from tests.on_ray.rays import wait_until
 from tune_policies import InfeasibleRequestError
+from tune_policies.ray_compat.gcs import read_records
 from tune_policies.trainers import with_deadlock_check
 from tune_policies.trainers.watches.occupancy import remove_abandoned_groups
 
@@ -95,7 +96,9 @@ def test_resources_of_a_run_whose_controller_was_killed_are_released():
     assert ray.get(controller.reserve.remote())
     ray.kill(controller)
 
-    wait_until(lambda: remove_abandoned_groups() or ray.available_resources().get("CPU") == 2, timeout_s=15)
+    wait_until(
+        lambda: remove_abandoned_groups(read_records()) or ray.available_resources().get("CPU") == 2, timeout_s=15
+    )
 
 
 OTHER_PROGRAM = """

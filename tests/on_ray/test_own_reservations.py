@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tune_policies import FreeCapacityPolicy, GpuPolicy, Resources, probe_cluster, run
 from tune_policies.probe.holders import nested_run_error
-from tune_policies.ray_compat.gcs import programs, read_cluster_state
+from tune_policies.ray_compat.gcs import programs, read_cluster_state, read_records
 from tune_policies.ray_compat.this_process import this_process
 
 RAY = {"num_cpus": 4, "num_gpus": 2}
@@ -228,7 +228,7 @@ class OuterTrial:
         group_ids = [self.group.id.hex()]
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            error = nested_run_error(this_process(), group_ids, group_ids)
+            error = nested_run_error(this_process(), read_records(), group_ids, group_ids)
             if error is not None:
                 return f"{error.offered}. {error.suggestion}"
             time.sleep(0.2)

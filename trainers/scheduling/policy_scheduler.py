@@ -18,7 +18,6 @@ from tune_policies.values.value import shorten
 
 from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import limit_options
-from ..watches.task_watch import watch_tasks
 from .run_core import RunCore
 from .run_plan import PlanChange, RunPlan, check_seconds
 from .run_scheduler import RunScheduler
@@ -164,7 +163,7 @@ class PolicyScheduler(RunScheduler):
         core.slots = RunSlots(self._options, run_plan)
         core.limits = limit_options(self._options.limits.isolation, self._options.limits.on_unenforced_limit)
         show_gpu_warning()
-        watch_tasks()
+        core.watch.watch_tasks()
 
     @property
     def plan(self) -> TrialPlan | None:

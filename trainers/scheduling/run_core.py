@@ -133,6 +133,7 @@ class RunCore:
         self._has_paused = False
         self._pausing: set[Trial] = set()
         self._starts_more = False
+        self._kept_in_state = False, 0
         self._logged_wait = ""
         self._keeps_bundles = False
         schedulers = list(nested_schedulers(scheduler))
@@ -189,8 +190,16 @@ class RunCore:
             num_free = _MAX_REQUESTS_WITHOUT_PLAN - len(self._requested) - len(self._waiting)
         else:
             num_free = self.slots.num_startable(may_keep_bundles=self._keeps_bundles)
+        if num_free > 0 or self._has_active_trials:
+            return num_free
         is_idle = all(trial.is_finished() for trial in self.records)
-        return max(num_free, int(is_idle))  # Tune blocks if the searcher has no trial and none is running
+        return int(is_idle)  # Tune blocks if the searcher has no trial and none is running
+
+    @property
+    def _has_active_trials(self) -> bool:
+        """Whether a trial waits, has a slot, or has requested resources."""
+        active = self._requested if self.slots is None else self.slots.assignments
+        return bool(self.waiting or active)
 
     # Events of trials.
 
@@ -429,24 +438,21 @@ class RunCore:
             self.release(trial)  # Tune has stopped the trial
 
     def _raise_memory(self) -> None:
-        """Give the trials that have not started the memory that the newest out-of-memory errors require."""
+        """Withdraw requests that have less memory than the newest out-of-memory errors require."""
         if self.retries is None:
             return
         self.retries.check_keys(list(self.records.values()))
-        if not self.retries.num_records:
+        if self.retries.num_records == self._num_known_records:
             return
-        has_new = self.retries.num_records != self._num_known_records
         self._num_known_records = self.retries.num_records
         nodes = self._nodes()
         for trial, record in self.records.items():
-            # While a trial is paused, a scheduler such as PBT may replace its config.
-            if trial.status == Trial.PAUSED:
-                record.floor = self.retries.floor_of(record, nodes)
-            elif trial.status == Trial.PENDING and has_new:
-                floor = self.retries.floor_of(record, nodes)
-                if floor != record.floor and not self._has_process(trial):
-                    record.floor = floor
-                    self._withdraw(Withdraw(trial, f"a similar trial ran out of memory, so it gets {floor}"))
+            if trial.status != Trial.PENDING or self._has_process(trial):
+                continue
+            floor = self.retries.floor_of(record, nodes)
+            if floor != record.floor:
+                record.floor = floor
+                self._withdraw(Withdraw(trial, f"a similar trial ran out of memory, so it gets {floor}"))
 
     def _choose(self, choose: Callable[[Any], Trial | None], tune_controller: Any, now_s: float) -> Trial | None:
         if self._start_errors:
@@ -458,13 +464,8 @@ class RunCore:
         withdrawal = self.slots.withdrawal(self.records, now_s)
         if withdrawal is not None:
             self._withdraw(withdrawal)
-        startable = self.slots.startable(self.records, self.waiting, now_s)
-        first = self._preferred(choose, tune_controller, startable, now_s)
-        candidates = [trial for trial in startable if trial is not first]
-        if first is not None and first not in self.slots.assignments:
-            candidates.insert(0, first)
-        for trial in candidates if self._changes_resources else ():
-            self._note_change(self.records[trial])
+        startable = self.slots.startable(self.records, list(self.waiting), now_s)
+        candidates = self._in_preferred_order(choose, tune_controller, startable)
         num_future = self.tune.num_future_trials
         decision = self.slots.choose(
             self.records,
@@ -476,7 +477,7 @@ class RunCore:
         if decision is None:
             self._log_waiting()
             return None
-        self._starts_more = len(candidates) > 1
+        self._starts_more = next(candidates, None) is not None
         if isinstance(decision, Start):
             return self._start(decision)
         trial, error = decision
@@ -514,11 +515,11 @@ class RunCore:
         if len(self._requested) >= _MAX_REQUESTS_WITHOUT_PLAN:
             return None
         startable = [trial for trial in self.waiting if self.records[trial].not_before_s <= now_s]
-        trial = self._preferred(choose, tune_controller, startable, now_s)
+        trial = self._preferred(choose, tune_controller, startable)
         if trial is None or trial.status != Trial.PAUSED:
             return trial
         record = self.records[trial]
-        self._note_change(record)
+        self._update_request(record)
         request = request_of(record)
         self._request(trial, request)
         self.waiting.pop(trial, None)
@@ -527,8 +528,26 @@ class RunCore:
         _logger.debug("%s starts with %s", trial, request.required_resources)
         return trial
 
+    def _in_preferred_order(
+        self, choose: Callable[[Any], Trial | None], tune_controller: Any, startable: Iterator[Trial]
+    ) -> Iterator[Trial]:
+        """Yield the trial that the inner scheduler chooses, and then the other trials that may start."""
+        assert self.slots is not None  # noqa: S101  # only slots start trials in an order
+        first = None
+        if not self._runs_first or self._has_paused:  # otherwise, finding all trials takes time for no purpose
+            found = list(startable)
+            first = self._preferred(choose, tune_controller, found)
+            startable = iter(found)
+        if first is not None and first not in self.slots.assignments:
+            self._update_request(self.records[first])
+            yield first
+        for trial in startable:
+            if trial is not first:
+                self._update_request(self.records[trial])
+                yield trial
+
     def _preferred(
-        self, choose: Callable[[Any], Trial | None], tune_controller: Any, startable: Sequence[Trial], now_s: float
+        self, choose: Callable[[Any], Trial | None], tune_controller: Any, startable: Sequence[Trial]
     ) -> Trial | None:
         """Return the trial that the inner scheduler chooses among the trials that may start, or ``None``."""
         if self._runs_first and startable:
@@ -546,11 +565,18 @@ class RunCore:
             return 0
         return sum(trial.status == Trial.PAUSED and trial not in self.waiting for trial in self.records)
 
-    def _note_change(self, record: TrialRecord) -> None:
-        """Record the resources that another scheduler, such as a ``ResourceChangingScheduler``, gave a paused trial."""
+    def _update_request(self, record: TrialRecord) -> None:
+        """Record what changes the request of a trial that may start now: another scheduler, and similar trials.
+
+        Another scheduler, such as a ``ResourceChangingScheduler``, may have given the trial other resources. While the
+        trial waited, similar trials may have run out of memory, and a scheduler such as PBT may have replaced its
+        config.
+        """
         request = record.trial.placement_group_factory
-        if record.requested is not None and request is not record.requested:
+        if self._changes_resources and record.requested is not None and request is not record.requested:
             record.changed = request
+        if self.retries is not None and self.retries.num_records:
+            record.floor = self.retries.floor_of(record, self._nodes())
 
     @contextmanager
     def shown_request(self, trial: Trial) -> Iterator[None]:
@@ -587,10 +613,13 @@ class RunCore:
             _logger.debug("%s", why)
 
     def _keep_processes(self) -> None:
-        wanted: Counter[Any] = Counter()
-        if self.slots is not None and (self.has_waiting_trials or self.tune.num_future_trials != 0):
-            wanted = self.slots.kept_processes(self.records)
-        self.tune.keep_processes(wanted)
+        if self.slots is None:
+            return
+        has_more = self.has_waiting_trials or self.tune.num_future_trials != 0
+        state = has_more, self.slots.board.num_changes
+        if state != self._kept_in_state:
+            self._kept_in_state = state
+            self.tune.keep_processes(self.slots.kept_processes(self.records) if has_more else Counter())
 
 
 def _cause_of(error: Exception, actor_id: str | None) -> FailureCause:

@@ -6,7 +6,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
@@ -85,6 +85,7 @@ class RunSlots:
         self._slot_types = run_plan.slot_types
         self._timer = TrialTimer(self._slot_types)
         self._printed: set[str] = set()
+        self._has_own_slots = False
         self._own_requests: list[TrialRequest] = []
         self._with_custom_amounts: dict[Any, PlacementGroupFactory] = {}
 
@@ -101,6 +102,7 @@ class RunSlots:
         Raises:
             InvalidResourcesError: The trial requests other resources than earlier trials of the run.
         """
+        self._has_own_slots |= self._is_own(record)
         if record.keeps_own_bundles:
             return
         self._check_request(record)
@@ -186,6 +188,7 @@ class RunSlots:
             return None
         if not is_unusable_device(error):
             return None
+        self._has_own_slots = True
         return self.run_plan.slot_without_device().slot
 
     # Changes of the plan.
@@ -297,10 +300,11 @@ class RunSlots:
             free = sum(count for _, count in self.board.free())
         return free - len(self.waiting)
 
-    def startable(self, records: Mapping[Trial, TrialRecord], trials: Iterable[Trial], now_s: float) -> list[Trial]:
-        """Return the trials for which a slot is free, in the given order."""
+    def startable(self, records: Mapping[Trial, TrialRecord], trials: Iterable[Trial], now_s: float) -> Iterator[Trial]:
+        """Yield the trials for which a slot is free, in the given order."""
         open_types = {placement.slot_type for placement, _ in self.board.free()}
-        found = []
+        if not open_types and not self._has_own_slots:
+            return
         for trial in trials:
             record = records[trial]
             if trial in self.assignments or record.not_before_s > now_s:
@@ -310,8 +314,7 @@ class RunSlots:
             else:
                 is_startable = not open_types.isdisjoint(self._allowed(record))
             if is_startable:
-                found.append(trial)
-        return found
+                yield trial
 
     def _may_start_own(self, record: TrialRecord) -> bool:
         try:

@@ -161,11 +161,13 @@ class SlotBoard:
     Attributes:
         placements: The placements of the plan, better slot types first.
         assignments: The trials that have a slot, in the order in which they got it.
+        num_changes: The number of changes of the placements and assignments.
     """
 
     def __init__(self, placements: Sequence[Placement] = ()) -> None:
         self.placements = tuple(placements)
         self.assignments: dict[Any, SlotAssignment] = {}
+        self.num_changes = 0
         self._blocked: dict[Hashable, float] = {}  # the time of the last late request
         self._free: list[tuple[Placement, int]] | None = None
 
@@ -182,12 +184,12 @@ class SlotBoard:
         for trial, assignment in self.assignments.items():
             if assignment.slot_type is not None:
                 self.assignments[trial] = assignment._replace(slot_type=type_of(assignment.slot))
-        self._free = None
+        self._note_change()
 
     def assign(self, trial: Hashable, assignment: SlotAssignment) -> None:
         """Give ``trial`` a slot."""
         self.assignments[trial] = assignment
-        self._free = None
+        self._note_change()
 
     def update(self, trial: Hashable, **changes: Any) -> None:
         """Change fields of a trial's assignment. A granted request shows that its placement is not blocked."""
@@ -195,12 +197,17 @@ class SlotBoard:
         self.assignments[trial] = assignment
         if assignment.is_granted:
             self._blocked.pop(assignment.place, None)
-        self._free = None
+        self._note_change()
 
     def release(self, trial: Hashable) -> SlotAssignment | None:
         """Free the slot of ``trial``, and return its assignment, or ``None`` if the trial has no slot."""
-        self._free = None
+        if trial in self.assignments:
+            self._note_change()
         return self.assignments.pop(trial, None)
+
+    def _note_change(self) -> None:
+        self._free = None
+        self.num_changes += 1
 
     def free(self) -> list[tuple[Placement, int]]:
         """Return the placements with free slots and their numbers of free slots.

@@ -52,6 +52,7 @@ class TrialRecord:
         slot_to_start: The slot in which the trial starts, or ``None``.
         not_before_s: The time before which a retried trial must not start, in seconds on the monotonic clock.
         is_hidden: Whether the inner scheduler does not know that the trial failed and was requeued.
+        keeps_own_bundles: Whether the trainable requests several bundles, which a policy never replaces.
     """
 
     trial: Trial
@@ -70,11 +71,11 @@ class TrialRecord:
     slot_to_start: TrialSlot | None = None
     not_before_s: float = 0.0
     is_hidden: bool = False
+    keeps_own_bundles: bool = field(init=False)
 
-    @property
-    def keeps_own_bundles(self) -> bool:
-        """Whether the trainable requests several bundles, which a policy never replaces."""
-        return len(bundles_of(self.own)) > 1
+    def __post_init__(self) -> None:
+        """Compute ``keeps_own_bundles`` once, because each step of a run reads it for many trials."""
+        self.keeps_own_bundles = len(bundles_of(self.own)) > 1
 
     def save(self) -> None:
         """Save the record with the trial, so that a restored run knows it."""
@@ -97,13 +98,13 @@ def record_of(trial: Trial) -> TrialRecord:
     In a restored run, the trial's request may still be the one that the policy of the earlier run chose.
     """
     request = trial.placement_group_factory
-    record = TrialRecord(trial, own=request, planned=request)
     text = getattr(trial, _ATTRIBUTE, None)
     if text is None:
-        return record
+        return TrialRecord(trial, own=request, planned=request)
     try:
         data = json.loads(text)
-        record.own = record.planned = from_data(data["own"], request)
+        own = from_data(data["own"], request)
+        record = TrialRecord(trial, own=own, planned=own)
         record.oom = TrialOomHistory.from_dict(data.get("oom", {}))
         record.has_fallen_back = bool(data.get("has_fallen_back"))
         if "slot" in data:
@@ -111,6 +112,7 @@ def record_of(trial: Trial) -> TrialRecord:
             record.has_run = True
     except (InvalidResourcesError, KeyError, TypeError, ValueError) as error:  # saved by another version
         _logger.warning("the saved resources of %s cannot be read and are ignored: %s", trial, error)
+        return TrialRecord(trial, own=request, planned=request)
     return record
 
 
@@ -120,6 +122,9 @@ def request_of(record: TrialRecord) -> PlacementGroupFactory:
     The request is the planned request itself unless another scheduler or an out-of-memory error changed it, so that
     trials with equal requests can reuse each other's processes.
     """
+    has_floor = record.floor.gpu_ticks or record.floor.memory_bytes
+    if record.changed is None and not has_floor:
+        return record.planned
     planned = bundles_of(record.planned)
     wanted: Sequence[Mapping[str, float]] = planned
     if record.changed is not None:

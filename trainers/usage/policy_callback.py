@@ -30,6 +30,7 @@ from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import Value, shorten
 
 from ..scheduling.wrapping_scheduler import nested_schedulers
+from ..watches.run_watch import Reading, RunWatch
 from .gpu_memory_usage import GPU_MEMORY_KEY, OOM_NOTE, GpuMemoryUsage
 from .oom_report import OomReport
 from .process_usage import USAGE_KEY, ProcessUsage
@@ -105,7 +106,9 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._num_trials: int | None = None
         self._longest_trials: dict[str, float] = {}
         self._failed_hooks: set[str] = set()
-        self._reading: BackgroundTask[ClusterCapacity] = BackgroundTask()
+        self._reading: BackgroundTask[ClusterCapacity] = BackgroundTask()  # without a scheduler of this package
+        self._watch: RunWatch | None = None
+        self._last_reading: Reading | None = None
         self._writing: BackgroundTask[None] = BackgroundTask()
         self._metrics: RunMetrics | None = None
         self._began_s = self._next_step_s = self._next_read_s = self._next_write_s = self._next_report_s = 0.0
@@ -144,6 +147,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
                 "PolicyCallback has no plan. Start the run with scheduler=PolicyScheduler(policy), or pass a plan"
             )
         self._storage = trials[0].storage
+        self._watch = None if run is None else run.watch
         self._run = RunMonitor(plan, scheduler, self._num_trials, self._latest_record())
         self._start(scheduler)
 
@@ -151,9 +155,9 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def _start(self, run: RunMonitor, scheduler: PlanFollower | None) -> None:
         for each in nested_schedulers(scheduler):
             self._longest_trials |= longest_trials(each)
-        self._read_cluster(run, 0.0)
+        self._reading.start(_read_nodes)
         self._reading.wait(READ_TIMEOUT_S)
-        self._read_cluster(run, 0.0)
+        self._take_reading(run, 0.0)
         if not is_printed(run.plan):
             TextConsole().print(run.plan.explain(), soft_wrap=True, highlight=False)
 
@@ -195,7 +199,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         for change in changes:
             first_line = change.text.partition("\n")[0]
             TextConsole().print(f"the plan changed ({change.why}): {first_line}", soft_wrap=True, highlight=False)
-        self._read_cluster(run, now_s, at_once=bool(changes))
+        self._read_cluster(run, now_s)
         if now_s >= self._next_report_s:
             self._next_report_s = now_s + _REPORT_EVERY_S
             self._report_metrics()
@@ -225,7 +229,19 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def _now_s(self) -> float:
         return time.monotonic() - self._began_s
 
-    def _read_cluster(self, run: RunMonitor, now_s: float, *, at_once: bool = False) -> None:
+    def _read_cluster(self, run: RunMonitor, now_s: float) -> None:
+        """Use the latest reading of the run's watch, or read the nodes if the run has no watch."""
+        if self._watch is not None:
+            latest = self._watch.latest
+            if latest is not None and latest is not self._last_reading:
+                self._last_reading = latest
+                run.read_cluster(ClusterCapacity(nodes=latest.nodes, draining=latest.draining), now_s)
+            return
+        self._take_reading(run, now_s)
+        if now_s >= self._next_read_s and self._reading.start(_read_nodes):
+            self._next_read_s = now_s + _READ_EVERY_S
+
+    def _take_reading(self, run: RunMonitor, now_s: float) -> None:
         match self._reading.take():
             case None:
                 pass
@@ -233,8 +249,6 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
                 run.warn(f"the nodes of the cluster could not be read: {error}")
             case cluster:
                 run.read_cluster(cluster, now_s)
-        if (at_once or now_s >= self._next_read_s) and self._reading.start(_read_nodes):
-            self._next_read_s = now_s + _READ_EVERY_S
 
     def _write_at_end(self, usage: ResourceUsage) -> None:
         deadline_s = time.monotonic() + _END_TIMEOUT_S

@@ -16,6 +16,7 @@ from ray.train import RunConfig
 
 from tune_policies.placement.deadlock import NodeTotals
 from tune_policies.placement.packing import BundleGroup
+from tune_policies.ray_compat.gcs import Records, read_records
 from tune_policies.ray_compat.train_run import (
     ControllerCallback,
     ControllerError,
@@ -148,8 +149,9 @@ class _Wait:
         # The interval grows, because a run may wait for hours while other runs train.
         while not self.stop.wait(min(_LONGEST_INTERVAL_S, max(_INTERVAL_S, (time.monotonic() - began_s) / 20))):
             try:
-                remove_abandoned_groups()
-                error = self._find_deadlock()
+                records = read_records()
+                remove_abandoned_groups(records)
+                error = self._find_deadlock(records)
                 if error is not None and not self.stop.is_set():
                     self.verdict = GangDeadlockError(*error.args)
                     # The controller calls no callbacks while it waits for its placement group. Removing the group ends
@@ -162,12 +164,12 @@ class _Wait:
             except (RayError, ProbeError, OSError, RuntimeError) as failure:
                 _logger.debug("the cluster could not be read: %s", failure)
 
-    def _find_deadlock(self) -> InfeasibleRequestError | None:
+    def _find_deadlock(self, records: Records) -> InfeasibleRequestError | None:
         """Return the error if the workers can never start and this run should fail, or ``None``.
 
         The youngest run fails first, so that the other runs can use the resources of its driver.
         """
-        view = self._reader.read()
+        view = self._reader.read(records)
         # Include earlier nodes, because a lost node may be replaced.
         self._nodes |= {node.node_id: node for node in view.nodes}
         view = view.model_copy(update={"nodes": tuple(self._nodes.values())})

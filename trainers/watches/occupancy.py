@@ -13,23 +13,23 @@ from typing import Final
 
 import ray
 
-from tune_policies.cluster.capacity import HEAD_RESOURCE, ClusterCapacity
+from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.deadlock import (
     ClusterOccupancy,
-    NodeTotals,
     Reservation,
     WaitingRun,
     deadlock_error,
     stuck_runs,
 )
 from tune_policies.placement.packing import BundleGroup
+from tune_policies.probe.holders import living_nodes
 from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
 from tune_policies.ray_compat.gcs import (
     READ_TIMEOUT_S,
     ActorRecord,
     GroupRecord,
+    Records,
     is_dead_actor_of,
-    living_actors,
     placement_groups,
     read_cluster_state,
     remove_group,
@@ -59,9 +59,9 @@ class OccupancyReader:
         self._is_elastic = is_elastic
         self._job_id = ray.get_runtime_context().get_job_id()
 
-    def read(self) -> ClusterOccupancy:
+    def read(self, records: Records) -> ClusterOccupancy:
         """Return the resources of the cluster, the permanent reservations, and the waiting Train runs."""
-        actors, groups = living_actors(), placement_groups()
+        actors, groups = records
         groups_of = defaultdict(list)
         for group in groups:
             groups_of[group.creator_id].append(group)
@@ -83,7 +83,7 @@ class OccupancyReader:
             if all(group.is_pending or group.is_removed for group in groups_of[controller.actor_id])
         ]
         return ClusterOccupancy(
-            nodes=tuple(_nodes()),
+            nodes=tuple(living_nodes()),
             permanent=tuple(_permanent(actors, groups, drivers, self._job_id)),
             waiting=tuple(waiting),
         )
@@ -104,14 +104,6 @@ class OccupancyReader:
         has_begun = time.time() - controller.started_at > _STARTING_S and not groups
         is_alike = self._is_elastic and controller.job_id == self._job_id
         return self._gang if has_begun and is_alike else None
-
-
-def _nodes() -> Iterable[NodeTotals]:
-    for node in ray.nodes():
-        if node["Alive"]:
-            amounts = {"memory": 0} | ray_ticks(node["Resources"])  # Ray omits resources that a node does not have
-            labels, is_head = node.get("Labels") or {}, HEAD_RESOURCE in amounts
-            yield NodeTotals(node_id=node["NodeID"], amounts=amounts, labels=labels, may_go=not is_head)
 
 
 def _reserved_by_driver(driver: ActorRecord | None, by_group: Mapping[str, GroupRecord]) -> tuple[Reservation, ...]:
@@ -156,13 +148,13 @@ def remove_groups(controller_id: str, *, only_pending: bool = False) -> None:
             remove_group(group.group_id)
 
 
-def remove_abandoned_groups() -> None:
+def remove_abandoned_groups(records: Records) -> None:
     """Remove the placement groups of dead Train controllers, whose workers are dead too.
 
     Ray's own clean-up requires the dashboard, so it has no effect in a minimal installation.
     """
-    alive = {actor.actor_id for actor in living_actors()}
-    for group in placement_groups():
+    alive = {actor.actor_id for actor in records.actors}
+    for group in records.groups:
         is_left = not group.is_removed and not group.is_detached and group.creator_id not in alive
         if is_left and is_dead_actor_of(CONTROLLER_CLASS, group.creator_id):
             remove_group(group.group_id)

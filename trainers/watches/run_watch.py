@@ -1,6 +1,7 @@
 """Reads the cluster during a run of Tune: its nodes, and problems that Ray does not report.
 
-Such problems are lost placement groups, busy devices, and stuck workers.
+Such problems are lost placement groups, busy devices, stuck workers, and tasks that find no free resources. All parts
+of a run, such as its plan and ``PolicyCallback``, use these readings.
 
 A trial's function may start one of Ray's trainers. If the policy reserves no resources for the trainer's workers, the
 trials can reserve all resources, so that the workers never start.
@@ -19,14 +20,15 @@ from tune_policies.ray_compat.background import BackgroundTask
 from tune_policies.ray_compat.gcs import (
     READ_TIMEOUT_S,
     GroupRecord,
-    living_actors,
-    placement_groups,
+    Records,
     read_cluster_state,
+    read_records,
 )
 from tune_policies.ray_compat.this_process import ThisProcess, this_process
-from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.errors import InfeasibleRequestError, RayVersionError
 
 from .occupancy import OccupancyReader, StuckRuns, remove_abandoned_groups
+from .task_watch import StarvedTasks, warn_about_tasks
 
 _logger = logging.getLogger(__name__)
 
@@ -71,11 +73,16 @@ class RunWatch:
         self._reading: BackgroundTask[Reading] = BackgroundTask()
         self._next_at_s = 0.0
         self._stuck = StuckRuns()
+        self._tasks: StarvedTasks | None = None
         self._process: ThisProcess | None = None
         self._blocked_since_s = time.monotonic()
         self._waits_since_s: dict[str, float] = {}
         self._warned: set[str] = set()
         self.latest: Reading | None = None
+
+    def watch_tasks(self) -> None:
+        """Also warn about tasks that wait for resources that this program's trials have reserved."""
+        self._tasks = StarvedTasks()
 
     def warn_once(self, what: str, why: str = "") -> None:
         """Log a warning, unless ``what`` was logged before."""
@@ -106,39 +113,50 @@ class RunWatch:
         return answer
 
     def _read(self, requested_groups: frozenset[str], own_groups: frozenset[str]) -> Reading:
-        remove_abandoned_groups()  # the groups of stopped trials would block this run's trials
+        records = read_records()
+        remove_abandoned_groups(records)  # the groups of stopped trials would block this run's trials
         state = read_cluster_state(READ_TIMEOUT_S)
-        groups = {group.group_id: group for group in placement_groups() if not group.is_removed}
+        groups = {group.group_id: group for group in records.groups if not group.is_removed}
         pending = [group for group in map(groups.get, requested_groups) if group is not None and group.is_pending]
+        self._warn_about_tasks(records)
         return Reading(
             state.nodes,
             state.draining,
-            {actor.actor_id: actor.node_id for actor in living_actors() if actor.node_id},
+            {actor.actor_id: actor.node_id for actor in records.actors if actor.node_id},
             requested_groups - groups.keys(),
-            self._find_stuck(),
-            self._find_nested_error(requested_groups, own_groups),
-            self._find_holders(pending, own_groups),
+            self._find_stuck(records),
+            self._find_nested_error(records, requested_groups, own_groups),
+            self._find_holders(records, pending, own_groups),
         )
 
+    def _warn_about_tasks(self, records: Records) -> None:
+        if self._tasks is None:
+            return
+        try:
+            warn_about_tasks(self._tasks, records.actors)
+        except RayVersionError as error:
+            self._tasks = None
+            self.warn_once("tasks that wait for the resources of trials are not detected", str(error))
+
     def _find_nested_error(
-        self, requested_groups: frozenset[str], own_groups: frozenset[str]
+        self, records: Records, requested_groups: frozenset[str], own_groups: frozenset[str]
     ) -> InfeasibleRequestError | None:
         """Return the error of a run inside a trial that has been blocked by its outer trials for some seconds."""
         assert self._process is not None  # noqa: S101  # ``read`` has set it
-        error = nested_run_error(self._process, requested_groups, own_groups)
+        error = nested_run_error(self._process, records, requested_groups, own_groups)
         now_s = time.monotonic()
         if error is None:
             self._blocked_since_s = now_s
         return error if now_s - self._blocked_since_s >= _PATIENCE_S else None
 
-    def _find_holders(self, pending: Sequence[GroupRecord], own_groups: frozenset[str]) -> str:
+    def _find_holders(self, records: Records, pending: Sequence[GroupRecord], own_groups: frozenset[str]) -> str:
         now_s = time.monotonic()
         self._waits_since_s = {each.group_id: self._waits_since_s.get(each.group_id, now_s) for each in pending}
         waiting = [each for each in pending if now_s - self._waits_since_s[each.group_id] >= _MIN_WAIT_S]
         if not waiting:
             return ""
         request = [bundle.resources for bundle in waiting[0].bundles]
-        holders = describe_holders(request, read_holders(own_groups))
+        holders = describe_holders(request, read_holders(records, own_groups))
         if not holders:
             return ""
         waits = "1 trial waits" if len(waiting) == 1 else f"{len(waiting)} trials wait"
@@ -148,8 +166,8 @@ class RunWatch:
             "FreeCapacityPolicy(policy)"
         )
 
-    def _find_stuck(self) -> dict[str, InfeasibleRequestError]:
-        found = self._stuck.errors(OccupancyReader().read(), lambda _: _PATIENCE_S)
+    def _find_stuck(self, records: Records) -> dict[str, InfeasibleRequestError]:
+        found = self._stuck.errors(OccupancyReader().read(records), lambda _: _PATIENCE_S)
         return {run.driver_id: error.with_texts(suggestion=_suggestion(run)) for run, error in found if run.driver_id}
 
 

@@ -4,7 +4,8 @@ The resources of a Tune trial and of a Train worker are in a placement group. Ta
 own scheduling strategy, run outside of all groups. If the groups reserve every CPU, these tasks wait until a trial
 ends, or indefinitely if the trials wait for their data. Ray itself warns about tasks inside a trial's own group.
 
-One thread in the driver calls Ray's GCS every two seconds, regardless of the number of trials.
+In a run of Tune, ``RunWatch`` reads the tasks. For Train without Tune, one thread in the driver reads them every two
+seconds.
 """
 
 import atexit
@@ -20,7 +21,7 @@ from typing import Final
 import ray
 
 from tune_policies.ray_compat.connection import is_through_client
-from tune_policies.ray_compat.gcs import READ_TIMEOUT_S, living_actors, read_demand
+from tune_policies.ray_compat.gcs import READ_TIMEOUT_S, ActorRecord, living_actors, read_demand
 from tune_policies.values.errors import RayVersionError
 from tune_policies.values.resources import amount_of, format_amount, to_ticks
 
@@ -129,7 +130,10 @@ _watch: "_TaskWatch | None" = None
 
 
 def watch_tasks() -> None:
-    """Start watching for starved tasks of a run, or extend the running watch. This function does not wait."""
+    """Start watching for starved tasks of a Train run outside of Tune, or extend the running watch.
+
+    This function does not wait.
+    """
     global _watch
     with _lock:
         if _watch is None or not _watch.extend():
@@ -168,7 +172,9 @@ class _TaskWatch(threading.Thread):
             if not ray.is_initialized() or is_through_client():  # the GCS cannot be reached through Ray Client
                 continue
             try:
-                if not self._read(tasks):
+                if warn_about_tasks(tasks):
+                    self._needed_until_s = time.monotonic() + _WATCH_ON_S
+                else:
                     tasks = StarvedTasks()  # warn again in the next run
             except RayVersionError as error:
                 _logger.warning("tasks that wait for the resources of trials are not detected: %s", error)
@@ -176,25 +182,40 @@ class _TaskWatch(threading.Thread):
             except Exception as error:  # noqa: BLE001  # Ray may be busy or shutting down, and this must not affect the run
                 _logger.debug("the waiting tasks could not be read: %s", error)
 
-    def _read(self, tasks: StarvedTasks) -> bool:
-        """Log warnings about starved tasks, and return whether the program still has placement groups."""
-        job_id = ray.get_runtime_context().get_job_id()
-        demand = read_demand(READ_TIMEOUT_S)
-        totals = demand.node_totals
-        if not any(name.endswith(job_id) and "_group_" in name for node in totals.values() for name in node):
-            return False
-        self._needed_until_s = time.monotonic() + _WATCH_ON_S
-        waiting = () if demand.is_growing else demand.waiting  # the autoscaler is launching nodes for these requests
-        held = _remove_actors_from(totals, job_id) if waiting else {}
-        for text in tasks.read(starved_requests([*totals.values()], waiting, job_id), time.monotonic(), held):
-            _logger.warning("%s", text)
-        return True
+
+def warn_about_tasks(tasks: StarvedTasks, actors: Sequence[ActorRecord] | None = None) -> bool:
+    """Log warnings about starved tasks, and return whether the program still has placement groups.
+
+    Args:
+        tasks: The earlier readings of the same run.
+        actors: The living actors of the cluster. By default, they are read if tasks wait.
+
+    Raises:
+        ProbeError: The cluster cannot be read in time.
+        RayError: Ray cannot be reached.
+        RuntimeError: Ray cannot be reached.
+        RayVersionError: This Ray version describes the cluster differently.
+    """
+    job_id = ray.get_runtime_context().get_job_id()
+    demand = read_demand(READ_TIMEOUT_S)
+    totals = demand.node_totals
+    if not any(name.endswith(job_id) and "_group_" in name for node in totals.values() for name in node):
+        return False
+    waiting = () if demand.is_growing else demand.waiting  # the autoscaler is launching nodes for these requests
+    held: Amounts = {}
+    if waiting:
+        held = _remove_actors_from(totals, job_id, living_actors() if actors is None else actors)
+    for text in tasks.read(starved_requests([*totals.values()], waiting, job_id), time.monotonic(), held):
+        _logger.warning("%s", text)
+    return True
 
 
-def _remove_actors_from(node_totals: Mapping[str, dict[str, float]], job_id: str) -> dict[str, float]:
+def _remove_actors_from(
+    node_totals: Mapping[str, dict[str, float]], job_id: str, actors: Iterable[ActorRecord]
+) -> dict[str, float]:
     """Subtract the resources of long-lived actors outside of placement groups from the totals. Return their sum."""
     held: defaultdict[str, float] = defaultdict(float)
-    for actor in living_actors():
+    for actor in actors:
         node = node_totals.get(actor.node_id, {})
         if not actor.group_id and actor.is_lasting(job_id):
             for name, amount in actor.resources.items():

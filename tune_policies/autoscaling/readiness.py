@@ -30,6 +30,7 @@ from tune_policies.policies.policy import ResourcePolicy, with_inner
 from tune_policies.probe.holders import describe_holders, read_holders
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.ray_compat.autoscaler import Autoscaler, Launch, LaunchReport, find_autoscaler, ray_errors
+from tune_policies.ray_compat.gcs import read_records
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
 from tune_policies.values.resources import Resources, check_count
 from tune_policies.values.value import counted
@@ -187,7 +188,7 @@ class _Search:
                     return free, ""
                 time.sleep(_POLL_S)
         with ray_errors():
-            holders = describe_holders([bundle.resources for bundle in bundles], read_holders())
+            holders = describe_holders([bundle.resources for bundle in bundles], read_holders(read_records()))
         return None, f"the resources were not released within {timeout_s:g} s{holders and ': '}{holders}"
 
     def _first_that_runs(self, number: int) -> TrialPlan | None:

@@ -17,11 +17,11 @@ from tune_policies.placement.packing import BundleGroup
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.ray_compat.gcs import (
     READ_TIMEOUT_S,
+    ActorRecord,
     GroupRecord,
+    Records,
     free_by_node,
     held_by_program,
-    living_actors,
-    placement_groups,
     programs,
     read_cluster_state,
 )
@@ -39,8 +39,8 @@ class Holders(NamedTuple):
     free: Sequence[Amounts]
 
 
-def read_holders(own_groups: Collection[str] = ()) -> Holders:
-    """Read the reservations of actors and placement groups, except those in ``own_groups``.
+def read_holders(records: Records, own_groups: Collection[str] = ()) -> Holders:
+    """Return the reservations of actors and placement groups, except those in ``own_groups``, and read what is free.
 
     Ray Client does not support this function.
 
@@ -57,12 +57,12 @@ def read_holders(own_groups: Collection[str] = ()) -> Holders:
 
     actors = [
         reservation(f"actor {each.class_name}", each.name, each.job_id, each.node_id, each.resources)
-        for each in living_actors()
+        for each in records.actors
         if each.resources and not each.group_id
     ]
     bundles = [
         reservation("placement group", group.name, group.job_id, bundle.node_id, bundle.resources)
-        for group in placement_groups()
+        for group in records.groups
         if group.is_created and group.group_id not in own_groups
         for bundle in group.bundles
     ]
@@ -105,7 +105,7 @@ _OWN: Final = "own"
 
 
 def nested_run_error(
-    process: ThisProcess, requested_groups: Collection[str], own_groups: Collection[str]
+    process: ThisProcess, records: Records, requested_groups: Collection[str], own_groups: Collection[str]
 ) -> InfeasibleRequestError | None:
     """Return the error for a run inside a trial whose requests can never be granted, or ``None``.
 
@@ -115,6 +115,7 @@ def nested_run_error(
 
     Args:
         process: The process of the run, as read by ``this_process`` in the thread of the run.
+        records: The actors and placement groups of the cluster.
         requested_groups: The IDs of the placement groups for which the run waits.
         own_groups: The IDs of all placement groups of the run.
 
@@ -124,7 +125,7 @@ def nested_run_error(
         ProbeError: The nodes that an autoscaler can add cannot be read in time.
     """
     held = held_by_program(process)
-    groups = {group.group_id: group for group in placement_groups() if not group.is_removed}
+    groups = {group.group_id: group for group in records.groups if not group.is_removed}
     pending = [groups[group_id] for group_id in requested_groups if group_id in groups and groups[group_id].is_pending]
     has_started = any(group_id in groups and groups[group_id].is_created for group_id in own_groups)
     if not held or not pending or has_started:
@@ -132,8 +133,8 @@ def nested_run_error(
     driver = tuple(
         Reservation(node_id=each.node_id, amounts=ray_ticks(each.resources), holder=each.holder) for each in held
     )
-    others = _other_waiting_trials(groups, process)
-    view = ClusterOccupancy(nodes=tuple(_nodes()), waiting=tuple(others))
+    others = _other_waiting_trials(records.actors, groups, process)
+    view = ClusterOccupancy(nodes=tuple(living_nodes()), waiting=tuple(others))
     if read_cluster_state(READ_TIMEOUT_S).may_have_autoscaler:
         capacity = probe_cluster(timeout_s=READ_TIMEOUT_S)
         if capacity.node_types is None:
@@ -148,7 +149,13 @@ def nested_run_error(
     return _nested_error(pending[0], driver, [] if is_stuck_alone else others)
 
 
-def _nodes() -> Iterable[NodeTotals]:
+def living_nodes() -> Iterable[NodeTotals]:
+    """Yield the total resources of each living node.
+
+    Raises:
+        RayError: Ray cannot be reached.
+        RuntimeError: Ray cannot be reached.
+    """
     for node in ray.nodes():
         if node["Alive"]:
             amounts = {"memory": 0} | ray_ticks(node["Resources"])  # Ray omits resources that a node does not have
@@ -156,13 +163,15 @@ def _nodes() -> Iterable[NodeTotals]:
             yield NodeTotals(node_id=node["NodeID"], amounts=amounts, labels=labels, may_go=not is_head)
 
 
-def _other_waiting_trials(groups: Mapping[str, GroupRecord], process: ThisProcess) -> list[WaitingRun]:
+def _other_waiting_trials(
+    actors: Iterable[ActorRecord], groups: Mapping[str, GroupRecord], process: ThisProcess
+) -> list[WaitingRun]:
     """Return the other trials whose inner runs have requested placement groups, but have received none."""
     created_by = defaultdict(list)
     for group in groups.values():
         created_by[group.creator_id].append(group)
     waiting = []
-    for actor in living_actors():
+    for actor in actors:
         inner, outer = created_by[actor.actor_id], groups.get(actor.group_id)
         if not inner or outer is None or actor.process_id == process.process_id:
             continue

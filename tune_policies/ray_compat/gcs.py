@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import ray
 from ray.exceptions import RayActorError, RayError
@@ -329,6 +329,24 @@ def placement_groups() -> list[GroupRecord]:
     """Return the placement groups of all programs."""
     table = _accessor().get_placement_group_table()
     return [_to_group(PlacementGroupTableData.FromString(each)) for each in table]
+
+
+class Records(NamedTuple):
+    """The living actors and the placement groups of a cluster, including removed groups."""
+
+    actors: Sequence[ActorRecord]
+    groups: Sequence[GroupRecord]
+
+
+def read_records() -> Records:
+    """Read the living actors and the placement groups.
+
+    Raises:
+        RayError: Ray cannot be reached.
+        RuntimeError: Ray cannot be reached.
+        RayVersionError: This Ray version describes actors or placement groups differently.
+    """
+    return Records(living_actors(), placement_groups())
 
 
 @dataclass(frozen=True)

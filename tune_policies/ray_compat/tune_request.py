@@ -4,16 +4,18 @@ A request is a ``PlacementGroupFactory``. Ray keeps its label selectors and othe
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from ray.tune import PlacementGroupFactory
 
 from tune_policies.placement.packing import BundleGroup
 
 
-def bundles_of(request: PlacementGroupFactory) -> list[Mapping[str, float]]:
+@lru_cache(maxsize=1024)  # each call of ``request.bundles`` makes a deep copy
+def bundles_of(request: PlacementGroupFactory) -> Sequence[Mapping[str, float]]:
     """Return the bundles of a request. The first bundle is for the trainable itself, and may be empty."""
     head: list[Mapping[str, float]] = [{}] if request.head_bundle_is_empty else []
-    return [*head, *request.bundles]
+    return (*head, *request.bundles)
 
 
 def group_of(request: PlacementGroupFactory) -> BundleGroup:

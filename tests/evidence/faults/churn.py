@@ -44,7 +44,7 @@ from tune_policies.placement.layout import Placement
 from tune_policies.ray_compat import trial_actors, tune_run
 from tune_policies.ray_compat.trial_actors import TrialActors
 from tune_policies.trainers.retries import oom_failure
-from tune_policies.trainers.scheduling import policy_scheduler, run_core, run_plan
+from tune_policies.trainers.scheduling import run_core, run_plan
 from tune_policies.trainers.scheduling.run_core import RunCore
 from tune_policies.trainers.scheduling.run_slots import RunSlots
 from tune_policies.trainers.scheduling.trial_record import slots_taken
@@ -96,6 +96,9 @@ class SimulatedRunWatch:
     def __init__(self, cluster: SimulatedCluster, actors: Callable[[], SimulatedActors]) -> None:
         self._cluster, self._actors = cluster, actors
         self.latest: Reading | None = None
+
+    def watch_tasks(self) -> None:
+        """Simulated runs have no tasks."""
 
     def read(self, groups: object) -> Reading:
         nodes = self._cluster.capacity.nodes
@@ -389,7 +392,6 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
             (run_plan, "time", churn.clock),
             (run_plan, "plan_with_capacity", with_capacity),
             (run_plan, "NodeWatch", lambda *_, **__: Watch(churn.cluster, churn.clock, churn.rng)),
-            (policy_scheduler, "watch_tasks", lambda: None),
             (oom_failure, "was_killed_by_kernel", lambda _: False),
             (storage, "_get_ray_train_session_dir", lambda: f"{folder}/session"),
         )
