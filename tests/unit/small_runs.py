@@ -14,6 +14,7 @@ from tests.evidence.faults.simulated_ray import Clock
 from tune_policies import ClusterCapacity, OomRetryScheduler, PolicyScheduler
 from tune_policies.ray_compat.tune_run import handler_of
 from tune_policies.trainers.gpu_memory.fraction_limits import LimitOptions
+from tune_policies.trainers.retries import oom_retry_scheduler
 from tune_policies.trainers.scheduling import policy_scheduler, run_core, run_plan
 from tune_policies.trainers.scheduling.run_plan import RunPlan
 from tune_policies.trainers.scheduling.run_slots import RunOptions, RunSlots
@@ -241,6 +242,7 @@ class Processes:
     """
 
     def __init__(self):
+        self.handler = None
         self.started = set()
         self.groups = {}
         self.is_handling_event = False
@@ -286,6 +288,7 @@ class SmallRun:
         self.cluster = SmallCluster(monkeypatch, *nodes)
         monkeypatch.setattr(run_core, "time", self.cluster.clock)
         monkeypatch.setattr(run_core, "RunWatch", Watch)
+        monkeypatch.setattr(oom_retry_scheduler, "read_cluster_state", lambda _: self.cluster.capacity())
         monkeypatch.setattr(policy_scheduler, "watch_tasks", lambda: None)
         monkeypatch.setattr(
             policy_scheduler,
@@ -309,6 +312,7 @@ class SmallRun:
         core = handler_of(self.controller)
         if not self._joined:
             self._joined = True
+            self.processes.handler = core
             core.tune.actors = self.processes
             core.tune.groups = SimpleNamespace(
                 ids_without_process=frozenset(), own_ids=frozenset(), replace_lost=lambda _: []
