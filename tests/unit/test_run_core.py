@@ -23,8 +23,12 @@ from tune_policies import (
     InfeasibleRequestError,
     InvalidResourcesError,
     MixedPolicy,
+    Resources,
+    TrialPlan,
+    TrialSlot,
 )
 from tune_policies.oom import OutOfMemory
+from tune_policies.ray_compat.tune_run import handler_of_trial
 from tune_policies.trainers.process.process_setup import TrialSetup
 from tune_policies.trainers.process.trial_process import SETUP_ARGUMENT
 from tune_policies.trainers.scheduling import run_core
@@ -71,6 +75,14 @@ def test_a_trial_is_known_after_tune_added_it(run_of):
 
     assert run.core.knows(trial)
     assert not run.core.knows(new_trial(9))
+
+
+def test_callbacks_of_tune_find_the_run_of_a_trial(run_of):
+    run = run_of(HALVES)
+
+    (trial,) = run.add()
+
+    assert handler_of_trial(trial) is run.core
 
 
 def test_a_new_trial_is_saved_with_its_own_request(run_of):
@@ -123,12 +135,12 @@ def test_a_trial_with_another_request_ends_the_run_if_no_trial_has_run(run_of):
 
 def test_a_trial_with_another_request_fails_alone_if_other_trials_have_run(run_of):
     run = run_of(HALVES)
-    run.add(bundles=[{"CPU": 2}])
+    run.add(2, bundles=[{"CPU": 2}])
     run.run_all()
 
     (other,) = run.add(bundles=[{"CPU": 3}])
 
-    assert run.step() is other
+    assert run.step() is other  # although no slot is free
     assert isinstance(run.core.start_error(other.trial_id), InvalidResourcesError)
     assert run.core.start_error(other.trial_id) is None
 
@@ -224,6 +236,30 @@ def test_a_started_process_counts_as_granted_before_the_trial_runs(run_of):
     run.step()
 
     assert run.slots.assignments[trial].is_granted
+
+
+def test_a_trial_whose_process_started_before_it_ran_is_recorded_when_it_runs(run_of):
+    run = run_of(HALVES)
+    (trial,) = run.add()
+    run.step()
+    run.processes.started.add(trial.trial_id)
+    run.step()
+    assert not run.core.records[trial].has_run
+
+    run.begin(trial)
+    run.step()
+
+    assert run.core.records[trial].has_run
+
+
+def test_the_start_of_a_trial_is_logged_with_its_slot(run_of, caplog):
+    caplog.set_level(logging.DEBUG, logger="tune_policies")
+    run = run_of(MIXED, *two_nodes())
+    run.add()
+
+    run.step()
+
+    assert caplog.messages[-1] == "train_00000000 starts in a slot of 1 CPU, 0.5 GPU on node a"
 
 
 def two_nodes():
@@ -400,6 +436,51 @@ def test_the_results_of_a_waiting_trial_reach_the_inner_scheduler(run_of):
     assert run.core.has_waiting_trials
 
 
+FAST_AND_SLOW = TrialPlan(
+    slots=(
+        TrialSlot(trial=Resources(cpus=1, gpus=1), max_concurrent_trials=1, speed=5),
+        TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=1, speed=2),
+    ),
+    limited_by="CPU",
+)
+"""With one waiting trial, the slow slot stays idle. With two, it is used."""
+
+
+@pytest.mark.parametrize(
+    ("num_paused", "expected"),
+    [
+        pytest.param(0, 1, id="no further trial"),
+        pytest.param(1, 2, id="a paused trial that may resume"),
+    ],
+)
+def test_paused_trials_count_for_the_decision_to_leave_a_slow_slot_idle(run_of, num_paused, expected):
+    run = run_of(FAST_AND_SLOW, inner=LastFirst())
+    for trial in run.add(num_paused):
+        run.begin(run.step())
+        run.core.note_pause(trial)
+        run.pause(trial)
+        run.step()
+    run.add(2)
+
+    assert len(run.request_all()) == expected
+
+
+@pytest.mark.parametrize(
+    ("num_future", "expected"),
+    [pytest.param(0, 1, id="none"), pytest.param(1, 2, id="one"), pytest.param(None, 2, id="an unknown number")],
+)
+def test_future_trials_count_for_the_decision_to_leave_a_slow_slot_idle(run_of, num_future, expected):
+    run = run_of(FAST_AND_SLOW)
+    run.add(2)
+    search = run.controller.search_alg.__wrapped__
+    search.has_ended = False
+    search.total_samples = 0 if num_future is None else 2 + num_future
+    if num_future == 0:
+        search.has_ended = True
+
+    assert len(run.request_all()) == expected
+
+
 # Kept processes and suggestions
 
 
@@ -438,6 +519,20 @@ def test_a_run_waits_for_trials_that_wait_or_that_may_resume(run_of):
     run.complete(trial)
     run.step()
     assert not run.core.has_waiting_trials
+    run.processes.is_handling_event = True
+    assert not run.core.has_waiting_trials
+
+
+def test_a_run_waits_while_one_of_several_trials_may_resume(run_of):
+    run = run_of(HALVES)
+    run.add(2)
+    first, second = run.run_all()
+    run.core.note_pause(second)
+    run.pause(second)
+    run.complete(first)
+    run.step()
+
+    assert run.core.has_waiting_trials
 
 
 def test_a_trial_that_is_just_being_paused_may_resume(run_of):
@@ -931,6 +1026,16 @@ def test_without_a_policy_a_trial_that_ended_is_no_longer_requested(without_poli
 
     assert run.step() is run.trials[16]
     assert not run.core.starts_more
+
+
+def test_without_a_policy_a_request_that_ray_has_granted_no_longer_waits(without_policy):
+    run = without_policy
+    run.add(17)
+    requested = run.request_all()
+
+    run.processes.started.add(requested[0].trial_id)
+
+    assert run.step() is run.trials[16]
 
 
 def test_without_a_policy_a_paused_retry_waits(without_policy):

@@ -354,6 +354,16 @@ def test_a_slow_slot_is_used_if_many_trials_are_still_to_run(run_of, more, expec
     assert len(run.request_all(**more)) == expected
 
 
+@pytest.mark.parametrize("kind", ["num_paused", "num_future"])
+@pytest.mark.parametrize(("number", "expected"), [(1, 1), (2, 2)])
+def test_each_trial_that_is_still_to_run_counts(run_of, kind, number, expected):
+    """A trial in the slow slot takes 3.5 times as long, so with two waiting trials the slot stays idle."""
+    run = run_of(speeds(7, 2), gpu_node("a", gpus=1, cpus=3))
+    run.add(2)
+
+    assert len(run.request_all(**{kind: number})) == expected
+
+
 def test_a_slow_slot_is_used_for_many_waiting_trials(run_of):
     run = run_of(speeds(10, 1), gpu_node("a", gpus=1, cpus=3))
     run.add(30)
@@ -653,6 +663,16 @@ def test_a_request_without_a_node_is_kept_if_the_plan_still_contains_its_slot(ru
     withdrawn = run.follow(gpu_node("a", gpus=1, cpus=8))
 
     assert [trial for trial, _ in withdrawn] == trials[2:]
+
+
+def test_a_request_without_a_node_is_withdrawn_if_all_slots_are_assigned_to_nodes(run_of):
+    run = run_of(TWO_TYPES, gpu_node("a", gpus=1, cpus=4))
+    (trial,) = run.add()
+    run.request_all()
+
+    withdrawn = run.follow(gpu_node("a", gpus=1, cpus=4), CPU_NODE)
+
+    assert [withdrawal.trial for withdrawal in withdrawn] == [trial]
 
 
 def test_unchanged_nodes_withdraw_nothing(run_of):

@@ -79,8 +79,8 @@ def test_a_trial_that_did_not_run_has_no_duration():
 @pytest.mark.parametrize(
     ("now_s", "expected"),
     [
-        pytest.param(0.0, False, id="the fast slot becomes free too late"),
-        pytest.param(9.0, True, id="the fast slot becomes free soon"),
+        pytest.param(4.5, False, id="the fast slot becomes free too late"),
+        pytest.param(5.0, True, id="the fast slot becomes free soon"),
     ],
 )
 def test_the_time_that_a_running_trial_has_run_counts(now_s, expected):
