@@ -233,7 +233,7 @@ def all_states(
 def mutants(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Modules to change. By default, placement and policies.", show_default=False),
+        typer.Argument(help="Modules to change. By default, placement, policies and runs.", show_default=False),
     ] = None,
     *,
     number: Annotated[int, typer.Option(min=1, help="Number of random mutants.")] = 400,
@@ -241,11 +241,10 @@ def mutants(
     processes: Annotated[int, typer.Option(min=1, help="Number of mutants that run in parallel.")] = 2,
 ) -> None:
     """Insert small mistakes into the code, one at a time, and report the mistakes that no unit test detects."""
-    from .mutants.killing import ROOT, measure_mutants
+    from .mutants.killing import default_modules, imported_path, measure_mutants
 
-    folders = (ROOT / "tune_policies" / name for name in ("placement", "policies"))
-    paths = [file.resolve() for file in files or ()] or [path for folder in folders for path in folder.glob("*.py")]
-    measure_mutants(sorted(path for path in paths if path.name != "__init__.py"), number, seed, processes)
+    paths = sorted(map(imported_path, files or ())) or default_modules()
+    measure_mutants(paths, number, seed, processes)
 
 
 if __name__ == "__main__":

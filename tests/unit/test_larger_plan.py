@@ -29,6 +29,7 @@ def test_each_worker_gets_a_larger_gpu_fraction_and_fewer_trials_run_concurrentl
 
     assert (plan.max_concurrent_trials, after.max_concurrent_trials) == (4, 2)
     assert (after.worker.gpus, after.worker.cpus, after.num_workers) == (0.5, 1, 2)
+    assert after.gpu_memory_bytes == 8 * GIB
 
 
 def test_host_memory_increases_and_the_gpu_fraction_does_not_change():

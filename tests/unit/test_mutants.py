@@ -2,10 +2,14 @@
 
 import ast
 import textwrap
+from pathlib import Path
 
 import pytest
 
+from tests.evidence.mutants import operators
+from tests.evidence.mutants.killing import ROOT, default_modules, imported_path, killing_tests
 from tests.evidence.mutants.operators import count_mutants, mutant
+from tune_policies.trainers.scheduling import run_slots
 
 
 def in_function(source):
@@ -60,3 +64,30 @@ def test_a_mutant_records_its_line_and_its_change():
     made = mutant(in_function("x = a\ny = a < b\n"), 1)
 
     assert (made.line, made.change) == (3, "a < b -> a > b")
+
+
+def test_by_default_the_modules_of_plans_and_of_the_core_of_a_run_are_changed():
+    names = {path.relative_to(ROOT / "tune_policies").as_posix() for path in default_modules()}
+
+    assert {"placement/layout.py", "policies/policy.py"} <= names
+    assert {"trainers/scheduling/run_slots.py", "trainers/retries/oom_retry.py"} <= names
+    assert all((ROOT / "tune_policies" / name).is_file() for name in names)
+
+
+def test_a_module_in_a_linked_folder_is_changed_at_the_path_from_which_it_is_imported():
+    assert imported_path(ROOT / "trainers" / "scheduling" / "run_slots.py") == Path(run_slots.__file__)
+    assert imported_path(Path(operators.__file__)) == Path(operators.__file__)
+
+
+@pytest.mark.parametrize(
+    ("module", "tests", "others"),
+    [
+        ("trainers/scheduling/run_core.py", {"test_run_core.py", "test_slot_board.py"}, {"test_policies.py"}),
+        ("placement/layout.py", {"test_policies.py", "test_layout.py"}, {"test_trial_timer.py"}),
+    ],
+)
+def test_only_the_tests_of_similar_modules_run_on_a_mutant(module, tests, others):
+    found = {path.name for path in killing_tests([ROOT / "tune_policies" / module])}
+
+    assert tests <= found
+    assert not others & found

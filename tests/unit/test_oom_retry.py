@@ -249,6 +249,40 @@ def test_small_processes_that_started_between_two_kills_do_not_count_as_child_pr
     assert decide(RESERVED, out_of_memory, other_pids=(7,)).kind == "same_memory"
 
 
+def test_child_processes_with_exactly_half_of_the_memory_of_others_do_not_count():
+    out_of_memory = killed(GIB // 4, NodeProcess(pid=7, used_bytes=4 * GIB), NodeProcess(pid=9, used_bytes=4 * GIB))
+
+    assert decide(RESERVED, out_of_memory, other_pids=(7,)).kind == "same_memory"
+
+
+def test_the_reason_names_the_largest_other_process():
+    out_of_memory = killed(
+        GIB,
+        NodeProcess(pid=8, used_bytes=GIB, command="small"),
+        NodeProcess(pid=9, used_bytes=4 * GIB, command="large"),
+    )
+
+    assert "(process 9 used 4 GiB: large)" in decide({"CPU": 1}, out_of_memory).reason
+
+
+def test_a_trial_that_used_less_than_it_reserved_grows_if_no_request_of_it_failed():
+    assert decide({"memory": 4 * GIB}, OutOfMemory(kind="host", used_bytes=GIB)).floor.memory_bytes == 8 * GIB
+
+
+def test_the_second_retry_with_a_known_amount_gets_a_multiple_of_this_amount():
+    out_of_memory = OutOfMemory(kind="host", used_bytes=3 * GIB)
+    record = OomRecord(settings={}, floor=MemoryFloor(memory_bytes=2 * GIB))
+
+    assert decide({"memory": 2 * GIB}, out_of_memory, records=(record,)).floor.memory_bytes == 6 * GIB
+
+
+def test_the_largest_node_determines_the_maximum_number_of_gpus():
+    nodes = (gpu_node("a", gpus=4), gpu_node("b", gpus=1))
+
+    assert after({"GPU": 1}, max_gpus=8, nodes=nodes) == {"GPU": 2}
+    assert after({"GPU": 3}, max_gpus=8, nodes=nodes) == {"GPU": 4}
+
+
 def test_a_failed_request_within_the_reservation_is_retried_with_the_same_memory():
     used_by_others = OutOfMemory(kind="host", framework="python", used_bytes=GIB, requested_bytes=GIB)
 

@@ -115,6 +115,15 @@ def test_near_the_end_of_a_run_a_slow_slot_stays_idle():
     assert is_left_idle(durations=durations_of(1, 10), num_waiting=2)
 
 
+@pytest.mark.parametrize(("slow_s", "num_waiting"), [(2, 1), (3, 2), (4, 3)])
+def test_a_slow_slot_stays_idle_from_the_duration_on_at_which_the_run_takes_no_longer(slow_s, num_waiting):
+    """A fast slot takes 1 s per trial. If a trial starts in the slow slot, the fast slot has one trial less to run."""
+    one_each = {"slots": (1, 1), "running": [(FAST, 0)], "num_waiting": num_waiting}
+
+    assert is_left_idle(durations=durations_of(1, slow_s), **one_each)
+    assert not is_left_idle(durations=durations_of(1, slow_s - 0.01), **one_each)
+
+
 def test_a_slow_slot_is_used_while_many_trials_wait():
     assert not is_left_idle(durations=durations_of(1, 10), num_waiting=20)
 
@@ -230,3 +239,28 @@ def test_extreme_speeds_cause_no_error(speeds, data):
 
     for slot_type in range(len(slots)):
         should_idle(slot_type, durations=durations, slots=slots, running=[], num_waiting=data.draw(st.integers(0, 50)))
+
+
+def test_the_quantiles_of_few_durations_are_the_durations_relative_to_the_median():
+    durations = durations_of(None, None)
+    for seconds in range(1, 21):
+        durations.add(SLOW, seconds)
+
+    assert durations.quantiles() == [seconds / 10.5 for seconds in range(1, 21)]
+
+
+def test_the_longest_of_many_durations_is_left_out():
+    durations = durations_of(None, None)
+    for seconds in range(1, 42):
+        durations.add(FAST, seconds)
+
+    assert len(durations.quantiles()) == 20
+    assert max(durations.quantiles()) == 40 / 21
+
+
+def test_the_quantiles_are_from_the_type_with_the_most_trials():
+    durations = durations_of(1, None)
+    for seconds in (2, 4, 6):
+        durations.add(SLOW, seconds)
+
+    assert set(durations.quantiles()) == {0.5, 1, 1.5}

@@ -28,7 +28,21 @@ SLOTS: Final = (
     TrialSlot(trial=Resources(cpus=1, gpus=0.25, memory_bytes=GIB), max_concurrent_trials=3),
     TrialSlot(trial=Resources(cpus=2, memory_bytes=GIB), max_concurrent_trials=1),
 )
-_TYPES: Final = SlotTypes(SLOTS)
+
+
+class _Types(SlotTypes):
+    """Compares the two slots of the model only once, because each change of the nodes compares them."""
+
+    def same_type(self, slot: TrialSlot) -> int | None:
+        return _same_type(slot)
+
+
+@cache
+def _same_type(slot: TrialSlot) -> int | None:
+    return SlotTypes(SLOTS).same_type(slot)
+
+
+_TYPES: Final = _Types(SLOTS)
 _OWN: Final = PlacementGroupFactory([{"CPU": 1.0}])
 _REQUESTS: Final = tuple(slot.placement_group_factory() for slot in SLOTS)
 _LATER_S: Final = 1_000_000.0
@@ -141,6 +155,13 @@ class Model:
         self._slots = RunSlots(options, self._plan)  # type: ignore[arg-type]
         everything = frozenset(range(len(nodes)))
         self.start = State(tuple(Trial(number) for number in trials), (), (), everything, frozenset(), None)
+        # All of these results depend only on a state, and the checks of similar states need the same results.
+        self._step = cache(self._take_step)
+        self._grant = cache(self._take_grant)
+        self._release = cache(self._take_release)
+        self._names: dict[tuple[Trial, int], _Name] = {}
+        self._cycles: dict[State, tuple[State, ...]] = {}
+        self._ends: set[State] = set()
 
     def free(self, state: State, node: int) -> int:
         """Return the number of slots of a node whose resources are really free."""
@@ -158,12 +179,12 @@ class Model:
         slots.board = type(slots.board)(self._plan.placements)
         records: dict[Any, TrialRecord] = {}
         for trial in state.waiting:
-            name: Any = _Name(trial)
-            records[name] = _record(trial, name)
+            name: Any = self._name(trial, len(records))
+            records[name] = name.record
             slots.wait(name)
         for held in state.held:
-            name = _Name(held.trial)
-            records[name] = _record(held.trial, name)
+            name = self._name(held.trial, len(records))
+            records[name] = name.record
             requested_s = 0.0 if held.phase == "late" else _LATER_S
             placement = self.nodes[held.node].placement
             assignment = assignment_to(placement, SLOTS, num_slots=held.num_slots, requested_s=requested_s)
@@ -172,9 +193,18 @@ class Model:
         slots.board._blocked = {place_of(self.nodes[index].placement): at_s for index in state.blocked}
         return records
 
+    def _name(self, trial: Trial, number: int) -> "_Name":
+        key = trial, number
+        if key not in self._names:
+            self._names[key] = _Name(trial)
+        name = self._names[key]
+        name.record.planned = _REQUESTS[0]
+        return name
+
     def _read(self, state: State, records: dict[Any, TrialRecord], **changes: Any) -> State:
         slots = self._slots
-        phases = dict(self._phases(state, records))
+        names = list(records)[len(state.waiting) :]
+        phases = {name: held.phase for name, held in zip(names, state.held, strict=True)}
         held = []
         for name, assignment in slots.assignments.items():
             phase = phases.get(name, "new")
@@ -186,16 +216,15 @@ class Model:
         places = {place_of(node.placement): index for index, node in enumerate(self.nodes)}
         blocked = frozenset(places[place] for place in slots.board._blocked)
         waiting = tuple(map(_trial, slots.waiting))
-        return state._replace(**{"waiting": waiting, "held": tuple(held), "blocked": blocked, **changes})
-
-    def _phases(self, state: State, records: dict[Any, TrialRecord]) -> Iterator[tuple[Any, str]]:
-        names = list(records)[len(state.waiting) :]
-        yield from zip(names, (held.phase for held in state.held), strict=True)
+        return state._replace(waiting=waiting, held=tuple(held), blocked=blocked, **changes)
 
     # Decisions.
 
     def step(self, state: State, *, blocks_are_old: bool = False) -> State:
         """Return the state after one step of the run: at most one withdrawal and one start."""
+        return self._step(state, blocks_are_old)
+
+    def _take_step(self, state: State, blocks_are_old: bool) -> State:
         records, slots = self._load(state, blocks_are_old=blocks_are_old), self._slots
         withdrawal = slots.withdrawal(records, _LATER_S)
         if withdrawal is not None:
@@ -246,14 +275,19 @@ class Model:
 
     def _released(self, state: State, index: int, expected: State) -> State:
         """Release a slot with the real board, and return the state, whose trial is where ``expected`` has it."""
+        return self._release(state, index)._replace(waiting=expected.waiting, paused=expected.paused)
+
+    def _take_release(self, state: State, index: int) -> State:
         records = self._load(state)
         name = list(self._slots.assignments)[index]
         self._slots.release(name, _LATER_S)
-        after = self._read(state, records)
-        return after._replace(waiting=expected.waiting, paused=expected.paused)
+        return self._read(state, records)
 
     def grant(self, state: State, index: int) -> State:
         """Return the state after Ray has granted the request of ``held[index]``."""
+        return self._grant(state, index)
+
+    def _take_grant(self, state: State, index: int) -> State:
         records = self._load(state)
         self._slots.grant(list(self._slots.assignments)[index])
         return self._read(state, records)
@@ -331,20 +365,23 @@ class Model:
         state = state._replace(holder=None, waiting=(*state.waiting, *state.paused), paused=())
         if state.alive != everything:
             state = self._follow(state, everything, None)
+        seen: list[State] = []
         for _ in range(len(state.waiting) + len(state.held) + 1):
+            seen.append(state)
             for index in reversed(range(len(state.held))):
                 if state.held[index].is_granted:
                     rest = state._replace(held=state.held[:index] + state.held[index + 1 :])
                     state = self._released(state, index, rest)
-            if not state.waiting and not state.held:
+            if state in self._ends or (not state.waiting and not state.held):
+                self._ends.update(seen)
                 return ""
             state = self.settle(state)[-1]
         return "not all trials can end"
 
-    def settle(self, state: State) -> list[State]:
+    def settle(self, state: State) -> tuple[State, ...]:
         """Follow only decisions, grants and time. Return the states that repeat in the end."""
         seen: list[State] = []
-        while state not in seen:
+        while state not in seen and state not in self._cycles:
             seen.append(state)
             for _ in range(_MAX_STEPS):
                 before, state = state, self._grant_all(self.step(state))
@@ -352,7 +389,9 @@ class Model:
                     break
             if state.held and not all(held.is_granted for held in state.held):
                 state = self._grant_all(self.step(self.wait(state), blocks_are_old=True))
-        return seen[seen.index(state) :]
+        cycle = self._cycles.get(state) or tuple(seen[seen.index(state) :])
+        self._cycles.update(dict.fromkeys(seen, cycle))
+        return cycle
 
     def _grant_all(self, state: State) -> State:
         for index, held in enumerate(state.held):
@@ -423,6 +462,7 @@ class _Name:
     def __init__(self, trial: Trial) -> None:
         self.model_trial = trial
         self.config: dict[str, Any] = {}
+        self.record = _record(trial, self)
 
 
 def _trial(name: Any) -> Trial:

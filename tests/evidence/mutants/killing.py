@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
@@ -42,7 +42,22 @@ _ABOUT_OTHERS: Final = (
     *("hostile", "lint", "writing", "written", "leaks", "mutat"),
     *("shell", "load_cluster", "usage", "optimum"),
 )
-"""Words in the names of test files that are skipped because they do not test placement or policies."""
+"""Words in the names of test files that are skipped because they do not test placement, policies or runs."""
+
+_PLAN_WORDS: Final = frozenset({"Policy", "placement"})
+_RUN_WORDS: Final = frozenset({"trainers.scheduling", "trainers.retries", "small_runs"})
+
+_SLOW: Final = "all_states"
+"""A word in the names of test files that take too long to run on every mutant."""
+
+PLANS: Final = ("placement", "policies")
+"""The folders in ``tune_policies`` of the modules that plan."""
+
+RUN_CORE: Final = (
+    *("idle_slots", "own_slots", "run_core", "run_plan", "run_slots"),
+    *("slot_board", "trial_record", "wrapping_scheduler"),
+)
+"""The modules in ``trainers/scheduling`` that decide about the trials of a run."""
 
 
 class Reach(NamedTuple):
@@ -61,10 +76,36 @@ class Result(NamedTuple):
     end: str
 
 
-def killing_tests() -> list[Path]:
-    """Return the test files that mention policies or placement."""
-    files = (path for path in _TESTS.glob("test_*.py") if not any(word in path.name for word in _ABOUT_OTHERS))
-    return sorted(path for path in files if any(word in path.read_text() for word in ("Policy", "placement")))
+def default_modules() -> list[Path]:
+    """Return the modules that are changed by default: those that plan, and those that decide about trials in a run."""
+    package = ROOT / "tune_policies"
+    paths = [path for name in PLANS for path in (package / name).glob("*.py")]
+    paths += (package / "trainers" / "scheduling" / f"{name}.py" for name in RUN_CORE)
+    paths += (package / "trainers" / "retries").glob("*.py")
+    return sorted(path for path in paths if path.name != "__init__.py")
+
+
+def imported_path(path: Path) -> Path:
+    """Return the absolute path from which Python imports a module. The package contains links to some folders."""
+    path = path.resolve()
+    inner = path.relative_to(ROOT.resolve())
+    linked = ROOT / "tune_policies" / inner
+    return linked if linked.exists() else ROOT / inner
+
+
+def killing_tests(paths: Iterable[Path]) -> list[Path]:
+    """Return the test files that may detect a mistake in ``paths``.
+
+    For a module of a run, these are the test files that import such modules or that test small runs. For all other
+    modules, they are the test files that mention policies or placement.
+    """
+    words: set[str] = set()
+    for path in paths:
+        words |= _RUN_WORDS if "trainers" in path.parts else _PLAN_WORDS
+    files = (
+        path for path in _TESTS.glob("test_*.py") if not any(word in path.name for word in (*_ABOUT_OTHERS, _SLOW))
+    )
+    return sorted(path for path in files if any(word in path.read_text() for word in words))
 
 
 class MutantRun:
@@ -228,7 +269,7 @@ def measure_mutants(paths: Sequence[Path], number: int, seed: int, processes: in
     os.environ["HYPOTHESIS_PROFILE"] = "mutants"
     os.chdir(ROOT)
     run = MutantRun(chosen, processes)
-    pytest.main([*_PYTEST, *map(str, killing_tests())], plugins=[run])
+    pytest.main([*_PYTEST, *map(str, killing_tests(paths))], plugins=[run])
     if run.error or not run.reached:
         raise InvalidResourcesError(
             run.error or "pytest collected no tests. Run `pytest tests/unit` to see the errors."
