@@ -92,7 +92,7 @@ def test_a_trial_with_several_bundles_keeps_them(run_of):
 
     (trial,) = run.add(bundles=BUNDLES)
 
-    assert bundles_of(trial.placement_group_factory) == [ONE_CPU, ONE_CPU]
+    assert list(bundles_of(trial.placement_group_factory)) == [ONE_CPU, ONE_CPU]
 
 
 def test_a_custom_resource_of_the_trainable_is_kept_in_the_first_bundle(run_of):
@@ -216,8 +216,8 @@ def test_only_trials_without_a_slot_whose_pause_has_ended_can_start(run_of):
     run.choose([assigned])
     run.records[paused].not_before_s = 10.0
 
-    assert run.slots.startable(run.records, [assigned, paused, ready], 9.9) == [ready]
-    assert run.slots.startable(run.records, [assigned, paused, ready], 10.0) == [paused, ready]
+    assert list(run.slots.startable(run.records, [assigned, paused, ready], 9.9)) == [ready]
+    assert list(run.slots.startable(run.records, [assigned, paused, ready], 10.0)) == [paused, ready]
 
 
 def test_without_a_free_slot_no_trial_can_start(run_of):
