@@ -134,13 +134,14 @@ def run_costs(
     *,
     results: Annotated[int, typer.Option(min=100, help="Number of results of one trial.")] = 2_000,
     trials: Annotated[int, typer.Option(min=50, help="Number of trials with one result.")] = 200,
+    slots: Annotated[int, typer.Option(min=1, help="Number of CPUs of Ray, and of trials at once.")] = 4,
     repetitions: Annotated[int, typer.Option(min=1, help="Number of rounds. Each round runs each program once.")] = 5,
 ) -> None:
     """Measure the CPU time and file sizes of results and trials in plain Tune and under a policy."""
     with _own_ray_folder():
         from .plans.run_costs import measure_run_costs
 
-        measure_run_costs(results, trials, repetitions)
+        measure_run_costs(results, trials, slots, repetitions)
 
 
 @app.command()

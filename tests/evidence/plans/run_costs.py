@@ -1,8 +1,8 @@
 """Measures what a reported result and a trial cost in plain Tune, under a policy, and with ``PolicyCallback``.
 
-Each program starts its own Ray instance with 4 CPUs and limits Tune's queue to 16 placement groups. First, one trial
-reports many results with one metric. Then, many trials report one result each in reused processes. Start-up is not
-included: counting begins after the first tenth of the results and trials.
+Each program starts its own Ray instance, where each CPU is a slot, and limits Tune's queue to 16 placement groups.
+First, one trial reports many results with one metric. Then, many trials report one result each in reused processes.
+Start-up is not included: counting begins after the first tenth of the results and trials.
 """
 
 import json
@@ -41,9 +41,9 @@ _COSTS: Final = {
 """The measured costs, and the factor from seconds or bytes to the unit."""
 
 
-def measure_run_costs(num_results: int, num_trials: int, repetitions: int) -> None:
+def measure_run_costs(num_results: int, num_trials: int, num_slots: int, repetitions: int) -> None:
     """Print each cost in plain Tune, and the ratio of the other programs to plain Tune in the same round."""
-    rounds = [_round(num_results, num_trials, seed) for seed in range(repetitions)]
+    rounds = [_round((num_results, num_trials, num_slots), seed) for seed in range(repetitions)]
     table = empty_table("Costs of results and trials", "Cost", _PLAIN, _POLICY, "Ratio", _CALLBACK, "Ratio")
     for row, (name, factor) in enumerate(_COSTS.items()):
         cells = []
@@ -60,13 +60,13 @@ def measure_run_costs(num_results: int, num_trials: int, repetitions: int) -> No
     print(f"{describe_machine()}\ncommand: {own_command()}")
 
 
-def _round(num_results: int, num_trials: int, seed: int) -> dict[str, list[float]]:
+def _round(numbers: tuple[int, int, int], seed: int) -> dict[str, list[float]]:
     order = random.Random(seed).sample(_PROGRAMS, len(_PROGRAMS))
-    return {name: _program(name, num_results, num_trials) for name in order}
+    return {name: _program(name, numbers) for name in order}
 
 
-def _program(name: str, num_results: int, num_trials: int) -> list[float]:
-    command = [sys.executable, "-m", __name__, name, str(num_results), str(num_trials)]
+def _program(name: str, numbers: tuple[int, int, int]) -> list[float]:
+    command = [sys.executable, "-m", __name__, name, *map(str, numbers)]
     environment = {**os.environ, "TUNE_MAX_PENDING_TRIALS_PG": "16"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_DEADLINE_S, check=True)
     costs: list[float] = json.loads(done.stdout.splitlines()[-1])
@@ -126,10 +126,10 @@ def _run(program: str, num_trials: int, num_results: int, folder: Path) -> _Driv
     return times
 
 
-def _main(program: str, num_results: int, num_trials: int) -> None:
+def _main(program: str, num_results: int, num_trials: int, num_slots: int) -> None:
     import ray
 
-    ray.init(address="local", num_cpus=4, num_gpus=0, include_dashboard=False, logging_level="ERROR")
+    ray.init(address="local", num_cpus=num_slots, num_gpus=0, include_dashboard=False, logging_level="ERROR")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, "results")
         driver = _run(program, 1, num_results, folder)
@@ -153,4 +153,4 @@ def _main(program: str, num_results: int, num_trials: int) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    _main(sys.argv[1], *map(int, sys.argv[2:]))
