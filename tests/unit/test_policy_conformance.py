@@ -32,6 +32,7 @@ from tune_policies import (
     GpuMemoryProfile,
     GpuPolicy,
     InfeasibleRequestError,
+    LearningPolicy,
     MixedPolicy,
     ReservingPolicy,
     ResourcePolicy,
@@ -39,6 +40,7 @@ from tune_policies import (
     policies,
 )
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
+from tune_policies.plan.learned_needs import TrialNeed, TrialObservation
 from tune_policies.testing import PolicyCheckError, Promise, check_policy
 from tune_policies.testing.clusters import draw_cluster
 
@@ -52,6 +54,15 @@ PROFILE = GpuMemoryProfile(
         GpuMemoryMeasurement(config={"batch": batch, "net": "mlp"}, total_bytes=batch * 2**28) for batch in (4, 16, 40)
     )
 )
+OBSERVED = [
+    TrialObservation(
+        trial_id=f"trial {batch}",
+        config={"batch": batch},
+        used=TrialNeed(cpus=0.3, host_memory_bytes=2**31, gpu_memory_bytes=batch * 2**27, gpu_utilization=0.1),
+        num_steps=2,
+    )
+    for batch in (4, 8, 16, 32, 40)
+]
 SLICES = {"resource": "TPU", "amount": 4, "accelerator_type": "TPU-V4", "topology": "2x2x2", "num_workers": 2}
 POLICIES = [
     AcceleratorPolicy(resource="NPU", amount=0.3, memory="1GiB", num_workers=2),
@@ -75,6 +86,9 @@ POLICIES = [
     FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(memory="1GiB"), min_trials=9),
     FreeCapacityPolicy(GpuPolicy(gpus=0.5)),
     CappedPolicy(GpuPolicy(gpus=0.25), 2),
+    LearningPolicy(),
+    LearningPolicy().learn(OBSERVED),
+    CappedPolicy(LearningPolicy(CpuPolicy()).learn(OBSERVED[:3]), 3),
     MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2), CpuPolicy(cpus=500), speeds=(8, 1, 1)),
     ReservingPolicy(CpuPolicy(), cpus=4, gpus=1, memory="8GiB"),
     ReservingPolicy(GpuMemoryPolicy(gpu_memory="6GiB"), gpu_memory="2GiB"),

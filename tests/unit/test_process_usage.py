@@ -43,7 +43,7 @@ ON_GPU = {"gpus": 1, "gpu_memory_bytes": int(3.1 * GIB), "device_bytes": 16 * GI
         pytest.param(
             CPU_USE,
             ON_CPUS,
-            'CpuPolicy(cpus=1, memory="1216MiB") would run up to 8 trials at once.',
+            'CpuPolicy(cpus=1, memory="1152MiB") would run up to 8 trials at once.',
             id="CPUs that are mostly idle",
         ),
         pytest.param(
@@ -55,7 +55,7 @@ ON_GPU = {"gpus": 1, "gpu_memory_bytes": int(3.1 * GIB), "device_bytes": 16 * GI
         pytest.param(
             GPU_USE,
             ON_GPU,
-            'GpuMemoryPolicy(gpu_memory="3.6GiB") would run 4 trials on each GPU instead of 1.',
+            'GpuMemoryPolicy(gpu_memory="3.5GiB") would run 4 trials on each GPU instead of 1.',
             id="a GPU that is mostly idle",
         ),
         pytest.param(

@@ -415,7 +415,7 @@ def test_the_advice_for_a_slot_type_follows_from_the_use_of_its_trials():
     (slot,) = run.record(100).slots
 
     assert slot.use.used_cpus == 0.2
-    assert slot.advice == 'CpuPolicy(cpus=1, memory="1216MiB") would run up to 8 trials at once.'
+    assert slot.advice == 'CpuPolicy(cpus=1, memory="1152MiB") would run up to 8 trials at once.'
 
 
 def test_a_slot_that_the_scheduler_leaves_idle_is_idle_on_purpose():

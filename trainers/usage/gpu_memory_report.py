@@ -15,6 +15,7 @@ from rich.text import Text
 
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.files.writing import write_new
+from tune_policies.plan.learned_needs import HEADROOM
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import one_line
@@ -28,9 +29,6 @@ _NOTHING_REPORTED: Final = (
     "no trial reported its GPU memory. Only trials that have a GPU and run under a PolicyScheduler report it. With "
     "resources_per_trial alone, a trial's GPU memory is not limited"
 )
-
-HEADROOM: Final = 0.1
-"""The fraction by which the memory of a trial should exceed its peak."""
 
 
 class Verdict(Enum):

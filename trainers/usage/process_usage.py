@@ -5,15 +5,13 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Final
 
+from tune_policies.plan.learned_needs import HEADROOM
 from tune_policies.values.resources import Count
 from tune_policies.values.units import GIB, MIB, format_bytes
 from tune_policies.values.value import Value
 
 USAGE_KEY: Final = "usage"
 """The key of a process's usage in the results of its trial."""
-
-HEADROOM: Final = 0.15
-"""The advised amounts exceed the used amounts by this fraction."""
 
 SHORTEST_S: Final = 2.0
 """The minimum duration of a trial in seconds. Shorter trials are ignored, because imports take most of their time."""

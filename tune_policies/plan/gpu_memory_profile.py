@@ -105,6 +105,9 @@ _PRECISION: Final = 1e-4
 _DECIDES_ALONE: Final = 1 - 1e-9
 """A measurement with at least this leverage determines a coefficient alone."""
 
+_UNIQUE: Final = 1e-9
+"""The smallest ratio of eigenvalues with which a system of equations counts as uniquely solvable."""
+
 Term = tuple[str, ...]
 """The names of the numbers that a term multiplies, or an empty tuple for the constant term."""
 
@@ -117,12 +120,14 @@ class MemoryFit(NamedTuple):
         residual_bytes: The largest amount by which a measurement exceeds the formula, in bytes.
         largest: The largest measured value of each number that the formula uses.
         largest_unused: The largest measured value of each whole number that the formula does not use.
+        explained: The fraction of the variance that the formula explains in leave-one-out cross-validation.
     """
 
     coefficients: dict[Term, float]
     residual_bytes: int
     largest: dict[str, float]
     largest_unused: dict[str, float]
+    explained: float = 0.0
 
     def bytes_for(self, numbers: Mapping[str, float]) -> int:
         """Return the predicted memory for these numbers in bytes, including the largest residual."""
@@ -138,24 +143,27 @@ class MemoryFit(NamedTuple):
         return " + ".join(map(" x ".join, terms)) or "0 B"
 
 
-def fit_memory(points: Sequence[tuple[Mapping[str, float], int]]) -> MemoryFit:
+def fit_memory(points: Sequence[tuple[Mapping[str, float], int]], *, most_terms: int | None = None) -> MemoryFit:
     """Return the formula that fits the measurements best. At least one measurement is required.
 
-    Each measurement consists of the numbers of a config and the measured bytes.
+    Each measurement consists of the numbers of a config and the measured bytes. ``most_terms`` is the maximum number of
+    terms, or ``None`` for the default of 3, or 4 if at most two numbers vary.
     """
     whole = {name for name in points[0][0] if all(isinstance(numbers[name], int) for numbers, _ in points)}
-    coefficients = _best_formula(points, whole)
+    coefficients, explained = _best_formula(points, whole, most_terms)
     used = {name for term in coefficients for name in term}
     largest = {name: max(numbers[name] for numbers, _ in points) for name in sorted(whole)}
     of_used = {name: most for name, most in largest.items() if name in used}
     of_unused = {name: most for name, most in largest.items() if name not in used}
-    exact = MemoryFit(FrozenDict(coefficients), 0, FrozenDict(of_used), FrozenDict(of_unused))
+    exact = MemoryFit(FrozenDict(coefficients), 0, FrozenDict(of_used), FrozenDict(of_unused), explained)
     residual = max(amount - exact.bytes_for(numbers) for numbers, amount in points)
     return exact._replace(residual_bytes=max(0, residual))
 
 
-def _best_formula(points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str]) -> dict[Term, float]:
-    """Return the coefficients of the best formula that uses only ``usable`` numbers."""
+def _best_formula(
+    points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str], most_terms: int | None
+) -> tuple[dict[Term, float], float]:
+    """Return the coefficients of the best formula that uses only ``usable`` numbers, and what it explains."""
     import numpy as np
 
     needed = np.array([amount for _, amount in points], dtype=float)
@@ -167,23 +175,53 @@ def _best_formula(points: Sequence[tuple[Mapping[str, float], int]], usable: Col
     columns /= scales
     precision = _PRECISION * float(needed.max())
     best: tuple[float, tuple[int, ...], NDArray[float64]] = (math.inf, (), needed)
-    most = min(len(terms), 4 if len(names) <= 2 else 3)
-    for chosen in chain.from_iterable(combinations(range(len(terms)), size) for size in range(1, most + 1)):
-        if len(chosen) > len(points):
-            continue
-        part = columns[:, chosen]
-        solution = np.linalg.lstsq(part, needed, rcond=None)[0]
-        if (solution < 0).any():
-            continue
-        # Two measurements cannot predict each other, so the error of the fit itself is added.
-        error = leave_one_out_error(part, needed, has_constant=0 in chosen) + _root_mean_square(
-            part @ solution - needed
-        )
+    of_constant = math.inf
+    most = min(len(terms), 4 if len(names) <= 2 else 3, most_terms or len(terms), len(points))
+    for chosen, solution, error in chain.from_iterable(_solved(columns, needed, size) for size in range(1, most + 1)):
         error += precision
+        if chosen == (0,):
+            of_constant = error
         if error * _SIMPLER < best[0]:
             best = (error, chosen, solution)
-    _, chosen, solution = best  # always set, because a formula with only the constant is possible
-    return {terms[i]: float(each / scales[i]) for i, each in zip(chosen, solution, strict=True)}
+    error, chosen, solution = best  # always set, because a formula with only the constant is possible
+    coefficients = {terms[i]: float(each / scales[i]) for i, each in zip(chosen, solution, strict=True)}
+    return coefficients, max(0.0, 1 - (error / of_constant) ** 2)
+
+
+def _solved(
+    columns: "NDArray[float64]", needed: "NDArray[float64]", size: int
+) -> Iterator[tuple[tuple[int, ...], "NDArray[float64]", float]]:
+    """Yield the formulas with ``size`` terms and no negative coefficient: the terms, the coefficients and the error.
+
+    Thousands of small systems are solved at once. A system whose solution is not unique is solved alone.
+    """
+    import numpy as np
+
+    combos = np.array(list(combinations(range(columns.shape[1]), size)))
+    parts = columns.T[combos].transpose(0, 2, 1)
+    squares = parts.transpose(0, 2, 1) @ parts
+    spread = np.linalg.eigvalsh(squares)
+    is_unique = spread[:, 0] > _UNIQUE * spread[:, -1]
+    squares[~is_unique] = np.eye(size)
+    inverse = np.linalg.inv(squares)
+    solutions = (inverse @ (parts.transpose(0, 2, 1) @ needed)[..., None])[..., 0]
+    residuals = (parts @ solutions[..., None])[..., 0] - needed
+    leverage = ((parts @ inverse) * parts).sum(axis=2)
+    is_plain = is_unique & (leverage < _DECIDES_ALONE).all(axis=1) & (len(needed) > 1)
+    left_out = residuals / np.where(leverage < _DECIDES_ALONE, 1 - leverage, 1)
+    errors = np.sqrt((left_out**2).mean(axis=1)) + np.sqrt((residuals**2).mean(axis=1))
+    for i in np.flatnonzero(~is_unique | (solutions >= 0).all(axis=1)):
+        chosen = tuple(map(int, combos[i]))
+        solution, error = solutions[i], float(errors[i])
+        if not is_plain[i]:
+            part = parts[i]
+            solution = np.linalg.lstsq(part, needed, rcond=None)[0]
+            if (solution < 0).any():
+                continue
+            # Two measurements cannot predict each other, so the error of the fit itself is added.
+            error = leave_one_out_error(part, needed, has_constant=0 in chosen)
+            error += _root_mean_square(part @ solution - needed)
+        yield chosen, solution, error
 
 
 def _relevant_numbers(points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str]) -> list[str]:

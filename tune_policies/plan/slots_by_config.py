@@ -1,6 +1,7 @@
 """Chooses the slot of a trial by its config.
 
-The choice is based on a GPU memory profile, on a decision between CPU and GPU, or on a value in the config.
+The choice is based on a GPU memory profile, on learned needs, on a decision between CPU and GPU, or on a value in the
+config.
 """
 
 import math
@@ -12,10 +13,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import conditions_of
 from tune_policies.placement.packing import Limit
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile, flat, numbers
+from tune_policies.plan.learned_needs import LearnedNeeds, TrialNeed
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import TICKS, Count, PositiveCount
 from tune_policies.values.units import format_bytes
@@ -116,6 +119,47 @@ class SlotsByProfile(SlotsByConfig):
             if (slot.gpu_memory_bytes or 0) >= wanted:
                 return slot
         raise _too_large(config, format_bytes(needed), largest)
+
+
+class SlotsByNeed(SlotsByConfig):
+    """Slots of several sizes. A trial gets the slot with room for the most trials that has what its config needs.
+
+    A trial whose config needs more than any slot has gets the last slot.
+
+    Attributes:
+        slots: The slot types. The last slot is the largest.
+        sizes: The amounts for which each slot was planned.
+        needs: What trials need, learned from other trials.
+        total: The resources of the cluster, as in :class:`SlotsByValue`.
+    """
+
+    sizes: tuple[TrialNeed, ...]
+    needs: LearnedNeeds
+    total: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+
+    def has_room(self, slot: TrialSlot, running: Sequence[TrialSlot]) -> bool:
+        """Return whether a trial may start in ``slot`` while trials run in the slots ``running``."""
+        reserved: Counter[str] = Counter()
+        for other in (slot, *running):
+            reserved.update(other.trial.ticks)
+        names = slot.trial.ticks.keys() & self.total.keys()
+        return super().has_room(slot, running) and all(reserved[name] <= self.total[name] for name in names)
+
+    def min_concurrent_trials(self, num_places: int) -> int:
+        """Return how many concurrent trials fit even if all of them need the largest slot."""
+        return min(num_places, *(slot.max_concurrent_trials for slot in self.slots))
+
+    def why_unknown(self, config: Mapping[str, Any]) -> str | None:
+        """Return a sentence about a config outside the observed range, or ``None``."""
+        if self.needs.observed.covers(self.needs.need_for(config)):
+            return None
+        return f"the config {dict(config)} is outside the range of the observed trials, so it gets twice the most used"
+
+    def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
+        """Return the slot of a trial with this config. See the description of the class."""
+        need = self.needs.need_for(config)
+        enough = [slot for slot, size in zip(self.slots, self.sizes, strict=True) if size.covers(need)]
+        return max(enough, key=lambda slot: slot.max_concurrent_trials, default=self.slots[-1])
 
 
 class SlotsByDecision(SlotsByConfig):
@@ -385,6 +429,17 @@ def _reserved(slots: Sequence[TrialSlot]) -> Counter[str]:
         num_devices = -(-number // (TICKS // ticks))
         needed[name] += num_devices * TICKS
     return needed
+
+
+def total_resources(capacity: ClusterCapacity) -> dict[str, int]:
+    """Return the resources of all nodes by Ray's names, without host memory if it is unknown on a node."""
+    total: dict[str, int] = {}
+    for node, count in capacity.groups:
+        for name, ticks in node.resources.ticks.items():
+            total[name] = total.get(name, 0) + count * ticks
+    if any(node.resources.memory_bytes is None for node, _ in capacity.groups):
+        total.pop("memory", None)
+    return dict(sorted(total.items()))  # a plan does not depend on the order of nodes
 
 
 def with_headroom(needed_bytes: int, headroom: float) -> int:

@@ -14,7 +14,7 @@ from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.placement.packing import Limit
 from tune_policies.placement.trial_slot import Bundle, TrialSlot
 from tune_policies.plan.safe_overhead import safe_overhead_bytes
-from tune_policies.plan.slots_by_config import SlotsByDecision, SlotsByProfile, SlotsByValue
+from tune_policies.plan.slots_by_config import SlotsByDecision, SlotsByNeed, SlotsByProfile, SlotsByValue
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import MOST_AT_ONCE, PositiveCount, Resources, check_count, from_ticks, to_ticks
 from tune_policies.values.sanitize import one_line
@@ -78,7 +78,7 @@ class TrialPlan(ShownValue):
     limited_by: Annotated[Limit | str, Field(union_mode="left_to_right")]
     reasons: tuple[Reason, ...] = ()
     nodes_to_add: dict[str, PositiveCount] = Field(default_factory=dict)
-    by_config: SlotsByProfile | SlotsByDecision | SlotsByValue | None = None
+    by_config: SlotsByProfile | SlotsByNeed | SlotsByDecision | SlotsByValue | None = None
     fewer_than_fit: bool = False
     left_free: Resources = Resources()
     common: TrialSlot | None = None

@@ -10,7 +10,14 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.layout import with_places
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import about_the_nodes
-from tune_policies.plan.slots_by_config import ConfigKey, SlotsByValue, describe_key, share_unequally, value_name
+from tune_policies.plan.slots_by_config import (
+    ConfigKey,
+    SlotsByValue,
+    describe_key,
+    share_unequally,
+    total_resources,
+    value_name,
+)
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
 from tune_policies.policies.benchmarked import check_same_for_all
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy
@@ -105,7 +112,7 @@ class ByConfigPolicy(ResourcePolicy):
         slot_of = {name: at[i] for i, kind in enumerate(kinds) for name in kind.names}
         default = next((at[i] for i, kind in enumerate(kinds) if kind.is_default), None)
         by_config = SlotsByValue(
-            slots=tuple(slots), key=self.key, slot_of=slot_of, default=default, total=_total(capacity)
+            slots=tuple(slots), key=self.key, slot_of=slot_of, default=default, total=total_resources(capacity)
         )
         largest = min(slots, key=_most_demanding_first)
         alive = capacity.model_copy(update={"node_types": ()})
@@ -176,17 +183,6 @@ def _distinct(items: Iterable[_Item]) -> list[_Item]:
         if item not in found:
             found.append(item)
     return found
-
-
-def _total(capacity: ClusterCapacity) -> dict[str, int]:
-    """Return the resources of all nodes by Ray's names, without host memory if it is unknown on a node."""
-    total: dict[str, int] = {}
-    for node, count in capacity.groups:
-        for name, ticks in node.resources.ticks.items():
-            total[name] = total.get(name, 0) + count * ticks
-    if any(node.resources.memory_bytes is None for node, _ in capacity.groups):
-        total.pop("memory", None)
-    return dict(sorted(total.items()))  # a plan does not depend on the order of nodes
 
 
 def _devices_and_many_first(slot: TrialSlot) -> tuple[object, ...]:

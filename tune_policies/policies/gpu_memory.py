@@ -16,6 +16,7 @@ from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
 from tune_policies.placement.packing import DRIVER_BYTES, Limit, count_trials, holds
 from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeasible
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
+from tune_policies.plan.learned_needs import HEADROOM
 from tune_policies.plan.slots_by_config import Headroom, SlotsByProfile, with_headroom
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_fractions import Selection, equal_device_fraction, nodes_with_cpus, with_own_slots
@@ -90,7 +91,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
 
     gpu_memory: Memory | None = None
     profile: GpuMemoryProfile | None = None
-    headroom: Headroom = 0.1
+    headroom: Headroom = HEADROOM
     max_trials_per_gpu: PositiveCount | None = None
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ from tune_policies.policies.policy import ResourcePolicy, build_policy
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import Value
 
-_POLICIES: Final = ("inner", "policies", "gpu", "cpu", "default")
+_POLICIES: Final = ("inner", "start", "policies", "gpu", "cpu", "default")
 """The names of fields that contain other policies."""
 
 IN_FILES: Final[dict[tuple[str, str], tuple[str, type[Value]]]] = {

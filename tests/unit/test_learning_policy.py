@@ -1,0 +1,253 @@
+"""Tests of what a ``LearningPolicy`` learns from the trials of a run, and of its plans."""
+
+import itertools
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.clusters import gpu_node
+from tune_policies import (
+    AcceleratorPolicy,
+    CappedPolicy,
+    ClusterCapacity,
+    CpuPolicy,
+    GpuMemoryPolicy,
+    GpuPolicy,
+    LearningPolicy,
+    ResourcePolicy,
+)
+from tune_policies.plan.learned_needs import TrialNeed, TrialObservation, learn_needs, most_productive
+from tune_policies.policies.learning import MOST_REQUESTS
+from tune_policies.policies.policy import build_policy
+
+GIB = 2**30
+TWO_GPUS = ClusterCapacity.of(gpu_node("a", gpus=2, cpus=32, gpu_memory_gib=80, memory_gib=256))
+CPUS = ClusterCapacity.of(gpu_node("a", gpus=0, cpus=8, memory_gib=32))
+ids = itertools.count()
+
+
+def seen(config=None, *, gib=None, host_gib=None, cpus=None, utilization=None, **fields):
+    """Return the observation of a trial with two results."""
+    used = TrialNeed(
+        cpus=cpus,
+        host_memory_bytes=host_gib and int(host_gib * GIB),
+        gpu_memory_bytes=gib and int(gib * GIB),
+        gpu_utilization=utilization,
+    )
+    return TrialObservation(
+        **{"trial_id": f"t{next(ids)}", "config": config or {}, "used": used, "num_steps": 2, **fields}
+    )
+
+
+def gpu_shares(policy, configs, capacity=TWO_GPUS):
+    plan = policy.plan(capacity)
+    return [round(1 / plan.slot_for(config).trial.gpus) for config in configs]
+
+
+BY_BATCH = [seen({"batch": batch, "lr": 0.1}, gib=batch / 8) for batch in (16, 32, 64, 128)]
+
+
+def test_before_anything_is_observed_the_plan_is_that_of_the_start_policy():
+    plan = LearningPolicy(GpuPolicy(gpus=0.25)).plan(TWO_GPUS)
+
+    assert (plan.slots, plan.by_config) == (GpuPolicy(gpus=0.25).plan(TWO_GPUS).slots, None)
+
+
+def test_a_config_that_explains_the_memory_determines_the_fraction():
+    policy = LearningPolicy().learn(BY_BATCH)
+
+    # The configs need 2, 4, 8 and 16 GiB of the 80 GiB, plus 10 %.
+    assert gpu_shares(policy, [{"batch": batch, "lr": 0.5} for batch in (16, 32, 64, 128)]) == [35, 17, 8, 4]
+
+
+def test_a_config_outside_the_observed_range_gets_twice_the_largest_amount():
+    policy = LearningPolicy().learn(BY_BATCH)
+
+    assert gpu_shares(policy, [{"batch": 256, "lr": 0.5}]) == [2]  # 32 GiB plus 10 %
+
+
+def test_an_unknown_word_in_the_config_is_outside_the_observed_range():
+    policy = LearningPolicy().learn([seen({"net": "mlp"}, gib=4) for _ in range(4)])
+
+    assert gpu_shares(policy, [{"net": "mlp"}, {"net": "vit"}]) == [17, 8]
+
+
+def test_words_and_numbers_of_the_config_explain_memory_together():
+    observed = [
+        seen({"net": net, "batch": batch, "act": act}, gib=(4 if net == "vit" else 1) * batch / 16)
+        for net in ("vit", "mlp")
+        for batch in (16, 32, 64)
+        for act in ("relu", "tanh")
+    ]
+
+    needs = learn_needs(observed)
+
+    assert needs.amounts["gpu_memory_bytes"].explained > 0.99
+
+
+def test_memory_that_the_config_does_not_explain_is_the_same_for_all():
+    peaks = (3, 9, 4, 17, 5, 3.5, 20, 4.5)
+    policy = LearningPolicy().learn([seen({"batch": 8 + i % 2}, gib=gib, elapsed_s=10) for i, gib in enumerate(peaks)])
+
+    plan = policy.plan(TWO_GPUS)
+
+    assert not policy.needs.depends_on_config
+    assert plan.slot_for({"batch": 8}).trial.gpus == plan.slot_for({"batch": 9}).trial.gpus
+
+
+@pytest.mark.parametrize(
+    ("amounts", "lost", "amount"),
+    [
+        pytest.param([4, 4, 4, 5], 1, 5, id="nearly equal amounts: the largest"),
+        pytest.param([1, 1, 1, 1, 1, 1, 1, 1, 1, 30], 1, 1, id="one of ten trials needs much more"),
+        pytest.param([3, 4, 5, 6], 1, 6, id="failing loses the whole trial"),
+        pytest.param([1, 1, 4, 4], 0, 1, id="failing loses nothing, and an equal amount is not preferred"),
+    ],
+)
+def test_the_amount_without_a_formula_has_the_highest_expected_throughput(amounts, lost, amount):
+    assert most_productive(amounts, lost) == amount
+
+
+@given(st.lists(st.integers(1, 10**12), min_size=1, max_size=40), st.floats(0, 1))
+def test_no_other_observed_amount_has_a_higher_expected_throughput(amounts, lost):
+    amounts.sort()
+
+    def cost(amount):
+        failing = sum(needed > amount for needed in amounts) / len(amounts)
+        return amount * (1 - failing) + failing * (amount * lost + amounts[-1])
+
+    least = min(map(cost, amounts))
+
+    assert cost(most_productive(amounts, lost)) <= least * (1 + 1e-9)
+
+
+def test_trials_that_mostly_wait_share_a_cpu():
+    policy = LearningPolicy(CpuPolicy()).learn([seen(host_gib=0.5, cpus=0.04) for _ in range(2)])
+
+    assert policy.plan(CPUS).max_concurrent_trials == 56  # limited by 576 MiB of host memory each
+
+
+def test_a_trial_that_uses_all_its_cpus_keeps_them():
+    policy = LearningPolicy(CpuPolicy(cpus=2)).learn([seen(cpus=2.0, reserved=TrialNeed(cpus=2)) for _ in range(4)])
+
+    assert policy.plan(CPUS).slot_for({}).trial.cpus == 2
+
+
+def test_the_utilization_limits_the_number_of_trials_on_a_gpu():
+    policy = LearningPolicy().learn([seen(gib=1, utilization=0.5) for _ in range(4)])
+
+    assert gpu_shares(policy, [{}]) == [2]
+
+
+def test_peaks_of_running_trials_grow_as_those_of_ended_trials_did():
+    early = seen({"seed": 1}, gib=2)
+    later = early.model_copy(update={"used": TrialNeed(gpu_memory_bytes=4 * GIB), "ended": True, "num_steps": 9})
+    others = [seen({"seed": 0}, gib=2) for _ in range(3)]
+
+    policy = LearningPolicy().learn([early, *others]).learn([later])
+
+    assert policy.needs.amounts["gpu_memory_bytes"].amount == 4 * GIB
+
+
+def test_an_out_of_memory_error_teaches_the_policy_that_the_config_needs_more():
+    policy = LearningPolicy().learn([seen({"batch": 8}, gib=4) for _ in range(4)])
+    failed = seen({"batch": 8}, gib=4.4, too_little=TrialNeed(gpu_memory_bytes=5 * GIB))
+
+    learned = policy.learn([failed])
+
+    assert learned.needs.amounts["gpu_memory_bytes"].largest == 10 * GIB
+
+
+def test_the_retry_after_an_out_of_memory_error_gets_the_largest_observed_amount_or_double():
+    needs = learn_needs([seen({"lr": 0.1 * i}, gib=gib) for i, gib in enumerate((1, 1, 1, 10))])
+
+    after_little = needs.need_after({}, TrialNeed(gpu_memory_bytes=GIB)).gpu_memory_bytes
+    after_much = needs.need_after({}, TrialNeed(gpu_memory_bytes=11 * GIB)).gpu_memory_bytes
+
+    assert (after_little, after_much) == (needs.observed.gpu_memory_bytes, 22 * GIB)
+
+
+def test_the_policy_learns_again_only_when_twice_as_many_trials_are_known():
+    policy = LearningPolicy().learn(BY_BATCH)
+
+    after_7 = policy.learn([seen({"batch": 16, "lr": 0.2}, gib=2) for _ in range(3)])
+    after_8 = after_7.learn([seen({"batch": 16, "lr": 0.2}, gib=2)])
+
+    assert [after_7.needs.num_trials, after_8.needs.num_trials] == [4, 8]
+
+
+def test_two_trials_are_enough_if_all_started_trials_have_reported():
+    first = [seen(gib=2), seen(gib=2)]
+    waiting = seen(num_steps=1)
+
+    assert LearningPolicy().learn(first).needs is not None
+    assert LearningPolicy().learn([*first, waiting]).needs is None
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(CpuPolicy(num_workers=2), id="Train workers"),
+        pytest.param(GpuPolicy(gpus=2), id="several GPUs"),
+        pytest.param(AcceleratorPolicy(resource="NPU"), id="other devices"),
+    ],
+)
+def test_a_start_policy_whose_trials_are_not_learned_keeps_its_requests_and_says_so(start):
+    capacity = ClusterCapacity.of(gpu_node("a", gpus=2, cpus=8, gpu_memory_gib=80, custom={"NPU": 2}))
+
+    plan = LearningPolicy(start).learn(BY_BATCH).plan(capacity)
+
+    assert plan.slots == start.plan(capacity).slots
+    assert any("is not learned" in reason for reason in plan.reasons)
+
+
+def test_other_fields_of_the_start_policy_still_apply():
+    start = CappedPolicy(GpuMemoryPolicy(gpu_memory="20GiB", max_trials_per_gpu=3), 5)
+
+    plan = LearningPolicy(start).learn([seen(gib=1) for _ in range(4)]).plan(TWO_GPUS)
+
+    assert plan.max_concurrent_trials == 5
+
+
+def test_a_learned_policy_is_a_file_that_later_runs_can_use():
+    policy = LearningPolicy(GpuPolicy()).learn(BY_BATCH)
+
+    read = ResourcePolicy.from_json(policy.to_json())
+
+    assert read == policy == build_policy(policy.model_dump(mode="json"))
+
+
+def test_one_sentence_states_what_was_learned_and_what_changes():
+    policy = LearningPolicy().learn([seen(gib=2.8, cpus=0.4, utilization=0.1) for _ in range(4)])
+
+    assert policy.describe(TWO_GPUS) == (
+        "after 4 trials: 3.2 GiB of GPU memory, 10% of the GPU's time, 0.5 CPU; 20 at once instead of 2"
+    )
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 4, 8, 64]), st.floats(0.1, 70)), min_size=4, max_size=60))
+def test_a_run_has_at_most_32_distinct_requests(trials):
+    policy, slots = LearningPolicy(), set()
+
+    for batch, gib in trials:
+        policy = policy.learn([seen({"batch": batch}, gib=gib, cpus=0.5)])
+        plan = policy.plan(TWO_GPUS)
+        slots |= {str(slot.trial) for slot in (plan.by_config or plan).slots}
+
+    assert len(slots) <= MOST_REQUESTS
+
+
+def test_deciding_for_a_config_takes_less_than_5_ms_with_500_observed_configs():
+    observed = [
+        seen({"batch": 1 + i % 97, "width": 1 + i % 7}, gib=0.1 * (1 + i % 97) * (1 + i % 7)) for i in range(500)
+    ]
+    plan = LearningPolicy().learn(observed).plan(TWO_GPUS)
+    configs = [{"batch": 1 + i % 97, "width": 1 + i % 7} for i in range(200)]
+
+    begin = time.process_time()
+    for config in configs:
+        plan.slot_for(config)
+
+    assert (time.process_time() - begin) / len(configs) < 0.005

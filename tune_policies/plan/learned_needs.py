@@ -1,0 +1,357 @@
+"""What trials need, learned from the trials of a run: a formula of the config, or an amount for all configs.
+
+Each resource is learned alone. If a formula explains at least 80 % of the variance in leave-one-out cross-validation,
+each config gets its own amount. Otherwise all configs get the amount with the highest expected throughput (Tovar et
+al., "A Job Sizing Strategy for High-Throughput Scientific Workflows", IEEE TPDS 29(2), 2018). CPUs and GPU utilization
+do not end a trial if they are too small, so without a formula their mean counts.
+
+Amounts are whole numbers: bytes of memory, and ticks of 1/10,000 of a CPU or of the time of a GPU.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from statistics import fmean
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field
+
+from tune_policies.plan.gpu_memory_profile import MemoryFit, Term, fit_memory, flat
+from tune_policies.values.resources import TICKS, Bytes, Count, amount_of
+from tune_policies.values.units import format_bytes
+from tune_policies.values.value import FrozenDict, Value
+
+HEADROOM: Final = 0.1
+"""The fraction by which planned and advised amounts exceed the measured amounts."""
+
+EXPLAINED: Final = 0.8
+"""A formula is used if it explains at least this fraction of the variance of the amounts."""
+
+_ALIKE: Final = 1.1
+"""Amounts count as equal if they differ by at most this factor."""
+
+_MOST_FITTED: Final = 64
+"""The maximum number of trials to which a formula is fitted, so that learning takes milliseconds."""
+
+_KNOWN_AFTER: Final = 8
+"""After this number of trials, a number that varied and is in no formula does not affect the amount."""
+
+_LOST_BY_DEFAULT: Final = 0.5
+"""The assumed fraction of a trial that is lost if it runs out of memory, until trials have run out of memory."""
+
+
+class TrialNeed(Value):
+    """The amounts that a trial needs, or that its processes used. ``None`` means that an amount is unknown.
+
+    Attributes:
+        cpus: The CPUs.
+        host_memory_bytes: The peak host memory in bytes.
+        gpu_memory_bytes: The peak GPU memory in bytes, including the overhead outside the framework's allocator.
+        gpu_utilization: The fraction of a GPU's time, from 0 to 1, in which it works for this trial.
+    """
+
+    cpus: float | None = Field(default=None, ge=0)
+    host_memory_bytes: Bytes | None = None
+    gpu_memory_bytes: Bytes | None = None
+    gpu_utilization: float | None = Field(default=None, ge=0, le=1)
+
+    def covers(self, other: "TrialNeed") -> bool:
+        """Return whether each known amount of ``other`` is at most the amount of this need."""
+        return all(amount is None or amount <= (getattr(self, name) or 0) for name, amount in other)
+
+    def __or__(self, other: "TrialNeed") -> "TrialNeed":
+        """Return the maximum of each amount."""
+        most = {}
+        for name, amount in self:
+            known = [each for each in (amount, getattr(other, name)) if each is not None]
+            most[name] = max(known, default=None)
+        return TrialNeed(**most)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.gpu_memory_bytes is not None:
+            parts.append(f"{format_bytes(self.gpu_memory_bytes)} of GPU memory")
+        if self.gpu_utilization is not None:
+            parts.append(f"{self.gpu_utilization:.0%} of the GPU's time")
+        if self.cpus is not None:
+            parts.append(amount_of(round(self.cpus, 2), "CPU"))
+        if self.host_memory_bytes is not None:
+            parts.append(f"{format_bytes(self.host_memory_bytes)} of host memory")
+        return ", ".join(parts) or "nothing measured"
+
+
+class TrialObservation(Value):
+    """What a trial has used so far. A later observation of the same trial replaces an earlier one.
+
+    Attributes:
+        trial_id: Tune's ID of the trial.
+        config: The trial's config, with the keys of nested mappings joined by ``/``.
+        reserved: The CPUs and the memory that the trial reserves.
+        used: The peaks of memory, the mean number of CPUs, and the mean utilization by this trial alone.
+        early: The amounts of the trial's first observation. ``learn`` sets them.
+        too_little: The largest amounts of memory with which the trial ran out of memory.
+        num_steps: The number of results that the trial has reported.
+        elapsed_s: The time for which the trial has run, in seconds, without the lost time.
+        lost_s: The time that the trial lost because it ran out of memory, in seconds.
+        ended: Whether the trial has ended.
+    """
+
+    trial_id: str
+    config: Annotated[dict[str, Any], BeforeValidator(flat)] = Field(default_factory=dict)
+    reserved: TrialNeed = TrialNeed()
+    used: TrialNeed = TrialNeed()
+    early: TrialNeed | None = None
+    too_little: TrialNeed = TrialNeed()
+    num_steps: Count = 0
+    elapsed_s: float = Field(default=0.0, ge=0)
+    lost_s: float = Field(default=0.0, ge=0)
+    ended: bool = False
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether the trial ran out of memory."""
+        return self.too_little != TrialNeed()
+
+    @property
+    def counts(self) -> bool:
+        """Whether the trial has reported at least twice, has ended, or ran out of memory."""
+        return self.num_steps >= 2 or self.ended or self.ran_out
+
+    def amount(self, name: str, growth: float) -> int | None:
+        """Return the amount of one resource that the trial needs, or ``None`` if it is unknown.
+
+        Args:
+            name: The name of a field of ``TrialNeed``.
+            growth: The factor by which the amount grows after the first observation of a trial.
+        """
+        used: float | None = getattr(self.used, name)
+        too_little = int(getattr(self.too_little, name) or 0)
+        if used is None:
+            return 2 * too_little or None
+        if name == "cpus":  # a trial that used all its CPUs may be able to use more, but this is not known
+            wanted = used * (1 + HEADROOM)
+            return math.ceil(TICKS * min(wanted, self.reserved.cpus or wanted))
+        if name == "gpu_utilization":
+            return math.ceil(TICKS * used)
+        needed = int(used)
+        if not self.ended:
+            early = getattr(self.early, name) if self.early else None
+            needed = max(needed, math.ceil((early or used) * growth))
+        # A trial that ran out of memory and has not succeeded since needs more than it had.
+        return needed if needed > too_little else 2 * too_little
+
+
+def features_of(config: Mapping[str, Any]) -> dict[str, float]:
+    """Return the whole numbers of a flat config, and the number 1 for each other value, such as ``{"net=mlp": 1}``.
+
+    Fractional numbers are mostly rates, which do not affect memory.
+    """
+    features: dict[str, float] = {}
+    for name, value in config.items():
+        if isinstance(value, bool | str | None):
+            features[f"{name}={value}"] = 1
+        elif isinstance(value, int):
+            features[name] = value
+    return features
+
+
+class LearnedAmount(Value):
+    """How much of one resource a trial needs.
+
+    Attributes:
+        terms: The terms of the formula, each with its coefficient. Without terms, all configs need ``amount``.
+        amount: The amount for all configs, or the largest residual of the formula.
+        largest: The largest observed amount.
+        most: The largest observed value of each number that may affect the amount.
+        explained: The fraction of the variance that the formula explains, or 0 if no formula is used.
+        failing: The fraction of observed trials that need more than ``amount``.
+    """
+
+    terms: tuple[tuple[Term, float], ...] = ()
+    amount: Count
+    largest: Count
+    most: dict[str, float] = Field(default_factory=dict)
+    explained: float = 0.0
+    failing: float = 0.0
+
+    def amount_for(self, features: Mapping[str, float]) -> int:
+        """Return the amount for a config with these features. Outside the observed range, it is twice the largest."""
+        if any(value > self.most.get(name, 0) for name, value in features.items() if self._affects(name)):
+            return 2 * self.largest
+        if not self.terms:
+            return self.amount
+        return self._fit.bytes_for({name: features.get(name, 0) for name in self._fit.largest})
+
+    def _affects(self, name: str) -> bool:
+        return name in self.most or ("=" in name and name.partition("=")[0] in self._named)
+
+    @cached_property
+    def _named(self) -> Collection[str]:
+        return {name.partition("=")[0] for name in self.most if "=" in name}
+
+    @cached_property
+    def _fit(self) -> MemoryFit:
+        names = {name for term, _ in self.terms for name in term}
+        of_used = FrozenDict({name: self.most.get(name, 0) for name in names})
+        return MemoryFit(FrozenDict(dict(self.terms)), self.amount, of_used, FrozenDict({}), self.explained)
+
+    def describe(self, unit: str) -> str:
+        """Return how the amount was decided, as text. ``unit`` is the name of the resource."""
+        if self.terms:
+            numbers = sorted({name for term, _ in self.terms for name in term}) or ["no number"]
+            return f"{unit}: {', '.join(numbers)} of the config explain {self.explained:.0%} of the differences"
+        if self.failing:
+            return f"{unit}: the config does not explain it; {self.failing:.0%} of the trials need more than the amount"
+        return f"{unit}: the same amount for all configs"
+
+
+class LearnedNeeds(Value):
+    """What a trial with each config needs, by resource. A resource that was not measured is missing.
+
+    Attributes:
+        num_trials: The number of trials from which the amounts were learned.
+        amounts: The amount of each resource, by the name of the field of ``TrialNeed``.
+    """
+
+    num_trials: Count
+    amounts: dict[str, LearnedAmount]
+
+    def need_for(self, config: Mapping[str, Any]) -> TrialNeed:
+        """Return what a trial with this config needs, with headroom for memory."""
+        features = features_of(flat(config))
+        return _as_need({name: amount.amount_for(features) for name, amount in self.amounts.items()})
+
+    def need_after(self, config: Mapping[str, Any], too_little: TrialNeed) -> TrialNeed:
+        """Return what a trial with this config needs after it ran out of memory with ``too_little``.
+
+        It is the largest observed need, or twice the memory that was too little if this is more.
+        """
+        doubled = {name: 2 * amount for name, amount in too_little if amount is not None}
+        return self.need_for(config) | self.observed | TrialNeed(**doubled)
+
+    @property
+    def observed(self) -> TrialNeed:
+        """The largest observed amounts, with headroom for memory."""
+        return _as_need({name: amount.largest for name, amount in self.amounts.items()})
+
+    @property
+    def outside(self) -> TrialNeed:
+        """What a config outside the observed range gets."""
+        return _as_need({name: 2 * amount.largest for name, amount in self.amounts.items()})
+
+    @property
+    def depends_on_config(self) -> bool:
+        """Whether a formula determines any amount."""
+        return any(amount.terms for amount in self.amounts.values())
+
+
+def _as_need(amounts: Mapping[str, int]) -> TrialNeed:
+    """Return the need with rounded amounts, so that similar configs get equal requests."""
+    need: dict[str, float] = {}
+    for name, amount in amounts.items():
+        match name:
+            case "cpus":
+                need[name] = _rounded_cpus(amount / TICKS)
+            case "gpu_utilization":
+                need[name] = min(1.0, amount / TICKS)
+            case _:
+                need[name] = _rounded_bytes(math.ceil(amount * (1 + HEADROOM)))
+    return TrialNeed.from_dict(need)
+
+
+def _rounded_cpus(cpus: float) -> float:
+    """Return at least ``cpus``: a whole number, or an equal part such as 1/3. The smallest amount is 1/20."""
+    if cpus > 1:
+        return math.ceil(round(cpus, 4))
+    return 1 / max(1, min(20, math.floor(1 / max(cpus, 0.05))))
+
+
+def _rounded_bytes(amount: int) -> int:
+    """Return ``amount`` rounded up to four binary digits, which adds at most an eighth."""
+    step = 1 << max(0, amount.bit_length() - 4)
+    return -(-amount // step) * step
+
+
+def learn_needs(observations: Sequence[TrialObservation]) -> LearnedNeeds:
+    """Return what trials need. Observations of trials that have reported less than twice are ignored."""
+    counted = [seen for seen in observations if seen.counts]
+    ran_out = [seen for seen in counted if seen.ran_out]
+    lost = _LOST_BY_DEFAULT
+    if ran_out and (run_s := fmean(seen.elapsed_s for seen in counted)) > 0:
+        lost = min(1.0, fmean(seen.lost_s for seen in ran_out) / run_s)
+    amounts: dict[str, LearnedAmount] = {}
+    for name in TrialNeed.model_fields:
+        growth = _growth(counted, name)
+        points = []
+        for seen in counted:
+            amount = seen.amount(name, growth)
+            if amount:
+                points.append((features_of(seen.config), amount))
+        if points:
+            is_memory = name.endswith("_bytes")
+            amounts[name] = _learn_amount(points, lost=lost if is_memory else None)
+    return LearnedNeeds(num_trials=len(counted), amounts=amounts)
+
+
+def _growth(observations: Iterable[TrialObservation], name: str) -> float:
+    """Return by which factor an amount grew at most between the first observation and the end of a trial."""
+    growth = 1.0
+    for seen in observations:
+        early, used = seen.early and getattr(seen.early, name), getattr(seen.used, name)
+        if seen.ended and early and used:
+            growth = max(growth, used / early)
+    return growth
+
+
+def _learn_amount(points: Sequence[tuple[Mapping[str, float], int]], *, lost: float | None) -> LearnedAmount:
+    """Return the amount for the observed features and amounts. ``lost`` is ``None`` if too little is no failure."""
+    amounts = sorted(amount for _, amount in points)
+    names = sorted({name for features, _ in points for name in features})
+    values = {name: [features.get(name, 0) for features, _ in points] for name in names}
+    most = {name: max(found) for name, found in values.items()}
+    if amounts[-1] <= _ALIKE * amounts[0]:
+        return LearnedAmount(amount=amounts[-1], largest=amounts[-1], most=_relevant(most, values, ()))
+    step = max(1, len(points) / _MOST_FITTED)
+    by_amount = sorted(points, key=lambda point: point[1])
+    chosen = [by_amount[-1 - int(i * step)] for i in range(min(len(points), _MOST_FITTED))]
+    # A formula with two terms needs at least four trials, or it fits any amounts.
+    dense = [({name: features.get(name, 0) for name in names}, amount) for features, amount in chosen]
+    fit = fit_memory(dense, most_terms=max(1, len(points) // 2))
+    if fit.explained >= EXPLAINED:
+        terms = tuple(fit.coefficients.items())
+        used = {name for term, _ in terms for name in term}
+        return LearnedAmount(
+            terms=terms,
+            amount=fit.residual_bytes,
+            largest=amounts[-1],
+            most=_relevant(most, values, used),
+            explained=fit.explained,
+        )
+    amount = round(fmean(amounts)) if lost is None else most_productive(amounts, lost)
+    failing = 0.0 if lost is None else sum(needed > amount for needed in amounts) / len(amounts)
+    return LearnedAmount(amount=amount, largest=amounts[-1], most=_relevant(most, values, ()), failing=failing)
+
+
+def _relevant(
+    most: Mapping[str, float], values: Mapping[str, Sequence[float]], used: Collection[str]
+) -> dict[str, float]:
+    """Return the largest values of the numbers that may affect an amount."""
+    if all(len(found) < _KNOWN_AFTER for found in values.values()):
+        return dict(most)
+    return {name: value for name, value in most.items() if name in used or min(values[name]) == value}
+
+
+def most_productive(amounts: Sequence[int], lost: float) -> int:
+    """Return the amount, from ascending ``amounts``, with the highest expected throughput of trials.
+
+    A trial that needs more than the amount loses the fraction ``lost`` of its time, and runs again with the largest
+    amount. The throughput is the inverse of the expected product of memory and time.
+    """
+    largest, number = amounts[-1], len(amounts)
+    best, least = largest, float(largest)
+    for i, amount in enumerate(amounts):
+        failing = (number - 1 - i) / number
+        cost = amount * (1 - failing + failing * lost) + failing * largest
+        if cost < least:
+            best, least = amount, cost
+    return best

@@ -1,0 +1,373 @@
+"""A policy that learns from the trials of a run what further trials need.
+
+The policy contains all statistics and is a value like any other. A run uses it as follows:
+
+1. It plans with ``policy.plan(capacity)``. The first plan is that of ``start``.
+2. It passes a ``TrialObservation`` of each started trial to ``policy.learn`` when a trial has reported its second
+   result, when a trial has ended, and after each out-of-memory error. Observations of the same trial replace each
+   other, and those of earlier calls need not be passed again.
+3. If ``learn`` returns another value of ``needs``, the run plans again with the returned policy, and logs
+   ``describe(capacity)``. Running trials keep their slots, and waiting trials get the new ones.
+4. After an out-of-memory error, the run raises the request of the trial to at least ``needs.need_after(…)``.
+5. It saves the policy with ``to_json``. A restored or later run that starts from this policy continues to learn.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.placement.trial_slot import TrialSlot
+from tune_policies.plan.learned_needs import LearnedNeeds, TrialNeed, TrialObservation, learn_needs
+from tune_policies.plan.slots_by_config import SlotsByNeed, total_resources
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.auto import AutoPolicy
+from tune_policies.policies.cpu import CpuPolicy
+from tune_policies.policies.first_feasible import FirstFeasiblePolicy
+from tune_policies.policies.gpu import GpuPolicy
+from tune_policies.policies.gpu_memory import GpuMemoryPolicy
+from tune_policies.policies.gpu_selection import GpuTypesPolicy
+from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, WorkersPolicy, WrappingPolicy
+from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.resources import PositiveCount
+from tune_policies.values.units import MIB
+from tune_policies.values.value import Many, Value, counted
+
+MOST_REQUESTS: Final = 32
+"""The maximum number of distinct requests in a run, because each of them is a scheduling class of Ray."""
+
+_MOST_SIZES: Final = 8
+"""The maximum number of sizes that are added when the policy learns again."""
+
+_MOST_KEPT: Final = 24
+"""The maximum number of sizes of a run. The other requests are for trials that ran out of memory."""
+
+_MOST_OBSERVATIONS: Final = 512
+"""The maximum number of trials that the policy remembers: the latest ones, and those that used the most memory."""
+
+_MOST_SAMPLED: Final = 64
+"""The maximum number of observed configs from whose needs the sizes are chosen."""
+
+_FAR: Final = 1.3
+"""A size is added between two sizes if an amount differs by more than this factor."""
+
+
+class LearningPolicy(ResourcePolicy):
+    """Learns from the first trials of a run how much the other trials need.
+
+    The first trials, called pilots, get the resources of ``start``. When they have reported twice, the policy plans
+    with the memory, CPUs and GPU time that they used. It learns again when the number of observed trials has doubled,
+    when a trial ran out of memory, and when a trial used more than all trials before.
+
+    Each resource depends on the config if a formula explains at least 80 % of its variance in cross-validation.
+    Otherwise, all trials get the amount of memory with the highest expected throughput, and a trial that runs out of
+    memory is retried with more. A config outside the observed range gets twice the largest amount.
+
+    Attributes:
+        start: The policy for the pilots. Its fields other than amounts, such as the device type, also apply later.
+            Trials with Train workers, several GPUs or other devices keep its requests.
+        num_pilots: The number of trials from which the policy learns first. It learns from two trials if all started
+            trials have reported.
+        needs: What trials need, as learned so far, or ``None`` before the policy has learned.
+        sizes: The distinct amounts for which slots are planned. Earlier sizes are kept.
+        observations: The observed trials.
+
+    Raises:
+        InvalidResourcesError: A field is invalid.
+    """
+
+    start: InnerPolicy = AutoPolicy()
+    num_pilots: PositiveCount = 4
+    needs: LearnedNeeds | None = None
+    sizes: tuple[TrialNeed, ...] = ()
+    observations: Many[TrialObservation] = ()
+
+    def __init__(
+        self,
+        start: ResourcePolicy | None = None,
+        num_pilots: int = 4,
+        needs: LearnedNeeds | None = None,
+        sizes: Sequence[TrialNeed] = (),
+        observations: Sequence[TrialObservation] = (),
+    ) -> None:
+        start = AutoPolicy() if start is None else start
+        Value.__init__(
+            self, start=start, num_pilots=num_pilots, needs=needs, sizes=tuple(sizes), observations=tuple(observations)
+        )
+
+    @property
+    def depends_on_config(self) -> bool:
+        """Whether the policy has learned, or ``start`` depends on the config."""
+        return self.needs is not None or super().depends_on_config
+
+    def learn(self, observations: Iterable[TrialObservation]) -> "LearningPolicy":
+        """Return the policy that has also learned from these trials.
+
+        ``needs`` and ``sizes`` change only if there is enough to learn, so a run plans again only if they differ.
+        """
+        merged = {seen.trial_id: seen for seen in self.observations}
+        new = []
+        for seen in observations:
+            before = merged.pop(seen.trial_id, None)
+            early = before.early if before is not None and before.counts else None
+            known = seen.model_copy(update={"early": early or seen.used})
+            merged[seen.trial_id] = known
+            if known.counts and known != before:
+                new.append(known)
+        remembered = _remembered(list(merged.values()))
+        policy = self.model_copy(update={"observations": remembered})
+        if not policy._is_due(new):
+            return policy
+        needs = learn_needs(remembered)
+        return policy.model_copy(update={"needs": needs, "sizes": _sizes(needs, remembered, self.sizes)})
+
+    def _is_due(self, new: Sequence[TrialObservation]) -> bool:
+        """Return whether the policy has enough new observations to learn again."""
+        if with_need(self.start, TrialNeed()) is None or not new:
+            return False
+        counting = sum(seen.counts for seen in self.observations)
+        if self.needs is None:
+            have_all_reported = counting == len(self.observations)
+            return counting >= self.num_pilots or (counting >= 2 and have_all_reported)
+        if counting >= 2 * self.needs.num_trials:
+            return True
+        observed = self.needs.observed
+        return any(seen.ran_out or not observed.covers(seen.used) for seen in new)
+
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
+        if self.needs is None:
+            return self.start.plan(capacity).with_reasons(*self._about_start())
+        planned = list(self._planned(capacity))
+        if not planned:
+            return self.start.plan(capacity).with_reasons("no size that was learned fits, so all trials get the start")
+        usual = next((plan for size, plan in planned if size.covers(self._observed(capacity))), planned[-1][1])
+        reasons = tuple(self._reasons())
+        if not self.needs.depends_on_config and len(usual.slots) > 1:
+            return usual.with_reasons(*reasons)
+        common = usual.common_slot
+        slots: list[TrialSlot] = []
+        sizes: list[TrialNeed] = []
+        for size, plan in planned:
+            if plan.common_slot not in slots:
+                slots.append(plan.common_slot)
+                sizes.append(size)
+            else:
+                sizes[slots.index(plan.common_slot)] |= size
+        by_config = SlotsByNeed(
+            slots=tuple(slots), sizes=tuple(sizes), needs=self.needs, total=total_resources(capacity)
+        )
+        changes = {"slots": (common,), "common": None, "by_config": by_config, "reasons": (*reasons, *usual.reasons)}
+        return usual.model_copy(update=changes)
+
+    def describe(self, capacity: ClusterCapacity) -> str:
+        """Return one sentence about what the policy has learned, compared with the plan of ``start``."""
+        if self.needs is None:
+            return f"{counted(len(self.observations), 'trial')} observed, too few to plan again"
+        typical = self.needs.need_for(self.observations[-1].config) if self.observations else self.needs.observed
+        now, before = self.plan(capacity).max_concurrent_trials, self.start.plan(capacity).max_concurrent_trials
+        upto = "up to " if self.needs.depends_on_config else ""
+        need = self.needs.observed if self.needs.depends_on_config else typical
+        trials = counted(self.needs.num_trials, "trial")
+        return f"after {trials}: {upto}{need}; {now} at once instead of {before}"
+
+    def _planned(self, capacity: ClusterCapacity) -> Iterable[tuple[TrialNeed, TrialPlan]]:
+        """Yield each size with its plan, without sizes that do not fit and sizes that become equal on this cluster."""
+        most = _largest_amounts(capacity)
+        seen: set[TrialNeed] = set()
+        for size in self.sizes:
+            limited = _limited(size, most)
+            if limited in seen:
+                continue
+            seen.add(limited)
+            plan = _plan_for(self.start, limited, capacity)
+            if plan is not None:
+                yield limited, plan
+
+    def _observed(self, capacity: ClusterCapacity) -> TrialNeed:
+        needs = self.needs
+        if needs is None:
+            return TrialNeed()
+        if needs.depends_on_config:
+            return _limited(needs.observed, _largest_amounts(capacity))
+        return _limited(_usual(needs), _largest_amounts(capacity))
+
+    def _about_start(self) -> Iterable[str]:
+        if with_need(self.start, TrialNeed()) is None:
+            yield (
+                f"all trials keep the requests of {type(self.start).__name__}, because what trials with Train workers, "
+                "several GPUs, other devices or different policies need is not learned"
+            )
+        else:
+            yield f"the first {self.num_pilots} trials get these resources; further trials get what the first ones used"
+
+    def _reasons(self) -> Iterable[str]:
+        if self.needs is None:
+            return
+        yield f"learned from {counted(self.needs.num_trials, 'trial')}: at most {self.needs.observed} with headroom"
+        for name, amount in self.needs.amounts.items():
+            yield amount.describe(_UNITS[name])
+
+
+_UNITS: Final = {
+    "cpus": "CPUs",
+    "host_memory_bytes": "host memory",
+    "gpu_memory_bytes": "GPU memory",
+    "gpu_utilization": "GPU utilization",
+}
+
+
+def _remembered(observations: Sequence[TrialObservation]) -> tuple[TrialObservation, ...]:
+    """Return the latest trials and those with the largest peaks, in the same order."""
+    if len(observations) <= _MOST_OBSERVATIONS:
+        return tuple(observations)
+    half = _MOST_OBSERVATIONS // 2
+    older, latest = observations[:-half], observations[-half:]
+    ranked = sorted(
+        range(len(older)),
+        key=lambda i: (older[i].used.gpu_memory_bytes or 0, older[i].used.host_memory_bytes or 0),
+        reverse=True,
+    )
+    return (*(older[i] for i in sorted(ranked[:half])), *latest)
+
+
+def _usual(needs: LearnedNeeds) -> TrialNeed:
+    """Return the need of a config inside the observed range, if it is the same for all configs."""
+    return needs.need_for({})
+
+
+def _sizes(
+    needs: LearnedNeeds, observations: Sequence[TrialObservation], earlier: Sequence[TrialNeed]
+) -> tuple[TrialNeed, ...]:
+    """Return the sizes for these needs in ascending order, with the earlier sizes."""
+    if needs.depends_on_config:
+        step = max(1, len(observations) // _MOST_SAMPLED)
+        wanted = {needs.need_for(seen.config) for seen in observations[::step]} | {needs.observed}
+    else:
+        wanted = {_usual(needs)}
+    ordered = sorted(wanted - {needs.outside}, key=_order)
+    while len(ordered) > _MOST_SIZES - 1:
+        waste = [_distance(small, small | large) for small, large in pairwise(ordered)]
+        at = waste.index(min(waste))
+        ordered[at : at + 2] = [ordered[at] | ordered[at + 1]]
+    while len(ordered) < _MOST_SIZES - 1 and len(ordered) > 1:
+        gaps = [_distance(small, large) for small, large in pairwise(ordered)]
+        at = gaps.index(max(gaps))
+        if gaps[at] < _FAR:
+            break
+        between = _between(ordered[at], ordered[at + 1])
+        if between in ordered:
+            break
+        ordered.insert(at + 1, between)
+    new = [size for size in (*ordered, needs.outside) if size not in earlier]
+    room = _MOST_KEPT - len(earlier)
+    kept = new if len(new) <= room else new[len(new) - max(0, room) :]  # the largest sizes serve all configs
+    return tuple(sorted((*earlier, *kept), key=_order))
+
+
+def _order(size: TrialNeed) -> tuple[float, ...]:
+    memory = size.gpu_memory_bytes or 0, size.host_memory_bytes or 0
+    return *memory, size.cpus or 0, size.gpu_utilization or 0
+
+
+def _distance(small: TrialNeed, large: TrialNeed) -> float:
+    """Return the largest factor between two amounts of memory."""
+    pairs = (
+        (small.gpu_memory_bytes, large.gpu_memory_bytes),
+        (small.host_memory_bytes, large.host_memory_bytes),
+        (small.cpus, large.cpus),
+    )
+    return max((more / less for less, more in pairs if less and more), default=1.0)
+
+
+def _between(small: TrialNeed, large: TrialNeed) -> TrialNeed:
+    """Return a size between two sizes: the geometric mean of the memory, and the larger of the other amounts."""
+    size = (small | large).model_dump()
+    for name in ("gpu_memory_bytes", "host_memory_bytes"):
+        less, more = getattr(small, name), getattr(large, name)
+        if less and more:
+            size[name] = max(less, round((less * more) ** 0.5))
+    return TrialNeed(**size)
+
+
+def _largest_amounts(capacity: ClusterCapacity) -> Mapping[str, float | None]:
+    """Return the largest amount of each resource on a node, or on a GPU. ``None`` means that an amount is unknown."""
+    nodes = [node for node, _ in capacity.groups]
+    host = [node.resources.memory_bytes for node in nodes]
+    gpus = [node.smallest_gpu_memory_bytes for node in nodes if node.resources.gpus]
+    return {
+        "cpus": max((node.resources.cpus for node in nodes), default=None),
+        "host_memory_bytes": None if None in host else max(filter(None, host), default=None),
+        "gpu_memory_bytes": None if None in gpus else max(filter(None, gpus), default=None),
+    }
+
+
+def _limited(size: TrialNeed, most: Mapping[str, float | None]) -> TrialNeed:
+    """Return ``size`` with amounts that fit on the largest node and device."""
+    limited = size.model_dump()
+    for name, largest in most.items():
+        if limited[name] and largest:
+            limited[name] = min(limited[name], largest)
+    return TrialNeed(**limited)
+
+
+def _plan_for(start: ResourcePolicy, size: TrialNeed, capacity: ClusterCapacity) -> TrialPlan | None:
+    """Return the plan for trials of this size, or ``None`` if they do not fit.
+
+    GPU trials divide the CPUs of their node, unless this gives them fewer than they use.
+    """
+    plan = None
+    for divides_cpus in (True, False):
+        policy = with_need(start, size, divides_cpus=divides_cpus)
+        try:
+            plan = policy.plan(capacity) if policy else None
+        except InfeasibleRequestError:
+            continue
+        if plan is None or not plan.use_gpu or plan.worker.cpus >= (size.cpus or 0):
+            break
+    return plan
+
+
+def with_need(policy: ResourcePolicy, need: TrialNeed, *, divides_cpus: bool = True) -> ResourcePolicy | None:
+    """Return ``policy`` with the amounts of ``need``, or ``None`` if it contains a policy whose requests are kept.
+
+    Args:
+        policy: The policy.
+        need: The amounts. Unknown amounts stay as in the policy.
+        divides_cpus: Whether GPU trials divide the CPUs of a node instead of reserving the CPUs of ``need``.
+    """
+    if isinstance(policy, WorkersPolicy) and policy.num_workers:
+        return None
+    host = {} if need.host_memory_bytes is None else {"memory": max(MIB, need.host_memory_bytes)}
+    match policy:
+        case AutoPolicy(profile=None):
+            return with_need(FirstFeasiblePolicy(*policy.choices), need, divides_cpus=divides_cpus)
+        case CpuPolicy():
+            cpus = {} if need.cpus is None else {"cpus": need.cpus}
+            return policy.model_copy(update={**cpus, **host})
+        case GpuPolicy(gpus=gpus) if gpus <= 1:
+            return _gpu_policy(policy, need, host, divides_cpus=divides_cpus)
+        case GpuMemoryPolicy(profile=None):
+            return _gpu_policy(policy, need, host, divides_cpus=divides_cpus)
+        case WrappingPolicy():
+            inner = with_need(policy.inner, need, divides_cpus=divides_cpus)
+            return inner and policy.model_copy(update={"inner": inner})
+        case FirstFeasiblePolicy():
+            changed = [with_need(choice, need, divides_cpus=divides_cpus) for choice in policy.policies]
+            known = [choice for choice in changed if choice is not None]
+            return policy.model_copy(update={"policies": tuple(known)}) if len(known) == len(changed) else None
+        case _:
+            return None
+
+
+def _gpu_policy(
+    policy: GpuTypesPolicy, need: TrialNeed, host: Mapping[str, int], *, divides_cpus: bool
+) -> ResourcePolicy:
+    cpus = {} if divides_cpus or need.cpus is None else {"cpus": need.cpus}
+    changes = {**host, **cpus}
+    if need.gpu_memory_bytes is None:
+        return policy.model_copy(update=changes)
+    fields = {name: getattr(policy, name) for name in GpuTypesPolicy.model_fields}
+    if need.gpu_utilization:
+        fields["max_trials_per_gpu"] = max(1, round(1 / need.gpu_utilization))
+    return GpuMemoryPolicy(**{**fields, **changes, "gpu_memory": max(MIB, need.gpu_memory_bytes)})
