@@ -78,7 +78,7 @@ class OomRetryScheduler(RunScheduler):
 class OomRetries:
     """The out-of-memory retries of one run."""
 
-    def __init__(self, growth: float, max_gpus: float, memory_keys: Sequence[str] | None) -> None:
+    def __init__(self, growth: float = 2.0, max_gpus: float = 1.0, memory_keys: Sequence[str] | None = None) -> None:
         self._growth = growth
         self._max_gpus = max_gpus
         self._memory_keys = memory_keys

@@ -18,7 +18,9 @@ from tune_policies.values.value import shorten
 
 from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import limit_options
+from ..retries.oom_retry_scheduler import OomRetries
 from .run_core import RunCore
+from .run_learning import RunLearning
 from .run_plan import PlanChange, RunPlan, check_seconds
 from .run_scheduler import RunScheduler
 from .run_slots import RunOptions, RunSlots
@@ -164,11 +166,19 @@ class PolicyScheduler(RunScheduler):
         core.limits = limit_options(self._options.limits.isolation, self._options.limits.on_unenforced_limit)
         show_gpu_warning()
         core.watch.watch_tasks()
+        if run_plan.learning is not None:
+            core.learning = RunLearning(run_plan)
+            core.retries = core.retries or OomRetries()
 
     @property
     def plan(self) -> TrialPlan | None:
         """The current plan, or ``None`` before a run."""
         return None if self._run_plan is None else self._run_plan.plan
+
+    @property
+    def policy(self) -> ResourcePolicy | TrialPlan:
+        """The policy or the plan of the run. A ``LearningPolicy`` includes what it has learned."""
+        return self._options.policy if self._run_plan is None else self._run_plan.policy
 
     @property
     def changes(self) -> tuple[PlanChange, ...]:

@@ -8,7 +8,7 @@ logged once, at debug level, with its trial and its reason.
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from ..process.trial_process import SETUP_ARGUMENT, process_class
 from ..retries.memory_floor import MemoryFloor
 from ..retries.oom_failure import classify_failure
 from ..watches.run_watch import Reading, RunWatch
+from .run_learning import RunLearning
 from .run_plan import lost_node
 from .run_slots import RunSlots, Start, Withdraw
 from .trial_record import TrialRecord, record_of, request_of
@@ -115,6 +116,7 @@ class RunCore:
         slots: The slots of the run's plan, or ``None`` in a run without a policy.
         limits: The options of GPU memory limits, or ``None`` in a run without a policy.
         retries: The scheduler that retries trials with more memory, or ``None``.
+        learning: The observations for the run's ``LearningPolicy``, or ``None``.
         watch: The reader of the cluster.
     """
 
@@ -124,6 +126,7 @@ class RunCore:
         self.slots: RunSlots | None = None
         self.limits: LimitOptions | None = None
         self.retries: MemoryRetries | None = None
+        self.learning: RunLearning | None = None
         self.watch = RunWatch()
         self._trial_of: dict[str, Trial] = {}
         self._waiting: dict[Trial, None] = {}  # only without slots
@@ -213,6 +216,8 @@ class RunCore:
         record = record_of(trial)
         self._trial_of[trial.trial_id] = trial
         self.records[trial] = record
+        if self.learning is not None:
+            self.learning.add(record)
         if trial.is_finished():
             return
         self._keeps_bundles |= record.keeps_own_bundles
@@ -242,6 +247,12 @@ class RunCore:
         if records:
             self.records[trial].usage = records
 
+    def note_result(self, trial: Trial, result: Mapping[str, Any]) -> None:
+        """Let the policy learn from a result."""
+        self.note_usage(trial)
+        if self.learning is not None:
+            self.learning.note_result(self.records[trial], result)
+
     def complete_result(self, trial: Trial) -> None:
         """Let the metrics of a trial that ended or failed contain its latest usage."""
         self.note_usage(trial)
@@ -250,6 +261,8 @@ class RunCore:
     def finish(self, trial: Trial) -> None:
         """Record the end of a trial that completed."""
         self.complete_result(trial)
+        if self.learning is not None:
+            self.learning.note_end(self.records[trial])
         if self.slots is not None:
             self.slots.finish(trial, time.monotonic())
         self.release(trial)
@@ -317,9 +330,13 @@ class RunCore:
             if slot is not None:
                 record.has_fallen_back = True
                 return FailureDecision("requeue", f"cannot use its device and resumes with {slot}")
-        if self.retries is not None and record.failure is not None:
-            return self.retries.decide(record, record.failure, self._nodes())
-        return FailureDecision("count")
+        if self.retries is None or record.failure is None:
+            return FailureDecision("count")
+        num_raised = len(record.oom.records)
+        decision = self.retries.decide(record, record.failure, self._nodes())
+        if self.learning is not None and len(record.oom.records) > num_raised:
+            self.learning.note_too_little(record)
+        return decision
 
     # Steps.
 
@@ -336,6 +353,7 @@ class RunCore:
         now_s = time.monotonic()
         self._starts_more = False
         reading = self.watch.read(self._group_ids)
+        self._learn()
         if self.slots is not None:
             self._withdraw_all(self.slots.follow_nodes(self.records, self._nodes()))
             if self.slots.run_plan.timeout_error is not None:
@@ -348,6 +366,11 @@ class RunCore:
         chosen = self._choose(choose, tune_controller, now_s)
         self._keep_processes()
         return chosen
+
+    def _learn(self) -> None:
+        why = "" if self.learning is None else self.learning.learn()
+        if why:
+            print(why)
 
     def _group_ids(self) -> tuple[Collection[str], Collection[str]]:
         return self._groups_without_running_trial(), self.tune.groups.own_ids

@@ -16,9 +16,11 @@ from ray.tune import PlacementGroupFactory
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.placement.layout import Placement, place_slots
+from tune_policies.plan.learned_needs import TrialObservation
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.capped import CappedPolicy
 from tune_policies.policies.free_capacity import FreeCapacityPolicy, free_part
+from tune_policies.policies.learning import LearningPolicy, with_learned
 from tune_policies.policies.policy import ResourcePolicy, with_inner
 from tune_policies.probe.probe_cluster import plan_with_capacity, probe_cluster
 from tune_policies.ray_compat.background import BackgroundTask, answer_within
@@ -227,6 +229,38 @@ class RunPlan:
     def avoid_node(self, node_id: str) -> None:
         """Avoid a node that has just died, because Ray takes seconds to detect its death."""
         self._lost_nodes[node_id] = time.monotonic()
+
+    @property
+    def policy(self) -> ResourcePolicy | TrialPlan:
+        """The policy, or the plan that was passed instead."""
+        return self.plan if self._policy is None else self._policy
+
+    @property
+    def learning(self) -> LearningPolicy | None:
+        """The policy that learns, which is the policy of the run or inside it, or ``None``."""
+        policies = with_inner([] if self._policy is None else [self._policy])
+        return next((policy for policy in policies if isinstance(policy, LearningPolicy)), None)
+
+    def learn(self, observations: Sequence[TrialObservation]) -> str:
+        """Let the policy learn, and plan again if it has learned something.
+
+        Returns:
+            What has changed, as a sentence, or ``""``.
+        """
+        before = self.learning
+        if before is None or self._policy is None:
+            return ""
+        learned = before.learn(observations)
+        self._policy = with_learned(self._policy, learned)
+        if learned.needs == before.needs and learned.sizes == before.sizes:
+            return ""
+        try:
+            plan, why = self._policy.plan(self._capacity), learned.describe(self._capacity)
+        except InfeasibleRequestError as error:
+            _logger.warning("the plan does not change, although the policy has learned: %s", error)
+            return ""
+        self.replan(plan, why)
+        return why
 
     def replan(self, plan: TrialPlan, why: str) -> None:
         """Use ``plan`` from now on, and record the reason for the change."""

@@ -90,7 +90,7 @@ class RunScheduler(WrappingScheduler):
         core = self._controlled(tune_controller)
         if core is None:
             return super().on_trial_result(tune_controller, trial, result)
-        core.note_usage(trial)
+        core.note_result(trial, result)
         with core.shown_request(trial):
             decision = super().on_trial_result(tune_controller, trial, result)
         if decision == TrialScheduler.PAUSE:

@@ -328,6 +328,15 @@ def _plan_for(start: ResourcePolicy, size: TrialNeed, capacity: ClusterCapacity)
     return plan
 
 
+def with_learned(policy: ResourcePolicy, learned: LearningPolicy) -> ResourcePolicy:
+    """Return ``policy`` with ``learned`` instead of the ``LearningPolicy`` that it is or wraps."""
+    if isinstance(policy, LearningPolicy):
+        return learned
+    if isinstance(policy, WrappingPolicy):
+        return policy.model_copy(update={"inner": with_learned(policy.inner, learned)})
+    return policy
+
+
 def with_need(policy: ResourcePolicy, need: TrialNeed, *, divides_cpus: bool = True) -> ResourcePolicy | None:
     """Return ``policy`` with the amounts of ``need``, or ``None`` if it contains a policy whose requests are kept.
 

@@ -1,0 +1,135 @@
+"""Tests of what a run tells its ``LearningPolicy`` about its trials, and of the plans that follow."""
+
+import pytest
+from ray.tune.experiment import Trial
+
+from tests.clusters import GIB
+from tests.unit.small_runs import SmallRun, new_trial
+from tune_policies import CappedPolicy, CpuPolicy, LearningPolicy, NodeCapacity, Resources
+from tune_policies.oom import OutOfMemory
+from tune_policies.values.units import MIB
+
+NODE = NodeCapacity(node_id="a", resources=Resources(cpus=8, memory_bytes=16 * GIB))
+START = CpuPolicy(cpus=2, memory="4GiB")
+
+
+@pytest.fixture
+def run_of(monkeypatch):
+    """A function that returns a run under a policy on one node."""
+    return lambda policy: SmallRun(monkeypatch, policy, NODE)
+
+
+def result_of(*, elapsed_s=10.0, cpus=0.4, memory_bytes=512 * MIB, **fields):
+    """Return a result with the usage of the trial's process."""
+    usage = {"elapsed_s": elapsed_s, "cpus": 2.0, "cpu_s": cpus * elapsed_s, "host_memory_bytes": memory_bytes}
+    return {"usage": usage, "time_total_s": elapsed_s, **fields}
+
+
+def report(run, trial, number=2, **fields):
+    """Report results of a running trial."""
+    for iteration in range(1, number + 1):
+        result = result_of(training_iteration=iteration, **fields)
+        run.scheduler.on_trial_result(run.controller, trial, result)
+        trial.run_metadata.last_result = result
+
+
+def policy_of(run):
+    return run.slots.run_plan.learning
+
+
+def test_after_the_pilots_have_reported_twice_smaller_slots_are_planned(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(20)
+    pilots = run.run_all()
+    for trial in pilots:
+        report(run, trial)
+        run.complete(trial)
+
+    later = run.run_all()
+
+    assert len(pilots) == 4
+    assert len(later) == 16
+
+
+def test_running_trials_keep_their_slots_when_the_policy_learns(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(20)
+    pilots = run.run_all()
+    before = {trial: run.slots.assignments[trial].slot for trial in pilots}
+    for trial in pilots:
+        report(run, trial)
+
+    run.run_all()
+
+    assert {trial: run.slots.assignments[trial].slot for trial in pilots} == before
+
+
+def test_one_result_of_each_pilot_teaches_nothing(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(20)
+    for trial in run.run_all():
+        report(run, trial, number=1)
+
+    run.step()
+
+    assert policy_of(run).needs is None
+
+
+def test_the_finished_trials_of_a_restored_run_are_observed_again(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(1)
+    for number in range(4):
+        trial = new_trial(100 + number)
+        trial.set_status(Trial.TERMINATED)
+        slot = run.slots.run_plan.plan.common_slot.model_dump_json(exclude_defaults=True)
+        trial.policy_record = f'{{"own": {{"bundles": [{{"CPU": 1.0}}]}}, "slot": {slot}}}'
+        trial.run_metadata.last_result = result_of(training_iteration=3)
+        run.add_trial(trial)
+
+    run.step()
+
+    assert policy_of(run).needs.num_trials == 4
+
+
+def test_a_trial_that_ran_out_of_memory_teaches_that_its_memory_was_too_little(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(8)
+    failing = run.run_all()[0]
+    killed = OutOfMemory(kind="host", framework="python", used_bytes=4 * GIB)
+
+    run.core.records[failing].failure = killed
+    run.fail(failing, MemoryError(), cause=None)
+    run.step()
+
+    (seen,) = [seen for seen in policy_of(run).observations if seen.trial_id == failing.trial_id]
+    assert seen.too_little.host_memory_bytes == 4 * GIB
+
+
+def test_a_policy_that_wraps_the_learning_policy_still_applies(run_of):
+    run = run_of(CappedPolicy(LearningPolicy(START), 3))
+    run.add(20)
+    for trial in run.run_all():
+        report(run, trial)
+
+    run.run_all()
+
+    assert policy_of(run).needs is not None
+    assert len(run.slots.assignments) == 3
+
+
+def test_data_of_the_user_under_the_key_of_the_usage_is_ignored(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(4)
+    (trial, *_) = run.run_all()
+
+    run.scheduler.on_trial_result(run.controller, trial, {"usage": "high", "training_iteration": 2})
+    run.step()
+
+    assert policy_of(run).observations == ()
+
+
+def test_a_run_without_a_learning_policy_observes_nothing(run_of):
+    run = run_of(START)
+    run.add(1)
+
+    assert run.core.learning is None

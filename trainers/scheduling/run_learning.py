@@ -1,0 +1,164 @@
+"""Tells the ``LearningPolicy`` of a run what its trials have used, and plans again when the policy has learned.
+
+The policy contains all statistics. A trial is observed at its second result, when its peaks grow, when it ends, and
+when it runs out of memory. The finished trials of a restored run are observed again, so a restored run needs no other
+state.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from ray.tune.experiment import Trial
+
+from tune_policies.files.writing import put_text
+from tune_policies.placement.trial_slot import TrialSlot
+from tune_policies.plan.learned_needs import TrialNeed, TrialObservation
+from tune_policies.policies.learning import LearningPolicy
+from tune_policies.ray_compat.background import BackgroundTask
+from tune_policies.values.errors import InvalidResourcesError
+
+from ..usage.gpu_memory_usage import GPU_MEMORY_KEY, GpuMemoryUsage, bytes_to_plan
+from ..usage.process_usage import SHORTEST_S, USAGE_KEY, ProcessUsage
+from .run_plan import RunPlan
+from .trial_record import TrialRecord
+
+_logger = logging.getLogger(__name__)
+
+LEARNED_FILE: Final = "learned_policy.json"
+"""The file in the folder of an experiment with the policy that the run has learned."""
+
+
+@dataclass
+class _Seen:
+    """What the run has noted about a trial beside its usage."""
+
+    num_results: int = 0
+    too_little: TrialNeed = field(default_factory=TrialNeed)
+    lost_s: float = 0.0
+
+
+class RunLearning:
+    """The observations of one run.
+
+    Args:
+        run_plan: The plan of the run, whose policy is or contains a ``LearningPolicy``.
+    """
+
+    def __init__(self, run_plan: RunPlan) -> None:
+        self._run_plan = run_plan
+        self._seen: dict[str, _Seen] = {}
+        self._last: dict[str, TrialObservation] = {}
+        self._new: dict[str, TrialObservation] = {}
+        self._writing: BackgroundTask[None] = BackgroundTask()
+        self._storage: Any = None
+        self._told = ""
+
+    def add(self, record: TrialRecord) -> None:
+        """Observe a trial of a restored run that has ended."""
+        self._storage = record.trial.storage
+        if record.trial.is_finished() and record.trial.status == Trial.TERMINATED:
+            self._observe(record, record.trial.run_metadata.last_result or {}, ended=True)
+
+    def note_result(self, record: TrialRecord, result: Mapping[str, Any]) -> None:
+        """Observe a trial that reports its second result, or that has used more than before."""
+        seen = self._seen.setdefault(record.trial.trial_id, _Seen())
+        seen.num_results += 1
+        if seen.num_results == 2 or USAGE_KEY in result or GPU_MEMORY_KEY in result:
+            self._observe(record, result)
+
+    def note_end(self, record: TrialRecord) -> None:
+        """Observe a trial that has completed."""
+        self._observe(record, record.trial.run_metadata.last_result or {}, ended=True)
+
+    def note_too_little(self, record: TrialRecord) -> None:
+        """Observe a trial that ran out of memory, and is retried with more."""
+        failure, slot = record.failure, record.slot
+        if failure is None or slot is None:
+            return
+        seen = self._seen.setdefault(record.trial.trial_id, _Seen())
+        had = _reserved(slot)
+        if failure.kind == "host":
+            seen.too_little |= TrialNeed(host_memory_bytes=had.host_memory_bytes or failure.used_bytes)
+        else:
+            seen.too_little |= TrialNeed(gpu_memory_bytes=had.gpu_memory_bytes)
+        result = record.trial.run_metadata.last_result or {}
+        seen.lost_s += float(result.get("time_since_restore", 0))
+        self._observe(record, result)
+
+    def _observe(self, record: TrialRecord, result: Mapping[str, Any], *, ended: bool = False) -> None:
+        if record.slot is None or record.keeps_own_bundles or record.slot.num_workers:
+            return  # the processes in other bundles are not measured
+        trial = record.trial
+        seen = self._seen.setdefault(trial.trial_id, _Seen())
+        try:
+            observation = TrialObservation(
+                trial_id=trial.trial_id,
+                config=dict(trial.config),
+                reserved=_reserved(record.slot),
+                used=used_by({**record.usage, **result}, record.slot),
+                too_little=seen.too_little,
+                num_steps=max(seen.num_results, int(result.get("training_iteration", 0))),
+                elapsed_s=max(0.0, float(result.get("time_total_s", 0))),
+                lost_s=seen.lost_s,
+                ended=ended,
+            )
+        except (InvalidResourcesError, TypeError, ValueError) as error:  # a user may report other data under these keys
+            _logger.debug("the use of %s cannot be read: %s", trial, error)
+            return
+        if observation != self._last.get(trial.trial_id):
+            self._last[trial.trial_id] = self._new[trial.trial_id] = observation
+
+    def learn(self) -> str:
+        """Let the policy learn from the new observations. Return what a user should know as a sentence, or ``""``."""
+        if not self._new:
+            return ""
+        observations, self._new = list(self._new.values()), {}
+        why = self._run_plan.learn(observations)
+        policy = self._run_plan.learning
+        if not why or policy is None:
+            return ""
+        self._save(policy)
+        what = why.partition(": ")[2]  # without the number of trials
+        is_known, self._told = what == self._told, what
+        return "" if is_known else why
+
+    def _save(self, policy: LearningPolicy) -> None:
+        if self._storage is None:
+            return
+        if isinstance(failure := self._writing.take(), Exception):
+            _logger.warning("%s could not be written: %s", LEARNED_FILE, failure)
+        file = f"{self._storage.experiment_fs_path}/{LEARNED_FILE}"
+        self._writing.start(partial(put_text, self._storage.storage_filesystem, file, policy.to_json()))
+
+
+def _reserved(slot: TrialSlot) -> TrialNeed:
+    return TrialNeed(
+        cpus=slot.trial.cpus, host_memory_bytes=slot.trial.memory_bytes, gpu_memory_bytes=slot.gpu_memory_bytes
+    )
+
+
+def used_by(result: Mapping[str, Any], slot: TrialSlot) -> TrialNeed:
+    """Return what the process of a trial has used, according to its result.
+
+    CPUs and GPU time count after two seconds, because imports take most of the time of a shorter trial. The driver
+    reports the utilization of a device by all processes, so a trial on a fraction of a GPU counts for its part.
+
+    Raises:
+        InvalidResourcesError: The result contains other data under the keys of the usage.
+    """
+    amounts: dict[str, float] = {}
+    if USAGE_KEY in result:
+        usage = ProcessUsage.from_dict(result[USAGE_KEY])
+        amounts["host_memory_bytes"] = usage.host_memory_bytes
+        if usage.elapsed_s >= SHORTEST_S:
+            amounts["cpus"] = usage.cpu_s / usage.elapsed_s
+            if usage.gpu_utilization is not None:
+                amounts["gpu_utilization"] = usage.gpu_utilization * min(1.0, slot.trial.gpus)
+    if GPU_MEMORY_KEY in result:
+        gpu_bytes = bytes_to_plan(GpuMemoryUsage.from_dict(result[GPU_MEMORY_KEY]))
+        if gpu_bytes is not None:
+            amounts["gpu_memory_bytes"] = gpu_bytes
+    return TrialNeed.from_dict(amounts)
