@@ -1,6 +1,10 @@
 """Tests of the decisions which trial of a run starts where, and which requests are withdrawn."""
 
+from fractions import Fraction
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ray.tune import PlacementGroupFactory
 
 from tests.clusters import GIB, gpu_node
@@ -627,6 +631,39 @@ def test_trials_with_several_bundles_are_suggested_for_the_free_part_of_the_node
     run.choose()
 
     assert run.slots.num_startable(may_keep_bundles=True) == 4 - 1 - 1
+
+
+@given(num_running=st.integers(0, 10), num_waiting=st.integers(0, 4))
+def test_all_suggested_trials_can_start(num_running, num_waiting):
+    with pytest.MonkeyPatch.context() as patch:
+        run = SmallSlots(patch, MixedPolicy(HALVES, CPUS), GPU_NODE, OTHER_GPU_NODE, gpu_node("c", gpus=0, cpus=8))
+        run.add(num_running)
+        run.run_all()
+        run.add(num_waiting)
+        suggested = max(0, run.slots.num_startable(may_keep_bundles=False))
+        run.add(suggested)
+
+        run.request_all()
+
+    assert len(run.slots.assignments) == 8
+    assert len(run.slots.waiting) == max(0, num_running + num_waiting - 8)
+
+
+@given(st.lists(st.integers(2, 6), max_size=10))
+def test_trials_with_any_bundles_never_exceed_the_nodes(numbers):
+    """A trial with n bundles uses 1/k of the nodes if k such trials fit."""
+    with pytest.MonkeyPatch.context() as patch:
+        run = SmallSlots(patch, CpuPolicy(cpus=1), gpu_node("a", gpus=0, cpus=12))
+        for number in numbers:
+            run.add(bundles=(ONE_CPU,) * number)
+
+        started = [len(run.records[trial].own.bundles) for trial in run.request_all()]
+        waiting = [len(run.records[trial].own.bundles) for trial in run.slots.waiting]
+
+    used = sum(Fraction(1, 12 // number) for number in started)
+    assert sum(started) <= 12
+    assert used <= 1
+    assert all(used + Fraction(1, 12 // number) > 1 for number in waiting)
 
 
 # Changed nodes
