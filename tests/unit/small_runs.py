@@ -25,6 +25,9 @@ from tune_policies.values.errors import ProbeError
 ONE_CPU = {"CPU": 1.0}
 """Tune's default request."""
 
+UNUSABLE = RuntimeError("No CUDA GPUs are available")
+"""The error of a trial that cannot use its device."""
+
 
 class QuietTrial(Trial):
     """A trial that writes no files."""
@@ -155,6 +158,13 @@ class SmallSlots:
         for trial in trials:
             self.slots.start(self.records[trial], now_s)
 
+    def fall_back(self, trial):
+        """Let a trial fall back that cannot use the device of its slot."""
+        record = self.records[trial]
+        record.slot = self.plan.plan.slots[0]
+        assert self.slots.fall_back(record, UNUSABLE)
+        record.has_fallen_back = True
+
     def run_all(self, now_s=0.0, **options):
         """Start each trial that may start. Return the trials."""
         trials = self.request_all(now_s, **options)
@@ -194,7 +204,7 @@ class Controller:
     """Replaces Tune's controller. It records what the run makes Tune do.
 
     Attributes:
-        num_saved: The number of times that the experiment was saved.
+        saves: Whether Tune waited for each save of the experiment.
         withdrawn: The trials whose requests were withdrawn, in order.
     """
 
@@ -206,7 +216,7 @@ class Controller:
         self._trials = []
         self._search_alg = Search()
         self._actor_cache = KeptProcesses()
-        self.num_saved = 0
+        self.saves = []
         self.withdrawn = []
 
     @property
@@ -218,7 +228,7 @@ class Controller:
 
     def checkpoint(self, *, force, wait):
         assert force
-        self.num_saved += 1
+        self.saves.append(wait)
 
     def pause_trial(self, trial, should_checkpoint=True):
         assert not should_checkpoint

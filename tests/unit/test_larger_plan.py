@@ -52,8 +52,15 @@ def test_more_workers_than_fit_the_gpus_raise_an_error():
     with pytest.raises(
         InfeasibleRequestError,
         match=r"8 workers, each with 1 CPU, 0.5 GPU.* do not have room for all workers at the same time",
-    ):
+    ) as caught:
         larger(plan)
+    assert caught.value.short_of == "GPU"
+
+
+def test_workers_that_need_more_host_memory_than_the_nodes_have_raise_an_error():
+    with pytest.raises(InfeasibleRequestError) as caught:
+        larger(plan_of(GpuPolicy(gpus=0.25, cpus=1, num_workers=8)), HOST)
+    assert caught.value.short_of == "memory"
 
 
 def test_workers_with_whole_gpus_cannot_get_more_gpu_memory():

@@ -265,6 +265,31 @@ def test_the_reason_names_the_largest_other_process():
     assert "(process 9 used 4 GiB: large)" in decide({"CPU": 1}, out_of_memory).reason
 
 
+@pytest.mark.parametrize(
+    ("bundle", "out_of_memory", "expected"),
+    [
+        pytest.param(RESERVED, killed(GIB // 2), "same_memory", id="it used exactly what it reserved"),
+        pytest.param(
+            {"CPU": 1}, killed(3 * GIB, OTHER_PROGRAM), "more_memory", id="it used as much as all other processes"
+        ),
+        pytest.param(
+            {"memory": 4 * GIB},
+            OutOfMemory(kind="host", used_bytes=2 * GIB, requested_bytes=2 * GIB),
+            "same_memory",
+            id="its request reached its reservation",
+        ),
+        pytest.param(
+            {"memory": 4 * GIB},
+            OutOfMemory(kind="host", requested_bytes=GIB),
+            "more_memory",
+            id="a small request failed, and its usage is unknown",
+        ),
+    ],
+)
+def test_a_trial_gets_more_memory_only_if_it_used_more_than_it_reserved(bundle, out_of_memory, expected):
+    assert decide(bundle, out_of_memory).kind == expected
+
+
 def test_a_trial_that_used_less_than_it_reserved_grows_if_no_request_of_it_failed():
     assert decide({"memory": 4 * GIB}, OutOfMemory(kind="host", used_bytes=GIB)).floor.memory_bytes == 8 * GIB
 
@@ -274,6 +299,25 @@ def test_the_second_retry_with_a_known_amount_gets_a_multiple_of_this_amount():
     record = OomRecord(settings={}, floor=MemoryFloor(memory_bytes=2 * GIB))
 
     assert decide({"memory": 2 * GIB}, out_of_memory, records=(record,)).floor.memory_bytes == 6 * GIB
+
+
+def test_the_smallest_growth_is_the_next_share_although_products_are_rounded():
+    assert next_share(5000, growth=1 + 1e-12, max_gpus=1.0, num_devices=1) == TICKS
+
+
+def test_two_bundles_on_one_gpu_grow_to_a_half_if_a_whole_gpu_each_does_not_fit():
+    floor = next_floor(
+        BundleGroup([{"GPU": 0.25}] * 2), ACCELERATOR, growth=4.0, max_gpus=1.0, nodes=(gpu_node("a", gpus=1),)
+    )
+
+    assert floor.gpu_ticks == TICKS // 2
+
+
+def test_devices_that_the_trial_does_not_reserve_do_not_count():
+    nodes = (gpu_node("a", gpus=8, custom={"NPU": 2}),)
+
+    with pytest.raises(InfeasibleRequestError, match="no node has more than 2 GPUs"):
+        after({"NPU": 2}, max_gpus=8, nodes=nodes)
 
 
 def test_the_largest_node_determines_the_maximum_number_of_gpus():

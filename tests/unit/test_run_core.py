@@ -15,7 +15,7 @@ from ray.tune.schedulers import (
 )
 
 from tests.clusters import GIB, gpu_node
-from tests.unit.small_runs import ONE_CPU, SmallRun, new_trial, reading
+from tests.unit.small_runs import ONE_CPU, UNUSABLE, SmallRun, new_trial, reading
 from tune_policies import (
     ByConfigPolicy,
     CpuPolicy,
@@ -41,7 +41,6 @@ NODE = gpu_node("a", gpus=1, cpus=4, memory_gib=16)
 TWO_GPUS = gpu_node("a", gpus=2, cpus=4, memory_gib=16)
 OUT_OF_MEMORY = RuntimeError("CUDA error: out of memory")
 ERROR = ValueError("a mistake")
-UNUSABLE = RuntimeError("No CUDA GPUs are available")
 NO_ROOM = InfeasibleRequestError("more", "less", "CPU", "Add nodes.")
 
 
@@ -317,12 +316,12 @@ def test_a_step_raises_the_error_if_no_plan_is_feasible_for_too_long(run_of):
     run.slots.run_plan.wait_for_nodes(NO_ROOM, "a test")
     run.cluster.clock.now_s = 60.0
     assert run.step() is None
-    assert not run.controller.num_saved
+    assert not run.controller.saves
 
     run.cluster.clock.now_s = 60.1
     with pytest.raises(InfeasibleRequestError):
         run.step()
-    assert run.controller.num_saved == 1
+    assert run.controller.saves == [True]
 
 
 def test_an_infeasible_trial_fails_instead_of_being_started(run_of):
@@ -376,6 +375,28 @@ def test_the_reason_why_no_trial_starts_is_logged_once(run_of, caplog):
     waits = [record.getMessage() for record in caplog.records if "waits:" in record.getMessage()]
     assert waits[-1] == "train_00000002 waits: 2 of 2 slots are in use"
     assert len(waits) == len(set(waits))
+
+
+def test_nothing_is_logged_if_no_trial_waits(run_of, caplog):
+    run = run_of(HALVES)
+    run.add()
+    run.run_all()
+    caplog.set_level(logging.DEBUG, logger="tune_policies")
+
+    assert run.step() is None
+    assert caplog.messages == []
+
+
+def test_the_nodes_of_train_workers_are_in_the_set_up_of_the_process(run_of):
+    policy = MixedPolicy(GpuPolicy(gpus=1, cpus=1, num_workers=1), CpuPolicy(cpus=1, num_workers=1))
+    nodes = gpu_node("a", gpus=1, cpus=2, memory_gib=8), gpu_node("c", gpus=0, cpus=2, memory_gib=8)
+    run = run_of(policy, *nodes)
+    (trial,) = run.add()
+    run.step()
+
+    text = run.core.arguments_of(trial.trial_id)[SETUP_ARGUMENT]
+
+    assert TrialSetup.from_json(text).slot.worker_nodes == run.slots.assignments[trial].worker_nodes == (("a", 1),)
 
 
 # Inner schedulers
@@ -465,6 +486,31 @@ def test_paused_trials_count_for_the_decision_to_leave_a_slow_slot_idle(run_of, 
     assert len(run.request_all()) == expected
 
 
+def test_a_paused_trial_that_has_ended_does_not_count(run_of):
+    run = run_of(FAST_AND_SLOW, inner=LastFirst())
+    (trial,) = run.add()
+    run.run_all()
+    run.core.note_pause(trial)
+    run.complete(trial)
+    run.add(2)
+
+    assert len(run.request_all()) == 1
+
+
+def test_the_durations_of_completed_trials_count(run_of):
+    slots = [slot.model_copy(update={"speed": None}) for slot in FAST_AND_SLOW.slots]
+    run = run_of(FAST_AND_SLOW.model_copy(update={"slots": tuple(slots)}))
+    run.add(2)
+    fast, slow = run.run_all()
+    run.cluster.clock.now_s = 1.0
+    run.complete(fast)
+    run.cluster.clock.now_s = 100.0
+    run.complete(slow)
+    run.add(2)
+
+    assert len(run.request_all()) == 1
+
+
 @pytest.mark.parametrize(
     ("num_future", "expected"),
     [pytest.param(0, 1, id="none"), pytest.param(1, 2, id="one"), pytest.param(None, 2, id="an unknown number")],
@@ -535,6 +581,18 @@ def test_a_run_waits_while_one_of_several_trials_may_resume(run_of):
     assert run.core.has_waiting_trials
 
 
+def test_a_trial_that_paused_without_a_decision_of_the_scheduler_may_resume(run_of):
+    run = run_of(HALVES, inner=LastFirst())
+    run.add()
+    (trial,) = run.run_all()
+    assert not run.core.has_waiting_trials
+
+    run.pause(trial)
+    run.step()
+
+    assert run.core.has_waiting_trials
+
+
 def test_a_trial_that_is_just_being_paused_may_resume(run_of):
     """While Tune pauses a trial, it counts the trial as finished for a moment."""
     run = run_of(HALVES)
@@ -558,6 +616,16 @@ def test_an_adaptive_searcher_suggests_as_many_trials_as_slots_are_free(run_of, 
     run.add(waiting)
 
     assert run.core.num_suggestions(is_adaptive=True) == expected
+
+
+def test_an_adaptive_searcher_suggests_a_trial_for_each_slot_if_all_trials_have_ended(run_of):
+    run = run_of(HALVES)
+    (trial,) = run.add()
+    run.run_all()
+    run.complete(trial)
+    run.step()
+
+    assert run.core.num_suggestions(is_adaptive=True) == 2
 
 
 def test_an_adaptive_searcher_suggests_no_trial_if_no_slot_is_free(run_of):
@@ -629,7 +697,7 @@ def test_a_trial_of_a_lost_node_is_requeued_without_counting_the_failure(run_of,
     assert ended == "requeued"
     assert trial.run_metadata.num_failures == 0
     assert not run.controller._has_errored
-    assert run.controller.num_saved == 1
+    assert run.controller.saves == [False]
     assert caplog.messages[-1] == (
         "train_00000000 was lost with node 01234567 and is requeued. This does not count as a failure"
     )
@@ -893,6 +961,19 @@ def test_the_metrics_of_a_trial_that_ended_contain_its_latest_usage(run_of):
     assert trial.run_metadata.last_result == {"loss": 1, "usage": USAGE}
 
 
+def test_the_statistics_of_usage_are_removed_when_a_trial_ends(run_of):
+    run = run_of(HALVES)
+    (trial,) = run.add()
+    run.run_all()
+    trial.run_metadata.last_result = {"usage": USAGE}
+    trial.run_metadata.metric_analysis = {"usage/host_memory_bytes": {}, "loss": {}}
+
+    run.complete(trial)
+
+    assert trial.run_metadata.last_result == {"usage": USAGE}
+    assert trial.run_metadata.metric_analysis == {"loss": {}}
+
+
 # Readings of the cluster
 
 
@@ -903,7 +984,7 @@ def test_a_run_in_a_trial_that_can_never_start_raises_the_error(run_of):
 
     with pytest.raises(InfeasibleRequestError):
         run.step()
-    assert run.controller.num_saved == 1
+    assert run.controller.saves == [True]
 
 
 def test_busy_devices_are_reported(run_of):
@@ -916,7 +997,7 @@ def test_busy_devices_are_reported(run_of):
     assert run.watch.warnings == ["another program uses the GPU"]
 
 
-def test_a_trial_whose_placement_group_was_lost_is_requested_again(run_of):
+def test_a_trial_whose_placement_group_was_lost_is_requested_again(run_of, caplog):
     run = run_of(HALVES)
     first, second = run.add(2)
     run.request_all()
@@ -928,6 +1009,7 @@ def test_a_trial_whose_placement_group_was_lost_is_requested_again(run_of):
 
     assert run.controller.withdrawn == [first]
     assert again is first
+    assert caplog.messages == ["the placement group of train_00000000 was lost and is requested again"]
 
 
 def test_lost_groups_without_a_process_are_requested_again(run_of, caplog):
@@ -989,7 +1071,7 @@ def test_a_run_ends_if_all_of_its_trials_wait_for_workers_that_cannot_start(run_
     else:
         run.step()
 
-    assert run.controller.num_saved == ends
+    assert run.controller.saves == [True] * ends
     assert run.watch.warnings[0].startswith("train_00000000 waits for workers that cannot start: ")
 
 
@@ -1010,10 +1092,10 @@ def test_without_a_policy_at_most_16_requests_wait_for_ray(without_policy):
 
 def test_without_a_policy_an_adaptive_searcher_suggests_up_to_16_requests(without_policy):
     run = without_policy
-    run.add(3)
+    run.add(2)
     run.step()
 
-    assert run.core.num_suggestions(is_adaptive=True) == 16 - 3
+    assert run.core.num_suggestions(is_adaptive=True) == 16 - 2
     assert run.core.starts_more
 
 
@@ -1086,6 +1168,29 @@ def test_the_request_of_another_scheduler_is_used_and_rounded(run_of):
     assert run.step() is trial
     assert trial.placement_group_factory.bundles == [{"CPU": 2, "GPU": 0.5}]
     assert run.slots.assignments[trial].num_slots == 2
+
+
+def test_a_request_that_the_scheduler_does_not_change_stays_as_planned(run_of):
+    run = run_of(GpuPolicy(gpus=0.25, cpus=1), inner=Changing(FIFOScheduler()))
+    (trial,) = run.add()
+    run.run_all()
+    run.core.note_pause(trial)
+    run.pause(trial)
+
+    assert run.step() is trial
+    assert run.core.records[trial].changed is None
+
+
+def test_without_a_scheduler_that_changes_resources_the_slot_determines_the_request(run_of):
+    run = run_of(GpuPolicy(gpus=0.25, cpus=1))
+    (trial,) = run.add()
+    run.run_all()
+    run.core.note_pause(trial)
+    run.pause(trial)
+    trial.update_resources(PlacementGroupFactory([{"CPU": 2, "GPU": 0.5}]))
+
+    assert run.step() is trial
+    assert trial.placement_group_factory.bundles == [{"CPU": 1, "GPU": 0.25}]
 
 
 def test_a_scheduler_that_changes_resources_sees_its_own_request(run_of):

@@ -172,6 +172,21 @@ def test_a_policy_for_free_capacity_places_slots_only_on_free_resources(planned)
     assert run.places() == [(0, "a", 2), (1, "c", 1)]
 
 
+@pytest.mark.parametrize(
+    ("wrap", "expected"),
+    [
+        pytest.param(FreeCapacityPolicy, {"b"}, id="not for a policy for free capacity"),
+        pytest.param(lambda policy: policy, {"a", "b"}, id="for other policies"),
+    ],
+)
+def test_a_node_whose_devices_are_in_use_has_gpu_slots(planned, wrap, expected):
+    busy = gpu_node("a", gpus=1, cpus=2, in_use=Resources(gpus=1))
+
+    places = planned(wrap(MixedPolicy(HALVES, CPUS)), busy, B, C).places()
+
+    assert {node_id for slot_type, node_id, _ in places if slot_type == 0} == expected
+
+
 def test_the_use_at_the_start_counts_for_free_capacity_because_the_own_trials_use_resources_later(planned):
     run = planned(FreeCapacityPolicy(CpuPolicy(cpus=1)), gpu_node("a", gpus=0, cpus=4, in_use=Resources(cpus=1)))
     assert run.num_trials == 3
@@ -293,11 +308,12 @@ def test_an_error_of_a_users_policy_does_not_change_the_plan(planned, monkeypatc
 def test_a_plan_that_is_given_during_a_run_is_recorded_with_its_reason(planned):
     run = planned(HALVES, A)
 
-    run.plan.replan(TWO_TYPES, "a test")
+    other = TWO_TYPES.model_copy(update={"slots": TWO_TYPES.slots[::-1]})
+    run.plan.replan(other, "a test")
 
-    assert [(change.plan, change.why) for change in run.plan.changes] == [(TWO_TYPES, "a test")]
-    assert run.plan.slot_types.slots == TWO_TYPES.slots
-    assert run.plan.common_factory.required_resources == {"CPU": 1, "GPU": 0.5}
+    assert [(change.plan, change.why) for change in run.plan.changes] == [(other, "a test")]
+    assert run.plan.slot_types.slots == other.slots
+    assert run.plan.common_factory.required_resources == {"CPU": 2}
     assert run.plan.follow_nodes(None)
 
 
@@ -574,6 +590,20 @@ def test_after_a_failed_probe_the_nodes_are_probed_again(monkeypatch, caplog):
     assert watching.changed([A, B]) == ClusterCapacity.of(A, B)
 
 
+def test_after_a_failed_probe_of_known_nodes_they_are_probed_again(monkeypatch):
+    cluster = SmallCluster(monkeypatch, A)
+    larger = gpu_node("a", gpus=2, cpus=2)
+    watching = watch(A, probes=True)
+    watching.changed([A])
+    cluster.nodes = None
+    watching.changed([larger])
+    cluster.nodes, cluster.clock.now_s = (larger,), 5.0
+
+    watching.changed([larger])
+
+    assert watching.changed([larger]) == ClusterCapacity.of(larger)
+
+
 # Checks
 
 
@@ -584,7 +614,7 @@ def test_seconds_must_be_a_number_above_0(seconds):
 
 
 def test_valid_seconds_are_returned_as_a_float():
-    assert check_seconds(3, "interval") == 3.0
+    assert [check_seconds(seconds, "interval") for seconds in (3, 0.5)] == [3.0, 0.5]
 
 
 def test_a_measurement_with_other_versions_is_refused(monkeypatch):

@@ -1,10 +1,14 @@
 """Tests of the decisions which trial of a run starts where, and which requests are withdrawn."""
 
+from fractions import Fraction
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ray.tune import PlacementGroupFactory
 
 from tests.clusters import GIB, gpu_node
-from tests.unit.small_runs import ONE_CPU, SmallSlots
+from tests.unit.small_runs import ONE_CPU, UNUSABLE, SmallSlots
 from tune_policies import (
     ByConfigPolicy,
     CappedPolicy,
@@ -315,6 +319,17 @@ def test_a_trial_whose_devices_are_gone_resumes_in_any_slot(run_of):
     assert run.startable(10.0) == [trial]
 
 
+def test_a_trial_that_ran_on_cpus_resumes_on_cpus_although_a_gpu_is_free(run_of):
+    run = run_of(TWO_TYPES, GPU_NODE, CPU_NODE)
+    (trial,) = run.add()
+    run.records[trial].has_run = True
+    run.records[trial].slot = CPUS_SLOT
+
+    run.request_all()
+
+    assert run.places() == [(CPU, "c")]
+
+
 def test_other_trials_start_while_a_trial_waits_for_its_device(run_of):
     run = run_of(TWO_TYPES, GPU_NODE, CPU_NODE)
     paused, first, second, new = run.add(4)
@@ -352,6 +367,17 @@ def test_a_slow_slot_is_used_if_many_trials_are_still_to_run(run_of, more, expec
     run.add(2)
 
     assert len(run.request_all(**more)) == expected
+
+
+def test_idle_slots_are_those_of_the_last_decision(run_of):
+    run = run_of(speeds(10, 1), gpu_node("a", gpus=1, cpus=3))
+    run.add(2)
+    run.request_all()
+    assert run.slots.left_idle
+
+    run.choose(num_future=30)
+
+    assert not run.slots.left_idle
 
 
 @pytest.mark.parametrize("kind", ["num_paused", "num_future"])
@@ -465,6 +491,25 @@ def test_trials_with_different_bundles_share_the_nodes(run_of):
     assert run.request_all() == [large, *small[:2]]
 
 
+def test_more_small_trials_run_than_the_policy_plans_but_a_large_trial_does_not_start_next_to_them(run_of):
+    """The policy plans two trials with 4 CPUs. Four trials with two CPUs fit, and two trials with four CPUs."""
+    run = run_of(CpuPolicy(cpus=4), gpu_node("a", gpus=0, cpus=8))
+    first = run.add(2, bundles=BUNDLES)
+    (large,) = run.add(bundles=(ONE_CPU,) * 4)
+    more = run.add(3, bundles=BUNDLES)
+
+    assert run.request_all() == [*first, *more[:2]]
+    assert list(run.slots.waiting) == [large, more[2]]
+
+
+def test_the_request_of_a_trial_with_several_bundles_waits_for_ray(run_of):
+    run = run_of(CpuPolicy(cpus=1), gpu_node("a", gpus=0, cpus=8))
+    (trial,) = run.add(bundles=BUNDLES)
+    run.request_all()
+
+    assert not run.slots.assignments[trial].is_granted
+
+
 def test_a_policy_that_limits_the_trials_also_limits_trials_with_several_bundles(run_of):
     run = run_of(CappedPolicy(CpuPolicy(cpus=1), max_concurrent_trials=1), gpu_node("a", gpus=0, cpus=8))
     run.add(3, bundles=BUNDLES)
@@ -534,7 +579,7 @@ def test_a_config_without_a_policy_is_returned_with_the_reason_also_after_nodes_
 def test_a_trial_that_fell_back_runs_without_a_device(run_of):
     run = run_of(HALVES | CPUS, GPU_NODE, falls_back=True)
     (trial,) = run.add()
-    run.records[trial].has_fallen_back = True
+    run.fall_back(trial)
 
     assert run.choose().request.required_resources == {"CPU": 2}
 
@@ -544,7 +589,7 @@ def test_trials_with_and_without_a_device_share_the_nodes(run_of):
     run = run_of(HALVES | CPUS, GPU_NODE, falls_back=True)
     fallen, other = run.add(2)
     run.run(run.choose([other]).trial)
-    run.records[fallen].has_fallen_back = True
+    run.fall_back(fallen)
 
     assert run.startable() == []
     run.slots.release(other, 1.0)
@@ -555,15 +600,12 @@ def test_a_trial_with_its_own_slot_waits_while_another_trial_waits_for_several_s
     run = run_of(GpuPolicy(gpus=0.25, cpus=1) | CpuPolicy(cpus=1), gpu_node("a", gpus=1, cpus=4), falls_back=True)
     large, fallen = run.add(2)
     run.records[large].floor = MemoryFloor(gpu_ticks=5_000)
-    run.records[fallen].has_fallen_back = True
+    run.fall_back(fallen)
     run.choose([large])
 
     assert run.startable() == []
     run.slots.grant(large)
     assert run.startable() == [fallen]
-
-
-UNUSABLE = RuntimeError("No CUDA GPUs are available")
 
 
 @pytest.mark.parametrize(
@@ -627,6 +669,39 @@ def test_trials_with_several_bundles_are_suggested_for_the_free_part_of_the_node
     run.choose()
 
     assert run.slots.num_startable(may_keep_bundles=True) == 4 - 1 - 1
+
+
+@given(num_running=st.integers(0, 10), num_waiting=st.integers(0, 4))
+def test_all_suggested_trials_can_start(num_running, num_waiting):
+    with pytest.MonkeyPatch.context() as patch:
+        run = SmallSlots(patch, MixedPolicy(HALVES, CPUS), GPU_NODE, OTHER_GPU_NODE, gpu_node("c", gpus=0, cpus=8))
+        run.add(num_running)
+        run.run_all()
+        run.add(num_waiting)
+        suggested = max(0, run.slots.num_startable(may_keep_bundles=False))
+        run.add(suggested)
+
+        run.request_all()
+
+    assert len(run.slots.assignments) == 8
+    assert len(run.slots.waiting) == max(0, num_running + num_waiting - 8)
+
+
+@given(st.lists(st.integers(2, 6), max_size=10))
+def test_trials_with_any_bundles_never_exceed_the_nodes(numbers):
+    """A trial with n bundles uses 1/k of the nodes if k such trials fit."""
+    with pytest.MonkeyPatch.context() as patch:
+        run = SmallSlots(patch, CpuPolicy(cpus=1), gpu_node("a", gpus=0, cpus=12))
+        for number in numbers:
+            run.add(bundles=(ONE_CPU,) * number)
+
+        started = [len(run.records[trial].own.bundles) for trial in run.request_all()]
+        waiting = [len(run.records[trial].own.bundles) for trial in run.slots.waiting]
+
+    used = sum(Fraction(1, 12 // number) for number in started)
+    assert sum(started) <= 12
+    assert used <= 1
+    assert all(used + Fraction(1, 12 // number) > 1 for number in waiting)
 
 
 # Changed nodes
@@ -701,6 +776,17 @@ def test_running_trials_keep_the_slots_of_a_changed_plan(run_of):
     assert len(run.request_all(10.0)) == 2
 
 
+def test_trials_start_in_the_slots_of_a_changed_plan(run_of):
+    run = run_of(HALVES | CpuPolicy(cpus=1), gpu_node("c", gpus=0, cpus=4))
+    run.add(7)
+    run.run_all()
+
+    run.follow(gpu_node("c", gpus=0, cpus=4), GPU_NODE)
+    run.run_all(10.0)
+
+    assert run.places() == [(0, None)] * 4 + [(1, "a")] * 2
+
+
 def test_durations_are_kept_when_the_plan_changes(run_of):
     run = run_of(MixedPolicy(GpuPolicy(gpus=1, cpus=1), CPUS), gpu_node("a", gpus=1, cpus=1), CPU_NODE)
     fast, slow = run.add(2)
@@ -733,10 +819,20 @@ def test_the_node_of_a_trial_that_was_started_anywhere_is_recorded(run_of, nodes
     assert run.slots.assignments[trial].node_id == expected
 
 
+def test_the_node_of_an_assigned_slot_does_not_change(run_of):
+    run = run_of(TWO_TYPES, GPU_NODE, CPU_NODE)
+    (trial,) = run.add()
+    run.run_all()
+
+    run.slots.find_nodes({trial: "c"})
+
+    assert run.slots.assignments[trial].node_id == "a"
+
+
 def test_only_the_nodes_of_trials_with_a_planned_slot_are_recorded(run_of):
     run = run_of(TWO_TYPES | CPUS, GPU_NODE, CPU_NODE, falls_back=True)
     fallen, waiting = run.add(2)
-    run.records[fallen].has_fallen_back = True
+    run.fall_back(fallen)
     run.run(run.choose([fallen]).trial)
 
     run.slots.find_nodes({fallen: "a", waiting: "a"})
@@ -778,6 +874,7 @@ def waits_with(run, **changes):
     ("changes", "is_withdrawn"),
     [
         pytest.param({}, False, id="that can start"),
+        pytest.param({"not_before_s": PATIENCE_S}, False, id="whose pause has just ended"),
         pytest.param({"not_before_s": 100.0}, True, id="that pauses"),
         pytest.param({"floor": MemoryFloor(gpu_ticks=10_000)}, False, id="that fits the free slots"),
         pytest.param({"has_run": True, "slot": CPUS_SLOT}, True, id="that needs another device"),
@@ -886,7 +983,7 @@ def test_no_process_is_kept_if_trials_have_different_slots(run_of):
 def test_trials_that_fell_back_do_not_change_the_kept_processes(run_of):
     run = run_of(HALVES | CPUS, GPU_NODE, falls_back=True)
     (trial,) = run.add()
-    run.records[trial].has_fallen_back = True
+    run.fall_back(trial)
     run.request_all()
 
     assert kept_amounts(run) == [((("CPU", 1.0), ("GPU", 0.5)), 2)]

@@ -151,6 +151,67 @@ def test_a_block_ends_after_some_time(has_left, first):
     assert board.free()[0][0].node_id == first
 
 
+def test_a_block_of_a_placement_ends_after_some_time_also_if_no_trial_asked_in_between():
+    board = board_with_late_request()
+    board.release("trial")
+    assert [placement.node_id for placement, _ in board.free()] == ["b", "a"]
+
+    board.find_blocked(PATIENCE_S + BLOCKED_S)
+
+    assert [placement.node_id for placement, _ in board.free()] == ["a", "b"]
+
+
+def test_a_placement_that_leaves_and_joins_again_is_not_blocked():
+    board = board_with_late_request()
+
+    board.replace_placements(PLACEMENTS[1:2], lambda _: 0)
+    board.replace_placements(PLACEMENTS[:2], lambda _: 0)
+
+    assert [placement.node_id for placement, _ in board.free()] == ["a", "b"]
+
+
+def test_a_placement_that_stays_is_still_blocked():
+    board = board_with_late_request()
+
+    board.replace_placements(PLACEMENTS[:2], lambda _: 0)
+
+    assert [placement.node_id for placement, _ in board.free()] == ["b", "a"]
+
+
+def test_trials_occupy_the_slot_types_of_a_changed_plan():
+    board = SlotBoard(PLACEMENTS)
+    board.assign("gpu", assigned(0, "b"))
+    board.assign("own", assigned(None, "b"))
+    swapped = [place.model_copy(update={"slot_type": 1 - place.slot_type}) for place in PLACEMENTS]
+
+    board.replace_placements(swapped, lambda slot: 1 if slot is GPU else 0)
+
+    assert [(place.slot_type, place.node_id, count) for place, count in board.free()] == [
+        (1, "a", 4),
+        (1, "b", 1),
+        (0, "b", 3),
+    ]
+
+
+def test_each_change_is_counted():
+    board = SlotBoard(PLACEMENTS)
+    changes = (
+        lambda: board.assign("trial", assigned(0, "a", has_started=False)),
+        lambda: board.update("trial", is_granted=True),
+        lambda: board.release("trial"),
+        lambda: board.replace_placements(PLACEMENTS, lambda _: 0),
+    )
+
+    counts = [board.num_changes]
+    for change in changes:
+        change()
+        counts.append(board.num_changes)
+    board.release("trial")
+
+    assert counts == sorted(set(counts))
+    assert board.num_changes == counts[-1]
+
+
 def test_a_late_request_moves_only_to_a_free_slot_of_an_allowed_type():
     board = board_with_late_request()
 

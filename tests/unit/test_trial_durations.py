@@ -264,3 +264,14 @@ def test_the_quantiles_are_from_the_type_with_the_most_trials():
         durations.add(SLOW, seconds)
 
     assert set(durations.quantiles()) == {0.5, 1, 1.5}
+
+
+def test_five_measured_trials_are_enough_for_their_own_median():
+    durations = durations_of(1, None, speeds=[2, 1], times=9)
+    for _ in range(4):
+        durations.add(SLOW, 7)
+    assert durations.typical_s(SLOW) == 2
+
+    durations.add(SLOW, 7)
+
+    assert durations.typical_s(SLOW) == 7

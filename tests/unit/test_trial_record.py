@@ -93,6 +93,16 @@ def test_only_values_that_are_not_defaults_are_saved():
     assert json.loads(record.trial.policy_record) == {"own": {"bundles": [{"CPU": 1}]}}
 
 
+def test_a_saved_slot_contains_only_values_that_are_not_defaults():
+    record = recorded()
+    record.slot, record.has_run = SLOT, True
+
+    record.save()
+
+    saved = {"trial": {"cpus": 1, "gpus": 0.25}, "max_concurrent_trials": 4}
+    assert json.loads(record.trial.policy_record)["slot"] == saved
+
+
 def test_a_changed_record_is_saved_with_the_trial():
     """Tune caches the saved state of a trial."""
     record = recorded()
