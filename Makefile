@@ -8,7 +8,7 @@ comma := ,
 # TensorFlow installs the CUDA libraries only with its extra.
 EXTRAS := all$(if $(shell command -v nvidia-smi),$(comma)tensorflow-gpu)
 
-.PHONY: install demo test test-rest test-all test-gpu test-ray test-libraries test-lowest test-newest check docs bench mutate clean
+.PHONY: install demo test test-rest test-all test-gpu test-ray test-libraries test-lowest test-newest check docs bench mutate clean pod-template-schema
 
 install: .venv/installed
 
@@ -73,6 +73,12 @@ test-lowest test-newest: test-%: .venv-%-$(ON)/installed
 	$(if $(findstring lowest,$@),$(PYTHON) tests/lowest_versions.py $(subst $(comma), ,$(WITH)) >> $(@D)/constraints.txt)
 	$(@D)/bin/python -m pip install --quiet --upgrade --constraint $(@D)/constraints.txt --editable '.[$(WITH)]'
 	touch $@
+
+# Kubernetes' definition of pod templates, for kuberay lint. The package contains the definitions of all versions.
+KUBERNETES_VALIDATE := kubernetes_validate-1.37.0-py3-none-any.whl
+pod-template-schema: install
+	$(BIN)/python -m pip download --quiet --no-deps --dest .venv 'kubernetes-validate==1.37.0'
+	$(BIN)/python tests/pod_template_schema.py .venv/$(KUBERNETES_VALIDATE) tune_policies/kuberay/lint/pod_template.json
 
 # Libraries that call Tune or run beside it, each with pinned versions in its own environment:
 # make test-libraries LIBRARY=flaml

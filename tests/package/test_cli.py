@@ -106,6 +106,76 @@ def test_plan_prints_the_price_of_a_list_of_nodes(listed, policy):
     )
 
 
+def test_the_price_states_its_nodes_and_its_number_of_trials(listed, policy):
+    text = listed.read_text().replace("count: 8, ", "name: l4, ")
+    listed.write_text(text)
+
+    done = run("plan", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--cluster", listed, "--num-trials", "4")
+
+    assert done.stdout.splitlines()[-3:] == [
+        "price: 7.00 USD per hour for 3 worker nodes, or 0.88 per concurrent trial if all 8 slots are in use, and 1.75 "
+        "with 4 trials",
+        "note: the price is for all nodes of the catalog, with one node of each type without a count (l4). "
+        "`tune-policies kuberay design` chooses the cheapest nodes for 4 trials",
+        "4 trials run in 1 round",
+    ]
+
+
+def test_compared_policies_share_the_price_between_the_trials(listed, policy, tmp_path):
+    other = tmp_path / "other.yaml"
+    other.write_text("kind: GpuPolicy\n")
+
+    done = run(
+        "plan", policy("kind: GpuPolicy\ngpus: 0.5\n"), other, "--cluster", listed, "--num-trials", "40", "--json"
+    )
+
+    found = json.loads(done.stdout)
+    assert [(each["num_trials"], each["num_rounds"]) for each in found["policies"]] == [(40, 1), (40, 2)]
+    assert found["priced"] == "10 worker nodes"
+    assert "for 40 trials" in found["hint"]
+
+
+def test_designs_of_several_policies_are_compared(listed, policy, tmp_path):
+    other = tmp_path / "other.yaml"
+    other.write_text("kind: GpuPolicy\ngpus: 9\n")
+    half = policy("kind: GpuPolicy\ngpus: 0.5\n")
+
+    done = run("kuberay", "design", half, other, "--nodes", listed, "--num-trials", "40", "--json")
+
+    best, infeasible = json.loads(done.stdout)["policies"]
+    assert (done.exit_code, best["design"]["price_per_hour"]) == (0, 30.0)
+    assert (infeasible["design"], "9 GPUs" in infeasible["why_not"]) == (None, True)
+
+
+def test_the_table_of_designs_has_nodes_prices_and_rounds(listed, policy, tmp_path):
+    other = tmp_path / "other.yaml"
+    other.write_text("kind: GpuPolicy\n")
+    half = policy("kind: GpuPolicy\ngpus: 0.5\n")
+
+    done = run("kuberay", "design", half, other, "--nodes", listed, "--num-trials", "40")
+
+    rows = {line[:22].strip(): line for line in done.stdout.splitlines()}
+    assert "30.00 USD" in rows["Price per hour"]
+    assert "40 of 40" in rows["Trials at once"]
+    assert "32 of 40" in rows["Trials at once"]
+
+
+def test_a_file_is_written_for_one_design_only(policy, tmp_path):
+    one = policy("kind: CpuPolicy\n")
+
+    done = run("kuberay", "design", one, one, "--num-trials", "4", "--output", tmp_path / "out.yaml")
+
+    assert (done.exit_code, "only one design" in done.stderr) == (2, True)
+
+
+def test_the_field_price_is_corrected_to_price_per_hour(listed, policy):
+    listed.write_text(listed.read_text().replace("price_per_hour", "price"))
+
+    done = run("plan", policy("kind: CpuPolicy\n"), "--cluster", listed)
+
+    assert "unknown field 'price'; did you mean 'price_per_hour'?" in done.stderr
+
+
 def test_the_price_includes_a_head_with_a_price(listed, policy):
     listed.write_text(f"{listed.read_text()}head: {{name: head, cpus: 2, price_per_hour: 1}}\n")
 

@@ -81,6 +81,17 @@ def test_a_missing_file_does_not_hide_the_findings_in_other_files(write, tmp_pat
     assert "none.yaml:1: error unreadable" in done.stdout
 
 
+def test_the_summary_lists_the_parts_that_were_not_checked(tmp_path):
+    path = tmp_path / "demo.yaml"
+    path.write_text(changed("RayCluster", {"spec.workerGroupSpecs.0.template": "none"}))
+
+    done = run(path)
+
+    line = path.read_text().splitlines().index("    template: none") + 1
+    name = "spec.workerGroupSpecs[0].template"
+    assert done.stdout.splitlines()[-1] == f"not checked further because of its mistake: {name} ({path}:{line})"
+
+
 def rows():
     return [f"| `{rule.name}` | {rule.severity} | {rule.why} |" for rule in ALL_RULES]
 

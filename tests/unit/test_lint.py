@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.manifests_with import changed
+from tests.unit.planted.sound import CLUSTER as SOUND_CLUSTER
 from tune_policies.kuberay.lint.linting import lint_file, lint_text
 
 CLUSTER = """\
@@ -125,6 +126,53 @@ def test_a_number_without_quotes_is_reported_and_other_fields_are_checked():
     text = CLUSTER.replace("minReplicas: 0", "minReplicas: 7\n    rayStartParams: {num-cpus: 4}")
 
     assert places(text, "invalid-field", "min-above-max") == [(15, "min-above-max"), (16, "invalid-field")]
+
+
+def test_a_wrong_amount_hides_no_other_mistake():
+    text = SOUND_CLUSTER.replace("memory: 32Gi", "memory: 28GiB").replace("2.60.0-py311-gpu", "2.59.0-py311-gpu")
+    text = text.replace("  enableInTreeAutoscaling: true\n", "")
+
+    found = {each.rule for each in lint_text(text, "x")}
+    assert found >= {"invalid-field", "ray-versions-differ", "autoscaler-options-unused", "never-scales-up"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "unchecked"),
+    [
+        ("memory: 32Gi", "memory: lots", ("template", "spec", "containers", 0, "resources", "limits", "memory")),
+        ("      template:\n", "      pod:\n", ("template",)),
+        ("- groupName: l4\n      replicas: 0", "- replicas: 0", ("groupName",)),
+        (
+            "          containers:",
+            "          containers: none\n          initContainers:",
+            ("template", "spec", "containers"),
+        ),
+    ],
+    ids=["an amount", "no template", "no name", "a text instead of containers"],
+)
+def test_the_rules_check_all_parts_except_the_wrong_one(old, new, unchecked):
+    start = SOUND_CLUSTER.index("    - groupName: l4")
+    text = SOUND_CLUSTER[:start] + SOUND_CLUSTER[start:].replace(old, new, 1).replace(
+        "maxReplicas: 9", "maxReplicas: 0"
+    )
+
+    found = lint_text(text, "x")
+
+    assert {each.unchecked for each in found} - {None} == {("spec", "workerGroupSpecs", 0, *unchecked)}
+    assert {each.rule for each in found} <= {"invalid-field", "misspelled-field", "group-never-starts", "pod-refused"}
+    assert [each.rule for each in found].count("group-never-starts") == 1
+
+
+def test_a_wrong_head_does_not_hide_mistakes_in_the_groups():
+    text = SOUND_CLUSTER.replace("    template:", "    pod:", 1).replace("maxReplicas: 9", "maxReplicas: 0")
+
+    assert [each.rule for each in lint_text(text, "x")] == ["invalid-field", "group-never-starts"]
+
+
+def test_values_of_the_chart_of_kuberay_are_explained():
+    (found,) = lint_text("head: {rayStartParams: {}}\nworker: {maxReplicas: 3}\n", "values.yaml")
+
+    assert (found.rule, "helm template" in found.message) == ("no-cluster", True)
 
 
 VALUES = st.one_of(

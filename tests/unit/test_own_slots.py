@@ -62,6 +62,29 @@ def test_each_node_type_has_suitable_slots(policy, slots):
     assert found == slots
 
 
+def test_slots_with_other_cpus_name_their_own_device_type():
+    cluster = ClusterCapacity.of(
+        gpu_node("a", gpus=8, cpus=96, gpu_memory_gib=80, accelerator_type="A100-80G"),
+        gpu_node("h", gpus=8, cpus=192, gpu_memory_gib=81, accelerator_type="H100"),
+        gpu_node("l", gpus=2, cpus=24, gpu_memory_gib=23, accelerator_type="L4"),
+    )
+
+    plan = GpuPolicy(gpus=0.25).plan(cluster)
+
+    selectors = [slot.label_selector for slot in plan.slots]
+    assert selectors == [{"ray.io/accelerator-type": "H100"}, {"ray.io/accelerator-type": "A100-80G"}, {}]
+
+
+def test_no_two_rows_of_a_plan_read_the_same():
+    slots = GpuPolicy(gpus=0.5).plan(LARGE_AND_SMALL).slots
+    twice = GpuPolicy(gpus=0.5).plan(LARGE_AND_SMALL).model_copy(update={"slots": (*slots, slots[0])})
+
+    assert [line for line in twice.explain().splitlines() if " with " in line and "A100" in line][:1] == [
+        "  128 with 6 CPUs, 0.5 GPU on A100, 40 GiB of GPU memory"
+    ]
+    assert len(twice.rows) == len(slots)
+
+
 @pytest.mark.parametrize("policy", [GpuPolicy(gpus=0.5), GpuMemoryPolicy(gpu_memory="30GiB")])
 def test_the_explanation_contains_the_gpus_of_slots_that_select_nodes_by_id(policy):
     sizes = [40, 40, 80, 80]

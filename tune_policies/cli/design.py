@@ -9,8 +9,10 @@ from typing import Annotated, Literal
 import typer
 
 from tune_policies.cli.options import Force, Json, Output, argument, option
+from tune_policies.files.terminal import TextConsole
 from tune_policies.files.writing import check_new, write_new
 from tune_policies.kuberay.design.design_cluster import design_cluster
+from tune_policies.kuberay.design.design_comparison import compare_designs
 from tune_policies.kuberay.reading.load_cluster import load_catalog
 from tune_policies.policies.policy_file import load_decision, load_policy, load_runtime_env
 from tune_policies.values.value import shorten
@@ -30,7 +32,13 @@ _Platform = Annotated[
 
 @app.command()
 def design(
-    policy: Annotated[Path, argument("A policy file in YAML or JSON.")],
+    policies: Annotated[
+        list[Path],
+        argument(
+            "Policy files in YAML or JSON. Several policies are compared, and no file is written.",
+            metavar="POLICY [POLICY]...",
+        ),
+    ],
     *,
     num_trials: Annotated[
         int, option("The number of concurrent trials when all nodes of the cluster are running.", min=1)
@@ -73,16 +81,36 @@ def design(
 ) -> None:
     """Design the cheapest cluster for a number of trials, and write its file.
 
-    The price of the cluster and the reasons for its worker groups are printed to stderr.
+    The price of the cluster and the reasons for its worker groups are printed to stderr. With several policies, show
+    the cheapest clusters for them side by side. The exit status is then 1 if no trial fits under any policy.
     """
     if decision is None and (workload is not None or size is not None):
         raise typer.BadParameter(f"{'--workload' if workload is not None else '--size'} requires --decision")
+    if output is not None and len(policies) > 1:
+        raise typer.BadParameter("--output writes the file of only one design. Pass one policy")
     if output is not None:
-        check_new(output, force=force, inputs=(policy, nodes, decision, runtime_env))
+        check_new(output, force=force, inputs=(*policies, nodes, decision, runtime_env))
     catalog = None if nodes is None else load_catalog(nodes)
     decided = None if decision is None else load_decision(decision)
+    if len(policies) > 1:
+        compared = compare_designs(
+            [(str(path), load_policy(path)) for path in policies],
+            catalog,
+            num_trials,
+            decision=decided,
+            workload=workload,
+            size=size,
+            min_nodes=dict(map(_name_and_number, min_nodes)),
+        )
+        if json:
+            print(compared.to_json())
+        else:
+            TextConsole().print(compared)
+        if not compared.is_feasible:
+            raise typer.Exit(1)
+        return
     design = design_cluster(
-        load_policy(policy),
+        load_policy(policies[0]),
         catalog,
         num_trials,
         decision=decided,

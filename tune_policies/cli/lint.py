@@ -69,3 +69,18 @@ def _report(findings: Sequence["Finding"], num_files: int) -> "Iterator[Text]":
         if (number := sum(finding.severity == severity for finding in findings))
     ]
     yield Text(f"{', '.join(counts) or 'no findings'} in {counted(num_files, 'file')}", style="bold")
+    unchecked = {
+        (finding.source, finding.line): _as_text(finding.unchecked)
+        for finding in findings
+        if finding.unchecked is not None
+    }
+    for (source, line), name in unchecked.items():
+        yield Text(one_line(f"not checked further because of its mistake: {name} ({source}:{line})"))
+
+
+def _as_text(path: "Sequence[str | int]") -> str:
+    """Return a path in a document, such as ``spec.workerGroupSpecs[0].template``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".") or "the document"

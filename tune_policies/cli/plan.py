@@ -145,24 +145,26 @@ def _plan(
         best, text = forecast.at_maximum.plan, [forecast.explain()]
     else:
         answer = best = made = policy.plan(capacity)
-        text = [made.explain(capacity), *_price(nodes, made)]
+        text = [made.explain(capacity), *_price(nodes, made, num_trials)]
     if plot is not None and best is not None:
         best.plot(capacity).save(plot, force=force)
     print(_as_json(answer, num_trials, best) if json else "\n".join([*text, *_rounds(best, num_trials)]))
 
 
-def _price(nodes: "Nodes", answer: "TrialPlan") -> list[str]:
+def _price(nodes: "Nodes", answer: "TrialPlan", num_trials: int | None) -> list[str]:
     from tune_policies.kuberay.design.catalog import NodeCatalog
+    from tune_policies.kuberay.design.comparison import how_to_buy, priced_nodes
     from tune_policies.values.units import format_money
-    from tune_policies.values.value import counted
 
     if not isinstance(nodes, NodeCatalog) or nodes.price_per_hour is None:
         return []
-    total, each = nodes.price_per_hour, nodes.price_per_hour / answer.max_concurrent_trials
-    paid = counted(sum(node.num_nodes for node in nodes.nodes), "worker node")
-    paid += " and the head" if nodes.head and nodes.head.price_per_hour else ""
-    cost = f"{format_money(total)} {nodes.currency} per hour for {paid}, or {format_money(each)} per concurrent trial"
-    return [one_line(f"price: {cost}")]
+    at_once, total = answer.max_concurrent_trials, nodes.price_per_hour
+    cost = f"{format_money(total)} {nodes.currency} per hour for {priced_nodes(nodes)}"
+    cost += f", or {format_money(total / at_once)} per concurrent trial"
+    if num_trials is not None and num_trials < at_once:
+        cost += f" if all {at_once} slots are in use, and {format_money(total / num_trials)} with {num_trials} trials"
+    hint = how_to_buy(nodes, num_trials)
+    return [one_line(f"price: {cost}"), *([one_line(f"note: {hint}")] if hint else [])]
 
 
 def _as_json(answer: "TrialPlan | TrialForecast", num_trials: int | None, runs: "TrialPlan | None") -> str:

@@ -1,6 +1,7 @@
 """Shows plans and decisions as tables and lines."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from rich.console import Group, RenderableType
 
@@ -13,11 +14,15 @@ from tune_policies.values.resources import amount_of, format_amount
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted
 
+_NUMBER: Final = "At once"
+
 
 def plan_view(plan: TrialPlan) -> RenderableType:
     """Return the plan's headline and a table of its slots, followed by the nodes to add and the reasons."""
     slots = plan.slots if plan.by_config is None else plan.by_config.slots
-    rows = [_slot_columns(slot) for slot in slots]
+    rows = (
+        _merged([_slot_columns(slot) for slot in slots]) if plan.by_config is None else list(map(_slot_columns, slots))
+    )
     headings = [heading for heading in rows[0] if any(row[heading] for row in rows)]
     table = empty_table("", *headings)
     for row in rows:
@@ -28,6 +33,15 @@ def plan_view(plan: TrialPlan) -> RenderableType:
     return Group(line(plan.headline, "bold"), table, *map(line, below))
 
 
+def _merged(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the rows with those added up that differ only in the number of slots."""
+    numbers: dict[tuple[tuple[str, str], ...], int] = {}
+    for row in rows:
+        rest = tuple((heading, text) for heading, text in row.items() if heading != _NUMBER)
+        numbers[rest] = numbers.get(rest, 0) + int(row[_NUMBER])
+    return [{_NUMBER: str(number), **dict(rest)} for rest, number in numbers.items()]
+
+
 def _slot_columns(slot: TrialSlot) -> dict[str, str]:
     """Return the text of each column, or an empty string if the slot does not use the column."""
     worker = slot.worker
@@ -35,7 +49,7 @@ def _slot_columns(slot: TrialSlot) -> dict[str, str]:
     if slot.is_elastic:
         num_workers += f" to {slot.max_workers}"
     return {
-        "At once": str(slot.max_concurrent_trials),
+        _NUMBER: str(slot.max_concurrent_trials),
         "Train workers": num_workers,
         "CPU": format_amount(worker.cpus),
         "GPU": format_amount(worker.gpus),

@@ -358,6 +358,18 @@ class TrialPlan(ShownValue):
         return one_line(f"{count}, limited by {self.limited_by}")
 
     @property
+    def rows(self) -> dict[str, int]:
+        """The text about the slots of each type, and their number. Slot types with the same text are added up."""
+        rows: dict[str, int] = {}
+        for slot in self.slots if self.by_config is None else self.by_config.slots:
+            text = str(slot) if slot.speed is None else f"{slot} (speed {slot.speed:g})"
+            if self.by_config is None:
+                rows[text] = rows.get(text, 0) + slot.max_concurrent_trials
+            else:  # the slots of different configs use the same resources
+                rows[text] = max(rows.get(text, 0), slot.max_concurrent_trials)
+        return rows
+
+    @property
     def about_nodes_to_add(self) -> str:
         """A sentence about the nodes that the autoscaler must add first, or an empty string."""
         added = ", ".join(f"{count} {name}" for name, count in sorted(self.nodes_to_add.items()))
@@ -380,16 +392,14 @@ class TrialPlan(ShownValue):
             InvalidResourcesError: The plan was made for another cluster.
         """
         lines = [self.headline]
+        rows = self.rows
         if self.by_config is not None:
-            lines += [f"  at most {slot.max_concurrent_trials} with {slot}" for slot in self.by_config.slots]
-        elif len(self.slots) > 1:
-            shown, rest = self.slots[:_MOST_SHOWN], self.slots[_MOST_SHOWN:]
-            for slot in shown:
-                speed = "" if slot.speed is None else f" (speed {slot.speed:g})"
-                lines.append(f"  {slot.max_concurrent_trials} with {slot}{speed}")
-            if rest:
-                number = sum(slot.max_concurrent_trials for slot in rest)
-                lines.append(f"  {number} in {counted(len(rest), 'further slot type')}")
+            lines += [f"  at most {number} with {text}" for text, number in rows.items()]
+        elif len(rows) > 1:
+            for text, number in list(rows.items())[:_MOST_SHOWN]:
+                lines.append(f"  {number} with {text}")
+            if rest := list(rows.values())[_MOST_SHOWN:]:
+                lines.append(f"  {sum(rest)} in {counted(len(rest), 'further slot type')}")
         else:
             lines.append(f"  each trial: {self.slots[0]}")
         if self.nodes_to_add:

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
+from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.placement.packing import Request, count_trials, device_slots, workers_on_node
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import about_gpu_memory, about_host_memory, about_the_nodes
@@ -247,12 +248,16 @@ def _slots_on(
         own = request.with_cpus(cpus)
         memory = fraction_of_gpu_memory(groups, alike.share_ticks)
         if count := count_trials(groups, own):
+            selector = dict(alike.label_selector)
+            labels = {group.node.labels.get(ACCELERATOR_TYPE) for group in groups}
+            if ACCELERATOR_TYPE in selector and len(labels) == 1:
+                selector[ACCELERATOR_TYPE] = str(*labels)  # only the type that these slots use
             slot = TrialSlot(
                 trial=own.worker,
                 max_concurrent_trials=min(count, MOST),
                 gpu_memory_bytes=memory if resource == "GPU" else None,
                 accelerator_type=alike.accelerator_type,
-                label_selector=dict(alike.label_selector),
+                label_selector=selector,
             )
             yield is_expected, slot
 

@@ -320,6 +320,10 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
     by_lower = {candidate.lower(): candidate for candidate in sorted(known)}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    # "price" stands for "price_per_hour", if no other known name begins with it.
+    longer = [candidate for candidate in by_lower if candidate.startswith(f"{name.lower()}_")]
+    if not near and len(longer) == 1:
+        near = longer
     return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
 
 

@@ -9,8 +9,8 @@ from tune_policies.kuberay.design.forecast import Stage, forecast_trials
 from tune_policies.plan.idle import Idle, Why, idle
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import Count
-from tune_policies.values.value import ShownValue
+from tune_policies.values.resources import Count, PositiveCount
+from tune_policies.values.value import ShownValue, counted, shorten_names
 
 
 class ComparedPolicy(Stage):
@@ -19,29 +19,46 @@ class ComparedPolicy(Stage):
     Attributes:
         policy: The name of the policy, such as its file name.
         idle: The resources that stay unused under its plan.
+        num_trials: The total number of trials; ``None`` if it is unknown.
         num_rounds: The number of rounds in which all trials run; ``None`` if the number of trials is unknown or no
             trial fits.
     """
 
     policy: str
     idle: tuple[Idle, ...] = ()
+    num_trials: PositiveCount | None = None
     num_rounds: Count | None = None
 
     @property
+    def running_trials(self) -> int:
+        """The number of trials that share the price: all slots, or all trials if they are fewer."""
+        at_once = self.trials_at_once
+        return at_once if self.num_trials is None else min(at_once, self.num_trials)
+
+    @property
     def price_of_trial_hour(self) -> float | None:
-        """The price of a trial per hour if all slots are in use, or ``None`` if unknown."""
-        trials = self.trials_at_once
+        """The price of a trial per hour while ``running_trials`` trials run, or ``None`` if unknown."""
+        trials = self.running_trials
         return None if self.price_per_hour is None or not trials else self.price_per_hour / trials
 
 
 class PolicyComparison(ShownValue):
-    """A comparison of several policies on the same cluster, with the currency of the prices and any warnings."""
+    """A comparison of several policies on the same cluster.
+
+    Attributes:
+        currency: The currency of the prices.
+        priced: The nodes of a catalog whose price is shown, or ``None`` for other files or without prices.
+        cautions: Warnings about possible differences from the real cluster.
+        hint: A sentence about the command that chooses the cheapest nodes, or an empty string.
+    """
 
     _view: ClassVar = "tune_policies.kuberay.design.comparison_view:comparison_view"
 
     policies: tuple[ComparedPolicy, ...]
     currency: str = "USD"
+    priced: str | None = None
     cautions: tuple[str, ...] = ()
+    hint: str = ""
 
     @property
     def is_feasible(self) -> bool:
@@ -71,21 +88,46 @@ def compare_policies(
     def compared(name: str, policy: ResourcePolicy) -> ComparedPolicy:
         try:
             if isinstance(nodes, ClusterSpec):
-                forecast = forecast_trials(policy, nodes, catalog=catalog)
+                forecast = forecast_trials(policy, nodes, catalog=catalog, num_trials=num_trials)
                 cautions.update(dict.fromkeys(forecast.cautions))
-                stage = forecast.at_maximum
+                stage = forecast.for_trials or forecast.at_maximum
             else:
                 stage = Stage(nodes={}, plan=policy.plan(capacity), price_per_hour=prices and prices.price_per_hour)
         except InfeasibleRequestError as error:
             why_not = f"one trial needs {error.asked}, but {error.offered}: short of {error.short_of}"
-            return ComparedPolicy(policy=name, nodes={}, why_not=why_not)
+            return ComparedPolicy(policy=name, nodes={}, why_not=why_not, num_trials=num_trials)
         plan = stage.plan
         left = () if plan is None else tuple(each for each in idle(capacity, plan) if each.why is not Why.ROUNDING)
         rounds = None if plan is None or num_trials is None else plan.num_rounds(num_trials)
-        return ComparedPolicy(policy=name, idle=left, num_rounds=rounds, **dict(stage))
+        return ComparedPolicy(policy=name, idle=left, num_trials=num_trials, num_rounds=rounds, **dict(stage))
 
+    is_priced = isinstance(nodes, NodeCatalog) and nodes.price_per_hour is not None
     return PolicyComparison(
         policies=tuple(compared(name, policy) for name, policy in policies),
         currency="USD" if prices is None else prices.currency,
+        priced=priced_nodes(nodes) if isinstance(nodes, NodeCatalog) and is_priced else None,
         cautions=tuple(cautions),
+        hint=how_to_buy(nodes, num_trials) if isinstance(nodes, NodeCatalog) and is_priced else "",
+    )
+
+
+def priced_nodes(catalog: NodeCatalog) -> str:
+    """Return the nodes whose price the catalog states, as text."""
+    paid = counted(sum(node.num_nodes for node in catalog.nodes), "worker node")
+    return f"{paid} and the head" if catalog.head is not None and catalog.head.price_per_hour else paid
+
+
+def how_to_buy(catalog: NodeCatalog, num_trials: int | None) -> str:
+    """Return a sentence about what is priced, and about the command that chooses only the nodes for the trials.
+
+    It is empty if the number of trials is unknown and each type has a count: such a catalog describes a cluster.
+    """
+    without = [node.name for node in catalog.nodes if node.count is None]
+    if num_trials is None and not without:
+        return ""
+    for_trials = "your trials" if num_trials is None else counted(num_trials, "trial")
+    as_one = f", with one node of each type without a count ({shorten_names(without)})" if without else ""
+    return (
+        f"the price is for all nodes of the catalog{as_one}. `tune-policies kuberay design` chooses the cheapest nodes "
+        f"for {for_trials}"
     )

@@ -1,6 +1,9 @@
 """The table of a comparison, with a column for each policy."""
 
+from collections.abc import Mapping, Sequence
+
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from tune_policies.files.terminal import empty_table, line
@@ -12,19 +15,33 @@ from tune_policies.values.value import counted
 
 def comparison_view(comparison: PolicyComparison) -> RenderableType:
     """Return a table with a column for each policy and a row for each fact."""
-    columns = [_compared_columns(each, comparison.currency) for each in comparison.policies]
-    table = empty_table("", "", *(each.policy for each in comparison.policies))
+    columns = [_compared_columns(compared, comparison) for compared in comparison.policies]
+    below = [f"caution: {caution}" for caution in comparison.cautions]
+    if comparison.priced is not None:
+        below.append(f"the price per hour is for {comparison.priced}")
+    if comparison.hint:
+        below.append(f"note: {comparison.hint}")
+    table = side_by_side([compared.policy for compared in comparison.policies], columns)
+    return Group(table, *map(line, below))
+
+
+def side_by_side(names: Sequence[str], columns: Sequence[Mapping[str, list[str]]]) -> Table:
+    """Return a table with a column of lines for each name. Rows without any text are omitted."""
+    table = empty_table("", "", *names)
     for heading in columns[0]:
         if any(column[heading] for column in columns):
             cells = ("\n".join(map(one_line, column[heading])) or "-" for column in columns)
             table.add_row(heading, *(Text(cell) for cell in cells))
-    return Group(table, *(line(f"caution: {caution}") for caution in comparison.cautions))
+    return table
 
 
-def _compared_columns(compared: ComparedPolicy, currency: str) -> dict[str, list[str]]:
+def _compared_columns(compared: ComparedPolicy, comparison: PolicyComparison) -> dict[str, list[str]]:
     plan, per_hour, per_trial = compared.plan, compared.price_per_hour, compared.price_of_trial_hour
-    slots = () if plan is None else plan.slots if plan.by_config is None else plan.by_config.slots
-    each_trial = [str(slot) if len(slots) == 1 else f"{slot.max_concurrent_trials} with {slot}" for slot in slots]
+    currency = comparison.currency
+    is_partly_used = plan is not None and compared.running_trials < compared.trials_at_once
+    shared = f" with {counted(compared.running_trials, 'trial')}" if is_partly_used else ""
+    rows = {} if plan is None else plan.rows
+    each_trial = list(rows) if len(rows) == 1 else [f"{number} with {text}" for text, number in rows.items()]
     return {
         "Trials at once": [str(compared.trials_at_once)],
         "Each trial": each_trial,
@@ -34,5 +51,5 @@ def _compared_columns(compared: ComparedPolicy, currency: str) -> dict[str, list
         "Stays idle": list(map(str, compared.idle)),
         "Rounds": [] if compared.num_rounds is None else [str(compared.num_rounds)],
         "Price per hour": [] if per_hour is None else [f"{format_money(per_hour)} {currency}"],
-        "Price of a trial hour": [] if per_trial is None else [f"{format_money(per_trial)} {currency}"],
+        "Price of a trial hour": [] if per_trial is None else [f"{format_money(per_trial)} {currency}{shared}"],
     }

@@ -185,6 +185,11 @@ def gpu_node_label(platform: Platform) -> str:
     return "nvidia.com/gpu.present" if platform == "gpu-operator" else _TYPE_LABELS[platform][0]
 
 
+def label_values(platform: Platform) -> frozenset[str]:
+    """Return the values of the label for the type of the devices that nodes of a platform can have."""
+    return frozenset(_TYPE_LABELS[platform][1].values())
+
+
 class PodDevices(NamedTuple):
     """Devices of one family in a pod, with Ray's ``resource`` and Kubernetes' ``key``."""
 

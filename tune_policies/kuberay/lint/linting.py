@@ -5,17 +5,21 @@ from pathlib import Path as FilePath
 
 from tune_policies.files.yaml_documents import Document, DocumentError, read_documents
 from tune_policies.kuberay.lint.misspelled_fields import misspelled_fields
+from tune_policies.kuberay.lint.pod_schema import pod_problems
+from tune_policies.kuberay.lint.readable import Readable, readable
+from tune_policies.kuberay.lint.retired_formats import is_chart_values, retired_fields
 from tune_policies.kuberay.lint.rule import Finding, Found, Rule
 from tune_policies.kuberay.lint.rules import (
     DUPLICATE_KEY,
     INVALID_FIELD,
     MISSPELLED,
     NO_CLUSTER,
+    RETIRED,
     RULES,
     UNREADABLE,
 )
 from tune_policies.kuberay.reading.documents import check_name, clusters_in, manifests_in, name_of, read_text
-from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, FieldProblem
+from tune_policies.kuberay.reading.kuberay_models import FieldProblem
 from tune_policies.values.errors import InvalidResourcesError
 
 
@@ -44,39 +48,61 @@ def lint_text(text: str, source: str, name: str | None = None) -> list[Finding]:
         documents = read_documents(text, source)
     except DocumentError as error:
         return [_file_finding(UNREADABLE, source, error.line, error.reason)]
-    manifests = [(number, *each) for number, document in enumerate(documents) for each in manifests_in(document)]
+    manifests = [
+        (number, *manifest) for number, document in enumerate(documents) for manifest in manifests_in(document)
+    ]
     if name is not None:
         check_name(name, (manifest for _, _, manifest in manifests), source)
         manifests = [each for each in manifests if name_of(each[2]) == name]
-    read = [(*each, *clusters_in(each[2])) for each in manifests]
-    if not any(clusters or problems or name_of(manifest) is not None for _, _, manifest, clusters, problems in read):
-        return [_file_finding(NO_CLUSTER, source, 1, "the file contains no Ray cluster, job or service")]
-    findings = [
-        Finding(
-            rule=rule.name,
-            severity=rule.severity,
-            source=manifest.source,
-            document=number,
-            line=manifest.line(found.path),
-            why=rule.why,
-            path=(*top, *found.path),
-            message=found.message,
-            fix=found.fix,
-        )
-        for number, top, manifest, clusters, problems in read
-        for rule, found in _check(manifest, clusters, problems)
-    ]
-    return sorted(findings, key=lambda each: (each.line, each.rule, each.message))
+    read = [(number, top, manifest, *clusters_in(manifest)) for number, top, manifest in manifests]
+    retired = [found for _, _, manifest, _, _ in read for found in retired_fields(manifest)]
+    has_cluster = any(
+        clusters or problems or name_of(manifest) is not None for _, _, manifest, clusters, problems in read
+    )
+    if not has_cluster and not retired:
+        message = "the file contains no Ray cluster, job or service"
+        if any(is_chart_values(manifest) for _, _, manifest, _, _ in read):
+            message = f"{message}: it has values of KubeRay's Helm chart. Pipe the output of `helm template` into lint"
+        return [_file_finding(NO_CLUSTER, source, 1, message)]
+    findings = []
+    for number, top, manifest, clusters, problems in read:
+        part = readable(manifest, clusters, problems)
+        for rule, found in _check(manifest, part, problems):
+            unchecked = part.omitted_by(found.path) if rule in (INVALID_FIELD, RETIRED) else None
+            findings.append(
+                Finding(
+                    rule=rule.name,
+                    severity=found.severity or rule.severity,
+                    source=manifest.source,
+                    document=number,
+                    line=manifest.line(found.path),
+                    why=rule.why,
+                    path=(*top, *found.path),
+                    message=found.message,
+                    fix=found.fix,
+                    unchecked=None if unchecked is None else (*top, *unchecked),
+                )
+            )
+    return sorted(findings, key=lambda finding: (finding.line, finding.rule, finding.message))
 
 
 def _file_finding(rule: Rule, source: str, line: int, message: str) -> Finding:
-    return Finding(rule=rule.name, severity=rule.severity, source=source, line=line, message=message, why=rule.why)
+    unchecked = () if rule is UNREADABLE else None
+    return Finding(
+        rule=rule.name,
+        severity=rule.severity,
+        source=source,
+        line=line,
+        message=message,
+        why=rule.why,
+        unchecked=unchecked,
+    )
 
 
-def _check(
-    manifest: Document, clusters: list[ClusterInFile], problems: list[FieldProblem]
-) -> Iterator[tuple[Rule, Found]]:
+def _check(manifest: Document, part: Readable, problems: list[FieldProblem]) -> Iterator[tuple[Rule, Found]]:
     """Yield each mistake in a document with its rule, starting with invalid fields, duplicate keys and misspellings."""
+    for found in retired_fields(manifest):
+        yield RETIRED, found
     for problem in problems:
         yield INVALID_FIELD, Found(problem.path, problem.message)
     for path, line in manifest.repeated.items():
@@ -85,7 +111,11 @@ def _check(
     for path, message in misspelled_fields(manifest):
         if path not in known:
             yield MISSPELLED, Found(path, message)
+    for wrong in pod_problems(manifest):
+        if wrong.path not in known:
+            yield MISSPELLED if wrong.is_unknown_field else INVALID_FIELD, Found(wrong.path, wrong.message)
     for rule in RULES:
         if rule.check is not None:
-            for found in rule.check(manifest, clusters):
-                yield rule, found
+            for found in rule.check(part.manifest, part.clusters):
+                if not part.hides(found.path):
+                    yield rule, found

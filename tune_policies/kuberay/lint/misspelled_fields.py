@@ -2,7 +2,7 @@
 
 The API server refuses an unknown field or drops it without an error. Only the official definitions list all fields.
 This module reports names that are similar to one of the fields below, which determine Ray's view of a cluster. It
-never reports a field of the official definitions.
+never reports a field of the official definitions. :mod:`tune_policies.kuberay.lint.pod_schema` checks pod templates.
 """
 
 import difflib
@@ -13,12 +13,9 @@ from typing import Any, Final, TypeAlias, Union, get_args
 from tune_policies.files.yaml_documents import Document, Path
 from tune_policies.kuberay.reading.kuberay_models import (
     AutoscalerOptions,
-    Container,
-    ContainerResources,
     Part,
-    PodSpec,
+    PodTemplate,
     RayClusterSpec,
-    Toleration,
     WorkerGroupSpec,
 )
 
@@ -33,10 +30,6 @@ _Fields: TypeAlias = Mapping[str, Union[type[Part], "_Fields", None]]
 
 _OTHER_FIELDS: Final[dict[type[Part], tuple[str, ...]]] = {
     AutoscalerOptions: ("resources", "env", "envFrom", "upscalingMode"),
-    Container: ("command", "args", "volumeMounts", "envFrom", "ports", "lifecycle"),
-    ContainerResources: ("claims",),
-    PodSpec: ("affinity", "volumes", "initContainers", "serviceAccountName", "priorityClassName", "imagePullSecrets"),
-    Toleration: ("tolerationSeconds",),
     WorkerGroupSpec: ("scaleStrategy", "priority"),
 }
 """Further known fields, which the models do not declare."""
@@ -81,7 +74,8 @@ def _fields_of(model: type[Part]) -> _Fields:
     fields: dict[str, type[Part] | None] = dict.fromkeys(_OTHER_FIELDS.get(model, ()))
     for name, field in model.model_fields.items():
         types = (field.annotation, *get_args(field.annotation))
-        fields[name] = next((each for each in types if isinstance(each, type) and issubclass(each, Part)), None)
+        parts = (each for each in types if isinstance(each, type) and issubclass(each, Part))
+        fields[name] = next((part for part in parts if part is not PodTemplate), None)
     return fields
 
 

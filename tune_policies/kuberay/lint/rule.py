@@ -24,11 +24,13 @@ class Found(NamedTuple):
     Attributes:
         path: The path of the mistake. It starts at the cluster's ``spec`` in rules for clusters and groups, else at the
             document's root.
+        severity: The severity, if it differs from the severity of the rule.
     """
 
     path: Path
     message: str
     fix: str = ""
+    severity: Severity | None = None
 
 
 class Finding(Value):
@@ -43,6 +45,7 @@ class Finding(Value):
         message: A description of the mistake, with the value.
         why: Why the mistake matters.
         fix: The correction.
+        unchecked: The path of the part that the other rules did not check because of this mistake, or ``None``.
     """
 
     rule: str
@@ -54,6 +57,7 @@ class Finding(Value):
     message: Annotated[str, AfterValidator(shortened)]
     why: str = ""
     fix: Annotated[str, AfterValidator(shortened)] = ""
+    unchecked: Path | None = None
 
 
 _PartT = TypeVar("_PartT")

@@ -61,14 +61,46 @@ def ray_amount(quantity: str | float) -> int:
 def _hint(text: str) -> str:
     if text.strip().startswith("-"):
         return ": it must be 0 or more"
-    if without := re.fullmatch(r"\s*([\d.]+)\s*([KkMGTPE]i?)[Bb]?\s*", text):
-        unit = without[2] if without[2] != "K" else "k"
-        unit = "Ki" if unit == "ki" else unit
-        return f": write {without[1] + unit!r}"
+    if (intended := intended_quantity(text)) is not None:
+        return f": write {intended!r}"
     return ": write a number such as '4', '500m' or '16Gi'"
 
 
-def _check_quantity(value: object) -> object:
+_NEAR_UNITS: Final = {
+    **{unit.lower(): unit for unit in ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")},
+    **{f"{unit.lower()}b": unit for unit in ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")},
+    **{f"{unit.lower()}b": unit for unit in "kMGTPE"},
+    **{f"{unit.lower()}bytes": unit for unit in "kMGTPE"},
+    **{unit.lower(): unit for unit in "kMGTPE"},
+    "": "",
+    "b": "",
+    "bytes": "",
+    "cpu": "",
+    "cpus": "",
+    "core": "",
+    "cores": "",
+}
+"""The unit that the author of a wrong unit probably intended, by the wrong unit in lower case."""
+
+
+_NEAR_QUANTITY: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]{0,5})\s*", re.ASCII)
+
+
+def intended_quantity(text: str) -> str | None:
+    """Return the quantity that a wrong text probably means, such as ``"28Gi"`` for ``"28GiB"``, or ``None``."""
+    found = _NEAR_QUANTITY.fullmatch(text) if len(text) <= _MAX_CHARACTERS else None
+    unit = None if found is None else _NEAR_UNITS.get(found[2].lower())
+    if found is None or unit is None or found[1] + unit == text:
+        return None
+    return found[1] + unit
+
+
+def check_quantity(value: object) -> object:
+    """Return the value unchanged.
+
+    Raises:
+        ValueError: The value is not a Kubernetes quantity, or a fraction without quotes.
+    """
     if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
         raise ValueError("must be a quantity such as '4', '500m' or '16Gi'")
     if isinstance(value, float) and not value.is_integer():
@@ -78,7 +110,7 @@ def _check_quantity(value: object) -> object:
     return value
 
 
-Quantity = Annotated[str | int | float, BeforeValidator(_check_quantity)]
+Quantity = Annotated[str | int | float, BeforeValidator(check_quantity)]
 """A Kubernetes quantity, such as ``"500m"`` or ``"64Gi"``."""
 
 

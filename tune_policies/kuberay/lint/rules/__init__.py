@@ -1,13 +1,14 @@
 """All rules, one module per subject. They find mistakes that prevent trials from using a cluster's resources.
 
 The rules follow the code of KubeRay 1.5 to 1.7 and of Ray's autoscaler. There are no rules for mistakes that do not
-affect trials, and few for mistakes that Kubernetes, KubeRay's operator or ``ray up`` report themselves.
+affect trials, and few for mistakes that KubeRay's operator or ``ray up`` report themselves. Kubernetes reports mistakes
+in a pod template only when the operator creates a pod, so they are checked as Kubernetes checks them.
 """
 
 from typing import Final
 
 from tune_policies.kuberay.lint.rule import Rule
-from tune_policies.kuberay.lint.rules import amounts, devices, launcher, pods, scaling
+from tune_policies.kuberay.lint.rules import amounts, devices, launcher, node_labels, pod_templates, pods, scaling
 
 _API = "https://ray-project.github.io/kuberay/reference/api/"
 
@@ -16,6 +17,12 @@ UNREADABLE: Final = Rule(
 )
 NO_CLUSTER: Final = Rule(
     "no-cluster", "note", "The file contains no cluster that lint supports, so it was not checked.", _API
+)
+RETIRED: Final = Rule(
+    "retired-format",
+    "error",
+    "The file belongs to the Ray operator that KubeRay replaced. KubeRay and its Helm chart ignore these fields.",
+    "https://github.com/ray-project/ray/tree/releases/2.0.0/deploy/charts/ray",
 )
 INVALID_FIELD: Final = Rule(
     "invalid-field", "error", "Kubernetes refuses the manifest, or Ray reads a different value than you intended.", _API
@@ -30,8 +37,16 @@ DUPLICATE_KEY: Final = Rule(
     "https://yaml.org/spec/1.2.2/#3213-node-comparison",
 )
 
-RULES: Final = (*devices.RULES, *pods.RULES, *amounts.RULES, *scaling.RULES, *launcher.RULES)
+RULES: Final = (
+    *pod_templates.RULES,
+    *node_labels.RULES,
+    *devices.RULES,
+    *pods.RULES,
+    *amounts.RULES,
+    *scaling.RULES,
+    *launcher.RULES,
+)
 """The rules that have a check function."""
 
-ALL_RULES: Final = (UNREADABLE, NO_CLUSTER, INVALID_FIELD, MISSPELLED, DUPLICATE_KEY, *RULES)
+ALL_RULES: Final = (UNREADABLE, NO_CLUSTER, RETIRED, INVALID_FIELD, MISSPELLED, DUPLICATE_KEY, *RULES)
 """All rules. For the rules without a check function, ``lint_file`` itself finds the mistakes."""

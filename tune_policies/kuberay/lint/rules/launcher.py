@@ -8,7 +8,7 @@ from tune_policies.files.yaml_documents import Document, Path
 from tune_policies.kuberay.lint.rule import Found, Rule, Severity, why
 from tune_policies.kuberay.lint.rules.cluster_parts import extra, mapping, ray_in_image
 from tune_policies.kuberay.lint.rules.devices import misspelled_resources
-from tune_policies.kuberay.lint.rules.pods import TRIED_IMAGE, has_cuda
+from tune_policies.kuberay.lint.rules.pods import TRIED_IMAGE, has_cuda, severity_of_version
 from tune_policies.kuberay.reading.cluster_yaml import (
     LOCAL,
     NODE_TYPES,
@@ -116,10 +116,13 @@ def _image_without_cuda(file: _File) -> Iterator[Found]:
 
 @_rule("ray-not-supported", "note", "tune_policies.values.ray_versions")
 def _ray_not_supported(file: _File) -> Iterator[Found]:
-    """tune-policies was not tested with this version of Ray, so plans may be wrong and runs may fail."""
+    """tune-policies was not tested with this version of Ray, so plans may be wrong and runs may fail.
+
+    A much older version, below 2.40, is a warning.
+    """
     for path, image in {path: image for path, _, _, image in _images(file)}.items():
         if (version := ray_in_image(image)) is not None and not is_tried(version):
-            yield Found(path, f"the image {image!r} has Ray {version}", TRIED_IMAGE)
+            yield Found(path, f"the image {image!r} has Ray {version}", TRIED_IMAGE, severity_of_version(version))
 
 
 def _has_devices(each: YamlNodeType) -> bool:

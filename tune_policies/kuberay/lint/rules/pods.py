@@ -8,7 +8,7 @@ from typing import Final
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, FAMILIES
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS, ray_resource
-from tune_policies.kuberay.lint.rule import Found, RuleBook
+from tune_policies.kuberay.lint.rule import Found, RuleBook, Severity
 from tune_policies.kuberay.lint.rules.cluster_parts import (
     API,
     Group,
@@ -26,7 +26,7 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, Toleration, WorkerGroupSpec
 from tune_policies.kuberay.reading.ray_counts import device_type, ray_counts
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.ray_versions import NEWEST_TRIED, TRIED, is_tried
+from tune_policies.values.ray_versions import NEWEST_TRIED, OLDEST_TRIED, TRIED, is_tried
 from tune_policies.values.value import suggest
 
 RULES: Final = RuleBook()
@@ -69,10 +69,11 @@ def _ray_not_first(at: Group[HeadGroup]) -> Iterator[Found]:
 def _image_version_differs(at: Group[HeadGroup]) -> Iterator[Found]:
     """The operator and the autoscaler choose features by rayVersion."""
     wanted = at.cluster.spec.rayVersion
-    if wanted is None or re.fullmatch(r"\d+\.\d+\.\d+", wanted) is None:
+    if wanted is None or re.fullmatch(r"\d+\.\d+(\.\d+)?", wanted) is None:
         return
     head, there = ray_in_image(head_of(at.cluster).container.image), ray_in_image(at.container.image)
-    if there not in (None, wanted) and head in (None, there):
+    is_same = there is None or f"{there}.".startswith(f"{wanted}.")
+    if not is_same and head in (None, there):
         message = f"{at} has Ray {there} in its image, but rayVersion is {wanted}"
         as_image = "set rayVersion to the image's version"
         fix = as_image if head else f"use an image with Ray {wanted}, or, if the head has {there} too, {as_image}"
@@ -112,15 +113,28 @@ def _image_for_other_devices(at: Group[HeadGroup]) -> Iterator[Found]:
 TRIED_IMAGE: Final = f"use an image with Ray {TRIED}, such as rayproject/ray:{'.'.join(map(str, NEWEST_TRIED))}.0"
 
 
+_MUCH_OLDER: Final = (OLDEST_TRIED[0], OLDEST_TRIED[1] - 10)
+"""The version below which Ray lacks features that KubeRay and this package need, such as node labels."""
+
+
+def severity_of_version(version: str) -> Severity | None:
+    """Return ``"warning"`` for a Ray that is much too old, or ``None`` for the severity of the rule."""
+    numbers = version_of(version)
+    return "warning" if numbers is not None and numbers[:2] < _MUCH_OLDER else None
+
+
 @RULES.of_each(groups_of, "ray-not-supported", "note", "tune_policies.values.ray_versions")
 def _ray_not_supported(at: Group[HeadGroup]) -> Iterator[Found]:
-    """tune-policies was not tested with this version of Ray, so plans may be wrong and runs may fail."""
+    """tune-policies was not tested with this version of Ray, so plans may be wrong and runs may fail.
+
+    A much older version, below 2.40, is a warning.
+    """
     image, stated = ray_in_image(at.container.image), at.cluster.spec.rayVersion
     if image is not None and not is_tried(image):
         message = f"{at} has Ray {image} in its image {at.container.image!r}"
-        yield Found((*at.container_path, "image"), message, TRIED_IMAGE)
+        yield Found((*at.container_path, "image"), message, TRIED_IMAGE, severity_of_version(image))
     elif image is None and at.path == ("headGroupSpec",) and version_of(stated) and not is_tried(str(stated)):
-        yield Found(("rayVersion",), f"rayVersion is {stated}", TRIED_IMAGE)
+        yield Found(("rayVersion",), f"rayVersion is {stated}", TRIED_IMAGE, severity_of_version(str(stated)))
 
 
 _LABELS: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/label-based-scheduling.html"

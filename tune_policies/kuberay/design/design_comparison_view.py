@@ -1,0 +1,44 @@
+"""The table of compared cluster designs, with a column for each policy."""
+
+from rich.console import RenderableType
+
+from tune_policies.kuberay.design.comparison_view import side_by_side
+from tune_policies.kuberay.design.design_comparison import DesignComparison, DesignedPolicy
+from tune_policies.values.units import format_money
+from tune_policies.values.value import counted
+
+
+def design_comparison_view(comparison: DesignComparison) -> RenderableType:
+    """Return a table with a column for each policy and a row for each fact."""
+    columns = [_columns(designed) for designed in comparison.policies]
+    return side_by_side([designed.policy for designed in comparison.policies], columns)
+
+
+def _columns(designed: DesignedPolicy) -> dict[str, list[str]]:
+    design, per_trial = designed.design, designed.price_of_trial_hour
+    if design is None:
+        names = ("Nodes", "Price per hour", "Price of a trial hour", "Trials at once", "Each trial")
+        infeasible = {name: list[str]() for name in (*names, "Time for the trials", "Price of the trials")}
+        return {**infeasible, "Trials at once": ["0"], "Why not": [designed.why_not or ""]}
+    rows = design.trials.rows
+    currency = design.currency
+    at_once = f"{min(design.num_trials, design.trials.max_concurrent_trials)} of {design.num_trials}"
+    return {
+        "Nodes": [counted(group.max_nodes, f"{group.node_type.name} node") for group in design.groups],
+        "Price per hour": []
+        if design.price_per_hour is None
+        else [f"{format_money(design.price_per_hour)} {currency}"],
+        "Price of a trial hour": [] if per_trial is None else [f"{format_money(per_trial)} {currency}"],
+        "Trials at once": [at_once],
+        "Each trial": list(rows) if len(rows) == 1 else [f"{number} with {text}" for text, number in rows.items()],
+        "Time for the trials": [_time(designed)],
+        "Price of the trials": [] if design.price is None else [f"{format_money(design.price)} {currency}"],
+        "Why not": [],
+    }
+
+
+def _time(designed: DesignedPolicy) -> str:
+    """Return the hours of all trials or, if their durations were not measured, the number of rounds."""
+    rounds = counted(designed.num_rounds or 0, "round")
+    hours = None if designed.design is None else designed.design.hours
+    return rounds if hours is None else f"{hours:.2g} h in {rounds}"

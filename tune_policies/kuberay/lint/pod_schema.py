@@ -1,0 +1,254 @@
+"""Checks pod templates against Kubernetes' own definition of a PodTemplateSpec.
+
+The API server accepts a RayCluster, RayJob or RayService with any pod template, because KubeRay's definitions do not
+check most of its values. The operator then cannot create the pods, and the cluster stays empty. ``make
+pod-template-schema`` writes the file ``pod_template.json`` from the OpenAPI definitions of Kubernetes.
+"""
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path as FilePath
+from typing import Any, Final, NamedTuple
+
+import jsonschema
+
+from tune_policies.files.yaml_documents import Document, Path
+from tune_policies.kuberay.reading.kuberay_models import check_quantity
+from tune_policies.values.value import shorten
+
+_NEAR: Final = 0.7
+"""The minimum similarity of an unknown field and a suggested field."""
+
+
+class PodTemplate(NamedTuple):
+    """A pod template of a manifest, with its name for messages and its path in the document."""
+
+    name: str
+    path: Path
+    data: Mapping[str, Any]
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """The specification of the pod, or an empty mapping."""
+        return as_mapping(self.data.get("spec"))
+
+    @property
+    def containers(self) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+        """The initial containers and the containers of the pod, each with its path in the document."""
+        for field in ("initContainers", "containers"):
+            for number, container in enumerate(as_list(self.spec.get(field))):
+                yield (*self.path, "spec", field, number), as_mapping(container)
+
+
+class PodProblem(NamedTuple):
+    """A field that Kubernetes refuses or drops, with its path in the document."""
+
+    path: Path
+    message: str
+    is_unknown_field: bool = False
+
+
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """Return the value if it is a mapping, else an empty mapping."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def as_list(value: object) -> list[Any]:
+    """Return the value if it is a list, else an empty list."""
+    return value if isinstance(value, list) else []
+
+
+_PLACES: Final[dict[str, tuple[Path, Path | None]]] = {
+    "RayCluster": (("spec",), None),
+    "RayJob": (("spec", "rayClusterSpec"), ("spec", "submitterPodTemplate")),
+    "RayService": (("spec", "rayClusterConfig"), None),
+    "RayCronJob": (("spec", "jobTemplate", "rayClusterSpec"), ("spec", "jobTemplate", "submitterPodTemplate")),
+}
+"""The paths of the cluster and of the template of the pod that submits a job, by kind."""
+
+
+def _at(data: object, path: Path) -> object:
+    for key in path:
+        data = as_mapping(data).get(str(key))
+    return data
+
+
+def cluster_of(manifest: Document) -> tuple[Path, Mapping[str, Any]]:
+    """Return the path and the data of the cluster's ``spec`` in a manifest of KubeRay. The data may be empty."""
+    kind = as_mapping(manifest.data).get("kind")
+    place = _PLACES.get(kind, ((), None))[0] if isinstance(kind, str) else ()
+    return place, as_mapping(_at(manifest.data, place)) if place else {}
+
+
+def templates_of(manifest: Document) -> Iterator[PodTemplate]:
+    """Yield the pod templates of the head, of each worker group and of the submitter of a job."""
+    place, cluster = cluster_of(manifest)
+    head = as_mapping(cluster.get("headGroupSpec"))
+    if "template" in head:
+        yield PodTemplate("the head", (*place, "headGroupSpec", "template"), as_mapping(head["template"]))
+    for number, group in enumerate(as_list(cluster.get("workerGroupSpecs"))):
+        group = as_mapping(group)
+        if "template" in group:
+            name = f"group {shorten(group.get('groupName'))}"
+            path = (*place, "workerGroupSpecs", number, "template")
+            yield PodTemplate(name, path, as_mapping(group["template"]))
+    kind = as_mapping(manifest.data).get("kind")
+    submitter = _PLACES[kind][1] if place and isinstance(kind, str) else None
+    if submitter is not None and (template := _at(manifest.data, submitter)) is not None:
+        yield PodTemplate("the submitter", submitter, as_mapping(template))
+
+
+_AUTOSCALER_FIELDS: Final = {
+    "env": "EnvVar",
+    "envFrom": "EnvFromSource",
+    "resources": "ResourceRequirements",
+    "securityContext": "SecurityContext",
+    "volumeMounts": "VolumeMount",
+}
+"""The fields of ``autoscalerOptions`` that KubeRay copies to the autoscaler's container, with their definitions."""
+
+
+def pod_problems(manifest: Document) -> Iterator[PodProblem]:
+    """Yield each field of the pod templates that Kubernetes refuses or drops."""
+    for template in templates_of(manifest):
+        yield from _problems(template.data, "PodTemplateSpec", template.path)
+    place, cluster = cluster_of(manifest)
+    options = as_mapping(cluster.get("autoscalerOptions"))
+    for field, definition in _AUTOSCALER_FIELDS.items():
+        path = (*place, "autoscalerOptions", field)
+        value = options.get(field)
+        if isinstance(value, list):
+            for number, item in enumerate(value):
+                yield from _problems(item, definition, (*path, number))
+        elif value is not None:
+            yield from _problems(value, definition, path)
+
+
+def _problems(data: object, definition: str, top: Path) -> Iterator[PodProblem]:
+    for error in _validator(definition).iter_errors(data):
+        path = (*top, *error.absolute_path)
+        if error.validator == "additionalProperties":
+            for name in error.instance.keys() - error.schema.get("properties", {}).keys():
+                yield PodProblem((*path, name), _unknown(name, error.schema), is_unknown_field=True)
+        elif error.validator == "required":
+            unknown = error.instance.keys() - error.schema.get("properties", {}).keys()
+            misspelled = {_near(other, error.schema) for other in unknown}
+            for name in error.validator_value:
+                if name not in error.instance and name not in misspelled:
+                    yield PodProblem((*path, name), f"{name} is missing in {_named(path)}")
+        else:
+            yield PodProblem(path, f"{_named(path)} {_explain(error)}")
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    text = FilePath(__file__).with_name("pod_template.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@cache
+def _validator(definition: str) -> Any:
+    checker = jsonschema.FormatChecker(formats=())
+    checker.checks("Quantity", raises=ValueError)(_is_quantity)
+    schema = {**_schema(), "$ref": f"#/$defs/{definition}"}
+    return jsonschema.Draft202012Validator(schema, format_checker=checker)
+
+
+def _is_quantity(value: object) -> bool:
+    """Return ``True``, or raise a :class:`ValueError` if the value is not a valid quantity."""
+    if isinstance(value, str | int | float):
+        check_quantity(value)
+    return True
+
+
+_TYPES: Final = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "a string",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+}
+
+
+def _explain(error: Any) -> str:
+    """Return why the value of a field is wrong, without the name of the field."""
+    value, got = error.instance, shorten(error.instance)
+    if error.validator == "format":
+        return str(error.cause)
+    if error.validator == "enum":
+        values = [name for name in error.validator_value if name]
+        near = difflib.get_close_matches(str(value).lower(), [name.lower() for name in values], n=1, cutoff=0.6)
+        hint = "".join(f"; did you mean {name!r}?" for name in values if near and name.lower() == near[0])
+        return f"is {got}{hint or ', but must be one of ' + ', '.join(values)}"
+    if error.validator != "type":
+        return f"is {got}, which Kubernetes refuses"
+    types = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
+    if "string" in types and isinstance(value, bool | int | float):
+        what = "truth value" if isinstance(value, bool) else "number"
+        return f'must be a string, got the {what} {got}: write "{json.dumps(value)}", in quotes'
+    expected = " or ".join(_TYPES[kind] for kind in types if kind != "null")
+    quotes = isinstance(value, str) and value.lower() in ("true", "false") and "boolean" in types
+    if quotes or (isinstance(value, str) and value.isdecimal() and "integer" in types):
+        return f"must be {expected}, got the string {got}: remove the quotes"
+    return f"must be {expected}, got {got}"
+
+
+def _named(path: Path) -> str:
+    """Return the last name of a path, with the index if the path ends with one."""
+    names = [part for part in path if isinstance(part, str)]
+    if not names:
+        return "the document"
+    return f"item {int(path[-1]) + 1} of {names[-1]}" if isinstance(path[-1], int) else names[-1]
+
+
+_PARTS: Final = {
+    "PodSpec": "the pod's spec (template.spec)",
+    "Container": "a container",
+    "ObjectMeta": "the template's metadata",
+    "PodTemplateSpec": "the template",
+    "ResourceRequirements": "a container's resources",
+    "SecurityContext": "a container's securityContext",
+    "PodSecurityContext": "the pod's securityContext",
+    "Probe": "a probe",
+    "VolumeMount": "an item of volumeMounts",
+    "Volume": "an item of volumes",
+    "ContainerPort": "an item of ports",
+    "EnvVar": "an item of env",
+    "EmptyDirVolumeSource": "an emptyDir",
+}
+"""Descriptions of the definitions in which users look for a misplaced field, most common first."""
+
+_GROUP_FIELDS: Final = ("groupName", "maxReplicas", "minReplicas", "numOfHosts", "rayStartParams", "replicas")
+
+
+def _unknown(name: str, schema: Mapping[str, Any]) -> str:
+    """Return the message about an unknown field: with the similar name, or with the part to which it belongs."""
+    near = _near(name, schema)
+    owners = [title for title in _PARTS if name in _schema()["$defs"][title]["properties"]]
+    if name in _GROUP_FIELDS:
+        owner = "the group, next to template"
+    elif owners:
+        owner = _PARTS[owners[0]]
+    else:
+        owner = ""
+    if near is not None and (not owner or _plain(near) == _plain(name)):
+        return f"unknown field {name!r}; did you mean {near!r}?"
+    here = _PARTS.get(str(schema.get("title")), f"{schema.get('title', 'this part')}")
+    if owner:
+        return f"unknown field {name!r} of {here}: it is a field of {owner}, so check the indentation"
+    return f"unknown field {name!r} of {here}"
+
+
+def _near(name: str, schema: Mapping[str, Any]) -> str | None:
+    """Return the field of a part that is most similar to an unknown name, or ``None``."""
+    by_plain = {_plain(field): field for field in sorted(schema.get("properties", {}))}
+    near = difflib.get_close_matches(_plain(name), by_plain, n=1, cutoff=_NEAR)
+    return by_plain[near[0]] if near else None
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")

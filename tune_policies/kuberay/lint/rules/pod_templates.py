@@ -1,0 +1,402 @@
+"""Rules of Kubernetes for pods that its OpenAPI definitions do not contain.
+
+They follow ``pkg/apis/core/validation/validation.go`` of Kubernetes. The definitions themselves are checked in
+:mod:`tune_policies.kuberay.lint.pod_schema`.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Final, TypeAlias
+
+from tune_policies.files.yaml_documents import Document, Path
+from tune_policies.kuberay.lint.pod_schema import PodTemplate, as_list, as_mapping, cluster_of, templates_of
+from tune_policies.kuberay.lint.rule import Found, Rule, Severity, why
+from tune_policies.kuberay.lint.rules.cluster_parts import exact
+from tune_policies.kuberay.reading.kuberay_models import ClusterInFile
+from tune_policies.values.value import shorten
+
+RULES: Final[list[Rule]] = []
+
+_VALIDATION: Final = "https://github.com/kubernetes/kubernetes/blob/master/pkg/apis/core/validation/validation.go"
+
+_Check: TypeAlias = Callable[[PodTemplate], Iterator[Found]]
+
+
+def template_rule(rules: list[Rule], name: str, severity: Severity, source: str) -> Callable[[_Check], _Check]:
+    """Return a decorator that adds a rule for each pod template of a manifest to a list of rules."""
+
+    def add(check: _Check) -> _Check:
+        def of_document(document: Document, _: Sequence[ClusterInFile]) -> Iterator[Found]:
+            for template in templates_of(document):
+                yield from check(template)
+
+        rules.append(Rule(name, severity, why(check), source, of_document))
+        return check
+
+    return add
+
+
+def _amounts(template: PodTemplate) -> Iterator[tuple[Path, Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield the path of the resources of each container, its limits and its requests."""
+    for path, container in template.containers:
+        resources = as_mapping(container.get("resources"))
+        limits, requests = as_mapping(resources.get("limits")), as_mapping(resources.get("requests"))
+        yield (*path, "resources"), limits, requests
+
+
+def _number(amount: object) -> Fraction | None:
+    """Return an amount as a number, or ``None`` if it is missing or invalid."""
+    is_amount = isinstance(amount, str | int | float) and not isinstance(amount, bool)
+    return exact(amount) if is_amount else None  # type: ignore[arg-type]
+
+
+def is_filled_in_later(value: str) -> bool:
+    """Return whether a value contains a variable such as ``${GPU_TYPE}``, which another program replaces."""
+    return "$" in value or "{{" in value
+
+
+def _is_device(key: str) -> bool:
+    """Return whether Kubernetes treats a resource as an extended resource, which it never overcommits."""
+    domain = key.partition("/")[0]
+    return "/" in key and domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")
+
+
+@template_rule(RULES, "device-limit-differs", "error", f"{_VALIDATION} (ValidateResourceRequirements)")
+def _device_limit_differs(template: PodTemplate) -> Iterator[Found]:
+    """Kubernetes refuses the pod: the request and the limit of a device must be equal, and the limit is required."""
+    for path, limits, requests in _amounts(template):
+        for key, amount in requests.items():
+            if not _is_device(key) and not key.startswith("hugepages-"):
+                continue
+            where, fix = (*path, "requests", key), f"write {key}: {shorten(amount)} under limits"
+            if limits.get(key) is None:
+                if _number(amount) != 0:
+                    yield Found(where, f"{template.name} has {key} under requests, but not under limits", fix)
+                continue
+            asked, limit = _number(amount), _number(limits[key])
+            if asked is not None and limit is not None and asked != limit:
+                message = f"{template.name} requests {amount} {key}, but its limit is {limits[key]}"
+                yield Found(where, message, "write the same amount under requests and limits")
+
+
+@template_rule(RULES, "request-above-limit", "error", f"{_VALIDATION} (ValidateResourceRequirements)")
+def _request_above_limit(template: PodTemplate) -> Iterator[Found]:
+    """The API server accepts the cluster, but then Kubernetes refuses its pods, so the cluster stays empty."""
+    for path, limits, requests in _amounts(template):
+        for key, amount in requests.items():
+            asked, limit = _number(amount), _number(limits.get(key))
+            if not _is_device(key) and asked is not None and limit is not None and asked > limit:
+                message = f"{template.name} requests {amount} of {key}, but its limit is {limits[key]}"
+                yield Found((*path, "requests", key), message, f"raise the limit, or request at most {limits[key]}")
+
+
+_STANDARD: Final = ("cpu", "memory", "ephemeral-storage")
+
+_MEANT: Final = {
+    "gpu": "nvidia.com/gpu",
+    "gpus": "nvidia.com/gpu",
+    "nvidia-gpu": "nvidia.com/gpu",
+    "tpu": "google.com/tpu",
+    "cpus": "cpu",
+    "mem": "memory",
+    "ram": "memory",
+    "storage": "ephemeral-storage",
+    "disk": "ephemeral-storage",
+}
+"""The resources that are probably meant by other names, in lower case."""
+
+
+@template_rule(RULES, "resource-unknown", "error", f"{_VALIDATION} (validateContainerResourceName)")
+def _resource_unknown(template: PodTemplate) -> Iterator[Found]:
+    """Kubernetes refuses the pod: a resource without a domain must be cpu, memory, ephemeral-storage or hugepages-…."""
+    for path, limits, requests in _amounts(template):
+        for section, amounts in (("limits", limits), ("requests", requests)):
+            for key in amounts:
+                if "/" in key or key in _STANDARD or key.startswith("hugepages-"):
+                    continue
+                near = difflib.get_close_matches(key.lower(), _STANDARD, n=1, cutoff=0.7)
+                meant = _MEANT.get(key.lower()) or "".join(near)
+                hint = f"; did you mean {meant!r}?" if meant else ""
+                yield Found((*path, section, key), f"{template.name} has the unknown resource {key!r}{hint}")
+
+
+_LEAST_MEMORY: Final = 4 * 2**20
+"""The least memory of a container in bytes. Container runtimes need about 6 MiB to start one."""
+
+_MOST_CPUS: Final = 10_000
+
+
+@template_rule(
+    RULES,
+    "amount-without-unit",
+    "warning",
+    "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/",
+)
+def _amount_without_unit(template: PodTemplate) -> Iterator[Found]:
+    """Memory without a unit is in bytes, and m stands for thousandths. No node can start the container."""
+    for path, limits, requests in _amounts(template):
+        for section, amounts in (("limits", limits), ("requests", requests)):
+            memory, cpus = _number(amounts.get("memory")), _number(amounts.get("cpu"))
+            if memory is not None and 0 < memory < _LEAST_MEMORY:
+                message = f"{template.name} has {amounts['memory']} of memory, which is less than 4 MiB"
+                yield Found((*path, section, "memory"), message, "write the memory with a unit, such as 16Gi")
+            if cpus is not None and cpus > _MOST_CPUS:
+                message = f"{template.name} has {amounts['cpu']} CPUs, which no node has"
+                yield Found((*path, section, "cpu"), message, "write CPUs without a unit, such as 4 or 500m")
+
+
+def _repeated(names: Sequence[object]) -> Iterator[tuple[int, str]]:
+    """Yield the index and the name of each text that an earlier item has too."""
+    seen = set()
+    for number, name in enumerate(names):
+        if isinstance(name, str) and name:
+            if name in seen:
+                yield number, name
+            seen.add(name)
+
+
+@template_rule(RULES, "duplicate-name", "error", f"{_VALIDATION} (validateContainers, ValidateVolumes)")
+def _duplicate_name(template: PodTemplate) -> Iterator[Found]:
+    """The API server accepts the cluster, but then Kubernetes refuses its pods, so the cluster stays empty."""
+    containers = list(template.containers)
+    for number, name in _repeated([container.get("name") for _, container in containers]):
+        path = (*containers[number][0], "name")
+        yield Found(path, f"{template.name} has two containers named {name!r}", "give each container its own name")
+    volumes = [as_mapping(volume) for volume in as_list(template.spec.get("volumes"))]
+    for number, name in _repeated([volume.get("name") for volume in volumes]):
+        path = (*template.path, "spec", "volumes", number, "name")
+        yield Found(path, f"{template.name} has two volumes named {name!r}", "give each volume its own name")
+    for path, container in containers:
+        for field, key in (("ports", "name"), ("volumeMounts", "mountPath")):
+            items = [as_mapping(item) for item in as_list(container.get(field))]
+            for number, name in _repeated([item.get(key) for item in items]):
+                message = f"{template.name} has two {field} with {key} {name!r} in one container"
+                yield Found((*path, field, number, key), message, "remove one of them")
+
+
+_VOLUMES_OF_KUBERAY: Final = ("shared-mem", "ray-logs", "ray-tls", "ray-token", "gcs-storage")
+"""Volumes that KubeRay adds itself (``ray-operator/controllers/ray/utils/constant.go`` and ``common/pod.go``)."""
+
+
+@template_rule(RULES, "volume-missing", "error", f"{_VALIDATION} (ValidateVolumeMounts)")
+def _volume_missing(template: PodTemplate) -> Iterator[Found]:
+    """The API server accepts the cluster, but then Kubernetes refuses its pods, so the cluster stays empty."""
+    names = [as_mapping(volume).get("name") for volume in as_list(template.spec.get("volumes"))]
+    volumes = [name for name in names if isinstance(name, str)]
+    for path, container in template.containers:
+        for field in ("volumeMounts", "volumeDevices"):
+            for number, mount in enumerate(as_list(container.get(field))):
+                name = as_mapping(mount).get("name")
+                if not isinstance(name, str) or name in volumes or name in _VOLUMES_OF_KUBERAY:
+                    continue
+                near = difflib.get_close_matches(name, volumes, n=1, cutoff=0.6)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                message = f"{template.name} mounts {name!r}, but has no volume of this name{hint}"
+                yield Found((*path, field, number, "name"), message, f"add the volume {name!r} to spec.volumes")
+
+
+_PORT_NAME: Final = re.compile(r"(?=.*[a-z])(?!.*--)[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")
+"""An IANA service name: at most 15 lower-case letters, digits and single dashes, with at least one letter."""
+
+
+def _is_port(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65535
+
+
+@template_rule(RULES, "port-invalid", "error", f"{_VALIDATION} (validateContainerPorts)")
+def _port_invalid(template: PodTemplate) -> Iterator[Found]:
+    """The API server accepts the cluster, but then Kubernetes refuses its pods, so the cluster stays empty."""
+    for path, container in template.containers:
+        for number, port in enumerate(as_list(container.get("ports"))):
+            where, port = (*path, "ports", number), as_mapping(port)
+            for field in ("containerPort", "hostPort"):
+                value = port.get(field)
+                is_unset = value is None or (field == "hostPort" and value == 0)
+                if not is_unset and isinstance(value, int) and not _is_port(value):
+                    message = f"{template.name} has {field} {value}, which is not between 1 and 65535"
+                    yield Found((*where, field), message, "write a number between 1 and 65535")
+            name = port.get("name")
+            if isinstance(name, str) and name and not _PORT_NAME.fullmatch(name):
+                message = f"{template.name} has the port name {shorten(name)}, which is not valid"
+                fix = "use at most 15 lower-case letters, digits and single dashes, with at least one letter"
+                yield Found((*where, "name"), message, fix)
+
+
+_HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc")
+
+_MUST_SUCCEED_ONCE: Final = ("livenessProbe", "startupProbe")
+
+
+@template_rule(RULES, "probe-invalid", "error", f"{_VALIDATION} (validateProbe, validateHandler)")
+def _probe_invalid(template: PodTemplate) -> Iterator[Found]:
+    """Kubernetes refuses the pod, or restarts the container because the probe never succeeds."""
+    for path, container in template.containers:
+        names = [as_mapping(port).get("name") for port in as_list(container.get("ports"))]
+        for field in ("livenessProbe", "readinessProbe", "startupProbe"):
+            probe = container.get(field)
+            if isinstance(probe, Mapping):
+                for key, message, fix in _problems_of_probe(field, probe, names):
+                    yield Found((*path, field, *key), f"the {field} of {template.name} {message}", fix)
+
+
+def _problems_of_probe(
+    field: str, probe: Mapping[str, Any], names: Sequence[object]
+) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Yield the keys that lead to a problem of a probe, a message that continues the name of the probe, and a fix."""
+    handlers = [name for name in _HANDLERS if probe.get(name) is not None]
+    if len(handlers) != 1:
+        has = f"has {' and '.join(handlers)}" if handlers else "does not state what it checks"
+        yield (), has, f"write exactly one of {', '.join(_HANDLERS)}"
+    for name in handlers:
+        handler = as_mapping(probe[name])
+        if name == "exec" and isinstance(probe[name], Mapping) and not handler.get("command"):
+            yield (name,), "has no command", "write command: [sh, -c, …]"
+        port = handler.get("port")
+        if isinstance(port, int) and not _is_port(port):
+            yield (name, "port"), f"checks the port {port}", "write a number between 1 and 65535"
+        if isinstance(port, str) and port not in names:
+            fix = f"write port: {port}" if port.isdecimal() else "add a port of this name to the container's ports"
+            yield (name, "port"), f"checks the port {port!r}, but the container has no port of this name", fix
+    if field in _MUST_SUCCEED_ONCE and probe.get("successThreshold") not in (None, 0, 1):
+        yield ("successThreshold",), f"has successThreshold {probe['successThreshold']}", "write successThreshold: 1"
+    for name in ("periodSeconds", "timeoutSeconds", "failureThreshold", "initialDelaySeconds"):
+        value = probe.get(name)
+        if isinstance(value, int) and value < 0:
+            yield (name,), f"has {name} {value}", "write a number of 0 or more"
+
+
+_LABEL_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+_QUALIFIED_NAME: Final = re.compile(
+    r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+)
+
+_Problem: TypeAlias = tuple[Path, str, str]
+"""The path below the template, a message that continues the name of the pod, and a fix."""
+
+
+@template_rule(RULES, "pod-refused", "error", _VALIDATION)
+def _pod_refused(template: PodTemplate) -> Iterator[Found]:
+    """The API server accepts the cluster, but then Kubernetes refuses its pods, so the cluster stays empty."""
+    problems = (_names, _labels, _environment, _volumes, _tolerations, _node_affinity)
+    for find in problems:
+        for path, message, fix in find(template):
+            yield Found((*template.path, *path), f"{template.name} {message}", fix)
+
+
+def _names(template: PodTemplate) -> Iterator[_Problem]:
+    top = len(template.path)
+    fix = "use lower-case letters, digits and dashes, with a letter or digit at both ends"
+    for path, container in template.containers:
+        name = container.get("name")
+        if isinstance(name, str) and name and not _LABEL_NAME.fullmatch(name) and not is_filled_in_later(name):
+            yield (*path[top:], "name"), f"has the container name {shorten(name)}, which is not valid", fix
+        if not container.get("image"):
+            yield (*path[top:], "image"), f"has no image for its container {shorten(name)}", "write image"
+        if path[-2] == "initContainers" and container.get("restartPolicy") != "Always":
+            for field in ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle"):
+                if container.get(field) is not None:
+                    yield (*path[top:], field), f"has a {field} in an initial container", f"remove {field}"
+    for number, volume in enumerate(as_list(template.spec.get("volumes"))):
+        name = as_mapping(volume).get("name")
+        if isinstance(name, str) and not _LABEL_NAME.fullmatch(name) and not is_filled_in_later(name):
+            path = ("spec", "volumes", number, "name")
+            yield path, f"has the volume name {shorten(name)}, which is not valid", fix
+
+
+def _labels(template: PodTemplate) -> Iterator[_Problem]:
+    fix = "use at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+    for path in (("metadata", "labels"), ("spec", "nodeSelector")):
+        for key, value in as_mapping(as_mapping(template.data.get(path[0])).get(path[1])).items():
+            if not _QUALIFIED_NAME.fullmatch(key) and not is_filled_in_later(key):
+                yield (*path, key), f"has the label {shorten(key)}, whose name is not valid", fix
+            if isinstance(value, str) and not _LABEL_VALUE.fullmatch(value) and not is_filled_in_later(value):
+                yield (*path, key), f"has the value {shorten(value)} for the label {key}, which is not valid", fix
+
+
+def _environment(template: PodTemplate) -> Iterator[_Problem]:
+    for path, container in template.containers:
+        for number, variable in enumerate(as_list(container.get("env"))):
+            variable = as_mapping(variable)
+            where, name = (*path[len(template.path) :], "env", number), shorten(variable.get("name"))
+            sources = [key for key, value in as_mapping(variable.get("valueFrom")).items() if value is not None]
+            if variable.get("value") and sources:
+                yield where, f"sets both value and valueFrom of the variable {name}", "write only one of them"
+            elif isinstance(variable.get("valueFrom"), Mapping) and len(sources) != 1:
+                yield (*where, "valueFrom"), f"must have exactly one source for the variable {name}", "write one source"
+
+
+def _volumes(template: PodTemplate) -> Iterator[_Problem]:
+    for number, volume in enumerate(as_list(template.spec.get("volumes"))):
+        sources = [key for key, value in as_mapping(volume).items() if key != "name" and value is not None]
+        if len(sources) > 1:
+            name = shorten(as_mapping(volume).get("name"))
+            message = f"has {len(sources)} sources for the volume {name}: {', '.join(map(str, sources))}"
+            yield ("spec", "volumes", number), message, "write only one of them"
+
+
+def _tolerations(template: PodTemplate) -> Iterator[_Problem]:
+    for number, toleration in enumerate(as_list(template.spec.get("tolerations"))):
+        toleration, where = as_mapping(toleration), ("spec", "tolerations", number)
+        is_exists = toleration.get("operator") == "Exists"
+        if is_exists and toleration.get("value"):
+            yield (*where, "value"), "has a toleration with operator Exists and a value", "remove the value"
+        if not toleration.get("key") and not is_exists:
+            yield where, "has a toleration without a key", "write a key, or operator: Exists"
+        if toleration.get("tolerationSeconds") is not None and toleration.get("effect") != "NoExecute":
+            message = "has a toleration with tolerationSeconds, but without effect: NoExecute"
+            yield (*where, "tolerationSeconds"), message, "write effect: NoExecute, or remove tolerationSeconds"
+
+
+def node_requirements(template: PodTemplate) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Yield the requirements of the node affinity that nodes must or should meet, each with its path below it."""
+    affinity = as_mapping(as_mapping(template.spec.get("affinity")).get("nodeAffinity"))
+    top: Path = ("spec", "affinity", "nodeAffinity")
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
+    terms: list[tuple[Path, object]] = []
+    for number, term in enumerate(as_list(as_mapping(affinity.get(required)).get("nodeSelectorTerms"))):
+        terms.append(((*top, required, "nodeSelectorTerms", number), term))
+    for number, term in enumerate(as_list(affinity.get(preferred))):
+        terms.append(((*top, preferred, number, "preference"), as_mapping(term).get("preference")))
+    for path, term in terms:
+        for number, requirement in enumerate(as_list(as_mapping(term).get("matchExpressions"))):
+            yield (*path, "matchExpressions", number), as_mapping(requirement)
+
+
+def _node_affinity(template: PodTemplate) -> Iterator[_Problem]:
+    for path, requirement in node_requirements(template):
+        operator, values = requirement.get("operator"), as_list(requirement.get("values"))
+        key = shorten(requirement.get("key"))
+        if operator in ("In", "NotIn") and not values:
+            yield path, f"has a node affinity for {key} with operator {operator}, but no values", "write values"
+        if operator in ("Exists", "DoesNotExist") and values:
+            yield (*path, "values"), f"has a node affinity for {key} with {operator} and values", "remove values"
+        if operator in ("Gt", "Lt") and len(values) != 1:
+            yield path, f"has a node affinity for {key} with {operator}, which needs one value", "write one number"
+
+
+def _autoscaler_volumes(document: Document, _: Sequence[ClusterInFile]) -> Iterator[Found]:
+    place, cluster = cluster_of(document)
+    head = as_mapping(as_mapping(as_mapping(cluster.get("headGroupSpec")).get("template")).get("spec"))
+    names = [as_mapping(volume).get("name") for volume in as_list(head.get("volumes"))]
+    mounts = as_list(as_mapping(cluster.get("autoscalerOptions")).get("volumeMounts"))
+    for number, mount in enumerate(mounts):
+        name = as_mapping(mount).get("name")
+        if isinstance(name, str) and name not in names and name not in _VOLUMES_OF_KUBERAY:
+            path = (*place, "autoscalerOptions", "volumeMounts", number, "name")
+            message = f"autoscalerOptions mounts {name!r}, but the head has no volume of this name"
+            yield Found(path, message, f"add the volume {name!r} to the volumes of the head")
+
+
+RULES.append(
+    Rule(
+        "autoscaler-volume-missing",
+        "error",
+        "The autoscaler runs in the pod of the head, which Kubernetes refuses.",
+        f"{_VALIDATION} (ValidateVolumeMounts)",
+        _autoscaler_volumes,
+    )
+)
