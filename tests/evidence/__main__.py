@@ -36,7 +36,8 @@ Clusters = Annotated[int, typer.Option(min=1, help="Number of random clusters.")
 
 @app.callback()
 def evidence() -> None:
-    """Measure this project: plans against optima, runs with injected faults, and unit tests against mutants."""
+    """Measure this project: plans against optima, sizing rules in simulated sweeps, runs with injected faults, and
+    unit tests against mutants."""
 
 
 @contextmanager
@@ -217,6 +218,22 @@ def churn(
     from .faults.churn import measure_churn
 
     _exit(is_sound=measure_churn(faults, hours, seed))
+
+
+@app.command()
+def sizing(
+    sweeps: Annotated[list[str] | None, typer.Argument(help="Names of sweeps. By default, all.")] = None,
+    *,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of random sweeps of each kind.")] = 10,
+    seed: Seed = 0,
+) -> None:
+    """Simulate sweeps under rules that decide how much trials reserve, and check the claims about LearningPolicy."""
+    from .sizing.comparing import measure_sizing
+    from .sizing.sweeps import SWEEPS
+
+    if unknown := sorted(set(sweeps or ()) - SWEEPS.keys()):
+        raise typer.BadParameter(f"unknown sweep {unknown[0]!r}. The known sweeps are {', '.join(SWEEPS)}.")
+    _exit(is_sound=measure_sizing(range(seed, seed + seeds), sweeps or []))
 
 
 @app.command()

@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from statistics import fmean
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
@@ -35,6 +35,12 @@ _MOST_FITTED: Final = 64
 
 _KNOWN_AFTER: Final = 8
 """After this number of trials, a number that varied and is in no formula does not affect the amount."""
+
+_FEWEST_FITTED: Final = 4
+"""The minimum number of trials for a formula."""
+
+_MANY: Final = 16
+"""With fewer trials, a formula must explain more, in proportion to the number of trials: 95 % of four trials."""
 
 _LOST_BY_DEFAULT: Final = 0.5
 """The assumed fraction of a trial that is lost if it runs out of memory, until trials have run out of memory."""
@@ -140,6 +146,18 @@ class TrialObservation(Value):
         # A trial that ran out of memory and has not succeeded since needs more than it had.
         return needed if needed > too_little else 2 * too_little
 
+    def is_guess(self, name: str) -> bool:
+        """Return whether an amount is not known, because the trial has only run out of memory so far."""
+        return (getattr(self.used, name) or 0) <= (getattr(self.too_little, name) or 0)
+
+
+class _Point(NamedTuple):
+    """The features of a config, and an amount. A guess is twice an amount that was too little."""
+
+    features: Mapping[str, float]
+    amount: int
+    is_guess: bool
+
 
 def features_of(config: Mapping[str, Any]) -> dict[str, float]:
     """Return the whole numbers of a flat config, and the number 1 for each other value, such as ``{"net=mlp": 1}``.
@@ -161,7 +179,7 @@ class LearnedAmount(Value):
     Attributes:
         terms: The terms of the formula, each with its coefficient. Without terms, all configs need ``amount``.
         amount: The amount for all configs, or the largest residual of the formula.
-        largest: The largest observed amount.
+        largest: The largest amount that a trial used, or that was too little.
         most: The largest observed value of each number that may affect the amount.
         explained: The fraction of the variance that the formula explains, or 0 if no formula is used.
         failing: The fraction of observed trials that need more than ``amount``.
@@ -183,11 +201,11 @@ class LearnedAmount(Value):
         return self._fit.bytes_for({name: features.get(name, 0) for name in self._fit.largest})
 
     def _affects(self, name: str) -> bool:
-        return name in self.most or ("=" in name and name.partition("=")[0] in self._named)
+        return _key_of(name) in self._keys
 
     @cached_property
-    def _named(self) -> Collection[str]:
-        return {name.partition("=")[0] for name in self.most if "=" in name}
+    def _keys(self) -> Collection[str]:
+        return {_key_of(name) for name in self.most}
 
     @cached_property
     def _fit(self) -> MemoryFit:
@@ -224,10 +242,16 @@ class LearnedNeeds(Value):
     def need_after(self, config: Mapping[str, Any], too_little: TrialNeed) -> TrialNeed:
         """Return what a trial with this config needs after it ran out of memory with ``too_little``.
 
-        It is the largest observed need, or twice the memory that was too little if this is more.
+        It is twice the memory that was too little, but at most the largest observed amount if this is more.
         """
-        doubled = {name: 2 * amount for name, amount in too_little if amount is not None}
-        return self.need_for(config) | self.observed | TrialNeed(**doubled)
+        raised = {}
+        for name, amount in too_little:
+            if amount is None:
+                continue
+            raised[name] = 2 * amount
+            if name in self.amounts and amount < self.amounts[name].largest:
+                raised[name] = min(2 * amount, getattr(self.observed, name))
+        return self.need_for(config) | TrialNeed(**raised)
 
     @property
     def observed(self) -> TrialNeed:
@@ -286,7 +310,7 @@ def learn_needs(observations: Sequence[TrialObservation]) -> LearnedNeeds:
         for seen in counted:
             amount = seen.amount(name, growth)
             if amount:
-                points.append((features_of(seen.config), amount))
+                points.append(_Point(features_of(seen.config), amount, is_guess=seen.is_guess(name)))
         if points:
             is_memory = name.endswith("_bytes")
             amounts[name] = _learn_amount(points, lost=lost if is_memory else None)
@@ -303,55 +327,80 @@ def _growth(observations: Iterable[TrialObservation], name: str) -> float:
     return growth
 
 
-def _learn_amount(points: Sequence[tuple[Mapping[str, float], int]], *, lost: float | None) -> LearnedAmount:
+def _learn_amount(points: Sequence["_Point"], *, lost: float | None) -> LearnedAmount:
     """Return the amount for the observed features and amounts. ``lost`` is ``None`` if too little is no failure."""
-    amounts = sorted(amount for _, amount in points)
-    names = sorted({name for features, _ in points for name in features})
-    values = {name: [features.get(name, 0) for features, _ in points] for name in names}
+    amounts = sorted(point.amount for point in points)
+    largest = max(point.amount // 2 if point.is_guess else point.amount for point in points)
+    names = sorted({name for point in points for name in point.features})
+    values = {name: [point.features.get(name, 0) for point in points] for name in names}
     most = {name: max(found) for name, found in values.items()}
     if amounts[-1] <= _ALIKE * amounts[0]:
-        return LearnedAmount(amount=amounts[-1], largest=amounts[-1], most=_relevant(most, values, ()))
-    step = max(1, len(points) / _MOST_FITTED)
-    by_amount = sorted(points, key=lambda point: point[1])
-    chosen = [by_amount[-1 - int(i * step)] for i in range(min(len(points), _MOST_FITTED))]
+        return LearnedAmount(amount=amounts[-1], largest=largest, most=_relevant(most, values, ()))
+    measured = sorted((point for point in points if not point.is_guess), key=lambda point: point.amount)
+    measured = measured or list(points)
+    step = max(1, len(measured) / _MOST_FITTED)
+    chosen = [measured[-1 - int(i * step)] for i in range(min(len(measured), _MOST_FITTED))]
+    dense = [({name: point.features.get(name, 0) for name in names}, point.amount) for point in chosen]
     # A formula with two terms needs at least four trials, or it fits any amounts.
-    dense = [({name: features.get(name, 0) for name in names}, amount) for features, amount in chosen]
-    fit = fit_memory(dense, most_terms=max(1, len(points) // 2))
-    if fit.explained >= EXPLAINED:
+    fit = fit_memory(dense, most_terms=max(1, len(measured) // 2))
+    # One of many formulas fits a few trials by chance, so few trials must be explained better.
+    is_explained = len(measured) >= _FEWEST_FITTED and 1 - fit.explained <= (1 - EXPLAINED) * min(
+        1, len(measured) / _MANY
+    )
+    if is_explained:
         terms = tuple(fit.coefficients.items())
         used = {name for term, _ in terms for name in term}
+        missing = 0
+        for point in points:
+            least = point.amount // 2 if point.is_guess else point.amount
+            features = {name: point.features.get(name, 0) for name in names}
+            missing = max(missing, least - fit.bytes_for(features))
         return LearnedAmount(
             terms=terms,
-            amount=fit.residual_bytes,
-            largest=amounts[-1],
+            amount=fit.residual_bytes + missing,
+            largest=largest,
             most=_relevant(most, values, used),
             explained=fit.explained,
         )
     amount = round(fmean(amounts)) if lost is None else most_productive(amounts, lost)
     failing = 0.0 if lost is None else sum(needed > amount for needed in amounts) / len(amounts)
-    return LearnedAmount(amount=amount, largest=amounts[-1], most=_relevant(most, values, ()), failing=failing)
+    return LearnedAmount(amount=amount, largest=largest, most=_relevant(most, values, ()), failing=failing)
 
 
 def _relevant(
     most: Mapping[str, float], values: Mapping[str, Sequence[float]], used: Collection[str]
 ) -> dict[str, float]:
-    """Return the largest values of the numbers that may affect an amount."""
+    """Return the largest values of the features that may affect an amount.
+
+    A number that has varied without an effect in many trials has none. A word is kept with all words of its key.
+    """
     if all(len(found) < _KNOWN_AFTER for found in values.values()):
         return dict(most)
-    return {name: value for name, value in most.items() if name in used or min(values[name]) == value}
+    keys = {_key_of(name) for name, value in most.items() if name in used or min(values[name]) == value}
+    return {name: value for name, value in most.items() if _key_of(name) in keys}
+
+
+def _key_of(feature: str) -> str:
+    """Return the key of the config from which a feature such as ``"net=mlp"`` was made."""
+    return feature.partition("=")[0]
 
 
 def most_productive(amounts: Sequence[int], lost: float) -> int:
     """Return the amount, from ascending ``amounts``, with the highest expected throughput of trials.
 
-    A trial that needs more than the amount loses the fraction ``lost`` of its time, and runs again with the largest
-    amount. The throughput is the inverse of the expected product of memory and time.
+    A trial that needs more than the amount loses the fraction ``lost`` of its time, and runs again with twice the
+    amount, up to the largest one. The throughput is the inverse of the expected product of memory and time.
     """
-    largest, number = amounts[-1], len(amounts)
-    best, least = largest, float(largest)
-    for i, amount in enumerate(amounts):
-        failing = (number - 1 - i) / number
-        cost = amount * (1 - failing + failing * lost) + failing * largest
+    largest = amounts[-1]
+    best, least = largest, float(largest) * len(amounts)
+    for amount in sorted(set(amounts), reverse=True):
+        cost = 0.0
+        for needed in amounts:
+            tried = float(amount)
+            while tried < needed:
+                cost += tried * lost
+                tried = min(2 * tried, largest)
+            cost += tried
         if cost < least:
             best, least = amount, cost
     return best

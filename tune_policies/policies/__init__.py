@@ -12,6 +12,7 @@ from tune_policies.policies.first_feasible import FirstFeasiblePolicy
 from tune_policies.policies.free_capacity import FreeCapacityPolicy
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
+from tune_policies.policies.growing import GrowingPolicy
 from tune_policies.policies.learning import LearningPolicy
 from tune_policies.policies.mixed import MixedPolicy
 from tune_policies.policies.reserving import ReservingPolicy
@@ -30,6 +31,7 @@ __all__ = [
     "FreeCapacityPolicy",
     "GpuMemoryPolicy",
     "GpuPolicy",
+    "GrowingPolicy",
     "LearningPolicy",
     "MixedPolicy",
     "ReservingPolicy",

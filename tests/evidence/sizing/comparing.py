@@ -1,0 +1,153 @@
+"""Runs each rule on each sweep, and prints the speeds, the out-of-memory errors and the claims that follow."""
+
+import random
+import statistics
+import time
+from typing import Final
+
+from tune_policies import LearningPolicy
+from tune_policies.benchmarks.record.machine import describe_machine, own_command
+from tune_policies.files.terminal import TextConsole, empty_table
+from tune_policies.plan.learned_needs import TrialNeed, TrialObservation
+
+from .forecasts import LENGTHS, coverage
+from .rules import all_rules
+from .rules.fixed import Fixed, Oracle
+from .rules.learning import capacity_of
+from .simulation import GIB, Outcome, Simulation
+from .sweeps import SWEEPS, TWO_GPUS, Sweep
+
+_PARTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 20, 26)
+_CPUS: Final = (0.1, 0.25, 0.5, 1, 2, 6)
+_HOST_GIB: Final = (0.55, 1, 2, 4, 8)
+_LEARNING: Final = "LearningPolicy"
+_EXPLAINED: Final = ("explained by config", "long and short", "early stopping", "two populations")
+
+
+def best_fixed(sweep: Sweep) -> Outcome:
+    """Return the outcome of the fastest fixed request, found by trying all."""
+    if sweep.machine.gpus_gib:
+        rules = [Fixed("", 1 / parts, cpus) for parts in _PARTS for cpus in (1, sweep.machine.cpus / 10)]
+    else:
+        rules = [Fixed("", 0, cpus, host) for cpus in _CPUS for host in _HOST_GIB]
+    outcomes = [Simulation(*sweep, rule).run() for rule in rules]
+    return min(outcomes, key=lambda outcome: (outcome.num_lost, outcome.makespan_s))
+
+
+def best_oracle(sweep: Sweep) -> Outcome:
+    """Return the outcome of the fastest oracle: that may or may not let trials share the time of a busy device."""
+    outcomes = [Simulation(*sweep, Oracle("", crowding)).run() for crowding in (1, 1.5, 2, 4)]
+    return min(outcomes, key=lambda outcome: outcome.makespan_s)
+
+
+def measure_sizing(seeds: range, only: list[str]) -> bool:
+    """Print the speed of each rule relative to the oracle, and whether the claims are met."""
+    rules = all_rules()
+    outcomes: dict[str, dict[str, list[Outcome]]] = {}
+    oracle: dict[str, list[float]] = {}
+    for name in only or SWEEPS:
+        sweeps = [SWEEPS[name](random.Random(seed)) for seed in seeds]
+        oracle[name] = [best_oracle(sweep).makespan_s for sweep in sweeps]
+        results = {"best fixed setting": [best_fixed(sweep) for sweep in sweeps]}
+        for rule, create in rules.items():
+            if rule != "oracle":
+                results[rule] = [Simulation(*sweep, create()).run() for sweep in sweeps]
+        outcomes[name] = results
+    names = ["best fixed setting", *(rule for rule in rules if rule != "oracle")]
+    table = empty_table(f"Speed relative to the oracle / out-of-memory errors, {len(seeds)} seeds", "Sweep", *names)
+    for sweep, results in outcomes.items():
+        cells = [f"{_speed(results[rule], oracle[sweep]):.2f} / {_ooms(results[rule]):.0f}" for rule in names]
+        table.add_row(sweep, *cells)
+    console = TextConsole(width=180)
+    console.print(table)
+    claims = _claims(outcomes, oracle)
+    table = empty_table("Claims", "Claim", "Goal", "Measured", "Met")
+    for claim, goal, measured, is_met in claims:
+        table.add_row(claim, goal, measured, "yes" if is_met else "no")
+    console.print(table)
+    print(f"{describe_machine()}\ncommand: {own_command()}")
+    return all(is_met for *_, is_met in claims)
+
+
+def _speed(outcomes: list[Outcome], oracle: list[float]) -> float:
+    return statistics.fmean(best / outcome.makespan_s for best, outcome in zip(oracle, outcomes, strict=True))
+
+
+def _ooms(outcomes: list[Outcome]) -> float:
+    return statistics.fmean(outcome.num_ooms for outcome in outcomes)
+
+
+def _claims(
+    outcomes: dict[str, dict[str, list[Outcome]]], oracle: dict[str, list[float]]
+) -> list[tuple[str, str, str, bool]]:
+    speeds = {name: _speed(results[_LEARNING], oracle[name]) for name, results in outcomes.items()}
+    fixed = {
+        name: speeds[name] / _speed(results["best fixed setting"], oracle[name]) for name, results in outcomes.items()
+    }
+    start = {
+        name: speeds[name] / _speed(results["Tune's default, a whole GPU or 1 CPU"], oracle[name])
+        for name, results in outcomes.items()
+    }
+    ooms = {name: _ooms(outcomes[name][_LEARNING]) for name in _EXPLAINED if name in outcomes}
+    lost = sum(outcome.num_lost for results in outcomes.values() for outcome in results[_LEARNING])
+    fast = sum(speed >= 0.9 for speed in speeds.values())
+    needed = len(speeds) - 2
+    better = sum(ratio > 1 for ratio in fixed.values())
+    decision_ms, learn_ms = _decision_ms()
+    inside, total = _coverage()
+    return [
+        ("speed against the oracle", f"0.9 in {needed} of {len(speeds)} sweeps", f"{fast}", fast >= needed),
+        ("slowest sweep against the oracle", "0.8", _lowest(speeds), min(speeds.values()) >= 0.8),
+        ("slowest sweep against the best fixed setting", "0.95", _lowest(fixed), min(fixed.values()) >= 0.95),
+        ("sweeps faster than the best fixed setting", "6", f"{better}", better >= 6),
+        ("slowest sweep against the start policy", "0.95", _lowest(start), min(start.values()) >= 0.95),
+        (
+            "most OOM errors, memory explained",
+            "2 of 64",
+            f"{max(ooms.values(), default=0):.1f}",
+            max(ooms.values(), default=0) <= 2,
+        ),
+        (
+            "forecast intervals with the end",
+            "0.87 to 0.93",
+            f"{inside / total:.3f} of {total}",
+            0.87 <= inside / total <= 0.93,
+        ),
+        ("lost trials", "0", f"{lost}", lost == 0),
+        (
+            "one decision, 500 observed configs",
+            "5 ms",
+            f"{decision_ms:.2f} ms (learning: {learn_ms:.0f} ms)",
+            decision_ms <= 5,
+        ),
+    ]
+
+
+def _coverage() -> tuple[int, int]:
+    """Return how many of the forecasts' intervals contain the end of a simulated run, and the number of intervals."""
+    found = [coverage(name, range(60), knows_progress=known) for name in LENGTHS for known in (True, False)]
+    return sum(inside for inside, _ in found), sum(total for _, total in found)
+
+
+def _lowest(values: dict[str, float]) -> str:
+    name = min(values, key=lambda sweep: values[sweep])
+    return f"{values[name]:.2f} ({name})"
+
+
+def _decision_ms() -> tuple[float, float]:
+    """Return the CPU time of the slot for a config, and of learning, with 500 observed configs, in milliseconds."""
+    observed = []
+    for i in range(500):
+        config = {"batch": 1 + i % 97, "width": 1 + i % 7, "lr": i / 500}
+        used = TrialNeed(
+            cpus=0.5, host_memory_bytes=GIB, gpu_memory_bytes=GIB * (1 + config["batch"] * config["width"] // 50)
+        )
+        observed.append(TrialObservation(trial_id=str(i), config=config, used=used, num_steps=2))
+    begin = time.process_time()
+    policy = LearningPolicy().learn(observed)
+    learn_s = time.process_time() - begin
+    plan = policy.plan(capacity_of(TWO_GPUS))
+    begin = time.process_time()
+    for i in range(10_000):
+        plan.slot_for(observed[i % 500].config)
+    return (time.process_time() - begin) / 10, 1_000 * learn_s

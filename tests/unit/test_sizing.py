@@ -1,0 +1,93 @@
+"""Tests of the simulator of sweeps, and of the sizing rules."""
+
+import random
+
+import pytest
+
+from tests.evidence.sizing.rules import all_rules
+from tests.evidence.sizing.rules.clusters import max_throughput, vpa_after_oom, vpa_target
+from tests.evidence.sizing.rules.fixed import Fixed
+from tests.evidence.sizing.rules.learning import Learning
+from tests.evidence.sizing.simulation import GIB, START_S, Machine, SimTrial, Simulation
+from tests.evidence.sizing.sweeps import SWEEPS
+
+ONE_GPU = Machine((80.0,), 8, 64)
+
+
+def outcome(trials, rule, machine=ONE_GPU):
+    return Simulation(machine, trials, rule).run()
+
+
+def test_trials_on_a_whole_gpu_run_one_after_the_other():
+    trials = [SimTrial({}, 100, gpu_gib=10, utilization=0.5)] * 3
+
+    assert outcome(trials, Fixed("")).makespan_s == pytest.approx(3 * (100 + START_S))
+
+
+@pytest.mark.parametrize(("utilization", "seconds"), [(0.25, 100), (0.5, 200), (1.0, 400)])
+def test_four_trials_share_the_time_of_a_gpu(utilization, seconds):
+    trials = [SimTrial({}, 100, gpu_gib=10, utilization=utilization)] * 4
+
+    assert outcome(trials, Fixed("", 0.25)).makespan_s == pytest.approx(seconds + START_S)
+
+
+def test_a_trial_that_exceeds_its_fraction_continues_from_its_checkpoint_with_twice_as_much():
+    trial = SimTrial({}, 100, gpu_gib=30, utilization=0.5, early=0.1, peak_at=0.5)
+
+    found = outcome([trial], Fixed("", 0.25))
+
+    assert (found.num_ooms, found.makespan_s) == (1, pytest.approx(100 + 2 * START_S))
+
+
+def test_a_trial_without_checkpoints_starts_again():
+    trial = SimTrial({}, 100, gpu_gib=30, utilization=0.5, early=0.1, peak_at=0.5, saves=False)
+
+    assert outcome([trial], Fixed("", 0.25)).makespan_s == pytest.approx(150 + 2 * START_S)
+
+
+def test_a_trial_with_too_few_cpus_is_slower():
+    trial = SimTrial({}, 100, gpu_gib=1, utilization=0.1, cpus=4)
+
+    assert outcome([trial], Fixed("", 1, cpus=2)).makespan_s == pytest.approx(200 + START_S)
+
+
+def test_if_the_host_memory_is_full_a_trial_is_killed_until_it_reserves_enough_to_wait():
+    trials = [SimTrial({}, 100, host_gib=20, cpus=1)] * 2
+
+    found = outcome(trials, Fixed("", 0, 1, host_gib=8), Machine((), 4, 30))
+
+    assert (found.num_ooms, found.num_lost) == (2, 0)
+
+
+def test_there_are_at_least_twelve_sweeps():
+    assert len(SWEEPS) >= 12
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_no_trial_is_lost_and_the_start_policy_is_not_faster(name):
+    sweep = SWEEPS[name](random.Random(3))
+
+    learned, default = Simulation(*sweep, Learning("")).run(), Simulation(*sweep, Fixed("")).run()
+
+    assert learned.num_lost == 0
+    assert learned.makespan_s <= 1.05 * default.makespan_s
+
+
+def test_rules_are_found_in_all_modules_of_the_package():
+    assert {"LearningPolicy", "oracle", "VPA's histogram", "TaskVine's max throughput"} <= all_rules().keys()
+
+
+def test_the_vertical_pod_autoscaler_recommends_the_95th_percentile_plus_15_percent():
+    peaks = [GIB] * 95 + [8 * GIB] * 5
+
+    assert vpa_target(peaks) == pytest.approx(1.15 * GIB, rel=0.06)
+
+
+@pytest.mark.parametrize(("used", "bumped"), [(200 * 2**20, 300 * 2**20), (GIB, 1.2 * GIB)])
+def test_after_an_error_the_vertical_pod_autoscaler_adds_100_mib_or_20_percent(used, bumped):
+    assert vpa_after_oom(used) == pytest.approx(bumped)
+
+
+def test_the_first_allocation_of_taskvine_has_the_highest_throughput():
+    # 90 tasks of 1 GiB and 10 tasks of 10 GiB: 1 + 0.1 * 10 is less than 10.
+    assert max_throughput([1.0] * 90 + [10.0] * 10, 10.0) == 1.0
