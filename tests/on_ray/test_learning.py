@@ -1,11 +1,13 @@
-"""A run under a ``LearningPolicy`` learns from its first trials, and what it has learned is a policy for later runs."""
+"""Runs whose policy changes the resources of trials: one learns from its first trials, in the other, trials grow."""
 
 import time
+from pathlib import Path
 
 import pytest
+import ray
 from ray import tune
 
-from tune_policies import ClusterCapacity, CpuPolicy, LearningPolicy, Resources, load_policy, run
+from tune_policies import ClusterCapacity, CpuPolicy, GrowingPolicy, LearningPolicy, Resources, load_policy, run
 
 RAY = {"num_cpus": 4}
 START = CpuPolicy(cpus=2)
@@ -50,3 +52,42 @@ def test_what_a_run_has_learned_is_a_policy_file(learned):
     plan = load_policy(file).plan(capacity)
 
     assert plan.max_concurrent_trials > START.plan(capacity).max_concurrent_trials
+
+
+class Training(tune.Trainable):
+    """Trains for a number of steps, faster with more CPUs."""
+
+    def setup(self, config):
+        self.done = 0
+
+    def step(self):
+        time.sleep(3 / ray.get_runtime_context().get_assigned_resources()["CPU"])
+        self.done += 1
+        return {"done_steps": self.done, "done": self.done >= self.config["steps"]}
+
+    def save_checkpoint(self, folder):
+        Path(folder, "done").write_text(str(self.done))
+
+    def load_checkpoint(self, folder):
+        self.done = int(Path(folder, "done").read_text())
+
+
+@pytest.mark.rest
+def test_the_last_trial_grows_into_the_free_cpus_and_loses_no_step(tmp_path):
+    config = {"steps": tune.grid_search([2, 2, 2, 60])}
+    options = {"checkpoint_freq": 1, "stop": {"training_iteration": 60}, "verbose": 0}
+    cpus = []
+
+    class Cpus(tune.Callback):
+        def on_trial_result(self, iteration, trials, trial, result, **info):
+            cpus.append(trial.placement_group_factory.required_resources["CPU"])
+            # The rest of the training would show nothing more.
+            if cpus[-1] == 4:
+                trial.stopping_criterion = {"training_iteration": result["training_iteration"] + 1}
+
+    policy = GrowingPolicy(CpuPolicy(cpus=1), up_to=4)
+    trials = run(Training, policy, config=config, callbacks=[Cpus()], storage_path=str(tmp_path), **options).trials
+
+    last = trials[-1].last_result
+    assert max(cpus) == 4
+    assert last["done_steps"] == last["training_iteration"]

@@ -12,7 +12,7 @@ from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.ray_compat.tune_schedulers import hide_gpu_warning, show_gpu_warning
+from tune_policies.ray_compat.tune_schedulers import hide_gpu_warning, longest_trials, show_gpu_warning
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
@@ -20,6 +20,7 @@ from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import limit_options
 from ..retries.oom_retry_scheduler import OomRetries
 from .run_core import RunCore
+from .run_growth import RunGrowth
 from .run_learning import RunLearning
 from .run_plan import PlanChange, RunPlan, check_seconds
 from .run_scheduler import RunScheduler
@@ -169,6 +170,11 @@ class PolicyScheduler(RunScheduler):
         if run_plan.learning is not None:
             core.learning = RunLearning(run_plan)
             core.retries = core.retries or OomRetries()
+        if run_plan.growing is not None:
+            longest: dict[str, float] = {}
+            for part in nested_schedulers(self.inner):
+                longest |= longest_trials(part)
+            core.growth = RunGrowth(run_plan.growing, longest)
 
     @property
     def plan(self) -> TrialPlan | None:

@@ -33,6 +33,7 @@ from ..process.trial_process import SETUP_ARGUMENT, process_class
 from ..retries.memory_floor import MemoryFloor
 from ..retries.oom_failure import classify_failure
 from ..watches.run_watch import Reading, RunWatch
+from .run_growth import RunGrowth
 from .run_learning import RunLearning
 from .run_plan import lost_node
 from .run_slots import RunSlots, Start, Withdraw
@@ -117,6 +118,7 @@ class RunCore:
         limits: The options of GPU memory limits, or ``None`` in a run without a policy.
         retries: The scheduler that retries trials with more memory, or ``None``.
         learning: The observations for the run's ``LearningPolicy``, or ``None``.
+        growth: The growth of the last trials under the run's ``GrowingPolicy``, or ``None``.
         watch: The reader of the cluster.
     """
 
@@ -127,6 +129,7 @@ class RunCore:
         self.limits: LimitOptions | None = None
         self.retries: MemoryRetries | None = None
         self.learning: RunLearning | None = None
+        self.growth: RunGrowth | None = None
         self.watch = RunWatch()
         self._trial_of: dict[str, Trial] = {}
         self._waiting: dict[Trial, None] = {}  # only without slots
@@ -252,6 +255,12 @@ class RunCore:
         self.note_usage(trial)
         if self.learning is not None:
             self.learning.note_result(self.records[trial], result)
+        if self.growth is not None:
+            self.growth.note_result(trial, result, time.monotonic())
+
+    def grows(self, trial: Trial) -> bool:
+        """Return whether a trial that the inner scheduler continues should pause, so that it restarts with more."""
+        return self.growth is not None and self.growth.begin(self.records[trial])
 
     def complete_result(self, trial: Trial) -> None:
         """Let the metrics of a trial that ended or failed contain its latest usage."""
@@ -263,6 +272,8 @@ class RunCore:
         self.complete_result(trial)
         if self.learning is not None:
             self.learning.note_end(self.records[trial])
+        if self.growth is not None:
+            self.growth.note_end(trial)
         if self.slots is not None:
             self.slots.finish(trial, time.monotonic())
         self.release(trial)
@@ -363,6 +374,7 @@ class RunCore:
             self._follow(reading)
         self._update(now_s)
         self._raise_memory()
+        self._grow(now_s)
         chosen = self._choose(choose, tune_controller, now_s)
         self._keep_processes()
         return chosen
@@ -371,6 +383,20 @@ class RunCore:
         why = "" if self.learning is None else self.learning.learn()
         if why:
             print(why)
+
+    def _grow(self, now_s: float) -> None:
+        """Let trials grow if no trial waits and each trial with a slot runs."""
+        if self.growth is None or self.slots is None or self.waiting or self.watch.latest is None:
+            return
+        assignments = self.slots.assignments
+        has_others = self.tune.num_future_trials != 0 or self._num_paused() > 0
+        if has_others or not all(trial.status == Trial.RUNNING for trial in assignments):
+            return
+        nodes = self.watch.latest.node_of_actor
+        actors = {trial: actor_of(trial) for trial in assignments}
+        node_of = {trial: nodes[actor] for trial, actor in actors.items() if actor is not None and actor in nodes}
+        records = {trial: self.records[trial] for trial in assignments}
+        self.growth.decide(records, node_of, self.slots.run_plan.capacity, now_s)
 
     def _group_ids(self) -> tuple[Collection[str], Collection[str]]:
         return self._groups_without_running_trial(), self.tune.groups.own_ids
@@ -455,6 +481,8 @@ class RunCore:
                 elif trial.status != Trial.PENDING:
                     self._has_paused |= trial.status == Trial.PAUSED
                     self.release(trial)
+                    if self.growth is not None and self.growth.has_paused(trial) and trial.status == Trial.PAUSED:
+                        self.waiting[trial] = None
                 elif not assignment.is_granted and self._has_process(trial):
                     self.slots.grant(trial)
         for trial in [trial for trial in self.waiting if trial.status != Trial.PAUSED]:
@@ -523,6 +551,8 @@ class RunCore:
         if assignment.worker_nodes:
             slot = slot.model_copy(update={"worker_nodes": assignment.worker_nodes})
         self.records[trial].slot_to_start = slot
+        if self.growth is not None:
+            self.growth.note_start(trial, start.request, time.monotonic())
         where = "" if assignment.node_id is None else f" on node {assignment.node_id[:8]}"
         _logger.debug("%s starts in a slot of %s%s", trial, slot, where)
         return trial

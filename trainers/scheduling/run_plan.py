@@ -20,6 +20,7 @@ from tune_policies.plan.learned_needs import TrialObservation
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.capped import CappedPolicy
 from tune_policies.policies.free_capacity import FreeCapacityPolicy, free_part
+from tune_policies.policies.growing import GrowingPolicy
 from tune_policies.policies.learning import LearningPolicy, with_learned
 from tune_policies.policies.policy import ResourcePolicy, with_inner
 from tune_policies.probe.probe_cluster import plan_with_capacity, probe_cluster
@@ -240,6 +241,17 @@ class RunPlan:
         """The policy that learns, which is the policy of the run or inside it, or ``None``."""
         policies = with_inner([] if self._policy is None else [self._policy])
         return next((policy for policy in policies if isinstance(policy, LearningPolicy)), None)
+
+    @property
+    def growing(self) -> GrowingPolicy | None:
+        """The policy that lets the last trials grow, which is the policy of the run or inside it, or ``None``."""
+        policies = with_inner([] if self._policy is None else [self._policy])
+        return next((policy for policy in policies if isinstance(policy, GrowingPolicy)), None)
+
+    @property
+    def capacity(self) -> ClusterCapacity:
+        """The nodes of the plan, with the resources that other programs used at the start of the run."""
+        return self._capacity
 
     def learn(self, observations: Sequence[TrialObservation]) -> str:
         """Let the policy learn, and plan again if it has learned something.

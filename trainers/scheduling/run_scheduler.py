@@ -93,6 +93,8 @@ class RunScheduler(WrappingScheduler):
         core.note_result(trial, result)
         with core.shown_request(trial):
             decision = super().on_trial_result(tune_controller, trial, result)
+        if decision == TrialScheduler.CONTINUE and core.grows(trial):
+            decision = TrialScheduler.PAUSE
         if decision == TrialScheduler.PAUSE:
             core.note_pause(trial)
         return decision

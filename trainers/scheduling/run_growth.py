@@ -1,0 +1,231 @@
+"""Lets the last trials of a run grow into the free resources, if its policy is or contains a ``GrowingPolicy``.
+
+When no trial waits, the policy decides which running trials get more. Such a trial is paused after its next result, and
+then requests more resources, as if Ray's ``ResourceChangingScheduler`` had changed its request.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, Final
+
+from ray.tune import PlacementGroupFactory
+from ray.tune.experiment import Trial
+
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.policies.growing import GrowingPolicy, GrowingTrial, Growth
+from tune_policies.ray_compat.tune_request import bundles_of, with_bundles
+
+from .trial_record import TrialRecord, request_of
+
+_logger = logging.getLogger(__name__)
+
+_INTERVAL_S: Final = 1.0
+"""The minimum time between two decisions, in seconds."""
+
+
+@dataclass
+class _Progress:
+    """The progress of a trial in its current slot.
+
+    Attributes:
+        started_s: The time at which the trial got the slot, in seconds.
+        amount: The GPUs of the slot, or its CPUs if it has no GPU.
+        is_restart: Whether the trial was restarted to grow.
+        first_s: The time of the first result in the slot, or ``None``.
+        num_steps: The number of results after the first one.
+        step_s: The mean time between results in the slot, or ``None`` before the second result.
+        iteration: The total number of results of the trial.
+        left_iterations: The number of results until the trial ends, or ``None`` if it is not known.
+        speeds: The results per second at each amount that the trial has had.
+    """
+
+    started_s: float
+    amount: float
+    is_restart: bool = False
+    first_s: float | None = None
+    num_steps: int = 0
+    step_s: float | None = None
+    iteration: int = 0
+    left_iterations: float | None = None
+    speeds: dict[float, float] = field(default_factory=dict)
+
+
+class RunGrowth:
+    """The growth of the trials of one run.
+
+    Args:
+        policy: The policy that decides.
+        longest_trials: The value of each time attribute at which the inner scheduler stops every trial.
+    """
+
+    def __init__(self, policy: GrowingPolicy, longest_trials: Mapping[str, float]) -> None:
+        self._policy = policy
+        self._longest_trials = longest_trials
+        self._progress: dict[Trial, _Progress] = {}
+        self._ended_at: list[int] = []
+        self._targets: dict[Trial, Growth] = {}
+        self._pausing: set[Trial] = set()
+        self._restart_s: float | None = None
+        self._is_restart_measured = False
+        self._next_at_s = 0.0
+
+    # Events.
+
+    def note_start(self, trial: Trial, request: PlacementGroupFactory, now_s: float) -> None:
+        """Record that a trial starts with a request."""
+        before = self._progress.get(trial)
+        amount = _amount_of(request)
+        progress = _Progress(now_s, amount, is_restart=before is not None and amount != before.amount)
+        if before is not None:
+            progress.speeds, progress.iteration = before.speeds, before.iteration
+        self._progress[trial] = progress
+
+    def note_result(self, trial: Trial, result: Mapping[str, Any], now_s: float) -> None:
+        """Record a result of a running trial."""
+        progress = self._progress.get(trial)
+        if progress is None:
+            return
+        progress.iteration = int(result.get("training_iteration", progress.iteration + 1))
+        progress.left_iterations = self._left_iterations(trial, result, progress.iteration)
+        if progress.first_s is None:
+            progress.first_s = now_s
+            return
+        progress.num_steps += 1
+        progress.step_s = (now_s - progress.first_s) / progress.num_steps
+        if progress.step_s > 0:
+            progress.speeds[progress.amount] = 1 / progress.step_s
+        self._note_restart(progress)
+
+    def _note_restart(self, progress: _Progress) -> None:
+        """Measure the time of a restart. Until a trial was restarted, the shortest start of a trial is the estimate.
+
+        The trials of a run start at the same time, which takes longer than the restart of a single trial.
+        """
+        if progress.num_steps != 1 or progress.first_s is None or progress.step_s is None:
+            return
+        took_s = max(0.0, progress.first_s - progress.started_s - progress.step_s)
+        if progress.is_restart:
+            self._restart_s = took_s
+            self._is_restart_measured = True
+        elif not self._is_restart_measured:
+            self._restart_s = took_s if self._restart_s is None else min(took_s, self._restart_s)
+
+    def _left_iterations(self, trial: Trial, result: Mapping[str, Any], iteration: int) -> float | None:
+        left = []
+        for name, end in (*trial.stopping_criterion.items(), *self._longest_trials.items()):
+            value = result.get(name)
+            if isinstance(value, int | float) and value > 0 and iteration:
+                left.append(max(0.0, end - value) * iteration / value)
+        return min(left, default=None)
+
+    def note_end(self, trial: Trial) -> None:
+        """Record the end of a trial."""
+        progress = self._progress.pop(trial, None)
+        self._targets.pop(trial, None)
+        if progress is not None:
+            self._ended_at.append(progress.iteration)
+
+    # Decisions.
+
+    def decide(
+        self,
+        records: Mapping[Trial, TrialRecord],
+        node_of: Mapping[Trial, str],
+        capacity: ClusterCapacity,
+        now_s: float,
+    ) -> None:
+        """Decide which trials grow. Call it only if no trial waits, and all trials run.
+
+        Args:
+            records: The records of the running trials.
+            node_of: The ID of the node of each running trial.
+            capacity: The nodes, with the resources that other programs use.
+            now_s: The current time, in seconds.
+        """
+        if now_s < self._next_at_s or self._restart_s is None or not records:
+            return
+        self._next_at_s = now_s + _INTERVAL_S
+        trials = []
+        for trial in records:
+            progress = self._progress.get(trial)
+            if progress is None or trial not in node_of:
+                return
+            trials.append(
+                GrowingTrial(
+                    trial_id=trial.trial_id,
+                    node_id=node_of[trial],
+                    amount=progress.amount,
+                    speeds=tuple(sorted(progress.speeds.items())),
+                    left_s=self._left_s(progress),
+                    has_checkpoint=bool(trial.has_checkpoint()),
+                )
+            )
+        is_gpu = any("GPU" in bundles_of(request_of(record))[0] for record in records.values())
+        free = _free_amounts(records.values(), node_of, capacity, name="GPU" if is_gpu else "CPU")
+        growths = self._policy.growth(trials, free, restart_s=self._restart_s, is_gpu=is_gpu)
+        by_id = {trial.trial_id: trial for trial in records}
+        self._targets = {by_id[growth.trial_id]: growth for growth in growths}
+        for trial, growth in list(self._targets.items()):
+            if growth.amount <= self._progress[trial].amount:
+                del self._targets[trial]
+
+    def _left_s(self, progress: _Progress) -> float | None:
+        """Return the expected time until the end of a trial.
+
+        If the end is not known, the trial is expected to reach the mean of the longer trials that have ended. If no
+        trial was longer, it is expected to run for as long as it has run so far.
+        """
+        if progress.step_s is None:
+            return None
+        left = progress.left_iterations
+        if left is None:
+            longer = [iteration for iteration in self._ended_at if iteration > progress.iteration]
+            left = fmean(longer) - progress.iteration if longer else progress.iteration
+        return left * progress.step_s
+
+    def begin(self, record: TrialRecord) -> bool:
+        """Return whether a trial that has reported should pause now to grow, and change its request accordingly."""
+        growth = self._targets.pop(record.trial, None)
+        if growth is None:
+            return False
+        _logger.debug("%s restarts with %g, which saves about %.0f s", record.trial, growth.amount, growth.saved_s)
+        record.changed = _with_amount(request_of(record), growth.amount)
+        self._pausing.add(record.trial)
+        return True
+
+    def has_paused(self, trial: Trial) -> bool:
+        """Return whether a paused trial was paused to grow. The answer is given once."""
+        is_growing = trial in self._pausing
+        self._pausing.discard(trial)
+        return is_growing
+
+
+def _amount_of(request: PlacementGroupFactory) -> float:
+    head = bundles_of(request)[0]
+    return head.get("GPU", 0) or head.get("CPU", 0)
+
+
+def _with_amount(request: PlacementGroupFactory, amount: float) -> PlacementGroupFactory:
+    head, *others = bundles_of(request)
+    name = "GPU" if head.get("GPU") else "CPU"
+    return with_bundles(request, [{**head, name: amount}, *others])
+
+
+def _free_amounts(
+    records: Iterable[TrialRecord], node_of: Mapping[Trial, str], capacity: ClusterCapacity, *, name: str
+) -> dict[str, float]:
+    """Return the amount of a resource on each node that neither the running trials nor other programs use."""
+    free = {}
+    for node in capacity.nodes:
+        total = node.resources.gpus if name == "GPU" else node.resources.cpus
+        used = 0.0
+        if node.in_use is not None:
+            used = node.in_use.gpus if name == "GPU" else node.in_use.cpus
+        free[node.node_id] = max(0.0, total - used)
+    for record in records:
+        node_id = node_of[record.trial]
+        amount = bundles_of(request_of(record))[0].get(name, 0)
+        free[node_id] = max(0.0, free.get(node_id, 0) - amount)
+    return free
