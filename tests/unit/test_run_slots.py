@@ -671,6 +671,16 @@ def test_trials_with_several_bundles_are_suggested_for_the_free_part_of_the_node
     assert run.slots.num_startable(may_keep_bundles=True) == 4 - 1 - 1
 
 
+def test_trials_with_several_bundles_are_suggested_as_if_they_were_small(run_of):
+    """A trial with four bundles uses half of 8 CPUs, and a trial with two bundles a quarter."""
+    run = run_of(CpuPolicy(cpus=1), gpu_node("a", gpus=0, cpus=8))
+    run.add(bundles=(ONE_CPU,) * 4)
+    run.add(bundles=BUNDLES)
+    run.request_all()
+
+    assert run.slots.num_startable(may_keep_bundles=True) == 1
+
+
 @given(num_running=st.integers(0, 10), num_waiting=st.integers(0, 4))
 def test_all_suggested_trials_can_start(num_running, num_waiting):
     with pytest.MonkeyPatch.context() as patch:
