@@ -729,6 +729,18 @@ def test_requests_on_a_lost_node_are_withdrawn(run_of):
     assert {withdrawal.reason for withdrawal in withdrawn} == {"the plan has changed"}
 
 
+def test_a_trial_that_fell_back_keeps_its_request_while_others_are_withdrawn(run_of):
+    run = run_of(MixedPolicy(HALVES, CPUS) | CPUS, GPU_NODE, OTHER_GPU_NODE, CPU_NODE, falls_back=True)
+    fallen, other = run.add(2)
+    run.fall_back(fallen)
+    run.choose([fallen])
+    run.choose([other])
+
+    withdrawn = run.follow(OTHER_GPU_NODE, CPU_NODE)
+
+    assert [withdrawal.trial for withdrawal in withdrawn] == [other]
+
+
 def test_a_granted_request_on_a_lost_node_is_kept_until_its_process_fails(run_of):
     run = run_of(TWO_TYPES, GPU_NODE, OTHER_GPU_NODE, CPU_NODE)
     trials = run.add(4)
