@@ -942,6 +942,15 @@ def test_the_retries_of_a_restored_trial_apply_to_other_trials(run_of):
     assert run.step().placement_group_factory.required_resources == {"CPU": 1, "GPU": 1}
 
 
+def test_memory_keys_that_no_config_contains_are_reported_at_the_first_step(run_of, caplog):
+    run = run_of(HALVES, retries={"memory_keys": ["seed"]})
+    run.add(config={"width": 8})
+
+    run.step()
+
+    assert caplog.messages == ["no config of the first trials contains the key 'seed' of memory_keys"]
+
+
 # Usage
 
 

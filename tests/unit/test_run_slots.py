@@ -671,6 +671,16 @@ def test_trials_with_several_bundles_are_suggested_for_the_free_part_of_the_node
     assert run.slots.num_startable(may_keep_bundles=True) == 4 - 1 - 1
 
 
+def test_trials_with_several_bundles_are_suggested_as_if_they_were_small(run_of):
+    """A trial with four bundles uses half of 8 CPUs, and a trial with two bundles a quarter."""
+    run = run_of(CpuPolicy(cpus=1), gpu_node("a", gpus=0, cpus=8))
+    run.add(bundles=(ONE_CPU,) * 4)
+    run.add(bundles=BUNDLES)
+    run.request_all()
+
+    assert run.slots.num_startable(may_keep_bundles=True) == 1
+
+
 @given(num_running=st.integers(0, 10), num_waiting=st.integers(0, 4))
 def test_all_suggested_trials_can_start(num_running, num_waiting):
     with pytest.MonkeyPatch.context() as patch:
@@ -717,6 +727,18 @@ def test_requests_on_a_lost_node_are_withdrawn(run_of):
     assert run.places() == [(GPU, "a"), (GPU, "a"), (GPU, "b"), (GPU, "b"), (CPU, "c")]
     assert set(trials[2:4]) <= {withdrawal.trial for withdrawal in withdrawn}
     assert {withdrawal.reason for withdrawal in withdrawn} == {"the plan has changed"}
+
+
+def test_a_trial_that_fell_back_keeps_its_request_while_others_are_withdrawn(run_of):
+    run = run_of(MixedPolicy(HALVES, CPUS) | CPUS, GPU_NODE, OTHER_GPU_NODE, CPU_NODE, falls_back=True)
+    fallen, other = run.add(2)
+    run.fall_back(fallen)
+    run.choose([fallen])
+    run.choose([other])
+
+    withdrawn = run.follow(OTHER_GPU_NODE, CPU_NODE)
+
+    assert [withdrawal.trial for withdrawal in withdrawn] == [other]
 
 
 def test_a_granted_request_on_a_lost_node_is_kept_until_its_process_fails(run_of):
