@@ -8,16 +8,16 @@ from tune_policies import InvalidResourcesError
 from tune_policies.cluster.accelerators import (
     ACCELERATOR_TYPES,
     FAMILIES,
-    GPU_TOTALS,
     GPU_VISIBILITY_VARIABLES,
-    UNREPORTED_MARGIN,
     check_accelerator_type,
     check_device_amount,
     check_device_resource,
     check_type_of_resource,
     families_of,
     gpu_memory_of_type,
+    may_be_nvidia,
 )
+from tune_policies.cluster.gpu_sizes import GPU_TOTALS
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "accelerators.md"
 
@@ -48,10 +48,14 @@ def test_the_accelerators_page_contains_the_command_to_start_a_node_with_some_de
     ]
 
 
+def less(margin):
+    return f" less {100 * margin:g} %" if margin else ""
+
+
 def test_the_policies_page_lists_the_memory_of_each_known_gpu_type():
     page = (PAGE.parents[1] / "reference" / "policies.md").read_text()
     rows = [
-        f"| {name} | {total.mib:,}{' less 1 %' if total.is_nominal else ''} | {total.source} | {total.variants} |"
+        f"| {name} | {total.mib:,}{less(total.margin)} | {total.source} | {total.variants} |"
         for name, total in GPU_TOTALS.items()
     ]
 
@@ -142,7 +146,8 @@ WITHOUT_TOTAL = {"AMD-Instinct-MI300A", "AMD-Radeon-R9-200-HD-7900", "AMD-Radeon
 def test_every_gpu_type_with_one_memory_size_has_a_memory_total():
     types = {name for family in families_of("GPU") if family.vendor != "Apple" for name in family.types}
 
-    assert GPU_TOTALS.keys() == types - WITHOUT_TOTAL
+    assert GPU_TOTALS.keys() >= types - WITHOUT_TOTAL
+    assert GPU_TOTALS.keys().isdisjoint(WITHOUT_TOTAL)
 
 
 def test_each_memory_total_has_a_source():
@@ -162,7 +167,24 @@ def test_the_memory_of_a_type_is_the_smallest_total_that_its_driver_reports(acce
 
 
 def test_the_memory_of_a_type_without_a_published_total_is_its_nominal_size_less_the_margin():
-    assert gpu_memory_of_type("AMD-Instinct-MI100") == int(32 * 2**30 * (1 - UNREPORTED_MARGIN))
+    assert gpu_memory_of_type("AMD-Instinct-MI100") == int(32 * 2**30 * 0.99)
+
+
+@pytest.mark.parametrize(
+    ("accelerator_type", "vendor_is_nvidia"),
+    [
+        *[("GeForce-RTX-4090", True), ("RTX-A6000", True), ("TITAN-X-(Pascal)", True), ("M40", True), ("GB10", True)],
+        *[("AMD-Radeon-RX-7900-XTX", False), ("Intel-GPU-A770-Graphics", False), ("M3-Max", False), (None, True)],
+    ],
+)
+def test_the_vendor_of_a_gpu_follows_from_the_form_of_its_type(accelerator_type, vendor_is_nvidia):
+    assert may_be_nvidia(accelerator_type) == vendor_is_nvidia
+
+
+def test_the_type_of_another_resource_is_refused_by_its_form():
+    for name, resource in [("TPU-V9", "GPU"), ("Ascend310P1", "GPU"), ("GeForce-RTX-4090", "NPU"), ("A40", "TPU")]:
+        with pytest.raises(InvalidResourcesError, match="is not a type of resource"):
+            check_type_of_resource(name, resource)
 
 
 @pytest.mark.parametrize("accelerator_type", [None, "M3-Max", "AMD-Instinct-MI300A", "unheard-of"])

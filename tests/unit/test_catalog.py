@@ -44,7 +44,7 @@ def test_a_catalog_round_trips_through_json(tmp_path):
     ("fields", "message"),
     [
         pytest.param({"gpu": 1}, "did you mean 'gpus'?", id="a misspelled field"),
-        pytest.param({"gpus": 1, "accelerator_type": "L44"}, "did you mean 'L4'?", id="a device type unknown to Ray"),
+        pytest.param({"gpus": 1, "accelerator_type": "l4"}, "did you mean 'L4'?", id="a device type unknown to Ray"),
         pytest.param(
             {"gpus": 1, "accelerator_type": "TPU-V4"},
             "is not a type of resource 'GPU'",

@@ -69,7 +69,7 @@ INFEASIBLE = {
         (ONE_T4, GpuMemoryPolicy(gpu_memory="4GiB", cpus=128), "CPU", "at most 64 CPUs per"),
     "unread GPU memory": (nodes((8, 1)), BY_MEMORY, "GPU memory",
         "Install nvidia-ml-py on the GPU nodes and probe again, set their accelerator type, or use GpuPolicy with"),
-    "an unknown GPU type": (of_type("RTX-4090"), BY_MEMORY, "GPU memory", "and is unknown for the type RTX-4090"),
+    "an unknown GPU type": (of_type("RTX-7090"), BY_MEMORY, "GPU memory", "and is unknown for the type RTX-7090"),
     "an unread AMD GPU": (of_type("AMD-Instinct-MI210"), GpuPolicy(min_gpu_memory="80GiB"), "GPU memory",
         "but the cluster has only 1 AMD-Instinct-MI210 (64 GiB): short of GPU memory. Request less GPU memory, or add"),
     "an AMD GPU whose memory is unknown": (of_type("AMD-Instinct-MI300A"), BY_MEMORY, "GPU memory",
@@ -206,7 +206,11 @@ def accelerator(**fields):
         ),
         (lambda: GpuMemoryPolicy(), "GpuMemoryPolicy requires either gpu_memory, such as '6GiB', or a measured"),
         (lambda: GpuMemoryPolicy(profile={1: 2}), "profile.1: Keys should be strings, got 1"),
-        (lambda: GpuPolicy(accelerator_type="A10O"), "unknown accelerator type 'A10O'; did you mean 'A10G'?"),
+        (lambda: GpuPolicy(accelerator_type="a100"), "unknown accelerator type 'a100'; did you mean 'A100'?"),
+        (
+            lambda: GpuPolicy(accelerator_type="NVIDIA GeForce RTX 4090"),
+            "unknown accelerator type 'NVIDIA GeForce RTX 4090'; did you mean 'GeForce-RTX-4090'?",
+        ),
         (
             lambda: GpuPolicy(accelerator_type={"A100"}),
             "must be the name of a device type, or a list of distinct names",
@@ -247,7 +251,7 @@ def accelerator(**fields):
         (accelerator(resource="HPU", topology="2x2"), "topology='2x2' is valid only for TPU slices"),
         (accelerator(resource="TPU", topology="2x2"), "Set resource='TPU' and an accelerator_type"),
     ],
-    ids=range(42),
+    ids=range(43),
 )
 def test_an_invalid_policy_is_rejected_at_construction(build, message):
     with pytest.raises(InvalidResourcesError) as caught:

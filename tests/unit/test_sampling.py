@@ -58,10 +58,17 @@ def test_of_5000_nodes_of_two_kinds_only_seven_are_read():
     assert (len(known), num_read) == (5000, 7)
 
 
-def test_only_the_head_of_5000_nodes_of_a_known_type_is_read():
-    known, num_read = read(large_cluster(5000, "A100"), lambda _: facts(80))
+def test_only_the_head_of_5000_nodes_of_a_type_with_one_size_is_read():
+    known, num_read = read(large_cluster(5000, "A100-80G"), lambda _: facts(80))
 
     assert (list(known), num_read) == (["0000"], 1)
+
+
+def test_a_type_with_several_sizes_is_read_on_some_of_5000_nodes():
+    """An A100 has 40 or 80 GB."""
+    known, num_read = read(large_cluster(5000, "A100"), lambda _: facts(80))
+
+    assert (len(known), num_read) == (5000, 6)
 
 
 def test_all_nodes_of_a_kind_are_read_if_the_first_three_differ():

@@ -1,17 +1,20 @@
-"""The accelerator families of Ray 2.60, and the memory of GPU types.
+"""The accelerator families of Ray 2.60, and the names of their device types.
 
-The families come from the managers in ``ray._private.accelerators``, and the device types from
-``ray.util.accelerators``. Ray's level of support comes from
-https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html, the memory limits from the documentation of the
-frameworks, and ``GPU_TOTALS`` from published output of the drivers' tools.
+The families come from the managers in ``ray._private.accelerators``. Ray derives the device type of a node from the
+product name of its first device, so ``ray.util.accelerators`` contains only some of the names. Ray's level of support
+comes from https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html, and the memory limits from the
+documentation of the frameworks.
 """
 
 import math
+import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from tune_policies.cluster.gpu_sizes import GPU_TOTALS, total_of_type
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import without_names
-from tune_policies.values.value import suggest
+from tune_policies.values.value import most_similar, shorten, suggest
 
 _EXPERIMENTAL: Final = "experimental, by the community"
 _NOT_IN_GUIDE: Final = "not in Ray's guide"
@@ -40,7 +43,8 @@ class AcceleratorFamily(NamedTuple):
         ray_manager: The name of Ray's class for the family.
         visibility_variable: The environment variable that lists the devices that a process may use, or ``None``.
         detection: The interface or the files that Ray uses to find the devices of a node.
-        types: Ray's names of the device types.
+        types: The device types in ``ray.util.accelerators``.
+        other_types: A pattern of the other names that Ray's manager can derive from a product name.
         can_be_split: Whether processes may share a device.
         amounts: The numbers of devices that Ray can assign to a process, or empty if every whole number is valid.
         memory_limits: The frameworks that can limit the device memory of a process.
@@ -60,6 +64,7 @@ class AcceleratorFamily(NamedTuple):
     memory_limits: tuple[str, ...] = ()
     support: str = _EXPERIMENTAL
     former_variable: FormerVariable | None = None
+    other_types: str = "(?!)"  # matches no name
 
     def __str__(self) -> str:
         return f"{self.vendor} {self.device}"
@@ -90,6 +95,9 @@ FAMILIES: Final = (
             *("H20", "B200", "B300", "GB200", "GB300", "RTX-PRO-6000"),
         ),
         can_be_split=True, memory_limits=_ALL_FRAMEWORKS, support="fully tested by the Ray team",
+        # Ray joins the words of the product name, so a name has no spaces. Product names start with a capital letter or
+        # a digit. Names of other vendors are excluded.
+        other_types=r"(?!AMD-|Intel-|TPU-|Ascend|RBLN-|FURIOSA_|MOBILINT_|MX[A-Z]\d|Apple|M\d-(Pro|Max|Ultra))[A-Z0-9][\w.()+/-]{0,99}",
     ),
     AcceleratorFamily(
         "AMD", "GPU", "GPU", "AMDGPUAcceleratorManager", "HIP_VISIBLE_DEVICES", "AMD SMI (package `amdsmi`)",
@@ -100,12 +108,14 @@ FAMILIES: Final = (
             *("AMD-Radeon-R9-200-HD-7900", "AMD-Radeon-HD-7900"),
         ),
         can_be_split=True, memory_limits=_ALL_FRAMEWORKS,
+        other_types=r"AMD-(Instinct|Radeon)-[\w.-]{1,99}",
         # Source of the version: github.com/ray-project/ray/pull/51104.
         former_variable=FormerVariable("ROCR_VISIBLE_DEVICES", "2.45", "Ray raises a RuntimeError"),
     ),
     AcceleratorFamily(
         "Intel", "GPU", "GPU", "IntelGPUAcceleratorManager", "ZE_AFFINITY_MASK", "SYCL (package `dpctl`)",
         ("Intel-GPU-Max-1550", "Intel-GPU-Max-1100"), can_be_split=True, memory_limits=("PyTorch",),
+        other_types=r"Intel-GPU-[\w.()\[\]+/-]{1,99}",  # the last two words of the product name
         # Source of the version: intel_gpu.py in Ray 2.57.1 and 2.58.0.
         former_variable=FormerVariable(
             "ONEAPI_DEVICE_SELECTOR",
@@ -119,11 +129,11 @@ FAMILIES: Final = (
             *("M1", "M1-Pro", "M1-Max", "M1-Ultra", "M2", "M2-Pro", "M2-Max", "M2-Ultra"),
             *("M3", "M3-Pro", "M3-Max", "Apple-Silicon"),
         ),
-        can_be_split=True, memory_limits=("PyTorch",), support=_NOT_IN_GUIDE,
+        can_be_split=True, memory_limits=("PyTorch",), support=_NOT_IN_GUIDE, other_types=r"M\d-(Pro|Max|Ultra)",
     ),
     AcceleratorFamily(
         "MetaX", "GPU", "GPU", "MetaxGPUAcceleratorManager", "CUDA_VISIBLE_DEVICES", "MXSML (package `pymxsml`)",
-        ("MXC500", "MXC550"), can_be_split=True,
+        ("MXC500", "MXC550"), can_be_split=True, other_types=r"MX[A-Z]\d[\w-]{0,99}",
     ),
     AcceleratorFamily(
         "AWS", "Neuron", "neuron_cores", "NeuronAcceleratorManager", "NEURON_RT_VISIBLE_CORES", "`neuron-ls`",
@@ -132,20 +142,25 @@ FAMILIES: Final = (
     AcceleratorFamily(
         "Google", "TPU", "TPU", "TPUAcceleratorManager", "TPU_VISIBLE_CHIPS", "`/dev/accel*`, or TPUs in `/dev/vfio`",
         ("TPU-V2", "TPU-V3", "TPU-V4", "TPU-V5P", "TPU-V5LITEPOD", "TPU-V6E", "TPU-V7X"), amounts=(1, 2, 4, 8),
+        other_types=r"TPU-V\d+[A-Z]*",
     ),
     AcceleratorFamily(
         "Intel", "Gaudi", "HPU", "HPUAcceleratorManager", "HABANA_VISIBLE_MODULES", "package `habana_frameworks`",
-        ("Intel-GAUDI",),
+        ("Intel-GAUDI",), other_types=r"Intel-GAUDI\w{1,20}",
     ),
     AcceleratorFamily(
         "Huawei", "Ascend", "NPU", "NPUAcceleratorManager", "ASCEND_RT_VISIBLE_DEVICES",
         "AscendCL (package `acl`), else `/dev/davinci*`",
         ("Ascend910B", "Ascend910B4"), can_be_split=True, memory_limits=("PyTorch",),
+        other_types=r"Ascend\w{1,99}",
     ),
-    AcceleratorFamily("Rebellions", "RBLN", "RBLN", "RBLNAcceleratorManager", "RBLN_DEVICES", "package `rebel`"),
+    AcceleratorFamily(
+        "Rebellions", "RBLN", "RBLN", "RBLNAcceleratorManager", "RBLN_DEVICES", "package `rebel`",
+        other_types=r"RBLN-[\w-]{1,99}",
+    ),
     AcceleratorFamily(
         "FuriosaAI", "NPU", "FURIOSA", "FuriosaAcceleratorManager", "FURIOSA_DEVICES", "package `furiosa_smi_py`",
-        ("FURIOSA_RNGD",), support=_NOT_IN_GUIDE,
+        ("FURIOSA_RNGD",), support=_NOT_IN_GUIDE, other_types=r"FURIOSA_[A-Za-z0-9]{1,99}",
     ),
     AcceleratorFamily(
         "Mobilint", "NPU", "MBLT", "MBLTAcceleratorManager", "QBRUNTIME_VISIBLE_DEVICES",
@@ -163,89 +178,12 @@ FAMILIES: Final = (
 ACCELERATOR_TYPES: Final = frozenset(name for family in FAMILIES for name in family.types)
 """The device types of ``ray.util.accelerators``."""
 
+KNOWN_TYPES: Final = ACCELERATOR_TYPES | GPU_TOTALS.keys()
+"""The device types of ``ray.util.accelerators``, and the GPU types whose memory is known."""
+
 DEVICE_RESOURCES: Final = frozenset(family.resource for family in FAMILIES)
 """Ray's unit-instance resources: ``GPU``, and the ``custom_unit_instance_resources`` of Ray's configuration. Each unit
 is one device, and a fraction must fit on a single device."""
-
-UNREPORTED_MARGIN: Final = 0.01
-"""The fraction of the nominal memory size that is subtracted for a type without a reported total.
-
-Known AMD totals are less than 0.2 % below the nominal size.
-"""
-
-
-class GpuTotal(NamedTuple):
-    """The total memory of one GPU of a device type.
-
-    Attributes:
-        mib: The smallest total that a driver has reported, or the vendor's nominal size if ``is_nominal`` is true, in
-            MiB.
-        source: The tool that reported the total, with its driver version if known, or a public report.
-        variants: The larger memory sizes of the same model, with their type names if Ray has separate types.
-        is_nominal: Whether ``mib`` is the nominal size. If so, ``memory_bytes`` is reduced by ``UNREPORTED_MARGIN``.
-    """
-
-    mib: int
-    source: str
-    variants: str = ""
-    is_nominal: bool = False
-
-    @property
-    def memory_bytes(self) -> int:
-        """The GPU memory that plans assume for this type, in bytes."""
-        total = self.mib * 2**20
-        return int(total * (1 - UNREPORTED_MARGIN)) if self.is_nominal else total
-
-
-_MI300X_ISSUE: Final = "rocm-smi, github.com/ROCm/legacy-rocm-build/issues/4750"
-_MODAL: Final = "nvidia-smi, github.com/modal-labs/modal-client/pull/2797"
-
-GPU_TOTALS: Final = {
-    "K80": GpuTotal(11_439, "nvidia-smi, driver 367, for each of its two GPUs"),
-    "P4": GpuTotal(7_611, "nvidia-smi, driver 418"),
-    "P100": GpuTotal(12_198, "nvidia-smi, driver 460", "16 GB"),
-    "V100": GpuTotal(16_130, "nvidia-smi, driver 418", "32 GB"),
-    "T4": GpuTotal(15_079, "nvidia-smi, driver 418"),
-    "A10G": GpuTotal(22_731, "nvidia-smi, driver 470"),
-    "L4": GpuTotal(23_034, _MODAL),
-    "L40S": GpuTotal(46_068, _MODAL),
-    "A100": GpuTotal(40_536, "nvidia-smi, driver 460", "80 GB (type A100-80G)"),
-    "A100-40G": GpuTotal(40_536, "nvidia-smi, driver 460"),
-    "A100-80G": GpuTotal(80_994, "nvidia-smi, driver 470"),
-    "H100": GpuTotal(81_559, _MODAL, "94 GB (NVL) and 96 GB"),
-    "H200": GpuTotal(143_771, "nvidia-smi, driver 570"),
-    "H20": GpuTotal(97_871, "nvidia-smi, driver 550", "141 GB"),
-    "B200": GpuTotal(183_359, "nvidia-smi, driver 595"),
-    "B300": GpuTotal(275_040, "nvidia-smi, driver 580"),
-    "GB200": GpuTotal(189_471, "nvidia-smi, driver 580"),
-    "GB300": GpuTotal(284_208, "nvidia-smi, driver 580"),
-    "RTX-PRO-6000": GpuTotal(97_887, "nvidia-smi, driver 580"),
-    "AMD-Instinct-MI100": GpuTotal(32 * 1024, "rocm.docs.amd.com/en/latest/reference/gpu-specs.html", is_nominal=True),
-    "AMD-Instinct-MI210": GpuTotal(65_520, "rocm-smi"),
-    "AMD-Instinct-MI250X": GpuTotal(65_520, "rocm-smi, for each of its two dies"),
-    "AMD-Instinct-MI250X-MI250": GpuTotal(65_520, "rocm-smi, for each of its two dies"),
-    "AMD-Instinct-MI300X-OAM": GpuTotal(196_288, "rocm-smi, in a virtual machine"),
-    "AMD-Instinct-MI300X-HF": GpuTotal(196_592, _MI300X_ISSUE),
-    "AMD-Instinct-MI308X": GpuTotal(
-        192 * 1024, "rocm.docs.amd.com/en/latest/reference/gpu-specs.html", is_nominal=True
-    ),
-    "AMD-Instinct-MI325X-OAM": GpuTotal(262_128, "amd-smi"),
-    "AMD-Instinct-MI350X-OAM": GpuTotal(294_896, "rocm-smi"),
-    "AMD-Instinct-MI355X-OAM": GpuTotal(294_896, "rocm-smi"),
-    "Intel-GPU-Max-1100": GpuTotal(49_136, "torch.xpu, github.com/intel/torch-xpu-ops/issues/4117"),
-    "Intel-GPU-Max-1550": GpuTotal(
-        65_520,
-        "torch.xpu, github.com/intel/torch-xpu-ops/issues/3625, for each of its two tiles",
-        "128 GB (both tiles as one GPU)",
-    ),
-    "MXC500": GpuTotal(65_536, "mx-smi"),
-    "MXC550": GpuTotal(65_536, "mx-smi"),
-}
-"""The memory that a plan assumes for a GPU whose memory was not read, by device type.
-
-The reported total of a GPU model depends on the driver, because drivers count reserved memory and ECC differently.
-GPUs that share memory with the CPU (Apple, MI300A) and types with several sizes (Radeon) have no entry.
-"""
 
 ACCELERATOR_TYPE_PREFIX: Final = "accelerator_type:"
 """The prefix of resources for device types: a node with A100 GPUs has 1 unit of ``accelerator_type:A100``."""
@@ -270,12 +208,78 @@ If ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO`` is set, Ray sets them to an empty stri
 
 def public_text(text: str) -> str:
     """Return the text without names from the user's cluster. The names of device resources and types are kept."""
-    return without_names(text, ACCELERATOR_TYPES | DEVICE_RESOURCES)
+    return without_names(text, KNOWN_TYPES | DEVICE_RESOURCES)
 
 
 def check_accelerator_type(name: str) -> str:
-    """Return ``name`` if it is a device type of Ray, or raise an ``InvalidResourcesError``."""
-    return _known(name, ACCELERATOR_TYPES, "accelerator type")
+    """Return ``name`` if Ray can use it as a device type, or raise an ``InvalidResourcesError``.
+
+    A name that differs from a known type only in letter case or separators is a misspelling of this type.
+    """
+    misspelled = _TYPE_BY_PLAIN_NAME.get(_plain(name), name)
+    if misspelled == name and family_of_type(name) is not None:
+        return name
+    if misspelled == name and " " in name.strip():
+        misspelled = type_of_product(name)
+    if misspelled != name:
+        raise InvalidResourcesError(f"unknown accelerator type {shorten(name)}; did you mean {misspelled!r}?")
+    return _known(name, KNOWN_TYPES, "accelerator type")
+
+
+def misread_type(name: str) -> str | None:
+    """Return the known type that ``name`` is if a letter replaces a digit, such as ``A100`` for ``A10O``."""
+    digits = _plain(name).translate(str.maketrans("oilsz", "01152"))
+    return None if name in KNOWN_TYPES else _TYPE_BY_DIGITS.get(digits)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name).lower()
+
+
+_TYPE_BY_PLAIN_NAME: Final = {_plain(known): known for known in sorted(KNOWN_TYPES)}
+_TYPE_BY_DIGITS: Final = {
+    name.translate(str.maketrans("oilsz", "01152")): known for name, known in _TYPE_BY_PLAIN_NAME.items()
+}
+
+
+_MODEL_IN_PRODUCT: Final = re.compile(r"\w+\s+((?:[A-Z]+\s+)*[A-Z0-9]*\d[A-Z0-9]*)")
+
+
+def type_of_product(product: str) -> str:
+    """Return the device type that Ray derives from the product name of an NVIDIA GPU.
+
+    The rule is ``NvidiaGPUAcceleratorManager._gpu_name_to_accelerator_type``. Examples are ``A100`` for
+    ``NVIDIA A100-SXM4-40GB``, and ``GeForce-RTX-4090`` for ``NVIDIA GeForce RTX 4090``.
+    """
+    found = _MODEL_IN_PRODUCT.match(product)
+    if found is not None and len(found[1]) > 1:
+        return re.sub(r" ", "-", found[1])
+    return re.sub(r"^NVIDIA\s+", "", product).strip().replace(" ", "-")
+
+
+def family_of_type(name: str) -> AcceleratorFamily | None:
+    """Return the family whose manager in Ray can report the device type ``name``, or ``None``."""
+    of_constants = next((family for family in FAMILIES if name in family.types), None)
+    if of_constants is not None:
+        return of_constants
+    return next((family for family in FAMILIES if re.fullmatch(family.other_types, name, re.ASCII)), None)
+
+
+def similar_type(name: str, types: Iterable[str]) -> str | None:
+    """Return the device type that is most similar to ``name``, or ``None`` if no type is similar.
+
+    For a known type such as ``A100``, the letters of other types do not count, because ``H100`` is not a misspelling.
+    """
+    others = sorted(set(types) - {name})
+    containing = [other for other in others if f"-{_words(name)}-" in f"-{_words(other)}-"]
+    contained = [other for other in others if f"-{_words(other)}-" in f"-{_words(name)}-"]
+    if best := containing or contained:
+        return best[0]
+    return None if name in KNOWN_TYPES else most_similar(name, others)
+
+
+def _words(name: str) -> str:
+    return re.sub(r"[\s_]", "-", name).lower()
 
 
 def check_device_resource(name: str) -> str:
@@ -285,8 +289,9 @@ def check_device_resource(name: str) -> str:
 
 def check_type_of_resource(accelerator_type: str, resource: str) -> str:
     """Return ``accelerator_type`` if it is a type of ``resource``, or raise an ``InvalidResourcesError``."""
-    types = {name for family in families_of(resource) for name in family.types}
-    if accelerator_type not in types:
+    family = family_of_type(accelerator_type)
+    if family is None or family.resource != resource:
+        types = {name for each in families_of(resource) for name in each.types}
         known = f"Use one of {', '.join(sorted(types))}" if types else "Ray defines no types of this resource"
         raise InvalidResourcesError(
             f"accelerator_type {accelerator_type!r} is not a type of resource {resource!r}. {known}"
@@ -323,10 +328,11 @@ def _known(name: str, known: frozenset[str], what: str) -> str:
 
 def gpu_memory_of_type(accelerator_type: str | None) -> int | None:
     """Return the smallest GPU memory of a device type in bytes, or ``None`` if it is unknown."""
-    total = GPU_TOTALS.get(accelerator_type or "")
+    total = total_of_type(accelerator_type)
     return None if total is None else total.memory_bytes
 
 
 def may_be_nvidia(accelerator_type: str | None) -> bool:
     """Return whether a GPU of this type can be an NVIDIA GPU. The result is true for unknown types."""
-    return not any(accelerator_type in family.types for family in FAMILIES if family.vendor != "NVIDIA")
+    family = None if accelerator_type is None else family_of_type(accelerator_type)
+    return family is None or family.vendor == "NVIDIA"

@@ -5,7 +5,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Final, TypeVar
 
-from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, DEVICE_RESOURCES
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeGroup, NodeTypeCapacity
 from tune_policies.cluster.labels import matcher
 from tune_policies.placement.layout import with_places
@@ -180,7 +180,9 @@ def _short_of(error: InfeasibleRequestError) -> list[str]:
         return _short_of(error.tried[0])
     if error.short_of == "memory":
         return []  # the hypothetical node has unknown host memory, which does not limit the trials
-    if error.short_of == Limit.GPU_MEMORY or error.short_of in ACCELERATOR_TYPES:
+    if error.accelerator_type is not None:
+        return ["GPU", ACCELERATOR_TYPE_PREFIX + error.accelerator_type]
+    if error.short_of == Limit.GPU_MEMORY:
         return ["GPU", error.short_of]
     return [error.short_of]
 
@@ -189,12 +191,12 @@ def _capacity(amounts: dict[str, int]) -> ClusterCapacity:
     rest = {name: amount for name, amount in amounts.items() if amount}
     # ``amounts`` contains the memory of each GPU in GiB.
     cpus, gpus, memory = (rest.pop(name, 0) for name in ("CPU", "GPU", Limit.GPU_MEMORY))
-    types = [name for name in rest if name in ACCELERATOR_TYPES]
+    types = [name for name in rest if name.startswith(ACCELERATOR_TYPE_PREFIX)]
     devices = [GpuDevice(index=i, name="imagined", memory_bytes=memory * GIB) for i in range(gpus if memory else 0)]
     node = NodeCapacity(
         node_id="imagined",
         resources=Resources(cpus=cpus, gpus=gpus, custom={name: rest[name] for name in rest.keys() - set(types)}),
-        accelerator_type=types[0] if types else None,
+        accelerator_type=types[0].removeprefix(ACCELERATOR_TYPE_PREFIX) if types else None,
         devices=tuple(devices) if memory else None,
     )
     return ClusterCapacity(nodes=(node,))

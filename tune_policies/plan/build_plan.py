@@ -7,12 +7,12 @@ from typing import Final
 from tune_policies.cluster.accelerators import (
     ACCELERATOR_TYPE_PREFIX,
     DEVICE_RESOURCES,
-    GPU_TOTALS,
-    UNREPORTED_MARGIN,
     families_of,
     may_be_nvidia,
+    similar_type,
 )
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup, NodeTypeCapacity
+from tune_policies.cluster.gpu_sizes import total_of_type
 from tune_policies.placement.packing import (
     DRIVER,
     Limit,
@@ -67,7 +67,7 @@ def build_plan(
     groups = capacity.groups if groups is None else groups
     most = count = count_trials(groups, request)
     if count == 0:
-        raise in_context(infeasible(groups, request), capacity, request)
+        raise in_context(infeasible(groups, request, capacity.node_types or ()), capacity, request)
     notes = [*reasons, *about_host_memory(groups, request)]
     if request.gpu_memory_bytes is not None:
         notes += about_gpu_memory(group for group in groups if workers_on_node(group.node, request))
@@ -126,10 +126,12 @@ def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
         f"GPU memory was not read, so the plan assumes the smallest amount known for the type: {describe_gpus(unread)}"
     )
     for name in sorted({str(node.accelerator_type) for node, _ in unread}):
-        total = GPU_TOTALS[name]
-        if total.is_nominal:
+        total = total_of_type(name)
+        if total is None:
+            continue
+        if total.margin:
             yield (
-                f"the plan assumes {UNREPORTED_MARGIN:.0%} less GPU memory than the nominal size of {name}, because "
+                f"the plan assumes {total.margin:.0%} less GPU memory than the nominal size of {name}, because "
                 "the total that its driver reports is unknown"
             )
         if total.variants:
@@ -142,16 +144,17 @@ def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
 def gpu_memory_hint(groups: Iterable[NodeGroup]) -> str:
     """Return a sentence on how to specify unknown or ambiguous GPU memory, or an empty string if none is needed."""
     unread = [node for node, _ in groups if node.devices is None or node.smallest_gpu_memory_bytes is None]
-    nodes = [
-        node
-        for node in unread
-        if node.smallest_gpu_memory_bytes is None or GPU_TOTALS[str(node.accelerator_type)].variants
-    ]
+    nodes = [node for node in unread if node.smallest_gpu_memory_bytes is None or _has_variants(node)]
     if not nodes:
         return ""
     is_nvidia = any(may_be_nvidia(node.accelerator_type) for node in nodes)
     install = "install nvidia-ml-py on the node, or " if is_nvidia else ""
     return f" If a node's GPU memory was not read, {install}list each device with its memory_bytes in the capacity."
+
+
+def _has_variants(node: NodeCapacity) -> bool:
+    total = total_of_type(node.accelerator_type)
+    return total is not None and total.variants != ""
 
 
 def describe_gpus(groups: Iterable[NodeGroup]) -> str:
@@ -235,27 +238,38 @@ def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request
     return error.with_texts(offered=offered, suggestion=suggestion)
 
 
-def infeasible(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
-    """Return the error for a request that does not fit, with the missing resource and the nearest request that fits."""
+def infeasible(
+    groups: tuple[NodeGroup, ...], request: Request, node_types: Iterable[NodeTypeCapacity] = ()
+) -> InfeasibleRequestError:
+    """Return the error for a request that does not fit, with the missing resource and the nearest request that fits.
+
+    If no node has the requested device type, the error names a similar type of the nodes or of ``node_types``.
+    """
     if not groups:
         return InfeasibleRequestError(
             str(request), "the cluster has no alive node", Limit.NODES, "Start Ray nodes, then probe again."
         )
     if request.accelerator_type not in {None, *(node.accelerator_type for node, _ in groups)}:
-        return _no_such_type(groups, request)
+        return _no_such_type(groups, request, node_types)
     if count_workers(groups, request) > 0:
         return _too_many_workers(groups, request)
     return _too_large(groups, request)
 
 
-def _no_such_type(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
+def _no_such_type(
+    groups: tuple[NodeGroup, ...], request: Request, node_types: Iterable[NodeTypeCapacity]
+) -> InfeasibleRequestError:
     device = next((name for name in request.worker.ticks if name in DEVICE_RESOURCES), "GPU")
     there = sorted({node.accelerator_type or "of unknown type" for node, _ in groups if _ticks_of(node, device)})
     offered = f"the cluster's {device}s are {', '.join(there)}" if there else f"no node has a {device}"
     hint = "Omit accelerator_type, use a type that the cluster has, or add" if there else "Request CPUs, or add"
-    return InfeasibleRequestError(
-        str(request), offered, str(request.accelerator_type), f"{hint} a node of type {request.accelerator_type}."
-    )
+    wanted = str(request.accelerator_type)
+    types = {node.accelerator_type for node, _ in groups} | {node_type.accelerator_type for node_type in node_types}
+    known = {name for name in types if name is not None}
+    near = None if wanted in known else similar_type(wanted, known)
+    question = "" if near is None else f"Did you mean {near!r}? "
+    suggestion = f"{question}{hint} a node of type {wanted}."
+    return InfeasibleRequestError(str(request), offered, wanted, suggestion, accelerator_type=wanted)
 
 
 def _too_many_workers(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:

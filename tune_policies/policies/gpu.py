@@ -133,7 +133,7 @@ class GpuPolicy(GpuTypesPolicy):
         request = self._with_gpus(self.gpus).model_copy(update=wish)
         there = gpus_of_type(capacity, accelerator_type).groups
         if not there:
-            return infeasible(capacity.groups, request)
+            return infeasible(capacity.groups, request, capacity.node_types or ())
         hint = f"Request less GPU memory, or add larger GPUs.{gpu_memory_hint(there)}"
         return InfeasibleRequestError(
             str(request), f"the cluster has only {describe_gpus(there)}", Limit.GPU_MEMORY, hint

@@ -324,7 +324,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         memories = [node.smallest_gpu_memory_bytes for node, _ in there.groups]
         is_too_small = all(memory is not None and memory < needed for memory in memories)
         if not there.groups or not (usable.groups or is_too_small):
-            return infeasible(capacity.groups, request)
+            return infeasible(capacity.groups, request, capacity.node_types or ())
         if known := [memory for memory in memories if memory is not None]:
             unread = " whose memory is known" if len(known) < len(memories) else ""
             return InfeasibleRequestError(

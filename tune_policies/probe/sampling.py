@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import log2
 from typing import Final
 
-from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.cluster.capacity import GpuDevice, NodeCapacity
+from tune_policies.cluster.gpu_sizes import total_of_type
 from tune_policies.values.resources import Amount
 from tune_policies.values.value import Value
 
@@ -75,9 +75,15 @@ def group_kinds(nodes: Sequence[NodeCapacity]) -> list[Kind]:
 
     kinds = defaultdict(list)
     for node in sorted(nodes, key=lambda node: node.node_id):
-        if not (node.resources.gpus > 0 and gpu_memory_of_type(node.accelerator_type)):
+        if node.resources.gpus == 0 or not _is_size_certain(node.accelerator_type):
             kinds[kind_of(node)].append(node)
     return [tuple(kinds[key]) for key in sorted(kinds, key=lambda key: (-len(kinds[key]), repr(key)))]
+
+
+def _is_size_certain(accelerator_type: str | None) -> bool:
+    """Return whether all GPUs of this type have the same known memory, so that reading them is not necessary."""
+    total = total_of_type(accelerator_type)
+    return total is not None and not total.variants and not total.margin
 
 
 def first_reads(kinds: Iterable[Kind], heads: Iterable[NodeCapacity]) -> list[NodeCapacity]:

@@ -54,6 +54,7 @@ class InfeasibleRequestError(ResourcePolicyError):
         suggestion: The nearest request that fits, and other fixes.
         tried: The errors of all choices, if the policy has several choices.
         fallback: A hint about a policy to use instead, or an empty string.
+        accelerator_type: The device type that no node has, if it is the missing resource.
     """
 
     def __init__(
@@ -64,15 +65,17 @@ class InfeasibleRequestError(ResourcePolicyError):
         suggestion: str,
         tried: "tuple[InfeasibleRequestError, ...]" = (),
         fallback: str = "",
+        accelerator_type: str | None = None,
     ) -> None:
         # Do not use super(): a subclass may also inherit from a Ray error, and its constructor takes other arguments.
-        Exception.__init__(self, asked, offered, short_of, suggestion, tried, fallback)
+        Exception.__init__(self, asked, offered, short_of, suggestion, tried, fallback, accelerator_type)
         self.asked, self.offered, self.short_of = asked, offered, short_of
         self.suggestion, self.tried, self.fallback = suggestion, tried, fallback
+        self.accelerator_type = accelerator_type
 
     def with_texts(self, **changes: str) -> "InfeasibleRequestError":
         """Return the same error with other texts: ``offered``, ``short_of``, ``suggestion`` or ``fallback``."""
-        names = ("asked", "offered", "short_of", "suggestion", "tried", "fallback")
+        names = ("asked", "offered", "short_of", "suggestion", "tried", "fallback", "accelerator_type")
         return InfeasibleRequestError(**{name: getattr(self, name) for name in names} | changes)
 
     @classmethod

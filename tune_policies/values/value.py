@@ -316,6 +316,12 @@ def _has_names(data: Mapping[Any, Any]) -> bool:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'A100'?"`` for the known name that is most similar to ``name``, or ``""``."""
+    near = most_similar(name, known)
+    return "" if near is None else f"; did you mean {near!r}?"
+
+
+def most_similar(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most similar to ``name``, or ``None`` if no name is similar."""
     import difflib  # imported here, because only errors need it
 
     by_lower = {candidate.lower(): candidate for candidate in sorted(known)}
@@ -324,7 +330,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     longer = [candidate for candidate in by_lower if candidate.startswith(f"{name.lower()}_")]
     if not near and len(longer) == 1:
         near = longer
-    return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
+    return by_lower[near[0]] if near else None
 
 
 def check_names(names: object, *, name: str) -> tuple[str, ...]:

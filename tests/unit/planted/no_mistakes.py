@@ -80,7 +80,9 @@ NO_MISTAKES = {
     "a custom image named ray-ml": CLUSTER.replace("rayproject/ray:2", "registry.example/rayproject/ray-ml:2"),
     "a custom tag that does not show whether it has CUDA": _of_l4("2.60.0-py311-gpu", "2.60.0-vllm_0.9"),
     "custom images with custom versions": CLUSTER.replace("rayproject/ray:2.60.0-py311-gpu", "team/ray:0.3.1"),
-    "a device type without a name in Ray": _of_l4("accelerator-type: L4", "accelerator-type: GeForce-RTX-5090"),
+    "a device type without a name in Ray": _of_l4("accelerator-type: L4", "accelerator-type: GeForce-RTX-5090").replace(
+        "NVIDIA-L4", "NVIDIA-GeForce-RTX-5090"
+    ),
     "a toleration of every taint": _of_l4("key: nvidia.com/gpu\n              operator: Exists", "operator: Exists"),
     "a custom taint": _of_l4("key: nvidia.com/gpu\n", "key: team/vision\n"),
     "CPU nodes that always run": _of_cpus("minReplicas: 0", "minReplicas: 1").replace(

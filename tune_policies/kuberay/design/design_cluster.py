@@ -12,7 +12,7 @@ from typing import Annotated, Final, NamedTuple
 
 from pydantic import AfterValidator, Field
 
-from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, DEVICE_RESOURCES, gpu_memory_of_type
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES, KNOWN_TYPES, gpu_memory_of_type
 from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.kuberay.design.catalog import HEAD, NodeCatalog, NodeType, node_type_name
 from tune_policies.kuberay.design.cheapest_nodes import MOST_NODES_OF_TYPE, NodePool, Units, workers_in_unit
@@ -121,7 +121,7 @@ def _check_memory(policy: ResourcePolicy, needed: int, accelerator_type: str | N
             f"accelerator_type (such as 'A100'), or {_HINT}"
         )
     if has < needed:
-        larger = sorted(name for name in ACCELERATOR_TYPES if (gpu_memory_of_type(name) or 0) >= needed)
+        larger = sorted(name for name in KNOWN_TYPES if (gpu_memory_of_type(name) or 0) >= needed)
         raise InvalidResourcesError(
             f"{type(policy).__name__} needs {needed} bytes of GPU memory, but {accelerator_type} has only {has} bytes. "
             f"Types with enough memory: {', '.join(larger) or 'none'}"

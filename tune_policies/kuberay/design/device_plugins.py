@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-from tune_policies.cluster.accelerators import FAMILIES, families_of
+from tune_policies.cluster.accelerators import FAMILIES, families_of, family_of_type
 from tune_policies.cluster.tpu_slices import TOPOLOGIES, SliceShape
 from tune_policies.kuberay.design.catalog import NodeType, Toleration
 from tune_policies.values.errors import InvalidResourcesError
@@ -221,7 +221,8 @@ def devices_of(node_type: NodeType) -> PodDevices | None:
             (each.family for each in DEVICE_PLUGINS if each.key and each.key.partition("/")[0] == domain), None
         )
         if node_type.accelerator_type is not None:
-            family = str(next(each for each in families if node_type.accelerator_type in each.types))
+            of_type = family_of_type(node_type.accelerator_type)
+            family = str(of_type if of_type in families else families[0])
         else:
             names = [str(each) for each in families]
             family = keyed if keyed in names else names[0]

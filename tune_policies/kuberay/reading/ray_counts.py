@@ -23,7 +23,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, FAMILIES
+from tune_policies.cluster.accelerators import FAMILIES, family_of_type, type_of_product
 from tune_policies.cluster.capacity import accelerator_type_of
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.cluster.tpu_slices import SliceShape
@@ -133,21 +133,28 @@ def device_type(amounts: Mapping[str, float], labels: Mapping[str, str], selecto
     """
     if (stated := accelerator_type_of(amounts)) is not None:
         return stated
-    if labels.get(ACCELERATOR_TYPE) in ACCELERATOR_TYPES:
-        return labels[ACCELERATOR_TYPE]
+    label = labels.get(ACCELERATOR_TYPE)
+    if label is not None and family_of_type(label) is not None:
+        return label
     if (tpu := TPU_TYPES.get(selector.get(GKE_TPU_TYPE, ""))) is not None:
         return tpu
     models = [selector[key] for key in _GPU_LABELS if key in selector]
+    return next((name for model in models if (name := _type_of_model(model)) is not None), None)
+
+
+_BRANDS: Final = ("NVIDIA-", "Tesla-", "Quadro-", "GeForce-", "TITAN-", "GRID-")
+"""The first words of product names. Other labels, such as those of GKE, contain other names."""
+
+
+def _type_of_model(model: str) -> str | None:
+    """Return Ray's name for the value of a node label, such as ``nvidia-tesla-t4`` or ``Tesla-T4-SHARED``."""
+    product = re.sub(r"(-MIG-.*)?(-SHARED)?\Z", "", model)
+    if product.startswith(_BRANDS):
+        # GPU feature discovery replaces the spaces of the product name with dashes.
+        return type_of_product(product.replace("-", " "))
     # Choose the longest type name that is enclosed by dashes in the model name.
-    return next(
-        (
-            name
-            for model in models
-            for name in _NVIDIA_TYPES
-            if re.search(rf"(^|-){re.escape(name)}(-|$)", model, re.IGNORECASE)
-        ),
-        None,
-    )
+    of_constants = (name for name in _NVIDIA_TYPES if re.search(rf"(^|-){re.escape(name)}(-|$)", model, re.IGNORECASE))
+    return next(of_constants, None)
 
 
 _RESOURCE_NAME: Final = re.compile(r"[\w.:/@+-]+")

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, FAMILIES
+from tune_policies.cluster.accelerators import FAMILIES, KNOWN_TYPES, check_accelerator_type, misread_type
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS, ray_resource
 from tune_policies.kuberay.lint.rule import Found, RuleBook, Severity
@@ -216,12 +216,20 @@ def _is_kind_of(name: str, of: str) -> bool:
 def _unknown_type(at: Group[HeadGroup]) -> Iterator[Found]:
     """Trials request a type by Ray's name, so the autoscaler never adds a node of this group for them."""
     name = at.spec.labels.get(ACCELERATOR_TYPE)
-    if name is not None and name not in ACCELERATOR_TYPES:
+    if name is not None and not _is_type(name):
         # Report only likely typos: a name unlike all of Ray's names may be a device that Ray does not support.
-        near = suggest(name.removeprefix("nvidia-").removeprefix("NVIDIA-"), ACCELERATOR_TYPES)
+        near = suggest(name.removeprefix("nvidia-").removeprefix("NVIDIA-"), KNOWN_TYPES)
         if near:
             message = f"{at} has the device type {name!r}, which is not one of Ray's device types{near}"
             yield Found((*at.path, "labels", ACCELERATOR_TYPE), message, "use Ray's name of the type")
+
+
+def _is_type(name: str) -> bool:
+    try:
+        check_accelerator_type(name)
+    except InvalidResourcesError:
+        return False
+    return misread_type(name) is None
 
 
 @RULES.of_each(workers_of, "device-type-missing", "note", _LABELS)
