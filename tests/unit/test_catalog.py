@@ -125,6 +125,12 @@ def test_the_valid_fields_are_listed_once_for_several_wrong_nodes(tmp_path):
     assert others == ["nodes.0: unknown field 'taste'", "nodes.1: unknown field 'colour'"]
 
 
+def test_the_name_of_a_node_type_may_be_a_name_of_the_launcher():
+    catalog = NodeCatalog(nodes=(node_type(name="ray.worker.4090.standard"), node_type(name="ray_worker_small")))
+
+    assert [each.name for each in catalog.nodes] == ["ray.worker.4090.standard", "ray_worker_small"]
+
+
 def test_nodes_without_a_name_are_named_after_their_devices():
     catalog = NodeCatalog(
         nodes=(

@@ -63,10 +63,12 @@ def test_each_node_type_has_suitable_slots(policy, slots):
 
 
 def test_slots_with_other_cpus_name_their_own_device_type():
+    def labeled(name, model, gpus, cpus, gib):
+        node = gpu_node(name, gpus=gpus, cpus=cpus, gpu_memory_gib=gib, accelerator_type=model)
+        return node.model_copy(update={"labels": {"ray.io/accelerator-type": model}})
+
     cluster = ClusterCapacity.of(
-        gpu_node("a", gpus=8, cpus=96, gpu_memory_gib=80, accelerator_type="A100-80G"),
-        gpu_node("h", gpus=8, cpus=192, gpu_memory_gib=81, accelerator_type="H100"),
-        gpu_node("l", gpus=2, cpus=24, gpu_memory_gib=23, accelerator_type="L4"),
+        labeled("a", "A100-80G", 8, 96, 80), labeled("h", "H100", 8, 192, 81), labeled("l", "L4", 2, 24, 23)
     )
 
     plan = GpuPolicy(gpus=0.25).plan(cluster)

@@ -105,6 +105,21 @@ def test_an_explanation_for_a_cluster_ends_with_the_idle_resources(capacity, exp
     assert plan.explain(capacity).removeprefix(plan.explain()).strip("\n").splitlines() == expected
 
 
+def slot_on(accelerator_type, gpus=0.5):
+    return TrialSlot(trial=Resources(cpus=2, gpus=gpus), max_concurrent_trials=1, accelerator_type=accelerator_type)
+
+
+def test_remote_options_prefer_the_first_device_type_and_fall_back_to_the_others():
+    plan = TrialPlan(slots=(slot_on("H100"), slot_on("A100"), slot_on("L4", gpus=1)), limited_by="GPU")
+
+    assert plan.remote_options() == {
+        "num_cpus": 2,
+        "num_gpus": 0.5,
+        "label_selector": {"ray.io/accelerator-type": "H100"},
+        "fallback_strategy": [{"label_selector": {"ray.io/accelerator-type": "A100"}}],
+    }
+
+
 def test_remote_options_request_the_resources_of_a_worker():
     plan = TrialPlan(
         slots=(

@@ -38,6 +38,19 @@ def test_the_manifest_of_a_small_cluster_has_the_expected_text():
     assert text == EXPECTED
 
 
+def test_a_group_of_a_manifest_needs_a_dns_label_as_its_name():
+    design = a_design(cpu_type(name="ray.worker.default"))
+
+    with pytest.raises(
+        InvalidResourcesError, match=r"'ray\.worker\.default' is not valid.*such as 'ray-worker-default'"
+    ):
+        write_cluster(design)
+    assert (
+        "ray.worker.default"
+        in yaml.safe_load(write_cluster(design, WriteOptions(format="cluster-yaml")))["available_node_types"]
+    )
+
+
 def test_the_first_line_states_how_many_trials_run_concurrently():
     text = write_cluster(a_design(num_trials=100))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.cluster.labels import ACCELERATOR_TYPE, merged
 from tune_policies.placement.packing import Limit
 from tune_policies.placement.trial_slot import Bundle, TrialSlot
 from tune_policies.plan.safe_overhead import safe_overhead_bytes
@@ -211,6 +212,9 @@ class TrialPlan(ShownValue):
     def remote_options(self, reuse: Literal["process", "release", "keep"] = "process") -> dict[str, Any]:
         """Return the options of ``@ray.remote(**options)`` or ``.options(**options)`` for one worker of the plan.
 
+        If workers get the same amounts on several device types, Ray prefers the first type, and
+        ``fallback_strategy`` lists the other ones. Versions of Ray without this option get the first type.
+
         Args:
             reuse: Whether the process of a task serves more than one call. ``"process"`` is Ray's default: the process
                 of a task with GPUs ends after one call, and other processes are reused. Use this value for actors,
@@ -232,11 +236,32 @@ class TrialPlan(ShownValue):
             options["memory"] = worker.memory_bytes
         if worker.custom:
             options["resources"] = {name: from_ticks(to_ticks(amount)) for name, amount in worker.custom.items()}
+        if alternatives := self._label_selectors_of_types():
+            options["label_selector"], *others = alternatives
+            options["fallback_strategy"] = [{"label_selector": selector} for selector in others]
+            return options | _MAX_CALLS[reuse]
         if self.accelerator_type is not None:
             options["accelerator_type"] = self.accelerator_type
         if self.label_selector:
             options["label_selector"] = dict(self.label_selector)
         return options | _MAX_CALLS[reuse]
+
+    def _label_selectors_of_types(self) -> list[dict[str, str]]:
+        """Return the label selector of each device type on which workers get the same amounts as in ``common_slot``.
+
+        The result is empty if there are fewer than two types, or if Ray has no option for alternatives.
+        """
+        slots = [self.common_slot, *(slot for slot in self.slots if slot.worker == self.worker)]
+        selectors: list[dict[str, str]] = []
+        for slot in slots:
+            of_type = {} if slot.accelerator_type is None else {ACCELERATOR_TYPE: slot.accelerator_type}
+            selector = merged(slot.label_selector, of_type)
+            if selector not in selectors:
+                selectors.append(selector)
+        if len(selectors) < 2 or {} in selectors:
+            return []
+        supports = import_module("tune_policies.ray_compat.fallback").supports_fallback_strategy
+        return selectors if supports() else []
 
     def num_rounds(self, num_trials: int) -> int:
         """Return how many rounds ``num_trials`` trials of equal length take."""

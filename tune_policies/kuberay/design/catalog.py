@@ -27,6 +27,9 @@ from tune_policies.values.value import Value, shorten
 
 _DNS_LABEL: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
+_NAME: Final = re.compile(r"[a-z]([-._a-z0-9]{0,61}[a-z0-9])?")
+"""The pattern for the name of a node type. Ray's own names contain dots and underscores (``ray.worker.default``)."""
+
 _DOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _KEY: Final = re.compile(r"[a-zA-Z0-9]([-._a-zA-Z0-9]{0,61}[a-zA-Z0-9])?")
 """The patterns for the name of an extended resource: ``_DOMAIN`` before the slash, and ``_KEY`` after it."""
@@ -42,6 +45,10 @@ def check_dns_label(name: str) -> str:
             f"letter{hint}"
         )
     return name
+
+
+def _type_name(name: str) -> str:
+    return name if _NAME.fullmatch(name) else check_dns_label(name)
 
 
 def _labels(labels: dict[str, str]) -> dict[str, str]:
@@ -110,7 +117,8 @@ class NodeType(Value):
             design uses as many nodes as the trials need.
         min_nodes: The number of nodes that a designed cluster always keeps. If it is above 0, the cluster has a group
             of this type even if the trials do not need it.
-        name: A DNS label, which is also the name of the worker group. By default, it is derived from the devices.
+        name: Lowercase letters, digits, ``-``, ``.`` and ``_``. It is also the name of the worker group, which must be
+            a DNS label in a manifest. By default, it is derived from the devices.
         cpus: The number of CPUs that Ray counts. It must be a whole number, because Ray's autoscaler cannot read
             fractions.
         memory: The host memory as a string such as ``"32GiB"`` or in bytes. A design requires this field.
@@ -134,7 +142,7 @@ class NodeType(Value):
 
     count: PositiveCount | None = None
     min_nodes: Count = 0
-    name: Annotated[str, AfterValidator(check_dns_label)] = ""
+    name: Annotated[str, AfterValidator(_type_name)] = ""
     cpus: PositiveCount
     memory: Memory | None = None
     gpus: Count = 0

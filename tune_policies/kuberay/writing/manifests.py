@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
-from tune_policies.kuberay.design.catalog import NodeType, Toleration
+from tune_policies.kuberay.design.catalog import NodeType, Toleration, check_dns_label
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.design.device_plugins import (
@@ -205,6 +205,13 @@ def ray_cluster(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str,
 
 def _spec(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
     check_group_names(design, _HEAD_GROUP)
+    for group in design.groups:
+        try:
+            check_dns_label(group.node_type.name)
+        except InvalidResourcesError as error:
+            raise InvalidResourcesError(
+                f"Kubernetes does not support the name of a group in a manifest: {error}"
+            ) from error
     is_beside_nvidia = any(map(has_nvidia, design.node_types))
     # A head without devices runs only Ray's own processes, and no trials.
     head = _amount_fields(design.head, options) if design.head.devices else {"rayStartParams": {"num-cpus": "0"}}
