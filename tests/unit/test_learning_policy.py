@@ -68,10 +68,16 @@ def test_a_config_outside_the_observed_range_gets_twice_the_largest_amount():
     assert gpu_shares(policy, [{"batch": 256, "lr": 0.5}]) == [2]  # 32 GiB plus 10 %
 
 
-def test_an_unknown_word_in_the_config_is_outside_the_observed_range():
+def test_two_configs_are_no_range_so_each_config_gets_twice_the_largest_amount():
+    policy = LearningPolicy().learn(BY_BATCH[:2])
+
+    assert gpu_shares(policy, [{"batch": 16, "lr": 0.1}]) == [8]  # 8 GiB plus 10 %, rounded up
+
+
+def test_a_config_with_an_unknown_word_gets_the_slot_of_a_pilot():
     policy = LearningPolicy().learn([seen({"net": "mlp"}, gib=4) for _ in range(4)])
 
-    assert gpu_shares(policy, [{"net": "mlp"}, {"net": "vit"}]) == [17, 8]
+    assert gpu_shares(policy, [{"net": "mlp"}, {"net": "vit"}]) == [17, 1]
 
 
 def test_words_and_numbers_of_the_config_explain_memory_together():
@@ -209,7 +215,7 @@ def test_one_sentence_states_what_was_learned_and_what_changes():
     policy = LearningPolicy().learn([seen(gib=2.8, cpus=0.4, utilization=0.1) for _ in range(4)])
 
     assert policy.describe(TWO_GPUS) == (
-        "after 4 trials: 3.2 GiB of GPU memory, 10% of the GPU's time, 0.5 CPU; 20 at once instead of 2"
+        "after 4 trials: 3.1 GiB of GPU memory, 10% of the GPU's time, 0.5 CPU; 24 at once instead of 2"
     )
 
 

@@ -128,7 +128,7 @@ def _draw(known: "NDArray[float64]", number: int, rng: "Generator") -> "NDArray[
     sigma = spread * np.sqrt(n / rng.chisquare(n, _DRAWS)) if n > 2 else spread * np.sqrt(3 / rng.chisquare(3, _DRAWS))
     sigma = np.minimum(sigma, 2.0)
     mean = logs.mean() + sigma / math.sqrt(n) * rng.standard_normal(_DRAWS)
-    drawn = np.exp(mean[:, None] + sigma[:, None] * rng.standard_normal((_DRAWS, number)))
+    drawn: NDArray[float64] = np.exp(mean[:, None] + sigma[:, None] * rng.standard_normal((_DRAWS, number)))
     is_bootstrap = rng.random(_DRAWS) < (0.5 if n >= 8 else 0.0)
     count = int(is_bootstrap.sum())
     if count and number:
@@ -152,4 +152,5 @@ def _place(left: "NDArray[float64]", waiting: "NDArray[float64]", at_once: int) 
     for i in range(placed.shape[1]):
         first = slots.argmin(axis=1)
         slots[rows, first] += placed[:, i]
-    return slots.max(axis=1) if slots.shape[1] else np.zeros(len(left))
+    ends: NDArray[float64] = slots.max(axis=1)
+    return ends

@@ -17,8 +17,8 @@ from typing import Annotated, Any, Final, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from tune_policies.plan.gpu_memory_profile import MemoryFit, Term, fit_memory, flat
-from tune_policies.values.resources import TICKS, Bytes, Count, amount_of
-from tune_policies.values.units import format_bytes
+from tune_policies.values.resources import TICKS, Bytes, Count, UsedBytes, amount_of
+from tune_policies.values.units import MOST_BYTES, format_bytes
 from tune_policies.values.value import FrozenDict, Value
 
 HEADROOM: Final = 0.1
@@ -37,10 +37,13 @@ _KNOWN_AFTER: Final = 8
 """After this number of trials, a number that varied and is in no formula does not affect the amount."""
 
 _FEWEST_FITTED: Final = 4
-"""The minimum number of trials for a formula."""
+"""The minimum number of trials for a formula. Until then, each config gets twice the largest amount of memory."""
 
 _MANY: Final = 16
 """With fewer trials, a formula must explain more, in proportion to the number of trials: 95 % of four trials."""
+
+_ANY: Final = 1_000
+"""The factor of the largest amount for a config that may need any amount, because its algorithm is unknown."""
 
 _LOST_BY_DEFAULT: Final = 0.5
 """The assumed fraction of a trial that is lost if it runs out of memory, until trials have run out of memory."""
@@ -186,19 +189,36 @@ class LearnedAmount(Value):
     """
 
     terms: tuple[tuple[Term, float], ...] = ()
-    amount: Count
-    largest: Count
+    amount: UsedBytes
+    largest: UsedBytes
     most: dict[str, float] = Field(default_factory=dict)
     explained: float = 0.0
     failing: float = 0.0
 
-    def amount_for(self, features: Mapping[str, float]) -> int:
-        """Return the amount for a config with these features. Outside the observed range, it is twice the largest."""
-        if any(value > self.most.get(name, 0) for name, value in features.items() if self._affects(name)):
-            return 2 * self.largest
-        if not self.terms:
-            return self.amount
-        return self._fit.bytes_for({name: features.get(name, 0) for name in self._fit.largest})
+    def amount_for(self, features: Mapping[str, float], headroom: float = 0.0) -> int:
+        """Return the amount for a config with these features.
+
+        Outside the observed range, it is at least twice the largest amount, and more if numbers are more than twice as
+        large as all observed ones. A config with an unknown word may need any amount.
+
+        Args:
+            features: The features of the config.
+            headroom: The fraction that is added to the amount. The residual of a formula counts as headroom, and the
+                amount of some trials, which others are expected to exceed, needs none.
+        """
+        beyond = [value / self.most[name] for name, value in features.items() if self.most.get(name, value) < value]
+        if any(name not in self.most and self._affects(name) for name in features):
+            return _ANY * self.largest
+        if beyond:
+            return math.ceil(self.largest * max(2.0, min(math.prod(beyond), _ANY)) * (1 + headroom))
+        if self.terms:
+            expected = self._fit.bytes_for({name: features.get(name, 0) for name in self._fit.largest})
+            return max(expected, math.ceil((expected - self.amount) * (1 + headroom)))
+        return self.amount if self.failing else math.ceil(self.amount * (1 + headroom))
+
+    def is_outside(self, features: Mapping[str, float]) -> bool:
+        """Return whether a config with these features is outside the observed range."""
+        return any(value > self.most.get(name, 0) for name, value in features.items() if self._affects(name))
 
     def _affects(self, name: str) -> bool:
         return _key_of(name) in self._keys
@@ -237,7 +257,15 @@ class LearnedNeeds(Value):
     def need_for(self, config: Mapping[str, Any]) -> TrialNeed:
         """Return what a trial with this config needs, with headroom for memory."""
         features = features_of(flat(config))
-        return _as_need({name: amount.amount_for(features) for name, amount in self.amounts.items()})
+        amounts = {}
+        for name, amount in self.amounts.items():
+            amounts[name] = amount.amount_for(features, HEADROOM if name.endswith("_bytes") else 0.0)
+        return _as_need(amounts)
+
+    def is_outside(self, config: Mapping[str, Any]) -> bool:
+        """Return whether a config is outside the range of the observed trials."""
+        features = features_of(flat(config))
+        return any(amount.is_outside(features) for amount in self.amounts.values())
 
     def need_after(self, config: Mapping[str, Any], too_little: TrialNeed) -> TrialNeed:
         """Return what a trial with this config needs after it ran out of memory with ``too_little``.
@@ -256,12 +284,19 @@ class LearnedNeeds(Value):
     @property
     def observed(self) -> TrialNeed:
         """The largest observed amounts, with headroom for memory."""
-        return _as_need({name: amount.largest for name, amount in self.amounts.items()})
+        return self._times(1)
 
     @property
     def outside(self) -> TrialNeed:
-        """What a config outside the observed range gets."""
-        return _as_need({name: 2 * amount.largest for name, amount in self.amounts.items()})
+        """What a config outside the observed range gets at least."""
+        return self._times(2)
+
+    def _times(self, factor: float) -> TrialNeed:
+        amounts = {}
+        for name, amount in self.amounts.items():
+            headroom = HEADROOM if name.endswith("_bytes") else 0.0
+            amounts[name] = math.ceil(factor * amount.largest * (1 + headroom))
+        return _as_need(amounts)
 
     @property
     def depends_on_config(self) -> bool:
@@ -279,7 +314,7 @@ def _as_need(amounts: Mapping[str, int]) -> TrialNeed:
             case "gpu_utilization":
                 need[name] = min(1.0, amount / TICKS)
             case _:
-                need[name] = _rounded_bytes(math.ceil(amount * (1 + HEADROOM)))
+                need[name] = min(MOST_BYTES, _rounded_bytes(amount))
     return TrialNeed.from_dict(need)
 
 
@@ -291,8 +326,8 @@ def _rounded_cpus(cpus: float) -> float:
 
 
 def _rounded_bytes(amount: int) -> int:
-    """Return ``amount`` rounded up to four binary digits, which adds at most an eighth."""
-    step = 1 << max(0, amount.bit_length() - 4)
+    """Return ``amount`` rounded up to five binary digits, which adds at most a sixteenth."""
+    step = 1 << max(0, amount.bit_length() - 5)
     return -(-amount // step) * step
 
 
@@ -334,6 +369,10 @@ def _learn_amount(points: Sequence["_Point"], *, lost: float | None) -> LearnedA
     names = sorted({name for point in points for name in point.features})
     values = {name: [point.features.get(name, 0) for point in points] for name in names}
     most = {name: max(found) for name, found in values.items()}
+    if len(points) < _FEWEST_FITTED and lost is not None:
+        # Two configs are no range, so others may need more, unless configs differ only in rates.
+        amount = 2 * largest if names else largest
+        return LearnedAmount(amount=amount, largest=largest, most=_relevant(most, values, ()))
     if amounts[-1] <= _ALIKE * amounts[0]:
         return LearnedAmount(amount=amounts[-1], largest=largest, most=_relevant(most, values, ()))
     measured = sorted((point for point in points if not point.is_guess), key=lambda point: point.amount)

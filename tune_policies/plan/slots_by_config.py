@@ -151,9 +151,9 @@ class SlotsByNeed(SlotsByConfig):
 
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:
         """Return a sentence about a config outside the observed range, or ``None``."""
-        if self.needs.observed.covers(self.needs.need_for(config)):
+        if not self.needs.is_outside(config):
             return None
-        return f"the config {dict(config)} is outside the range of the observed trials, so it gets twice the most used"
+        return f"the config {dict(config)} is outside the range of the observed trials, so it gets more than they used"
 
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
         """Return the slot of a trial with this config. See the description of the class."""

@@ -36,7 +36,7 @@ from tune_policies.values.value import Many, Value, counted
 MOST_REQUESTS: Final = 32
 """The maximum number of distinct requests in a run, because each of them is a scheduling class of Ray."""
 
-_MOST_SIZES: Final = 8
+_MOST_SIZES: Final = 12
 """The maximum number of sizes that are added when the policy learns again."""
 
 _MOST_KEPT: Final = 24
@@ -44,6 +44,9 @@ _MOST_KEPT: Final = 24
 
 _MOST_OBSERVATIONS: Final = 512
 """The maximum number of trials that the policy remembers: the latest ones, and those that used the most memory."""
+
+_CROWDING: Final = 1.25
+"""The sum of the utilizations of trials on a GPU. It is above 1, because a busy GPU may still have time (NVML)."""
 
 _MOST_SAMPLED: Final = 64
 """The maximum number of observed configs from whose needs the sizes are chosen."""
@@ -131,8 +134,8 @@ class LearningPolicy(ResourcePolicy):
             return counting >= self.num_pilots or (counting >= 2 and have_all_reported)
         if counting >= 2 * self.needs.num_trials:
             return True
-        observed = self.needs.observed
-        return any(seen.ran_out or not observed.covers(seen.used) for seen in new)
+        needs, observed = self.needs, self.needs.observed
+        return any(seen.ran_out or not observed.covers(seen.used) or needs.is_outside(seen.config) for seen in new)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
@@ -154,6 +157,10 @@ class LearningPolicy(ResourcePolicy):
                 sizes.append(size)
             else:
                 sizes[slots.index(plan.common_slot)] |= size
+        pilots = self.start.plan(capacity).common_slot
+        if pilots.worker.gpus > slots[-1].worker.gpus:  # for a config with an unknown word, which may need any amount
+            slots.append(pilots)
+            sizes.append(sizes[-1])
         by_config = SlotsByNeed(
             slots=tuple(slots), sizes=tuple(sizes), needs=self.needs, total=total_resources(capacity)
         )
@@ -164,10 +171,9 @@ class LearningPolicy(ResourcePolicy):
         """Return one sentence about what the policy has learned, compared with the plan of ``start``."""
         if self.needs is None:
             return f"{counted(len(self.observations), 'trial')} observed, too few to plan again"
-        typical = self.needs.need_for(self.observations[-1].config) if self.observations else self.needs.observed
         now, before = self.plan(capacity).max_concurrent_trials, self.start.plan(capacity).max_concurrent_trials
         upto = "up to " if self.needs.depends_on_config else ""
-        need = self.needs.observed if self.needs.depends_on_config else typical
+        need = self.needs.observed if self.needs.depends_on_config else _usual(self.needs)
         trials = counted(self.needs.num_trials, "trial")
         return f"after {trials}: {upto}{need}; {now} at once instead of {before}"
 
@@ -378,5 +384,5 @@ def _gpu_policy(
         return policy.model_copy(update=changes)
     fields = {name: getattr(policy, name) for name in GpuTypesPolicy.model_fields}
     if need.gpu_utilization:
-        fields["max_trials_per_gpu"] = max(1, round(1 / need.gpu_utilization))
+        fields["max_trials_per_gpu"] = max(1, round(_CROWDING / need.gpu_utilization))
     return GpuMemoryPolicy(**{**fields, **changes, "gpu_memory": max(MIB, need.gpu_memory_bytes)})

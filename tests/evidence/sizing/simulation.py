@@ -14,8 +14,8 @@ from tune_policies.plan.learned_needs import TrialNeed, TrialObservation
 
 GIB = 2**30
 NUM_STEPS = 20
-START_S = 5.0
-"""The time from the start of a trial until its training begins, and of a restart, in seconds."""
+START_S = 9.0
+"""The time from the start of a trial until its training begins, in seconds: that of a process with PyTorch."""
 MOST_FAILURES = 12
 
 
