@@ -75,7 +75,11 @@ class Training(tune.Trainable):
 @pytest.mark.rest
 def test_the_last_trial_grows_into_the_free_cpus_and_loses_no_step(tmp_path):
     config = {"steps": tune.grid_search([2, 2, 2, 60])}
-    options = {"checkpoint_freq": 1, "stop": {"training_iteration": 60}, "verbose": 0}
+    options = {
+        "checkpoint_config": tune.CheckpointConfig(checkpoint_frequency=1),
+        "stop": {"training_iteration": 60},
+        "verbose": 0,
+    }
     cpus = []
 
     class Cpus(tune.Callback):

@@ -35,6 +35,7 @@ from .gpu_memory_usage import GPU_MEMORY_KEY, OOM_NOTE, GpuMemoryUsage
 from .oom_report import OomReport
 from .process_usage import USAGE_KEY, ProcessUsage
 from .resource_usage import USAGE_FILE, ResourceUsage, resource_usage_view
+from .run_forecast import describe_forecast, forecast_of_run
 from .run_metrics import RunMetrics
 from .run_monitor import PlanFollower, RunMonitor
 
@@ -47,6 +48,8 @@ _STEP_EVERY_S: Final = 0.1
 Tune may take hundreds of steps per second, one for each result.
 """
 _WRITE_EVERY_S: Final = 10.0
+_FORECAST_EVERY_S: Final = 60.0
+"""The interval for printing when the run will end, in seconds."""
 _REPORT_EVERY_S: Final = 2.0
 """The interval for setting the metrics, in seconds. By default, Ray exports them every ten seconds."""
 _WRITE_AFTER_FAILURE_S: Final = 1.0
@@ -79,7 +82,7 @@ def _in_run(hook: _Hook) -> _Hook:
 
 
 class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
-    """Prints the plan at the start of a Tune run, each change of the plan, and the resource use at the end.
+    """Prints the plan of a Tune run, each change of the plan, when the run will end, and the resource use at the end.
 
     It also writes the resource use to ``resource_usage.json`` in the experiment folder of the first trial, every ten
     seconds and at the end. Ray metrics contain the same data (see ``run_metrics``). A restored run continues from its
@@ -112,6 +115,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._writing: BackgroundTask[None] = BackgroundTask()
         self._metrics: RunMetrics | None = None
         self._began_s = self._next_step_s = self._next_read_s = self._next_write_s = self._next_report_s = 0.0
+        self._next_forecast_s = _FORECAST_EVERY_S
         self._storage: Any = None
         self._function_trainables: dict[str, bool] = {}
 
@@ -203,11 +207,28 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         if now_s >= self._next_report_s:
             self._next_report_s = now_s + _REPORT_EVERY_S
             self._report_metrics()
+        if now_s >= self._next_forecast_s:
+            self._next_forecast_s = now_s + _FORECAST_EVERY_S
+            self._print_forecast(run, trials)
         if now_s >= self._next_write_s:
             self._next_write_s = now_s + _WRITE_EVERY_S
             if isinstance(failure := self._writing.take(), Exception):
                 run.warn(f"{USAGE_FILE} could not be written: {failure}")
             self._writing.start(usage_writer(self._storage, run.record(now_s).model_dump_json()))
+
+    def _print_forecast(self, run: RunMonitor, trials: Sequence[Any]) -> None:
+        forecast = forecast_of_run(
+            trials,
+            num_trials=self._num_trials,
+            at_once=run.plan.max_concurrent_trials,
+            ends=self._longest_trials,
+            num_stopped=run.status().trials.num_stopped_early,
+        )
+        if forecast is not None:
+            num_ended = sum(trial.is_finished() for trial in trials)
+            of = "" if self._num_trials is None else f" of {self._num_trials}"
+            text = f"{num_ended}{of} trials have ended, and the run {describe_forecast(forecast)}"
+            TextConsole().print(text, soft_wrap=True, highlight=False)
 
     @_in_run
     def _end(self, run: RunMonitor, trials: Sequence[Any]) -> None:

@@ -136,8 +136,7 @@ def _draw(known: "NDArray[float64]", number: int, rng: "Generator") -> "NDArray[
         at = (rng.random((count, number))[:, :, None] > weights[:, None, :]).sum(axis=2).clip(max=n - 1)
         jitter = 0.5 * spread * n**-0.2 * rng.standard_normal((count, number))
         drawn[is_bootstrap] = np.exp(logs[at] + jitter)
-    result: NDArray[float64] = drawn
-    return result
+    return drawn
 
 
 def _place(left: "NDArray[float64]", waiting: "NDArray[float64]", at_once: int) -> "NDArray[float64]":
