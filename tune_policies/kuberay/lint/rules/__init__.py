@@ -7,7 +7,7 @@ affect trials, and few for mistakes that Kubernetes, KubeRay's operator or ``ray
 from typing import Final
 
 from tune_policies.kuberay.lint.rule import Rule
-from tune_policies.kuberay.lint.rules import amounts, devices, launcher, pods, scaling
+from tune_policies.kuberay.lint.rules import amounts, devices, launcher, pods, scaling, sharing
 
 _API = "https://ray-project.github.io/kuberay/reference/api/"
 
@@ -30,7 +30,7 @@ DUPLICATE_KEY: Final = Rule(
     "https://yaml.org/spec/1.2.2/#3213-node-comparison",
 )
 
-RULES: Final = (*devices.RULES, *pods.RULES, *amounts.RULES, *scaling.RULES, *launcher.RULES)
+RULES: Final = (*devices.RULES, *pods.RULES, *amounts.RULES, *scaling.RULES, *sharing.RULES, *launcher.RULES)
 """The rules that have a check function."""
 
 ALL_RULES: Final = (UNREADABLE, NO_CLUSTER, INVALID_FIELD, MISSPELLED, DUPLICATE_KEY, *RULES)
