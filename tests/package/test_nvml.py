@@ -246,3 +246,25 @@ def test_the_binding_in_ray_can_read_the_memory_that_the_driver_reserves():
     assert pynvml.nvmlMemory_v2
     assert "version" in pynvml.nvmlDeviceGetMemoryInfo.__code__.co_varnames
     assert {"total", "reserved"} <= {name for name, _ in pynvml.c_nvmlMemory_v2_t._fields_}
+
+
+@pytest.mark.parametrize(
+    ("variables", "gib"),
+    [
+        pytest.param({"CUDA_DEVICE_MEMORY_LIMIT_0": "10240m"}, [10, 40], id="HAMi for one device"),
+        pytest.param({"CUDA_DEVICE_MEMORY_LIMIT": "8g"}, [8, 8], id="HAMi for all devices"),
+        pytest.param({"CUDA_DEVICE_MEMORY_LIMIT": "1048576k"}, [1, 1], id="kibibytes"),
+        pytest.param({"CUDA_DEVICE_MEMORY_LIMIT": "8g", "CUDA_DEVICE_MEMORY_LIMIT_1": "4g"}, [8, 4], id="the smaller"),
+        pytest.param({"CUDA_DEVICE_MEMORY_LIMIT": "100g"}, [40, 40], id="more than the device has"),
+        pytest.param({"CUDA_DEVICE_MEMORY_LIMIT": "0"}, [40, 40], id="no limit"),
+        pytest.param({"GPU_MEMORY_LIMIT": str(20 * GIB)}, [20, 20], id="KAI in bytes"),
+        pytest.param({"GPU_MEMORY_LIMIT": "12"}, [40, 40], id="another program's variable"),
+        pytest.param({"CUDA_DEVICE_MEMORY_LIMIT": "half"}, [40, 40], id="not an amount"),
+    ],
+)
+def test_the_memory_of_a_gpu_is_at_most_the_part_of_the_container(variables, gib, nvml, monkeypatch):
+    nvml({**A100, "uuid": "GPU-a"}, {**A100, "uuid": "GPU-b"})
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    assert [gpu["memory_bytes"] for gpu in read_gpus()] == [amount * GIB for amount in gib]

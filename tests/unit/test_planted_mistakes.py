@@ -5,7 +5,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.planted import capacity, files, groups, pods, templates
+from tests.unit.planted import capacity, files, groups, pods, sharing, templates
 from tests.unit.planted.no_mistakes import NO_MISTAKES
 from tests.unit.planted.planting import Planted
 from tests.unit.planted.sound import SOUND
@@ -14,7 +14,14 @@ from tune_policies.kuberay.lint.rule import Rule
 from tune_policies.kuberay.lint.rules import ALL_RULES, RULES
 
 VALID = {**SOUND, **NO_MISTAKES, **capacity.NO_MISTAKES, **templates.NO_MISTAKES}
-MISTAKES = (*pods.MISTAKES, *groups.MISTAKES, *capacity.MISTAKES, *files.MISTAKES, *templates.MISTAKES)
+MISTAKES = (
+    *pods.MISTAKES,
+    *groups.MISTAKES,
+    *capacity.MISTAKES,
+    *sharing.MISTAKES,
+    *files.MISTAKES,
+    *templates.MISTAKES,
+)
 SCALARS = st.sampled_from([None, True, -1, 0, 1, 2**70, 0.5, 1e300, "", "0", "1", "500m", "0.5", "abc", "4x4", "-1"])
 KEYS = st.sampled_from(["cpu", "GPU", "nvidia.com/gpu", "name", "value", "limits", "image", "containers", "resources"])
 ANYTHING = st.recursive(

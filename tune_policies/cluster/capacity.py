@@ -18,7 +18,17 @@ from pydantic import Field, model_validator
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, gpu_memory_of_type
 from tune_policies.cluster.labels import NODE_ID, is_none_of
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import MOST, TICKS, Amount, Amounts, Bytes, Count, Resources, amount_of
+from tune_policies.values.resources import (
+    MOST,
+    TICKS,
+    Amount,
+    Amounts,
+    Bytes,
+    Count,
+    PositiveCount,
+    Resources,
+    amount_of,
+)
 from tune_policies.values.value import FrozenDict, Many, ShownValue, Value
 
 Shape = tuple[int | None, tuple[Any, ...]]
@@ -33,12 +43,15 @@ class GpuDevice(Value):
         name: The model name that the driver reports.
         memory_bytes: The total GPU memory, in bytes.
         uuid: The UUID that the driver reports.
+        shared_by: The number of nodes that report this UUID. ``ClusterCapacity`` counts them. Each of these nodes gets
+            an equal part of the memory.
     """
 
     index: Count
     name: str
     memory_bytes: Bytes
     uuid: str | None = None
+    shared_by: PositiveCount = 1
 
 
 class NodeCapacity(Value):
@@ -94,7 +107,7 @@ class NodeCapacity(Value):
             return gpu_memory_of_type(self.accelerator_type)
         if len(self.devices) < self.resources.gpus:
             return None
-        return min([device.memory_bytes for device in self.devices], default=None)
+        return min([device.memory_bytes // device.shared_by for device in self.devices], default=None)
 
     def with_less(self, resources: Resources) -> "NodeCapacity":
         """Return the node with its resources reduced to ``resources``. Unknown GPU memory remains unknown."""
@@ -275,6 +288,26 @@ class ClusterCapacity(ShownValue):
         _check_different([node_type.name for node_type in self.node_types or ()], "the name of each node type")
         return self
 
+    @model_validator(mode="after")
+    def _count_nodes_of_devices(self) -> Self:
+        # Time slices, MPS and several Ray nodes on a machine let nodes use the same GPU. Its memory counts only once.
+        every = (*self.nodes, *self.draining, *self.unusable)
+        numbers = Counter(device.uuid for node in every for device in node.devices or () if device.uuid is not None)
+        if len(numbers) < numbers.total():
+            self.__dict__["nodes"] = tuple(_with_shared_devices(node, numbers) for node in self.nodes)
+        return self
+
+    def nodes_by_shared_device(self) -> dict[str, list[NodeCapacity]]:
+        """Return the nodes of each GPU that several nodes report, by the UUID of the GPU."""
+        found: dict[str, list[NodeCapacity]] = defaultdict(list)
+        for nodes in self.nodes_by_shape.values():
+            if any(device.shared_by > 1 for device in nodes[0].devices or ()):
+                for node in nodes:
+                    for device in node.devices or ():
+                        if device.shared_by > 1 and device.uuid is not None:
+                            found[device.uuid].append(node)
+        return {**found}
+
     @cached_property
     def nodes_by_shape(self) -> dict[Shape, Sequence[NodeCapacity]]:
         """The nodes of each shape. The time to make a plan depends on the number of shapes."""
@@ -432,6 +465,17 @@ class ClusterCapacity(ShownValue):
         for group in self.groups:
             if group.node.resources.gpus > 0 and accelerator_type in (None, group.node.accelerator_type):
                 yield group
+
+
+def _with_shared_devices(node: NodeCapacity, numbers: Mapping[str, int]) -> NodeCapacity:
+    """Return the node with the number of nodes that report each of its devices."""
+    if node.devices is None:
+        return node
+    shared_by = [numbers.get(device.uuid or "", 1) for device in node.devices]
+    devices = (
+        device.model_copy(update={"shared_by": number}) for device, number in zip(node.devices, shared_by, strict=True)
+    )
+    return node.model_copy(update={"devices": tuple(devices)})
 
 
 def _check_different(names: Sequence[str], what: str) -> None:

@@ -181,6 +181,12 @@ def about_the_nodes(capacity: ClusterCapacity) -> Iterator[NodeNote]:
             f"affinity or Slurm allows {format_amount(usable)}. Start Ray on these nodes with "
             f"--num-cpus={max(1, int(usable))}"
         )
+    for uuid, nodes in sorted(capacity.nodes_by_shared_device().items()):
+        names = shorten_names(sorted({node.address or node.node_id[:8] for node in nodes}))
+        yield NodeNote(
+            f"the nodes {names} share the GPU {uuid}, so its memory counts only once, and each node has "
+            f"1/{len(nodes)} of it"
+        )
     if capacity.draining:
         yield NodeNote(f"the plan does not use {counted(len(capacity.draining), 'draining node')}")
     if capacity.unusable:

@@ -7,6 +7,7 @@ needs only Python's standard library and the NVML binding, and returns plain dat
 import contextlib
 import functools
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -56,7 +57,8 @@ def read_gpus() -> list[dict[str, Any]]:
     """Return the GPUs that Ray may assign on this machine, as the fields of a ``GpuDevice``.
 
     If MIG is on, the list contains the MIG devices instead of the GPU. As in Ray, the node's ``CUDA_VISIBLE_DEVICES``
-    selects GPUs by the number of the physical GPU or by UUID.
+    selects GPUs by the number of the physical GPU or by UUID. The memory is at most the part that HAMi or KAI Scheduler
+    grants to the container.
 
     Raises:
         NvmlError: The GPUs cannot be read.
@@ -66,7 +68,7 @@ def read_gpus() -> list[dict[str, Any]]:
             {
                 "index": index,
                 "name": _text(nvml.nvmlDeviceGetName(handle)),
-                "memory_bytes": _usable_bytes(nvml, handle),
+                "memory_bytes": min([_usable_bytes(nvml, handle), *_limits_of_container(index)]),
                 "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
             }
             for index, handle in _visible(nvml)
@@ -275,6 +277,25 @@ def _usable_bytes(nvml: Any, handle: Any) -> int:
         return int(memory.total - memory.reserved)
     except (nvml.NVMLError, AttributeError, TypeError):  # an older driver or binding does not report ``reserved``
         return int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+
+
+_LIMIT: Final = re.compile(r"\s*(\d{1,18})\s*([kmg]?)b?\s*", re.ASCII | re.IGNORECASE)
+_LEAST_LIMIT: Final = 64 * 2**20  # a smaller value of GPU_MEMORY_LIMIT belongs to another program, with another unit
+
+
+def _limits_of_container(index: int) -> Iterator[int]:
+    """Yield the limits for the memory of a device that the environment of the container contains, in bytes.
+
+    HAMi sets ``CUDA_DEVICE_MEMORY_LIMIT_<index>`` or ``CUDA_DEVICE_MEMORY_LIMIT`` with a unit, such as ``10240m``
+    (https://github.com/Project-HAMi/HAMi-core). KAI Scheduler sets ``GPU_MEMORY_LIMIT`` in bytes.
+    """
+    for name in (f"CUDA_DEVICE_MEMORY_LIMIT_{index}", "CUDA_DEVICE_MEMORY_LIMIT", "GPU_MEMORY_LIMIT"):
+        found = _LIMIT.fullmatch(os.environ.get(name, ""))
+        if found is None:
+            continue
+        limit = int(found[1]) * 1024 ** " kmg".index(found[2].lower() or " ")
+        if limit >= _LEAST_LIMIT:
+            yield limit
 
 
 def _physical(nvml: Any, index: int, handle: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tune_policies.files.plain_data import (
 )
 from tune_policies.files.reading import read_value, wrong_file
 from tune_policies.files.yaml_documents import Document, read_documents
-from tune_policies.kuberay.design.catalog import NodeCatalog, parts_of_gpus
+from tune_policies.kuberay.design.catalog import NodeCatalog
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, Nodes, WorkerGroup, capacity_of
 from tune_policies.kuberay.reading.cluster_yaml import (
     ClusterYaml,
@@ -34,11 +34,13 @@ from tune_policies.kuberay.reading.cluster_yaml import (
     read_cluster_yaml,
 )
 from tune_policies.kuberay.reading.documents import check_name, clusters_in, manifests_in, name_of, read_text
+from tune_policies.kuberay.reading.gpu_sharing import devices_of_pod
+from tune_policies.kuberay.reading.in_place_resize import HEAD_GROUP, Resize, resizes_of
 from tune_policies.kuberay.reading.kuberay_models import (
     ClusterInFile,
     FieldProblem,
     HeadGroup,
-    PodSpec,
+    PodTemplate,
     WorkerGroupSpec,
 )
 from tune_policies.kuberay.reading.ray_counts import device_type, ray_counts, slice_shape, started_counts, states_cpus
@@ -47,6 +49,11 @@ from tune_policies.values.sanitize import one_line
 from tune_policies.values.value import kind_of, shorten
 
 HEAD_UNKNOWN: Final = "the head counts as a node without CPUs because its resources are unknown"
+
+RESIZED: Final = (
+    "nodes of groups in the annotation ray.io/ippr count with max-cpu and max-memory, because the autoscaler enlarges "
+    "their pods to these amounts if trials need them and the machine has room"
+)
 
 _FIRST_WITH_GROUP_RESOURCES: Final = (2, 51)
 """The first Ray version whose autoscaler reads the field ``resources`` of a group."""
@@ -66,6 +73,8 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
     version = re.match(r"(\d{1,9})\.(\d{1,9})", spec.rayVersion or "")
     reads_resources = version is None or (int(version[1]), int(version[2])) >= _FIRST_WITH_GROUP_RESOURCES
 
+    resizes = resizes_of(cluster) if is_autoscaling else {}
+
     def counts(group: HeadGroup) -> dict[str, int]:
         if not is_autoscaling:
             return started_counts(group)
@@ -74,21 +83,31 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
     is_head_known = is_autoscaling or states_cpus(spec.headGroupSpec)
     with _prefix_errors("the head"):
         amounts = counts(spec.headGroupSpec) if is_head_known else {}
-        fields = _node_fields(amounts, spec.headGroupSpec.labels, spec.headGroupSpec.template.spec)
+        amounts = _resized(amounts, resizes.get(HEAD_GROUP))
+        fields = _node_fields(amounts, spec.headGroupSpec.labels, spec.headGroupSpec.template)
         head = NodeCapacity(node_id="head", is_head=True, **fields)
     return ClusterSpec(
         name=cluster.metadata.name or "cluster",
         head=head,
-        groups=tuple(_group(each, counts) for each in spec.workerGroupSpecs),
+        groups=tuple(_group(each, counts, resizes.get(each.groupName)) for each in spec.workerGroupSpecs),
         is_autoscaling=is_autoscaling,
         idle_timeout_s=spec.autoscalerOptions.idleTimeoutSeconds,
-        assumptions=() if is_head_known else (HEAD_UNKNOWN,),
+        assumptions=(*([] if is_head_known else [HEAD_UNKNOWN]), *([RESIZED] if resizes else [])),
     )
 
 
-def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]) -> WorkerGroup:
+def _resized(amounts: dict[str, int], resize: Resize | None) -> dict[str, int]:
+    """Return the amounts that a node has after Ray has enlarged its pod."""
+    if resize is None or not amounts:
+        return amounts
+    cpus, memory = max(amounts.get("CPU", 0), resize.max_cpus), amounts.get("memory")
+    larger = {} if memory is None else {"memory": max(memory, resize.max_memory_bytes)}
+    return {**amounts, "CPU": cpus, **larger}
+
+
+def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]], resize: Resize | None) -> WorkerGroup:
     with _prefix_errors(f"the group {group.groupName!r}"):
-        amounts = counts(group)
+        amounts = _resized(counts(group), resize)
         shape = slice_shape(group) if "TPU" in amounts else None
         if shape is not None:
             # The autoscaler counts this resource on every host, but only one host of a running slice has it.
@@ -104,22 +123,25 @@ def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]
             num_hosts=group.numOfHosts,
             topology=None if shape is None else shape.topology,
             idle_timeout_s=group.idleTimeoutSeconds,
-            **_worker_fields(amounts, group.labels, group.template.spec),
+            **_worker_fields(amounts, group.labels, group.template),
         )
 
 
-def _node_fields(amounts: Mapping[str, int], labels: dict[str, str], pod: PodSpec | None = None) -> dict[str, Any]:
+def _node_fields(amounts: Mapping[str, int], labels: dict[str, str], pod: PodTemplate | None = None) -> dict[str, Any]:
     """Return the fields that ``NodeCapacity`` and ``WorkerGroup`` have in common."""
-    selector, gpus = {} if pod is None else pod.nodeSelector, amounts.get("GPU", 0)
+    selector, gpus = {} if pod is None else pod.spec.nodeSelector, amounts.get("GPU", 0)
+    accelerator_type = device_type(amounts, labels, selector) if amounts else None
     return {
         "resources": to_resources(amounts),
-        "accelerator_type": device_type(amounts, labels, selector) if amounts else None,
+        "accelerator_type": accelerator_type,
         "labels": labels,
-        "devices": parts_of_gpus(pod.containers[0].resources.limits, selector, gpus) if pod and gpus else None,
+        "devices": devices_of_pod(pod, gpus, accelerator_type) if pod and gpus else None,
     }
 
 
-def _worker_fields(amounts: Mapping[str, int], labels: dict[str, str], pod: PodSpec | None = None) -> dict[str, Any]:
+def _worker_fields(
+    amounts: Mapping[str, int], labels: dict[str, str], pod: PodTemplate | None = None
+) -> dict[str, Any]:
     fields = _node_fields(amounts, labels, pod)
     is_type_counted = fields["accelerator_type"] is None or accelerator_type_of(amounts) is not None
     return {**fields, "is_type_counted": is_type_counted}

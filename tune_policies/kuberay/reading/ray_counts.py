@@ -29,6 +29,7 @@ from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.files.plain_data import parse_json
 from tune_policies.kuberay.design.device_plugins import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE, TPU_TYPES, ray_resource
+from tune_policies.kuberay.reading.gpu_sharing import kai_gpus
 from tune_policies.kuberay.reading.kuberay_models import HeadGroup, ray_amount
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
@@ -203,6 +204,8 @@ def started_counts(group: HeadGroup) -> dict[str, int]:
         elif key in NEURON_CHIPS:
             amount *= _CORES_OF_A_CHIP
         detected[resource] = amount
+    if (shared := kai_gpus(group.template)) > 0:
+        detected["GPU"] = shared  # KAI Scheduler adds the GPU when it binds the pod
     return {**detected, **ray_counts(group)}
 
 

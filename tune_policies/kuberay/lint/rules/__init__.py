@@ -8,7 +8,16 @@ in a pod template only when the operator creates a pod, so they are checked as K
 from typing import Final
 
 from tune_policies.kuberay.lint.rule import Rule
-from tune_policies.kuberay.lint.rules import amounts, devices, launcher, node_labels, pod_templates, pods, scaling
+from tune_policies.kuberay.lint.rules import (
+    amounts,
+    devices,
+    launcher,
+    node_labels,
+    pod_templates,
+    pods,
+    scaling,
+    sharing,
+)
 
 _API = "https://ray-project.github.io/kuberay/reference/api/"
 
@@ -44,6 +53,7 @@ RULES: Final = (
     *pods.RULES,
     *amounts.RULES,
     *scaling.RULES,
+    *sharing.RULES,
     *launcher.RULES,
 )
 """The rules that have a check function."""

@@ -1,0 +1,178 @@
+"""Rules for GPUs that pods share below Ray, and for pods that Ray resizes in place."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tune_policies.files.yaml_documents import Document
+from tune_policies.kuberay.lint.rule import Found, Rule, RuleBook, why
+from tune_policies.kuberay.lint.rules.cluster_parts import Group, extra, groups_of
+from tune_policies.kuberay.reading.gpu_sharing import (
+    HAMI_CORES,
+    HAMI_MEMORY,
+    HAMI_PERCENTAGE,
+    KAI_FRACTION,
+    KAI_MEMORY,
+    claims_of,
+    kai_fraction,
+    kai_memory_mib,
+)
+from tune_policies.kuberay.reading.in_place_resize import (
+    ANNOTATION,
+    groups_by_name,
+    resize_problems,
+    unknown_groups,
+)
+from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup
+from tune_policies.kuberay.reading.ray_counts import ray_counts
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import suggest
+
+RULES: Final = RuleBook()
+
+_KAI: Final = "https://github.com/kai-scheduler/KAI-Scheduler/blob/main/docs/gpu-sharing/README.md"
+_HAMI: Final = "https://github.com/Project-HAMi/HAMi/blob/master/docs/config.md"
+_DRA: Final = "https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/"
+_READER: Final = "_get_num_gpus in ray.autoscaler._private.kuberay.autoscaling_config"
+_IPPR: Final = "ray.autoscaler.v2.instance_manager.cloud_providers.kuberay.ippr_provider"
+
+_STATE: Final = 'write resources: {GPU: "1"} next to groupName and template, or num-gpus: "1" under rayStartParams'
+
+
+@RULES.of_each(groups_of, "kai-gpu-memory-not-isolated", "note", _KAI)
+def _kai_does_not_isolate(at: Group[HeadGroup]) -> Iterator[Found]:
+    """KAI Scheduler only counts the memory. A pod that uses more than its part makes other pods fail."""
+    if (key := _kai_key(at)) is not None:
+        message = f"{at} gets a part of a GPU ({key}), but KAI Scheduler does not isolate its memory"
+        fix = (
+            "limit each trial with gpu_memory of the policy. Newer versions of KAI set GPU_MEMORY_LIMIT in the "
+            "container, in bytes, after the pod is bound"
+        )
+        yield Found(_annotation_path(at, key), message, fix)
+
+
+@RULES.of_each(groups_of, "kai-invalid-part", "error", _KAI)
+def _kai_invalid(at: Group[HeadGroup]) -> Iterator[Found]:
+    """KAI Scheduler refuses the pod or does not schedule it."""
+    annotations, template = at.spec.template.metadata.annotations, at.spec.template
+    if KAI_FRACTION in annotations and kai_fraction(template) is None:
+        message = f"{KAI_FRACTION} of {at} is {annotations[KAI_FRACTION]!r}"
+        yield Found(_annotation_path(at, KAI_FRACTION), message, 'write a number between 0 and 1, such as "0.5"')
+    if KAI_MEMORY in annotations and kai_memory_mib(template) is None:
+        message = f"{KAI_MEMORY} of {at} is {annotations[KAI_MEMORY]!r}"
+        yield Found(_annotation_path(at, KAI_MEMORY), message, 'write a whole number of MiB, such as "4000"')
+    if annotations.keys() >= {KAI_FRACTION, KAI_MEMORY}:
+        message = f"{at} has both {KAI_FRACTION} and {KAI_MEMORY}"
+        yield Found(_annotation_path(at, KAI_MEMORY), message, "keep one of them")
+    key = _kai_key(at)
+    if key is not None and "nvidia.com/gpu" in at.devices:
+        message = f"{at} requests a part of a GPU ({key}) and whole GPUs (nvidia.com/gpu)"
+        yield Found(at.key_path("nvidia.com/gpu"), message, "remove nvidia.com/gpu from the limits and the requests")
+
+
+@RULES.of_each(groups_of, "shared-gpu-not-counted", "warning", _READER)
+def _not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Ray's autoscaler reads neither annotations nor resource claims, so it adds no node for a trial with a GPU."""
+    if not at.is_autoscaling:
+        return  # Ray detects the GPU when the node starts
+    if _counts_devices(at):
+        return
+    if (key := _kai_key(at)) is not None:
+        message = f"Ray counts no GPU in {at}, although KAI Scheduler gives it a part of a GPU ({key})"
+        yield Found(_annotation_path(at, key), message, _STATE)
+
+
+@RULES.of_each(groups_of, "claim-not-counted", "warning", _DRA)
+def _claim_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Ray does not read resource claims: its autoscaler counts no device, so it adds no node for a trial with a GPU."""
+    names = [name for name in claims_of(at.container) if not _OTHER_CLAIM.search(name)]
+    if names and not _counts_devices(at):
+        message = f"Ray counts no GPU in {at}, although its Ray container uses the resource claim {names[0]!r}"
+        yield Found((*at.container_path, "resources", "claims"), message, f"if the claim is for a GPU, {_STATE}")
+
+
+_OTHER_CLAIM: Final = re.compile(r"(?i)(^|[-_.])(nic|rdma|roce|ib|net|network|dranet|efa|cpu|disk|nvme)s?($|[-_.\d])")
+"""Matches the names of claims for other devices than GPUs, such as network interfaces."""
+
+
+@RULES.of_each(groups_of, "claim-not-used", "warning", _DRA)
+def _claim_not_used(at: Group[HeadGroup]) -> Iterator[Found]:
+    """A container sees the device of a claim only if its own resources list the claim."""
+    claims = extra(at.pod, "resourceClaims")
+    listed = [claim.get("name") for claim in claims if isinstance(claim, dict)] if isinstance(claims, list) else []
+    used = {name for _, container in at.containers for name in claims_of(container)}
+    for name in listed:
+        if name not in used:
+            message = f"no container of {at} uses the resource claim {name!r}"
+            fix = f"write claims: [{{name: {name}}}] under resources of the Ray container"
+            yield Found((*at.pod_path, "resourceClaims"), message, fix)
+
+
+@RULES.of_each(groups_of, "hami-memory-not-stated", "note", _HAMI)
+def _hami_memory_not_stated(at: Group[HeadGroup]) -> Iterator[Found]:
+    """HAMi then gives the pod the administrator's default amount of GPU memory, so plans do not know the amount."""
+    asked = {**at.container.resources.requests, **at.container.resources.limits}
+    cores = next((key for key in asked if HAMI_CORES.fullmatch(key)), None)
+    states_memory = any(HAMI_MEMORY.fullmatch(key) or HAMI_PERCENTAGE.fullmatch(key) for key in asked)
+    if cores is not None and not states_memory:
+        message = f"{at} states its part of the GPU's cores ({cores}), but not its GPU memory"
+        yield Found(at.key_path(cores), message, "write nvidia.com/gpumem (in MiB) under limits")
+
+
+@RULES.of_each(groups_of, "hami-gpus-missing", "error", _HAMI)
+def _hami_gpus_missing(at: Group[HeadGroup]) -> Iterator[Found]:
+    """The amounts are for each GPU. Without a number of GPUs, Ray's autoscaler counts none."""
+    asked = {**at.container.resources.requests, **at.container.resources.limits}
+    keys = [key for key in asked if HAMI_MEMORY.fullmatch(key) or HAMI_PERCENTAGE.fullmatch(key)]
+    if keys and not _counts_devices(at):
+        message = f"{at} requests {keys[0]}, but Ray counts no GPU"
+        yield Found(at.key_path(keys[0]), message, f'write nvidia.com/gpu: "1" under limits, or {_STATE}')
+
+
+def _resize_refused(_: Document, clusters: Sequence[ClusterInFile]) -> Iterator[Found]:
+    """Ray's autoscaler fails when it reads the annotation, so it neither resizes pods nor adds nodes."""
+    fix = (
+        "give each group max-cpu, max-memory and resize-timeout (seconds), requests of cpu and memory, no num-cpus or "
+        "memory in rayStartParams, and restartPolicy: NotRequired in resizePolicy"
+    )
+    for cluster in clusters:
+        for problem in resize_problems(cluster):
+            yield Found(_RESIZE_PATH, problem, fix)
+
+
+def _resize_ignored(_: Document, clusters: Sequence[ClusterInFile]) -> Iterator[Found]:
+    """Only version v2 of Ray's autoscaler resizes pods in place, and only pods of groups that the cluster has."""
+    for cluster in clusters:
+        if ANNOTATION not in cluster.metadata.annotations:
+            continue
+        if not cluster.spec.enableInTreeAutoscaling or cluster.spec.autoscalerOptions.version != "v2":
+            message = f"{ANNOTATION} has no effect, because the cluster does not use version v2 of the autoscaler"
+            fix = "write enableInTreeAutoscaling: true and autoscalerOptions: {version: v2}"
+            yield Found(_RESIZE_PATH, message, fix)
+        for name in unknown_groups(cluster):
+            near = suggest(name, groups_by_name(cluster))
+            message = f"{ANNOTATION} names the group {name!r}, which the cluster does not have{near}"
+            yield Found(_RESIZE_PATH, message, "use a groupName, or headgroup for the head")
+
+
+_RESIZE_PATH: Final = ("metadata", "annotations", ANNOTATION)
+
+RULES.append(Rule("resize-refused", "error", why(_resize_refused), _IPPR, _resize_refused))
+RULES.append(Rule("resize-ignored", "warning", why(_resize_ignored), _IPPR, _resize_ignored))
+
+
+def _kai_key(at: Group[HeadGroup]) -> str | None:
+    annotations = at.spec.template.metadata.annotations
+    return next((key for key in (KAI_FRACTION, KAI_MEMORY) if key in annotations), None)
+
+
+def _annotation_path(at: Group[HeadGroup], key: str) -> tuple[str | int, ...]:
+    return (*at.path, "template", "metadata", "annotations", key)
+
+
+def _counts_devices(at: Group[HeadGroup]) -> bool:
+    try:
+        counted = ray_counts(at.spec)
+    except InvalidResourcesError:
+        return True  # another rule reports the wrong amount
+    return any(amount > 0 for name, amount in counted.items() if name not in ("CPU", "memory"))

@@ -1,0 +1,120 @@
+"""The sizes to which Ray's autoscaler can enlarge pods in place (annotation ``ray.io/ippr``).
+
+The rules follow ``KubeRayIPPRProvider.validate_and_set_ippr_specs`` in
+``ray.autoscaler.v2.instance_manager.cloud_providers.kuberay.ippr_provider`` (Ray 2.60). If one group breaks a rule, the
+autoscaler fails and resizes no pod.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from tune_policies.files.plain_data import parse_json
+from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, parse_quantity
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import shorten
+
+ANNOTATION: Final = "ray.io/ippr"
+HEAD_GROUP: Final = "headgroup"
+"""Ray's name of the head in the annotation."""
+
+_FIELDS: Final = {"max-cpu": (str, int, float), "max-memory": (str, int), "resize-timeout": (int,)}
+
+
+class Resize(NamedTuple):
+    """The largest size of a group's pods: the whole CPUs, and the host memory in bytes."""
+
+    max_cpus: int
+    max_memory_bytes: int
+
+
+def resizes_of(cluster: ClusterInFile) -> dict[str, Resize]:
+    """Return the largest sizes by group name. The result is empty if Ray refuses the annotation or does not read it."""
+    if cluster.spec.autoscalerOptions.version != "v2" or any(resize_problems(cluster)):
+        return {}
+    return {
+        name: Resize(math.floor(parse_quantity(limits["max-cpu"])), math.floor(parse_quantity(limits["max-memory"])))
+        for name, limits in _listed(cluster).items()
+        if name in groups_by_name(cluster)
+    }
+
+
+def resize_problems(cluster: ClusterInFile) -> Iterator[str]:
+    """Yield the reasons why Ray refuses the annotation."""
+    text = cluster.metadata.annotations.get(ANNOTATION)
+    if not text:
+        return
+    try:
+        data = parse_json(text)
+    except ValueError:
+        yield f"{ANNOTATION} is not JSON: {shorten(text)}"
+        return
+    listed = data.get("groups", {}) if isinstance(data, Mapping) else None
+    if not isinstance(listed, Mapping):
+        yield f'{ANNOTATION} must be a JSON object such as {{"groups": {{…}}}}, got {shorten(text)}'
+        return
+    for name, limits in listed.items():
+        yield from _wrong_limits(str(name), limits)
+    for name, group in groups_by_name(cluster).items():
+        if name in listed:
+            yield from _wrong_pods(name, group)
+
+
+def unknown_groups(cluster: ClusterInFile) -> list[str]:
+    """Return the groups in the annotation that the cluster does not have. Ray ignores them."""
+    known = groups_by_name(cluster)
+    return [name for name in _listed(cluster) if name not in known]
+
+
+def groups_by_name(cluster: ClusterInFile) -> dict[str, HeadGroup]:
+    """Return the groups by the names that the annotation uses."""
+    workers = {group.groupName: group for group in cluster.spec.workerGroupSpecs}
+    return {**workers, HEAD_GROUP: cluster.spec.headGroupSpec}
+
+
+def _listed(cluster: ClusterInFile) -> Mapping[str, Any]:
+    try:
+        data = parse_json(cluster.metadata.annotations.get(ANNOTATION) or "{}")
+    except ValueError:
+        return {}
+    listed = data.get("groups", {}) if isinstance(data, Mapping) else {}
+    return listed if isinstance(listed, Mapping) else {}
+
+
+def _wrong_limits(name: str, limits: object) -> Iterator[str]:
+    if not isinstance(limits, Mapping):
+        yield f"group {name!r} in {ANNOTATION} must be an object, got {shorten(limits)}"
+        return
+    for field, kinds in _FIELDS.items():
+        value: Any = limits.get(field)
+        if field not in limits:
+            yield f"group {name!r} in {ANNOTATION} lacks {field}"
+        elif isinstance(value, bool) or not (isinstance(value, kinds) or _is_whole(value)):
+            expected = "a whole number" if kinds == (int,) else "a quantity such as '8' or '16Gi'"
+            yield f"{field} of group {name!r} in {ANNOTATION} must be {expected}, got {shorten(value)}"
+        elif field != "resize-timeout":
+            try:
+                parse_quantity(value)
+            except InvalidResourcesError as error:
+                yield f"{field} of group {name!r} in {ANNOTATION}: {error}"
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, float) and value.is_integer()  # JSON schema counts 8.0 as an integer
+
+
+def _wrong_pods(name: str, group: HeadGroup) -> Iterator[str]:
+    container = group.template.spec.containers[0]
+    params = sorted({"num-cpus", "memory"} & group.rayStartParams.keys())
+    if params:
+        yield f"group {name!r} is resized in place, but sets {' and '.join(params)} in rayStartParams"
+    missing = sorted({"cpu", "memory"} - container.resources.requests.keys())
+    if missing:
+        yield f"group {name!r} is resized in place, but its Ray container has no request of {' and '.join(missing)}"
+    policies = (container.model_extra or {}).get("resizePolicy")
+    for policy in policies if isinstance(policies, list) else []:
+        if not isinstance(policy, Mapping) or policy.get("resourceName") not in ("cpu", "memory"):
+            continue
+        restart = policy.get("restartPolicy")
+        if restart not in (None, "NotRequired"):
+            yield f"group {name!r} is resized in place, but restartPolicy of {policy['resourceName']} is {restart!r}"
