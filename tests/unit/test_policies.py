@@ -14,7 +14,9 @@ from tune_policies import (
     FreeCapacityPolicy,
     GpuMemoryPolicy,
     GpuPolicy,
+    InfeasibleRequestError,
     MixedPolicy,
+    NodeCapacity,
     NodeTypeCapacity,
     ReservingPolicy,
     Resources,
@@ -512,3 +514,45 @@ PLANS = {
 @pytest.mark.parametrize(("capacity", "policy", "expected"), PLANS.values(), ids=PLANS)
 def test_the_plan_for_a_cluster_has_the_expected_slots(capacity, policy, expected):
     assert planned(policy.plan(capacity)) == expected
+
+
+TYPE = "ray.io/accelerator-type"
+WITH_GPUS = ClusterCapacity(
+    nodes=(
+        NodeCapacity(node_id="a", resources=Resources(cpus=8, gpus=1), accelerator_type="A100", labels={TYPE: "A100"}),
+        NodeCapacity(node_id="simulated", resources=Resources(cpus=8, gpus=1)),
+        NodeCapacity(node_id="c", resources=Resources(cpus=4)),
+    ),
+    node_types=(
+        NodeTypeCapacity(name="l4", resources=Resources(cpus=8, gpus=1), max_nodes_to_add=2, labels={TYPE: "L4"}),
+        NodeTypeCapacity(name="cpu", resources=Resources(cpus=8), max_nodes_to_add=1),
+    ),
+)
+
+
+def test_cpu_trials_can_be_kept_off_nodes_with_devices():
+    plan = CpuPolicy(cpus=2, exclude_gpu_nodes=True).plan(WITH_GPUS)
+
+    assert plan.max_concurrent_trials == 2
+    assert plan.label_selector == {TYPE: "!in(A100,L4)", "ray.io/node-id": "!simulated"}
+
+
+def test_the_autoscaler_adds_no_device_nodes_for_trials_that_are_kept_off_them():
+    plan = AutoscalingPolicy(CpuPolicy(cpus=2, exclude_gpu_nodes=True)).plan(WITH_GPUS)
+
+    assert (plan.max_concurrent_trials, plan.nodes_to_add) == (6, {"cpu": 1})
+
+
+def test_cpu_trials_that_are_kept_off_device_nodes_need_another_node():
+    only_gpus = WITH_GPUS.model_copy(update={"nodes": WITH_GPUS.nodes[:2], "node_types": ()})
+
+    with pytest.raises(InfeasibleRequestError):
+        CpuPolicy(exclude_gpu_nodes=True).plan(only_gpus)
+
+
+def test_reserved_gpus_do_not_make_a_gpu_node_a_node_for_cpu_trials():
+    plan = ReservingPolicy(CpuPolicy(exclude_gpu_nodes=True), cpus=4, gpus=1).plan(
+        ClusterCapacity.of(WITH_GPUS.nodes[0], WITH_GPUS.nodes[2])
+    )
+
+    assert plan.label_selector == {TYPE: "!A100"}

@@ -35,8 +35,10 @@ from tune_policies import (
     InfeasibleRequestError,
     LearningPolicy,
     MixedPolicy,
+    NodeCapacity,
     ReservingPolicy,
     ResourcePolicy,
+    Resources,
     SelectingPolicy,
     policies,
 )
@@ -101,6 +103,12 @@ POLICIES = [
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
 def test_each_policy_passes_the_conformance_checks(policy):
     check_policy(policy, num_clusters=25, clusters=[CAPACITY])
+
+
+def test_a_policy_for_nodes_without_devices_passes_the_conformance_checks():
+    without = ClusterCapacity.of(NodeCapacity(node_id="cpu", resources=Resources(cpus=8)))
+
+    check_policy(CpuPolicy(cpus=2, exclude_gpu_nodes=True), num_clusters=25, clusters=[without])
 
 
 @given(with_kinds | growing | by_config, st.integers(0, 10**6))

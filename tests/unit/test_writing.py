@@ -51,6 +51,13 @@ def test_a_group_of_a_manifest_needs_a_dns_label_as_its_name():
     )
 
 
+@pytest.mark.parametrize(
+    ("version", "expected"), [("2.51.0", None), ("2.52.0", {"mode": "token"}), ("2.61.0", {"mode": "token"})]
+)
+def test_a_cluster_requires_a_token_if_kuberay_can_create_it(version, expected):
+    assert spec(a_design(), ray_version=version).get("authOptions") == expected
+
+
 def test_the_first_line_states_how_many_trials_run_concurrently():
     text = write_cluster(a_design(num_trials=100))
 
@@ -84,6 +91,8 @@ spec:
   autoscalerOptions:
     version: v2
     idleTimeoutSeconds: 60
+  authOptions:
+    mode: token
   headGroupSpec:
     rayStartParams:
       num-cpus: "0"

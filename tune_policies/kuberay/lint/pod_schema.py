@@ -14,7 +14,9 @@ from typing import Any, Final, NamedTuple
 
 import jsonschema
 
+from tune_policies.files.plain_data import parse_json
 from tune_policies.files.yaml_documents import Document, Path
+from tune_policies.kuberay.reading.documents import read_text
 from tune_policies.kuberay.reading.kuberay_models import check_quantity
 from tune_policies.values.value import shorten
 
@@ -144,8 +146,7 @@ def _problems(data: object, definition: str, top: Path) -> Iterator[PodProblem]:
 
 @cache
 def _schema() -> dict[str, Any]:
-    text = FilePath(__file__).with_name("pod_template.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
+    found: dict[str, Any] = parse_json(read_text(FilePath(__file__).with_name("pod_template.json")))
     return found
 
 

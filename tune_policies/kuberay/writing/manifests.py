@@ -219,6 +219,8 @@ def _spec(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
         "rayVersion": options.ray_version,
         "enableInTreeAutoscaling": True,
         "autoscalerOptions": {"version": "v2", "idleTimeoutSeconds": design.idle_timeout_s},
+        # From Ray 2.61 on, Ray requires a token by default. With this field, KubeRay creates it for all pods.
+        **({"authOptions": {"mode": "token"}} if options.ray_has_tokens else {}),
         "headGroupSpec": head
         | {"template": _pod_template(design.head, options, "ray-head", is_beside_nvidia=is_beside_nvidia)},
         "workerGroupSpecs": [

@@ -133,6 +133,14 @@ class WriteOptions(Value):
         """
         return _minor(self.ray_version) >= (2, 51)
 
+    @property
+    def ray_has_tokens(self) -> bool:
+        """Whether KubeRay can turn on Ray's token authentication.
+
+        KubeRay requires Ray 2.52: ``ValidateRayClusterSpec`` in ray-operator/controllers/ray/utils/validation.go.
+        """
+        return _minor(self.ray_version) >= (2, 52)
+
     def image_of(self, *, has_cuda: bool) -> str:
         """Return the image of a pod."""
         return self.image or f"rayproject/ray:{self.ray_version}-{_PYTHON}{'-gpu' if has_cuda else ''}"

@@ -122,8 +122,8 @@ def _resource_unknown(template: PodTemplate) -> Iterator[Found]:
                 yield Found((*path, section, key), f"{template.name} has the unknown resource {key!r}{hint}")
 
 
-_LEAST_MEMORY: Final = 4 * 2**20
-"""The least memory of a container in bytes. Container runtimes need about 6 MiB to start one."""
+_LEAST_MEMORY: Final = 2**20
+"""The least memory of a container in bytes. Container runtimes need more than this to start one."""
 
 _MOST_CPUS: Final = 10_000
 
@@ -140,7 +140,7 @@ def _amount_without_unit(template: PodTemplate) -> Iterator[Found]:
         for section, amounts in (("limits", limits), ("requests", requests)):
             memory, cpus = _number(amounts.get("memory")), _number(amounts.get("cpu"))
             if memory is not None and 0 < memory < _LEAST_MEMORY:
-                message = f"{template.name} has {amounts['memory']} of memory, which is less than 4 MiB"
+                message = f"{template.name} has {amounts['memory']} of memory, which is less than 1 MiB"
                 yield Found((*path, section, "memory"), message, "write the memory with a unit, such as 16Gi")
             if cpus is not None and cpus > _MOST_CPUS:
                 message = f"{template.name} has {amounts['cpu']} CPUs, which no node has"
