@@ -12,8 +12,10 @@ The policy contains all statistics and is a value like any other. A run uses it 
 5. It saves the policy with ``to_json``. A restored or later run that starts from this policy continues to learn.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from statistics import fmean
 from typing import Final
 
 from tune_policies.cluster.capacity import ClusterCapacity
@@ -180,15 +182,35 @@ class LearningPolicy(ResourcePolicy):
     def _planned(self, capacity: ClusterCapacity) -> Iterable[tuple[TrialNeed, TrialPlan]]:
         """Yield each size with its plan, without sizes that do not fit and sizes that become equal on this cluster."""
         most = _largest_amounts(capacity)
+        least = self._least_share(most["gpu_memory_bytes"])
         seen: set[TrialNeed] = set()
         for size in self.sizes:
             limited = _limited(size, most)
             if limited in seen:
                 continue
             seen.add(limited)
-            plan = _plan_for(self.start, limited, capacity)
+            plan = _plan_for(self.start, limited.model_copy(update={"gpu_utilization": least}), capacity)
             if plan is not None:
                 yield limited, plan
+
+    def _least_share(self, device_bytes: float | None) -> float | None:
+        """Return the smallest part of a GPU for a trial, or ``None``, so that the GPU's time is enough for all trials.
+
+        Trials that need much memory leave time to others. So the mean part of a GPU, and not each part, must be at
+        least the mean utilization.
+        """
+        observed = self.observations[:: max(1, len(self.observations) // _MOST_SAMPLED)]
+        needs = [self.needs.need_for(seen.config) for seen in observed] if self.needs else []
+        busy = [need.gpu_utilization for need in needs if need.gpu_utilization is not None]
+        if not busy:
+            return None
+        wanted = fmean(busy) / _CROWDING
+        parts = sorted(min(1.0, (need.gpu_memory_bytes or 0) / (device_bytes or math.inf)) for need in needs)
+        for number in range(len(parts), 0, -1):  # raise the smallest parts to an equal part
+            equal = (wanted * len(parts) - sum(parts[number:])) / number
+            if equal >= parts[number - 1]:
+                return equal
+        return None
 
     def _observed(self, capacity: ClusterCapacity) -> TrialNeed:
         needs = self.needs
@@ -384,5 +406,5 @@ def _gpu_policy(
         return policy.model_copy(update=changes)
     fields = {name: getattr(policy, name) for name in GpuTypesPolicy.model_fields}
     if need.gpu_utilization:
-        fields["max_trials_per_gpu"] = max(1, round(_CROWDING / need.gpu_utilization))
+        fields["max_trials_per_gpu"] = max(1, round(1 / need.gpu_utilization))
     return GpuMemoryPolicy(**{**fields, **changes, "gpu_memory": max(MIB, need.gpu_memory_bytes)})
