@@ -715,6 +715,35 @@ def test_a_node_that_lost_a_trial_is_avoided(run_of):
     assert lost not in [placement.node_id for placement in run.slots.run_plan.placements]
 
 
+def test_a_trial_of_a_lost_node_starts_again_on_another_node(run_of):
+    run = run_of(MIXED, *two_nodes())
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+    lost = run.slots.assignments[trial].node_id
+    run.fail(trial, RayActorError(), FailureCause(lost_node_id=lost))
+
+    restarted = run.step()
+
+    assert restarted is trial
+    assert run.slots.assignments[trial].node_id != lost
+
+
+def test_a_request_on_a_node_that_stays_is_kept_when_another_node_leaves(run_of):
+    run = run_of(MIXED, *two_nodes())
+    run.add(3)
+    requested = {trial: run.slots.assignments[trial].node_id for trial in run.request_all()}
+    stays, leaves, *_ = sorted(set(requested.values()))
+    kept = [trial for trial, node_id in requested.items() if node_id == stays]
+
+    run.cluster.nodes = tuple(node for node in run.cluster.nodes if node.node_id != leaves)
+    run.watch.next_reading = reading(run.cluster.nodes)
+    run.watch.latest = run.watch.next_reading
+    run.step()
+    run.step()
+
+    assert {trial: run.slots.assignments[trial].node_id for trial in kept} == dict.fromkeys(kept, stays)
+
+
 def test_a_lost_node_counts_as_a_failure_without_a_policy(without_policy):
     (trial,) = without_policy.add(max_failures=0)
     without_policy.run_all()

@@ -388,10 +388,13 @@ def test_a_node_that_lost_a_trial_is_avoided_for_a_minute(planned):
 
     run.plan.avoid_node("a")
 
+    assert run.plan.follow_nodes(None)
     assert run.places() == [(1, "c", 1)]
     run.pass_time(59.9)
+    assert not run.plan.follow_nodes(None)
     assert run.places() == [(1, "c", 1)]
     run.pass_time(0.1)
+    assert run.plan.follow_nodes(None)
     assert run.places() == [(0, "a", 2), (1, "c", 1)]
 
 

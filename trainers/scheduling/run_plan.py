@@ -205,6 +205,7 @@ class RunPlan:
         self._plans_free_capacity = any(isinstance(each, FreeCapacityPolicy) for each in policies)
         self._in_use = {node.node_id: node.in_use for node in self._capacity.nodes}
         self._lost_nodes: dict[str, float] = {}
+        self._avoided: frozenset[str] = frozenset()
         self._wait_for_nodes_s = wait_for_nodes_s
         self._infeasible: InfeasibleRequestError | None = None
         self._infeasible_since_s = 0.0
@@ -217,9 +218,7 @@ class RunPlan:
     @property
     def placements(self) -> list[Placement]:
         """The placements of the slots, better types first, without placements on recently lost nodes."""
-        since_s = time.monotonic() - _AVOID_LOST_NODE_S
-        lost = {node_id for node_id, at_s in self._lost_nodes.items() if at_s > since_s}
-        return [placement for placement in self._placements or () if not lost & placement.nodes]
+        return [placement for placement in self._placements or () if not self._avoided & placement.nodes]
 
     @property
     def timeout_error(self) -> InfeasibleRequestError | None:
@@ -368,8 +367,11 @@ class RunPlan:
             capacity = self._watch.changed(nodes)
             if capacity is not None:
                 self._replan_on(capacity)
+        since_s = time.monotonic() - _AVOID_LOST_NODE_S
+        avoided = frozenset(node_id for node_id, at_s in self._lost_nodes.items() if at_s > since_s)
+        avoids_others, self._avoided = avoided != self._avoided, avoided
         if self._placements is not None:
-            return False
+            return avoids_others
         self._own_slots.clear()
         self._placements = ()
         if self.is_feasible:

@@ -198,7 +198,7 @@ class RunSlots:
     ) -> list[Withdraw]:
         """Use the placements of the current nodes, and return the requests for removed placements.
 
-        A request without an assigned node is kept if the plan still contains it, because its process may be starting.
+        A request is kept if the plan still contains its placement, because its process may be starting.
 
         Args:
             records: The records of all trials.
@@ -206,14 +206,15 @@ class RunSlots:
         """
         if not self.run_plan.follow_nodes(nodes):
             return []
-        left = Counter({place.slot_type: place.count for place in self.run_plan.placements if place.node_id is None})
+        left = Counter({place_of(placement): placement.count for placement in self.run_plan.placements})
         withdrawn = []
         for trial, assignment in self.assignments.items():
             if self._is_own(records[trial]):
                 continue
             slot_type = self.run_plan.slot_types.same_type(assignment.slot)
-            if assignment.node_id is None and slot_type is not None and left[slot_type] >= assignment.num_slots:
-                left[slot_type] -= assignment.num_slots
+            place = assignment._replace(slot_type=slot_type).place
+            if slot_type is not None and left[place] >= assignment.num_slots:
+                left[place] -= assignment.num_slots
             elif not assignment.is_granted:
                 withdrawn.append(Withdraw(trial, "the plan has changed"))
         if self._slot_types is not self.run_plan.slot_types:

@@ -36,7 +36,7 @@ API = "https://ray-project.github.io/kuberay/reference/api/"
 READS_GROUP_FIELDS = (2, 51)
 """The first Ray version whose autoscaler reads ``resources`` and ``labels`` of a group."""
 
-_RAY_IMAGE = re.compile(r"(?:.*/)?ray(?:-ml|-llm)?:(\d+\.\d+\.\d+)(?:[-.].*)?")
+_RAY_IMAGE = re.compile(r"(?:.*/)?ray(?:-ml|-llm)?:(\d{1,9}\.\d{1,9}\.\d{1,9})(?:[-.].*)?")
 
 
 def extra(part: BaseModel, name: str) -> Any:
@@ -51,7 +51,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 def version_of(text: str | None) -> tuple[int, ...] | None:
     """Return the numbers at the start of a version, such as ``(2, 47, 1)``, or ``None`` if the text has no version."""
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text or "")
+    found = re.match(r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", text or "")
     return tuple(int(part) for part in found.groups() if part is not None) if found else None
 
 
