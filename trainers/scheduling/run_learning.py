@@ -54,6 +54,7 @@ class RunLearning:
         self._new: dict[str, TrialObservation] = {}
         self._writing: BackgroundTask[None] = BackgroundTask()
         self._storage: Any = None
+        self._unsaved: LearningPolicy | None = None
         self._told = ""
 
     def add(self, record: TrialRecord) -> None:
@@ -113,6 +114,7 @@ class RunLearning:
 
     def learn(self) -> str:
         """Let the policy learn from the new observations. Return what a user should know as a sentence, or ``""``."""
+        self._save()
         if not self._new:
             return ""
         observations, self._new = list(self._new.values()), {}
@@ -120,18 +122,24 @@ class RunLearning:
         policy = self._run_plan.learning
         if not why or policy is None:
             return ""
-        self._save(policy)
+        self._unsaved = policy
+        self._save()
         what = why.partition(": ")[2]  # without the number of trials
         is_known, self._told = what == self._told, what
         return "" if is_known else why
 
-    def _save(self, policy: LearningPolicy) -> None:
-        if self._storage is None:
+    def _save(self) -> None:
+        """Write the latest policy in the background, unless an earlier one is still being written."""
+        if self._storage is None or self._unsaved is None:
             return
-        if isinstance(failure := self._writing.take(), Exception):
-            _logger.warning("%s could not be written: %s", LEARNED_FILE, failure)
         file = f"{self._storage.experiment_fs_path}/{LEARNED_FILE}"
-        self._writing.start(partial(put_text, self._storage.storage_filesystem, file, policy.to_json()))
+        text = self._unsaved.to_json()
+        if not self._writing.start(partial(put_text, self._storage.storage_filesystem, file, text)):
+            return
+        self._unsaved = None
+        failure = self._writing.take()
+        if isinstance(failure, Exception):
+            _logger.warning("%s could not be written: %s", LEARNED_FILE, failure)
 
 
 def _reserved(slot: TrialSlot) -> TrialNeed:
