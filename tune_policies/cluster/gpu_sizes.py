@@ -43,13 +43,13 @@ _HBM_MARGIN: Final = 0.02
 """The margin for NVIDIA GPUs with HBM. Known totals, such as 16,130 MiB of a V100, are up to 1.6 % below."""
 
 _MARGIN: Final = 0.05
-"""The margin for NVIDIA GPUs without ECC. Drivers before R510 reserve up to 4.5 %, as for a GTX 1650."""
+"""An assumed margin for NVIDIA GPUs without ECC, for the memory that the driver reserves."""
 
 _ECC_MARGIN: Final = 0.08
 """The margin for NVIDIA GPUs that may use 1/16 of their GDDR memory for ECC. A T4 reports 8.0 % below 16 GiB."""
 
 _INTEL_MARGIN: Final = 0.08
-"""The margin for Intel GPUs: known totals of Arc cards are about 6 % below the nominal size."""
+"""An assumed margin for Intel GPUs, for the memory that the driver reserves."""
 
 
 def _card(gib: int, variants: str = "") -> GpuTotal:
