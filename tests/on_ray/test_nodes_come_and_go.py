@@ -255,3 +255,14 @@ def test_a_node_that_joins_never_reduces_the_number_of_trials_that_run_at_once(t
 
     assert counting.most == {False: 3, True: 4}
     assert {trial.last_result["gpus"] for trial in trials} == {0, 1}
+
+
+@pytest.mark.rest
+@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
+def test_trials_without_devices_leave_a_gpu_node_free_while_other_nodes_have_room(tmp_path, add_node):
+    gpu_node = add_node(num_cpus=4, num_gpus=1)
+    add_node(num_cpus=2)
+
+    run(tmp_path, PolicyScheduler(CpuPolicy(cpus=1)), meet, 2)
+
+    assert gpu_node.node_id not in records(tmp_path)

@@ -653,3 +653,24 @@ def test_a_cluster_that_cannot_be_read_is_an_error_at_the_start_of_a_policy(monk
 
     with pytest.raises(ProbeError):
         RunPlan(HALVES, interval_s=5.0, wait_for_nodes_s=60.0)
+
+
+# Nodes with devices
+
+
+def test_trials_without_devices_fill_the_nodes_without_devices_first(planned):
+    run = planned(CpuPolicy(cpus=1), A, C)
+
+    assert [node for _, node, _ in run.places()] == ["c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "nodes"),
+    [
+        pytest.param(GpuPolicy(gpus=0.5, cpus=1), (A, C), id="trials with devices"),
+        pytest.param(CpuPolicy(cpus=1), (C, C.model_copy(update={"node_id": "d"})), id="no devices"),
+        pytest.param(CpuPolicy(cpus=1, num_workers=2), (A, C), id="Train chooses the nodes of workers"),
+    ],
+)
+def test_ray_chooses_the_nodes_of_equal_slots_if_no_node_must_stay_free(planned, policy, nodes):
+    assert [node for _, node, _ in planned(policy, *nodes).places()] == [None]

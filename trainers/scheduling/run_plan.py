@@ -14,8 +14,10 @@ from typing import Any, Final, TypeVar
 import ray
 from ray.tune import PlacementGroupFactory
 
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.placement.layout import Placement, place_slots
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.learned_needs import TrialObservation
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.capped import CappedPolicy
@@ -442,7 +444,7 @@ class RunPlan:
         slots = self.plan.slots
         if self._plans_free_capacity:
             capacity = free_part(capacity)
-        if len(slots) == 1 or len(capacity.nodes) <= 1:
+        if len(capacity.nodes) <= 1 or (len(slots) == 1 and not _could_block_devices(slots[0], capacity)):
             return tuple(_anywhere(slot_type, slot.max_concurrent_trials) for slot_type, slot in enumerate(slots))
         layout = place_slots(slots, capacity)
         to_come = [slot.max_concurrent_trials - layout.count(slot_type) for slot_type, slot in enumerate(slots)]
@@ -460,6 +462,17 @@ class RunPlan:
             )
             self.wait_for_nodes(error, "nodes were removed")
         return placements
+
+
+def _could_block_devices(slot: TrialSlot, capacity: ClusterCapacity) -> bool:
+    """Return whether trials without devices could run on nodes with devices while other nodes are free.
+
+    Ray places such trials on any node. If their nodes are assigned, nodes without devices are filled first.
+    """
+    if slot.has_device or slot.num_workers:
+        return False
+    have_devices = {bool(DEVICE_RESOURCES & node.resources.ticks.keys()) for node in capacity.nodes}
+    return len(have_devices) > 1
 
 
 def _anywhere(slot_type: int, count: int) -> Placement:

@@ -18,8 +18,8 @@ from tune_policies.values.resources import Amount, Resources
 def _above_zero(cpus: float) -> float:
     if cpus == 0:
         raise InvalidResourcesError(
-            "cpus=0 is not valid for CpuPolicy. Set a number above 0, such as 1 or 0.5. For trials that only submit tasks, "
-            "use CappedPolicy(CpuPolicy(cpus=0.01), 4), and start the tasks with scheduling_strategy='DEFAULT'"
+            "cpus=0 is not valid for CpuPolicy. Set a number above 0, such as 1 or 0.5. For trials that only submit "
+            "tasks, use CappedPolicy(CpuPolicy(cpus=0.01), 4), and start the tasks with scheduling_strategy='DEFAULT'"
         )
     return cpus
 
