@@ -3,7 +3,7 @@
 import pytest
 import ray
 
-from tests.on_ray.rays import cluster_of
+from tests.on_ray.rays import cluster_of, wait_until
 from tune_policies import Resources
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
@@ -50,4 +50,6 @@ def test_actors_run_on_each_device_type(started):
 
 @pytest.mark.rest
 def test_the_first_task_runs_on_the_first_device_type(started):
+    wait_until(lambda: ray.available_resources().get("GPU") == len(TYPES))  # earlier actors may still be ending
+
     assert ray.get(ray.remote(**options())(type_of_node).remote(), timeout=60) == "H100"

@@ -219,10 +219,14 @@ def test_a_run_without_a_feasible_plan_raises_an_error_and_keeps_its_results(tmp
 
 
 class MostAtOnce(tune.Callback):
-    """Adds a node after the first completed trials, and counts the trials that run at once before and after."""
+    """Adds a node after the first completed trials, and counts the trials that run at once before and after.
 
-    def __init__(self, add):
+    When ``enough`` trials run at once, a file tells the other trials that they need not wait.
+    """
+
+    def __init__(self, add, enough, file):
         self.add, self.is_added, self.num_completed = add, False, 0
+        self.enough, self.file = enough, file
         self.most = {False: 0, True: 0}
 
     def on_trial_complete(self, iteration, trials, trial, **info):
@@ -234,10 +238,13 @@ class MostAtOnce(tune.Callback):
         if self.num_completed == 2 and not self.is_added:
             self.is_added = True
             self.add()
+        if running >= self.enough:
+            self.file.touch()
 
 
 def wait_and_report(config):
-    time.sleep(2)
+    if not Path(config["folder"], "enough").exists():
+        time.sleep(2)
     tune.report({"gpus": ray.get_runtime_context().get_assigned_resources().get("GPU", 0)})
 
 
@@ -246,12 +253,12 @@ def wait_and_report(config):
 def test_a_node_that_joins_never_reduces_the_number_of_trials_that_run_at_once(tmp_path, add_node):
     """The policy alone would plan only the GPU of the new node."""
     add_node(num_cpus=3)
-    counting = MostAtOnce(lambda: add_node(num_cpus=1, num_gpus=1))
+    counting = MostAtOnce(lambda: add_node(num_cpus=1, num_gpus=1), 4, tmp_path / "enough")
     scheduler = PolicyScheduler(
         GpuPolicy() | CpuPolicy(cpus=1), replan_interval_s=INTERVAL_S, on_unenforced_limit="warn"
     )
 
-    trials = run(tmp_path, scheduler, wait_and_report, 14, callbacks=[counting], reuse_actors=True)
+    trials = run(tmp_path, scheduler, wait_and_report, 60, callbacks=[counting], reuse_actors=True)
 
     assert counting.most == {False: 3, True: 4}
     assert {trial.last_result["gpus"] for trial in trials} == {0, 1}

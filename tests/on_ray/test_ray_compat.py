@@ -284,7 +284,7 @@ def test_a_resource_request_keeps_its_label_selectors_when_its_bundles_change():
     changed = tune_request.with_bundles(asked, [{"CPU": 2}])
 
     assert tune_request.group_of(changed).selectors == [{"zone": "eu"}]
-    assert tune_request.bundles_of(changed) == [{"CPU": 2}]
+    assert list(tune_request.bundles_of(changed)) == [{"CPU": 2}]
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ def test_attributes_of_a_users_scheduler_have_no_meaning(tmp_path):
     assert [trial.status for trial in trials] == ["TERMINATED"] * 3
 
 
+@pytest.mark.usefixtures("without_loggers")  # Tune does not close its loggers' files after such an end
 def test_a_scheduler_that_returns_none_ends_as_with_plain_tune(tmp_path):
     arguments = {"storage_path": str(tmp_path), "verbose": 0, "time_budget_s": 4}
 

@@ -83,7 +83,7 @@ SLOW_PROGRAMS = {
     *("autoscaling", "data-and-serve", "index", "migrate", "mixed-clusters", "notebooks", "out-of-memory", "pbt"),
     *("right-size", "rllib", "shared-gpus", "train", "train-in-tune", "usage"),
 }
-SLOW_COMMANDS = {"benchmarks", "cost", "gpu-memory", "libraries", "pbt", "plans"}
+SLOW_COMMANDS = {"benchmarks", "cost", "gpu-memory", "libraries", "pbt", "plans", "sizing"}
 
 
 def is_slow(page, slow):

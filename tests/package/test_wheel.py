@@ -42,5 +42,6 @@ def test_a_wheel_contains_all_modules_schemas_and_templates_and_py_typed(wheel):
     assert {
         name for name in wheel if name.endswith((".py", ".schema.json", "grafana_dashboard.json", ".j2", "py.typed"))
     } == sources
-    assert {"tune_policies/trainers/process_setup.py", "tune_policies/files/page.html.j2"} <= sources
+    assert {"tune_policies/trainers/process/process_setup.py", "tune_policies/files/page.html.j2"} <= sources
+    assert "tune_policies/kuberay/lint/pod_template.json" in wheel
     assert any(name.endswith("licenses/LICENSE") for name in wheel)

@@ -28,7 +28,7 @@ from tune_policies.ray_compat.this_process import ThisProcess, this_process
 from tune_policies.values.errors import InfeasibleRequestError, RayVersionError
 
 from .occupancy import OccupancyReader, StuckRuns, remove_abandoned_groups
-from .task_watch import StarvedTasks, warn_about_tasks
+from .task_watch import warn_about_tasks
 
 _logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class RunWatch:
         self._reading: BackgroundTask[Reading] = BackgroundTask()
         self._next_at_s = 0.0
         self._stuck = StuckRuns()
-        self._tasks: StarvedTasks | None = None
+        self._watches_tasks = False
         self._process: ThisProcess | None = None
         self._blocked_since_s = time.monotonic()
         self._waits_since_s: dict[str, float] = {}
@@ -82,7 +82,7 @@ class RunWatch:
 
     def watch_tasks(self) -> None:
         """Also warn about tasks that wait for resources that this program's trials have reserved."""
-        self._tasks = StarvedTasks()
+        self._watches_tasks = True
 
     def warn_once(self, what: str, why: str = "") -> None:
         """Log a warning, unless ``what`` was logged before."""
@@ -130,12 +130,12 @@ class RunWatch:
         )
 
     def _warn_about_tasks(self, records: Records) -> None:
-        if self._tasks is None:
+        if not self._watches_tasks:
             return
         try:
-            warn_about_tasks(self._tasks, records.actors)
+            warn_about_tasks(records.actors)
         except RayVersionError as error:
-            self._tasks = None
+            self._watches_tasks = False
             self.warn_once("tasks that wait for the resources of trials are not detected", str(error))
 
     def _find_nested_error(

@@ -163,7 +163,6 @@ class _TaskWatch(threading.Thread):
         return self.is_alive() and not self.stop.is_set()
 
     def run(self) -> None:
-        tasks = StarvedTasks()
         while not self.stop.wait(_INTERVAL_S):
             with _lock:
                 if time.monotonic() > self._needed_until_s:
@@ -172,10 +171,8 @@ class _TaskWatch(threading.Thread):
             if not ray.is_initialized() or is_through_client():  # the GCS cannot be reached through Ray Client
                 continue
             try:
-                if warn_about_tasks(tasks):
+                if warn_about_tasks():
                     self._needed_until_s = time.monotonic() + _WATCH_ON_S
-                else:
-                    tasks = StarvedTasks()  # warn again in the next run
             except RayVersionError as error:
                 _logger.warning("tasks that wait for the resources of trials are not detected: %s", error)
                 return
@@ -183,11 +180,14 @@ class _TaskWatch(threading.Thread):
                 _logger.debug("the waiting tasks could not be read: %s", error)
 
 
-def warn_about_tasks(tasks: StarvedTasks, actors: Sequence[ActorRecord] | None = None) -> bool:
+_starved = StarvedTasks()
+"""The readings of this program. A run of Tune and the thread share them, so that each warning is logged once."""
+
+
+def warn_about_tasks(actors: Sequence[ActorRecord] | None = None) -> bool:
     """Log warnings about starved tasks, and return whether the program still has placement groups.
 
     Args:
-        tasks: The earlier readings of the same run.
         actors: The living actors of the cluster. By default, they are read if tasks wait.
 
     Raises:
@@ -196,16 +196,18 @@ def warn_about_tasks(tasks: StarvedTasks, actors: Sequence[ActorRecord] | None =
         RuntimeError: Ray cannot be reached.
         RayVersionError: This Ray version describes the cluster differently.
     """
+    global _starved
     job_id = ray.get_runtime_context().get_job_id()
     demand = read_demand(READ_TIMEOUT_S)
     totals = demand.node_totals
     if not any(name.endswith(job_id) and "_group_" in name for node in totals.values() for name in node):
+        _starved = StarvedTasks()  # warn again in the next run
         return False
     waiting = () if demand.is_growing else demand.waiting  # the autoscaler is launching nodes for these requests
     held: Amounts = {}
     if waiting:
         held = _remove_actors_from(totals, job_id, living_actors() if actors is None else actors)
-    for text in tasks.read(starved_requests([*totals.values()], waiting, job_id), time.monotonic(), held):
+    for text in _starved.read(starved_requests([*totals.values()], waiting, job_id), time.monotonic(), held):
         _logger.warning("%s", text)
     return True
 

@@ -41,7 +41,7 @@ def best_oracle(sweep: Sweep) -> Outcome:
 
 
 def measure_sizing(seeds: range, only: list[str]) -> bool:
-    """Print the speed of each rule relative to the oracle, and whether the claims are met."""
+    """Print the speed of each rule relative to the oracle, and the goals. Return whether no trial was lost."""
     rules = all_rules()
     outcomes: dict[str, dict[str, list[Outcome]]] = {}
     oracle: dict[str, list[float]] = {}
@@ -66,7 +66,7 @@ def measure_sizing(seeds: range, only: list[str]) -> bool:
         table.add_row(claim, goal, measured, "yes" if is_met else "no")
     console.print(table)
     print(f"{describe_machine()}\ncommand: {own_command()}")
-    return all(is_met for *_, is_met in claims)
+    return all(is_met for claim, *_, is_met in claims if claim == "lost trials")
 
 
 def _speed(outcomes: list[Outcome], oracle: list[float]) -> float:
