@@ -323,7 +323,7 @@ PLANS = {
     "reserved GPU memory, of a GPU type":
         (of(gpu_node("a", accelerator_type="L4")),
          ReservingPolicy(GpuPolicy(gpus=0.5), gpu_memory="4GiB"), "2 x 32 CPU, 0.5 GPU of 9.2 GiB | GPU"),
-    "reserved GPU memory of which small GPUs have too little":
+    "reserved GPU memory, and a GPU that is too small for it":
         (of(gpu_node("a", cpus=8, **T4), gpu_node("b", cpus=8, gpus=2, **A100)),
          ReservingPolicy(GPU, gpu_memory="20GiB"), "2 x 4 CPU, 1 GPU of 60 GiB, node-id !a | GPU"),
     "reserved GPU memory does not concern CPUs":

@@ -2,10 +2,11 @@
 
 import pytest
 from ray.tune.experiment import Trial
+from ray.tune.schedulers import ResourceChangingScheduler
 
 from tests.clusters import GIB
 from tests.unit.small_runs import SmallRun, new_trial
-from tune_policies import CappedPolicy, CpuPolicy, LearningPolicy, NodeCapacity, Resources
+from tune_policies import CappedPolicy, CpuPolicy, GrowingPolicy, LearningPolicy, NodeCapacity, Resources
 from tune_policies.oom import OutOfMemory
 from tune_policies.values.units import MIB
 
@@ -126,6 +127,19 @@ def test_data_of_the_user_under_the_key_of_the_usage_is_ignored(run_of):
     run.step()
 
     assert policy_of(run).observations == ()
+
+
+@pytest.mark.parametrize("policy", [LearningPolicy(START), GrowingPolicy(START, up_to=4)], ids=["learns", "grows"])
+def test_a_policy_leaves_the_resources_to_a_resource_changing_scheduler(monkeypatch, caplog, policy):
+    run = SmallRun(monkeypatch, policy, NODE, inner=ResourceChangingScheduler(None, lambda *_: None))
+    run.add(4)
+    for trial in run.run_all():
+        report(run, trial)
+    run.step()
+
+    assert run.core.learning is run.core.growth is None
+    assert run.slots.run_plan.plan.by_config is None
+    assert "so the policy neither learns nor lets trials grow" in caplog.text
 
 
 def test_a_run_without_a_learning_policy_observes_nothing(run_of):

@@ -940,7 +940,9 @@ def test_the_reason_why_no_trial_starts_contains_the_used_slots(run_of):
     run.add(3)
     run.request_all()
 
-    assert run.slots.why_waiting() == "2 of 2 slots are in use, of which 2 wait for resources from Ray"
+    assert run.slots.why_waiting() == (
+        "2 of 2 slots are in use, and 2 trials in them must wait until Ray grants the resources"
+    )
     run.run(*run.slots.assignments)
     assert run.slots.why_waiting() == "2 of 2 slots are in use"
 

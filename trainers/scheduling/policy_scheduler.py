@@ -3,6 +3,7 @@
 ``run_plan`` plans, ``run_slots`` decides which trial gets which slot, and ``run_core`` carries the decisions out.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -27,6 +28,8 @@ from .run_scheduler import RunScheduler
 from .run_slots import RunOptions, RunSlots
 from .trial_record import TrialRecord
 from .wrapping_scheduler import nested_schedulers
+
+_logger = logging.getLogger(__name__)
 
 
 class PolicyScheduler(RunScheduler):
@@ -150,14 +153,17 @@ class PolicyScheduler(RunScheduler):
         run_plan = RunPlan(
             options.policy, interval_s=options.replan_interval_s, wait_for_nodes_s=options.wait_for_nodes_s
         )
-        changes_resources = any(isinstance(part, ResourceChangingScheduler) for part in nested_schedulers(self.inner))
-        if changes_resources and (len(run_plan.plan.slots) > 1 or run_plan.plan.by_config is not None):
+        if self._changes_resources() and (len(run_plan.plan.slots) > 1 or run_plan.plan.by_config is not None):
             raise InvalidResourcesError(
                 "ResourceChangingScheduler requires the same request for all trials, but the plan has several slot "
                 "types. Use a policy with one slot type, or omit ResourceChangingScheduler"
             )
         self._run_plan = run_plan
         return run_plan
+
+    def _changes_resources(self) -> bool:
+        """Return whether Ray's ``ResourceChangingScheduler`` decides about the resources of the trials."""
+        return any(isinstance(part, ResourceChangingScheduler) for part in nested_schedulers(self.inner))
 
     def _join(self, core: RunCore) -> None:
         super()._join(core)
@@ -168,8 +174,16 @@ class PolicyScheduler(RunScheduler):
         show_gpu_warning()
         core.watch.watch_tasks()
         if run_plan.learning is not None:
-            core.learning = RunLearning(run_plan)
             core.retries = core.retries or OomRetries()
+        if self._changes_resources():
+            if run_plan.learning is not None or run_plan.growing is not None:
+                _logger.warning(
+                    "ResourceChangingScheduler decides about the resources of trials, so the policy neither learns nor "
+                    "lets trials grow"
+                )
+            return
+        if run_plan.learning is not None:
+            core.learning = RunLearning(run_plan)
         if run_plan.growing is not None:
             longest: dict[str, float] = {}
             for part in nested_schedulers(self.inner):

@@ -438,7 +438,7 @@ class RunSlots:
         in_use = f"{len(self.assignments)} of {num_slots} slots are in use"
         requested = sum(not assignment.is_granted for assignment in self.assignments.values())
         if requested:
-            in_use += f", of which {requested} wait for resources from Ray"
+            in_use += f", and {counted(requested, 'trial')} in them must wait until Ray grants the resources"
         if self.left_idle:
             in_use += f", and {self.left_idle.total()} slow slots stay idle because faster slots finish sooner"
         return in_use

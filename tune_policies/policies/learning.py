@@ -8,7 +8,8 @@ The policy contains all statistics and is a value like any other. A run uses it 
    other, and those of earlier calls need not be passed again.
 3. If ``learn`` returns another value of ``needs``, the run plans again with the returned policy, and logs
    ``describe(capacity)``. Running trials keep their slots, and waiting trials get the new ones.
-4. After an out-of-memory error, the run raises the request of the trial to at least ``needs.need_after(…)``.
+4. After an out-of-memory error, the run retries the trial with more memory, as ``OomRetryScheduler`` does, and passes
+   the observation. The simulator of ``tests.evidence sizing`` instead retries with ``needs.need_after(…)``.
 5. It saves the policy with ``to_json``. A restored or later run that starts from this policy continues to learn.
 """
 
