@@ -11,7 +11,7 @@ from tune_policies.trainers.retries.memory_floor import MemoryFloor, floor_of, n
 from tune_policies.trainers.retries.oom_failure import classify_failure
 from tune_policies.trainers.retries.oom_history import OomRecord, TrialOomHistory
 from tune_policies.trainers.retries.oom_retry_scheduler import OomRetries, check_growth, check_max_gpus
-from tune_policies.trainers.scheduling.run_core import FailureDecision
+from tune_policies.trainers.scheduling.run_failures import FailureDecision
 from tune_policies.trainers.scheduling.trial_record import record_of
 from tune_policies.values.resources import TICKS
 

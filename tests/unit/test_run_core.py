@@ -31,8 +31,8 @@ from tune_policies.oom import OutOfMemory
 from tune_policies.ray_compat.tune_run import handler_of_trial
 from tune_policies.trainers.process.process_setup import TrialSetup
 from tune_policies.trainers.process.trial_process import SETUP_ARGUMENT
-from tune_policies.trainers.scheduling import run_core
-from tune_policies.trainers.scheduling.run_core import FailureCause
+from tune_policies.trainers.scheduling import run_core, run_failures
+from tune_policies.trainers.scheduling.run_failures import FailureCause
 from tune_policies.trainers.scheduling.slot_board import PATIENCE_S
 
 HALVES, CPUS = GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=2)
@@ -880,7 +880,7 @@ def test_the_cause_of_a_failure_is_looked_up_only_for_dead_processes(run_of, mon
     run = run_of(HALVES)
     (trial,) = run.add()
     run.run_all()
-    monkeypatch.setattr(run_core, "lost_node", lambda error: "a")
+    monkeypatch.setattr(run_failures, "lost_node", lambda error: "a")
     dead = RayActorError(actor_id="0" * 32)
 
     assert run.core.look_up(trial.trial_id, ERROR) is None
@@ -891,9 +891,9 @@ def test_if_no_node_was_lost_the_error_is_classified(run_of, monkeypatch):
     run = run_of(HALVES)
     (trial,) = run.add()
     run.run_all()
-    monkeypatch.setattr(run_core, "lost_node", lambda error: None)
+    monkeypatch.setattr(run_failures, "lost_node", lambda error: None)
     found = OutOfMemory(kind="host")
-    monkeypatch.setattr(run_core, "classify_failure", lambda error, actor_id: (found, actor_id))
+    monkeypatch.setattr(run_failures, "classify_failure", lambda error, actor_id: (found, actor_id))
     monkeypatch.setattr(run_core, "actor_of", lambda trial: "the actor")
     run.core.note_death(trial.trial_id)
 

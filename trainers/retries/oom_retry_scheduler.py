@@ -18,7 +18,8 @@ from tune_policies.values.resources import check_gpus
 from tune_policies.values.units import is_number
 from tune_policies.values.value import check_names
 
-from ..scheduling.run_core import FailureDecision, RunCore
+from ..scheduling.run_core import RunCore
+from ..scheduling.run_failures import FailureDecision
 from ..scheduling.run_scheduler import RunScheduler
 from ..scheduling.trial_record import TrialRecord, request_of
 from .memory_floor import MemoryFloor, floor_of, limit_floor

@@ -9,18 +9,16 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import cache, partial
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final
 
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import HyperBandScheduler, ResourceChangingScheduler, TrialScheduler
 
 from tune_policies.cluster.capacity import NodeCapacity
-from tune_policies.oom import OutOfMemory
-from tune_policies.ray_compat.gcs import dead_actors
 from tune_policies.ray_compat.last_result import complete_last_result, records_in_last_result
 from tune_policies.ray_compat.tune_request import bundles_of
 from tune_policies.ray_compat.tune_run import TuneRun
@@ -30,12 +28,11 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import TrialSetup
 from ..process.trial_process import SETUP_ARGUMENT, process_class
-from ..retries.memory_floor import MemoryFloor
 from ..retries.oom_failure import classify_failure
 from ..watches.run_watch import Reading, RunWatch
+from .run_failures import FailureCause, FailureDecision, MemoryRetries, add_note, decide_by_slots, look_up_cause
 from .run_growth import RunGrowth
 from .run_learning import RunLearning
-from .run_plan import lost_node
 from .run_slots import RunSlots, Start, Withdraw
 from .trial_record import TrialRecord, record_of, request_of
 from .wrapping_scheduler import nested_schedulers, runs_first_waiting
@@ -53,55 +50,6 @@ _NEVER_REQUESTED: Final = PlacementGroupFactory([{"memory": 1}])
 
 _MANY: Final = 10**9
 """The number of future trials if the searcher does not report it."""
-
-
-class FailureDecision(NamedTuple):
-    """What happens with a failed trial.
-
-    Attributes:
-        action: ``"count"`` lets Tune count the failure and retry the trial up to ``max_failures`` times. ``"requeue"``
-            retries the trial without counting the failure. ``"fail"`` never retries the trial.
-        reason: The reason for the action.
-        pause_s: The time to wait before a requeued trial starts again, in seconds.
-    """
-
-    action: Literal["count", "requeue", "fail"]
-    reason: str = ""
-    pause_s: float = 0.0
-
-
-class FailureCause(NamedTuple):
-    """What was looked up about a failure.
-
-    Attributes:
-        lost_node_id: The ID of the dead node on which the trial or one of its Train workers ran, or ``None``.
-        out_of_memory: The classified error, or ``None`` if it was not looked up.
-    """
-
-    lost_node_id: str | None = None
-    out_of_memory: OutOfMemory | None = None
-
-
-class MemoryRetries(Protocol):
-    """Decides how much memory trials get after out-of-memory errors."""
-
-    def decide(
-        self, record: TrialRecord, out_of_memory: OutOfMemory, nodes: Sequence[NodeCapacity] | None
-    ) -> FailureDecision:
-        """Decide about a failed trial, and change its record accordingly."""
-
-    def floor_of(self, record: TrialRecord, nodes: Sequence[NodeCapacity] | None) -> MemoryFloor:
-        """Return the minimum memory that earlier errors require for a trial."""
-
-    def remember(self, record: TrialRecord) -> None:
-        """Apply the earlier retries of a restored trial to other trials."""
-
-    def check_keys(self, records: Sequence[TrialRecord]) -> None:
-        """Log a warning if no config of the first trials contains a key that should affect memory."""
-
-    @property
-    def num_records(self) -> int:
-        """The number of retries that may apply to other trials."""
 
 
 class RunCore:
@@ -294,9 +242,7 @@ class RunCore:
 
     def look_up(self, trial_id: str, error: Exception) -> Callable[[], object] | None:
         """Return a function that looks up why a process died, or ``None`` if ``error`` is not about a dead process."""
-        if next(dead_actors(error), None) is None:
-            return None
-        return partial(_cause_of, error, self.records[self._trial_of[trial_id]].actor_id)
+        return look_up_cause(error, self.records[self._trial_of[trial_id]].actor_id)
 
     def report_failure(self, trial_id: str, error: Exception, cause: object, report: Callable[[], None]) -> None:
         """Decide about the failure of a trial, and let Tune handle it accordingly."""
@@ -324,7 +270,7 @@ class RunCore:
             self.tune.report_uncounted(trial, report)
         elif decision.action == "fail":
             _logger.error("%s is not retried and fails: %s", trial, decision.reason)
-            _add_note(error, decision.reason)
+            add_note(error, decision.reason)
             self.tune.report_permanent(trial, report)
             if trial.error_file:
                 with Path(trial.error_file).open("a") as file:
@@ -333,14 +279,10 @@ class RunCore:
             report()
 
     def _decide_failure(self, record: TrialRecord, error: Exception, cause: FailureCause) -> FailureDecision:
-        if cause.lost_node_id is not None and self.slots is not None:
-            self.slots.run_plan.avoid_node(cause.lost_node_id)
-            return FailureDecision("requeue", f"was lost with node {cause.lost_node_id[:8]} and is requeued")
         if self.slots is not None:
-            slot = self.slots.fall_back(record, error)
-            if slot is not None:
-                record.has_fallen_back = True
-                return FailureDecision("requeue", f"cannot use its device and resumes with {slot}")
+            decision = decide_by_slots(self.slots, record, error, cause)
+            if decision is not None:
+                return decision
         if self.retries is None or record.failure is None:
             return FailureDecision("count")
         num_raised = len(record.oom.records)
@@ -673,19 +615,3 @@ class RunCore:
         if state != self._kept_in_state:
             self._kept_in_state = state
             self.tune.keep_processes(self.slots.kept_processes(self.records) if has_more else Counter())
-
-
-def _cause_of(error: Exception, actor_id: str | None) -> FailureCause:
-    node_id = lost_node(error)
-    if node_id is not None:
-        return FailureCause(node_id)
-    return FailureCause(None, classify_failure(error, actor_id))
-
-
-def _add_note(error: object, text: str) -> None:
-    """Add a note to an error, or to the error that it wraps, because Ray does not save the notes of its own errors."""
-    cause = getattr(error, "cause", None)
-    noted = cause if isinstance(cause, BaseException) else error
-    if isinstance(noted, BaseException):
-        with suppress(AttributeError):
-            noted.add_note(text)

@@ -1,0 +1,108 @@
+"""The values and lookups of failed trials: why a trial failed, and whether it starts again.
+
+``run_core`` applies and logs the decision about a failure. An ``OomRetryScheduler`` decides about out-of-memory errors.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Literal, NamedTuple, Protocol
+
+from tune_policies.cluster.capacity import NodeCapacity
+from tune_policies.oom import OutOfMemory
+from tune_policies.ray_compat.gcs import dead_actors
+
+from ..retries.memory_floor import MemoryFloor
+from ..retries.oom_failure import classify_failure
+from .run_plan import lost_node
+from .run_slots import RunSlots
+from .trial_record import TrialRecord
+
+
+class FailureDecision(NamedTuple):
+    """What happens with a failed trial.
+
+    Attributes:
+        action: ``"count"`` lets Tune count the failure and retry the trial up to ``max_failures`` times. ``"requeue"``
+            retries the trial without counting the failure. ``"fail"`` never retries the trial.
+        reason: The reason for the action.
+        pause_s: The time to wait before a requeued trial starts again, in seconds.
+    """
+
+    action: Literal["count", "requeue", "fail"]
+    reason: str = ""
+    pause_s: float = 0.0
+
+
+class FailureCause(NamedTuple):
+    """What was looked up about a failure.
+
+    Attributes:
+        lost_node_id: The ID of the dead node on which the trial or one of its Train workers ran, or ``None``.
+        out_of_memory: The classified error, or ``None`` if it was not looked up.
+    """
+
+    lost_node_id: str | None = None
+    out_of_memory: OutOfMemory | None = None
+
+
+class MemoryRetries(Protocol):
+    """Decides how much memory trials get after out-of-memory errors."""
+
+    def decide(
+        self, record: TrialRecord, out_of_memory: OutOfMemory, nodes: Sequence[NodeCapacity] | None
+    ) -> FailureDecision:
+        """Decide about a failed trial, and change its record accordingly."""
+
+    def floor_of(self, record: TrialRecord, nodes: Sequence[NodeCapacity] | None) -> MemoryFloor:
+        """Return the minimum memory that earlier errors require for a trial."""
+
+    def remember(self, record: TrialRecord) -> None:
+        """Apply the earlier retries of a restored trial to other trials."""
+
+    def check_keys(self, records: Sequence[TrialRecord]) -> None:
+        """Log a warning if no config of the first trials contains a key that should affect memory."""
+
+    @property
+    def num_records(self) -> int:
+        """The number of retries that may apply to other trials."""
+
+
+def look_up_cause(error: Exception, actor_id: str | None) -> Callable[[], FailureCause] | None:
+    """Return a function that looks up why a process died, or ``None`` if ``error`` is not about a dead process.
+
+    The lookup asks Ray, so it runs outside Tune's loop.
+    """
+    if next(dead_actors(error), None) is None:
+        return None
+    return partial(_cause_of, error, actor_id)
+
+
+def _cause_of(error: Exception, actor_id: str | None) -> FailureCause:
+    node_id = lost_node(error)
+    if node_id is not None:
+        return FailureCause(node_id)
+    return FailureCause(None, classify_failure(error, actor_id))
+
+
+def decide_by_slots(
+    slots: RunSlots, record: TrialRecord, error: Exception, cause: FailureCause
+) -> FailureDecision | None:
+    """Requeue a trial whose node or device caused its failure, and avoid the cause. Otherwise, return ``None``."""
+    if cause.lost_node_id is not None:
+        slots.run_plan.avoid_node(cause.lost_node_id)
+        return FailureDecision("requeue", f"was lost with node {cause.lost_node_id[:8]} and is requeued")
+    slot = slots.fall_back(record, error)
+    if slot is None:
+        return None
+    record.has_fallen_back = True
+    return FailureDecision("requeue", f"cannot use its device and resumes with {slot}")
+
+
+def add_note(error: object, text: str) -> None:
+    """Add a note to an error, or to the error that it wraps, because Ray does not save the notes of its own errors."""
+    cause = getattr(error, "cause", None)
+    noted = cause if isinstance(cause, BaseException) else error
+    if isinstance(noted, BaseException):
+        with suppress(AttributeError):
+            noted.add_note(text)
