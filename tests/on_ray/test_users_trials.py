@@ -9,6 +9,7 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, ResourceChangingScheduler
 from ray.tune.schedulers.resource_changing_scheduler import DistributeResources
+from ray.tune.search import Searcher
 
 from tune_policies import (
     CpuPolicy,
@@ -129,6 +130,40 @@ def test_requests_that_differ_between_trials_are_refused_with_the_policy_that_ke
             storage_path=str(tmp_path),
             verbose=0,
         )
+
+
+class OneByOne(Searcher):
+    """Suggests the next algorithm when the trial before has ended."""
+
+    def __init__(self):
+        super().__init__(metric="cpus", mode="max")
+        self.algorithms = ["SAC", "PPO", "SAC"]
+        self.runs = False
+
+    def suggest(self, trial_id):
+        if not self.algorithms:
+            return Searcher.FINISHED
+        if self.runs:
+            return None
+        self.runs = True
+        return {"algo": self.algorithms.pop(0)}
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        self.runs = False
+
+
+def test_a_trial_with_another_request_keeps_it_if_trials_have_run(tmp_path):
+    by_config = tune.with_resources(report_cpus, lambda config: {"cpu": 1 if config["algo"] == "SAC" else 3})
+
+    trials = run(
+        by_config, CpuPolicy(cpus=2), search_alg=OneByOne(), num_samples=-1, storage_path=str(tmp_path), verbose=0
+    ).trials
+
+    assert [(trial.status, trial.last_result["cpus"]) for trial in trials] == [
+        ("TERMINATED", 2),
+        ("TERMINATED", 3),
+        ("TERMINATED", 2),
+    ]
 
 
 class Steps(tune.Trainable):

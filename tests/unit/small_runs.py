@@ -133,12 +133,12 @@ class SmallSlots:
         # A policy starts a probe, and uses its result in the next step.
         return [w for _ in range(2) for w in self.slots.follow_nodes(self.records, self.cluster.nodes)]
 
-    def add(self, number=1, *, config=None, bundles=(ONE_CPU,)):
+    def add(self, number=1, *, config=None, bundles=(ONE_CPU,), may_refuse=True):
         """Add trials that wait. Return them."""
         trials = [new_trial(len(self.records) + i, config, bundles) for i in range(number)]
         for trial in trials:
             self.records[trial] = record_of(trial)
-            self.slots.add(self.records[trial])
+            self.slots.add(self.records[trial], may_refuse=may_refuse)
             self.slots.wait(trial)
         return trials
 

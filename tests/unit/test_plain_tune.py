@@ -55,6 +55,15 @@ def test_a_run_under_a_policy_is_compared_with_plain_tune(plain, policy, verdict
     assert compare(PROGRAM, plain, policy)[0] == verdict
 
 
+@pytest.mark.parametrize(("x", "verdict"), [(0.1, "agrees"), (0.9, "differs")])
+def test_only_trials_that_the_program_lets_fail_may_fail(x, verdict):
+    failure = Failure(how="raise", at_step=3, times=1, below=0.4)
+    program = PROGRAM.model_copy(update={"scheduler": "asha", "failure": failure})
+    failed = outcome({"x": x, "total": 4 * x, "status": "ERROR", "failures": 1})
+
+    assert compare(program, outcome({"x": x, "total": 4 * x}), failed)[0] == verdict
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -67,4 +76,4 @@ def test_a_run_under_a_policy_is_compared_with_plain_tune(plain, policy, verdict
 def test_differences_that_depend_on_time_are_ignored(changes):
     program = PROGRAM.model_copy(update=changes)
 
-    assert compare(program, outcome({}), outcome({"steps_done": 2, "total": 1.0, "failures": 1}))[0] == "agrees"
+    assert compare(program, outcome({"failures": 1}), outcome({"steps_done": 2, "total": 1.0}))[0] == "agrees"

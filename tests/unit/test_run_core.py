@@ -132,16 +132,15 @@ def test_a_trial_with_another_request_ends_the_run_if_no_trial_has_run(run_of):
         run.step()
 
 
-def test_a_trial_with_another_request_fails_alone_if_other_trials_have_run(run_of):
+def test_a_trial_with_another_request_keeps_it_if_other_trials_have_run(run_of):
     run = run_of(HALVES)
-    run.add(2, bundles=[{"CPU": 2}])
+    run.add(bundles=[{"CPU": 1, "GPU": 0.5}])
     run.run_all()
 
-    (other,) = run.add(bundles=[{"CPU": 3}])
+    (other,) = run.add(bundles=[{"CPU": 1, "GPU": 0.25}])
 
-    assert run.step() is other  # although no slot is free
-    assert isinstance(run.core.start_error(other.trial_id), InvalidResourcesError)
-    assert run.core.start_error(other.trial_id) is None
+    assert run.step() is other
+    assert other.placement_group_factory.bundles == [{"CPU": 1, "GPU": 0.25}]
 
 
 # Steps
@@ -210,6 +209,7 @@ def test_a_trial_that_tune_stopped_while_it_waited_no_longer_waits(run_of):
     run.run_all()
 
     third.set_status(Trial.TERMINATED)
+    run.watch.next_reading = reading()
     run.step()
 
     assert not run.core.waiting

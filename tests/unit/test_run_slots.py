@@ -145,14 +145,35 @@ def test_different_requests_without_an_equal_policy_should_be_the_same(run_of):
         run.add(bundles=[{"license": 2}])
 
 
-def test_only_the_first_200_requests_are_compared(run_of):
+def test_requests_are_also_compared_after_many_equal_requests(run_of):
     run = run_of(CPUS, CPU_NODE)
-    run.add(199, bundles=[{"CPU": 2}])
+    run.add(300, bundles=[{"CPU": 2}])
 
     with pytest.raises(InvalidResourcesError, match="different resources"):
         run.add(bundles=[{"CPU": 3}])
-    run.add(1, bundles=[{"CPU": 2}])
-    assert run.add(bundles=[{"CPU": 3}])
+
+
+def test_after_trials_have_run_a_trial_with_another_request_keeps_it(run_of, capsys):
+    run = run_of(CPUS, CPU_NODE)
+    run.add(bundles=[{"CPU": 4}])
+
+    (other,) = run.add(bundles=[{"CPU": 3}], may_refuse=False)
+    (third,) = run.add(bundles=[{"CPU": 4}], may_refuse=False)
+
+    assert run.records[other].planned.bundles == [{"CPU": 3}]
+    assert run.records[third].planned.bundles == [{"CPU": 2}]
+    assert "Trials have run, so trials with other requests keep them" in capsys.readouterr().out
+
+
+def test_a_trial_that_keeps_its_request_starts_when_the_nodes_have_room_for_it(run_of):
+    run = run_of(CPUS, CPU_NODE)
+    (first,) = run.add(bundles=[{"CPU": 2}])
+    run.run_all()
+    (other,) = run.add(bundles=[{"CPU": 1.5}], may_refuse=False)
+
+    assert run.choose() is None
+    run.slots.release(first, 0)
+    assert run.choose().trial is other
 
 
 def test_a_policy_by_config_accepts_different_requests(run_of):

@@ -23,7 +23,7 @@ from tune_policies.ray_compat.last_result import complete_last_result, records_i
 from tune_policies.ray_compat.tune_request import bundles_of
 from tune_policies.ray_compat.tune_run import TuneRun
 from tune_policies.ray_compat.tune_schedulers import actor_of
-from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.errors import InfeasibleRequestError
 
 from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import TrialSetup
@@ -171,16 +171,11 @@ class RunCore:
             self.learning.add(record)
         if trial.is_finished():
             return
-        self._keeps_bundles |= record.keeps_own_bundles
         if self.slots is None:
             trial.placement_group_factory = record.planned
         else:
-            try:
-                self.slots.add(record)
-            except InvalidResourcesError as error:
-                if not any(other.has_run for other in self.records.values()):
-                    raise
-                self._start_errors[trial.trial_id] = error  # only this trial fails, because others have results
+            self.slots.add(record, may_refuse=not any(other.has_run for other in self.records.values()))
+        self._keeps_bundles |= record.keeps_own_bundles
         if self.retries is not None:
             self.retries.remember(record)
         record.save()
@@ -313,6 +308,7 @@ class RunCore:
                 self.tune.save_experiment(wait=True)
                 raise self.slots.run_plan.timeout_error
         if reading is not None:
+            self._release_stopped()
             self._follow(reading)
         self._update(now_s)
         self._raise_memory()
@@ -427,8 +423,14 @@ class RunCore:
                         self.waiting[trial] = None
                 elif not assignment.is_granted and self._has_process(trial):
                     self.slots.grant(trial)
+
+    def _release_stopped(self) -> None:
+        """Release the waiting trials that another scheduler stopped or started itself, without a call of Tune.
+
+        A run may have many waiting trials, and such schedulers are rare, so that this is not done in each step.
+        """
         for trial in [trial for trial in self.waiting if trial.status != Trial.PAUSED]:
-            self.release(trial)  # Tune has stopped the trial
+            self.release(trial)
 
     def _raise_memory(self) -> None:
         """Withdraw requests that have less memory than the newest out-of-memory errors require."""
@@ -457,7 +459,8 @@ class RunCore:
         withdrawal = self.slots.withdrawal(self.records, now_s)
         if withdrawal is not None:
             self._withdraw(withdrawal)
-        startable = self.slots.startable(self.records, list(self.waiting), now_s)
+        waiting = (trial for trial in list(self.waiting) if trial.status == Trial.PAUSED)
+        startable = self.slots.startable(self.records, waiting, now_s)
         candidates = self._in_preferred_order(choose, tune_controller, startable)
         num_future = self.tune.num_future_trials
         decision = self.slots.choose(
@@ -509,7 +512,8 @@ class RunCore:
     ) -> Trial | None:
         if len(self._requested) >= _MAX_REQUESTS_WITHOUT_PLAN:
             return None
-        startable = [trial for trial in self.waiting if self.records[trial].not_before_s <= now_s]
+        waiting = [trial for trial in self.waiting if trial.status == Trial.PAUSED]
+        startable = [trial for trial in waiting if self.records[trial].not_before_s <= now_s]
         trial = self._preferred(choose, tune_controller, startable)
         if trial is None or trial.status != Trial.PAUSED:
             return trial

@@ -34,8 +34,8 @@ from .trial_record import TrialRecord, is_raised, request_of, slots_taken
 
 _logger = logging.getLogger(__name__)
 
-_MAX_COMPARED_REQUESTS: Final = 200
-"""The number of trials whose own requests are compared. Tune creates this many trials at once."""
+_MAX_KNOWN_REQUESTS: Final = 200
+"""The number of trials whose requests are kept to compare them with later ones. Tune creates this many at once."""
 
 _PLANNED_RESOURCES: Final = DEVICE_RESOURCES | {"CPU", "memory"}
 """The resources that a policy plans. A request for others, such as a license, is the trainable's own."""
@@ -96,16 +96,28 @@ class RunSlots:
 
     # The trials of the run.
 
-    def add(self, record: TrialRecord) -> None:
+    def add(self, record: TrialRecord, *, may_refuse: bool) -> None:
         """Plan the request of a new trial. If the trainable requests one bundle, the policy replaces this request.
 
+        If a trial requests other resources than earlier trials of the run, the run must not begin. After it has begun,
+        such a trial keeps its own request.
+
+        Args:
+            record: The record of the trial.
+            may_refuse: Whether no trial of the run has run yet.
+
         Raises:
-            InvalidResourcesError: The trial requests other resources than earlier trials of the run.
+            InvalidResourcesError: The trial requests other resources, and ``may_refuse`` is set.
         """
+        differs = not record.keeps_own_bundles and self._differs(record)
+        if differs and may_refuse:
+            raise InvalidResourcesError(self._why_refused(record))
+        if differs:
+            record.keeps_own_bundles = True
+            self._print_once(f"{self._why_refused(record)}. Trials have run, so trials with other requests keep them")
         self._has_own_slots |= self._is_own(record)
         if record.keeps_own_bundles:
             return
-        self._check_request(record)
         planned = self._with_custom(self.run_plan.common_factory, record)
         if record.own.bundles not in (planned.bundles, [{"CPU": 1.0}]):  # one CPU is Tune's default
             self._print_once(
@@ -116,17 +128,22 @@ class RunSlots:
         record.planned = planned
         record.trial.placement_group_factory = planned
 
-    def _check_request(self, record: TrialRecord) -> None:
-        """Raise an error if the policy would replace different requests by the same request."""
-        if self.run_plan.plan.by_config is not None or len(self._own_requests) >= _MAX_COMPARED_REQUESTS:
-            return
-        self._own_requests.append(TrialRequest(bundles_of(record.own), record.trial.config))
-        if not requests_differ(self._own_requests[-2:]):
-            return
-        requests, self._own_requests = self._own_requests, self._own_requests[:-1]
+    def _differs(self, record: TrialRecord) -> bool:
+        """Return whether the policy would replace the trial's request by that of trials with other requests."""
+        if self.run_plan.plan.by_config is not None:
+            return False
+        request = _request_of(record)
+        if self._own_requests and requests_differ([self._own_requests[0], request]):
+            return True
+        if len(self._own_requests) < _MAX_KNOWN_REQUESTS:
+            self._own_requests.append(request)
+        return False
+
+    def _why_refused(self, record: TrialRecord) -> str:
+        requests = [*self._own_requests, _request_of(record)]
         line = policy_line(requests)
         instead = f"Use a policy by config, such as {line}" if line else "Request the same resources for all trials"
-        raise InvalidResourcesError(
+        return (
             f"the trials of this run request different resources, such as {requests[-2].bundles[0]} and "
             f"{requests[-1].bundles[0]}, but the policy would give all of them {self.run_plan.plan.common_slot}. "
             f"{instead}"
@@ -241,12 +258,14 @@ class RunSlots:
     def _own_slot(self, record: TrialRecord) -> OwnSlot:
         if record.keeps_own_bundles:
             own = self.run_plan.slot_of_bundles(record.own)
-            self._print_once(
-                f"each trial keeps the {len(bundles_of(record.own))} bundles that its trainable requests "
-                f"({record.own.required_resources} in total), so at most "
-                f"{counted(own.slot.max_concurrent_trials, 'trial')} can run concurrently. Processes in all bundles "
-                "except the first have no GPU memory limit"
-            )
+            num_bundles = len(bundles_of(record.own))
+            if num_bundles > 1:
+                self._print_once(
+                    f"each trial keeps the {num_bundles} bundles that its trainable requests "
+                    f"({record.own.required_resources} in total), so at most "
+                    f"{counted(own.slot.max_concurrent_trials, 'trial')} can run concurrently. Processes in all "
+                    "bundles except the first have no GPU memory limit"
+                )
             return own
         if record.has_fallen_back:
             return self.run_plan.slot_without_device()
@@ -475,3 +494,7 @@ def custom_amounts(request: PlacementGroupFactory) -> dict[str, float]:
         for name, amount in head.items()
         if name not in _PLANNED_RESOURCES and not name.startswith(ACCELERATOR_TYPE_PREFIX)
     }
+
+
+def _request_of(record: TrialRecord) -> TrialRequest:
+    return TrialRequest(bundles_of(record.own), record.trial.config)

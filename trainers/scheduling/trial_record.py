@@ -52,7 +52,8 @@ class TrialRecord:
         slot_to_start: The slot in which the trial starts, or ``None``.
         not_before_s: The time before which a retried trial must not start, in seconds on the monotonic clock.
         is_hidden: Whether the inner scheduler does not know that the trial failed and was requeued.
-        keeps_own_bundles: Whether the trainable requests several bundles, which a policy never replaces.
+        keeps_own_bundles: Whether the trial keeps its own request: a policy never replaces several bundles, or a
+            request that differs from that of earlier trials.
     """
 
     trial: Trial

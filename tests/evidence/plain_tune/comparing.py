@@ -146,11 +146,21 @@ def _differences(program: Program, plain: Sequence[Outcome], policy: Sequence[Ou
             found.append(f"{trial['steps_done']} steps of {trial['x']} have the total {trial['total']}")
     if not program.fails_for_good and any(trial["status"] == "ERROR" for trial in policy):
         found.append(f"trials failed although max_failures={program.max_failures} allows their failures")
+    # Under a policy, a lost node does not count as a failure.
+    found += [f"the trial with x={trial['x']} failed" for trial in policy if _has_failed_by_itself(program, trial)]
     fields = _comparable_fields(program)
     ours, theirs = (Counter(tuple(trial[field] for field in fields) for trial in run) for run in (policy, plain))
     if ours != theirs:
         found.append(f"{fields}: only plain {list(theirs - ours)}, only policy {list(ours - theirs)}")
     return found
+
+
+def _has_failed_by_itself(program: Program, trial: Outcome) -> bool:
+    """Return whether a trial failed that the program does not let fail. With PBT, any trial may copy a failing one."""
+    if program.failure is None:
+        return trial["failures"] > 0
+    fails = trial["x"] < program.failure.below or program.scheduler.startswith("pbt")
+    return trial["failures"] > 0 and not fails
 
 
 def _comparable_fields(program: Program) -> list[str]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tune_policies import (
     AutoPolicy,
+    ByConfigPolicy,
     CappedPolicy,
     CpuPolicy,
     FreeCapacityPolicy,
@@ -109,6 +110,11 @@ class Request(Frozen):
         return Amounts(cpus=sum(bundle.cpus for bundle in bundles), gpus=self.gpus * (1 + (len(bundles) > 2)))
 
     @property
+    def has_policy_by_config(self) -> bool:
+        """Whether a policy by config plans the request. Trials with several bundles keep them under any policy."""
+        return self.by_config and len(self.bundles) == 1
+
+    @property
     def gpus(self) -> float:
         """The GPUs of a trial with the smallest request."""
         return self.bundles[-1].gpus
@@ -150,14 +156,20 @@ class Program(Frozen):
     def resource_policy(self) -> ResourcePolicy:
         """Return the policy, which requests the same as the trials of plain Tune."""
         own = self.request.bundles[-1]
-        cpu = CpuPolicy(cpus=own.cpus or 1)
-        gpu = GpuPolicy(gpus=own.gpus, cpus=own.cpus) if own.gpus else cpu
+        gpu: ResourcePolicy = _gpus_or_cpus(own)
+        cpu: ResourcePolicy = CpuPolicy(cpus=own.cpus or 1)
+        if self.request.has_policy_by_config:
+            large = own.model_copy(update={"cpus": 2 * own.cpus})
+            gpu = ByConfigPolicy("y", {3: _gpus_or_cpus(large)}, default=gpu)
+            cpu = ByConfigPolicy("y", {3: CpuPolicy(cpus=large.cpus)}, default=cpu)
         held = [hold.amounts for hold in self.holds if hold.until_s is None]
         match self.policy:
             case "own":
                 return gpu
             case "or-cpu":
                 return gpu | cpu
+            case "mixed" if self.request.has_policy_by_config:  # a mixed policy cannot contain policies by config
+                return gpu
             case "mixed":
                 return MixedPolicy(gpu, cpu)
             case "capped":
@@ -174,6 +186,12 @@ class Program(Frozen):
             case "auto":
                 return AutoPolicy()
         raise ValueError(self.policy)
+
+
+def _gpus_or_cpus(amounts: Amounts) -> ResourcePolicy:
+    if amounts.gpus:
+        return GpuPolicy(gpus=amounts.gpus, cpus=amounts.cpus)
+    return CpuPolicy(cpus=amounts.cpus or 1)
 
 
 def draw(seed: int) -> Program:

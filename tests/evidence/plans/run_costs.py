@@ -3,22 +3,31 @@
 Each program starts its own Ray instance, where each CPU is a slot, and limits Tune's queue to 16 placement groups.
 First, one trial reports many results with one metric. Then, many trials report one result each in reused processes.
 Start-up is not included: counting begins after the first tenth of the results and trials.
+
+The share of this project's code is sampled in the phase with many trials: every 2 ms of the driver's CPU time inside a
+step of Tune's controller, the innermost function that belongs to Ray or to this project decides.
 """
 
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
+import ray
 from ray import tune
+from ray.tune.execution.tune_controller import TuneController
 
+import tune_policies
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.benchmarks.record.summary import spread
 from tune_policies.files.terminal import TextConsole, empty_table
@@ -28,6 +37,10 @@ _POLICY: Final = "under a policy"
 _CALLBACK: Final = "with PolicyCallback"
 _PROGRAMS: Final = (_PLAIN, _POLICY, _CALLBACK)
 _DEADLINE_S: Final = 900
+_SAMPLED_EVERY_S: Final = 0.002
+_OWN_FOLDER: Final = f"{Path(tune_policies.__file__).parent}/"
+_RAY_FOLDER: Final = f"{Path(ray.__file__).parent}/"
+_SHARE: Final = "own code in a step of Tune's controller (%)"
 _COSTS: Final = {
     "CPU time of a trial's process per result (ms)": 1e3,
     "CPU time of the driver per result (ms)": 1e3,
@@ -37,6 +50,7 @@ _COSTS: Final = {
     "CPU time of the driver per trial (ms)": 1e3,
     "state and results per trial (bytes)": 1,
     "of these, state (bytes)": 1,
+    _SHARE: 100,
 }
 """The measured costs, and the factor from seconds or bytes to the unit."""
 
@@ -50,7 +64,9 @@ def measure_run_costs(num_results: int, num_trials: int, num_slots: int, repetit
         for program in _PROGRAMS:
             costs = [one[program][row] for one in rounds]
             cells.append(f"{spread([cost * factor for cost in costs])}")
-            if program != _PLAIN:
+            if program != _PLAIN and name == _SHARE:
+                cells.append("")
+            elif program != _PLAIN:
                 cells.append(f"{spread([one[program][row] / one[_PLAIN][row] for one in rounds])}")
         table.add_row(name, *cells)
     TextConsole(width=150).print(table)
@@ -101,6 +117,39 @@ class _DriverTimes(tune.Callback):  # type: ignore[misc]  # Ray has no types
         self.at_ends.append(time.process_time())
 
 
+class _StepSamples:
+    """Samples which code uses the CPU inside ``TuneController.step``."""
+
+    def __init__(self) -> None:
+        self.num_own = 0
+        self.num_all = 0
+
+    @property
+    def own_share(self) -> float:
+        return self.num_own / max(self.num_all, 1)
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        signal.signal(signal.SIGPROF, self._sample)
+        signal.setitimer(signal.ITIMER_PROF, _SAMPLED_EVERY_S, _SAMPLED_EVERY_S)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def _sample(self, _: int, frame: FrameType | None) -> None:
+        owner = None
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if owner is None and file.startswith((_OWN_FOLDER, _RAY_FOLDER)):
+                owner = file
+            if frame.f_code is TuneController.step.__code__:
+                self.num_all += 1
+                self.num_own += owner is not None and owner.startswith(_OWN_FOLDER)
+                return
+            frame = frame.f_back
+
+
 def _per_step(times: Sequence[float]) -> float:
     counted = times[len(times) // 10 :]
     return (counted[-1] - counted[0]) / (len(counted) - 1)
@@ -127,8 +176,6 @@ def _run(program: str, num_trials: int, num_results: int, folder: Path) -> _Driv
 
 
 def _main(program: str, num_results: int, num_trials: int, num_slots: int) -> None:
-    import ray
-
     ray.init(address="local", num_cpus=num_slots, num_gpus=0, include_dashboard=False, logging_level="ERROR")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, "results")
@@ -138,7 +185,9 @@ def _main(program: str, num_results: int, num_trials: int, num_slots: int) -> No
         costs += [_size(folder, pattern) / num_results for pattern in ("result.json", "events.*")]
 
         folder = Path(temporary, "trials")
-        driver = _run(program, num_trials, 1, folder)
+        samples = _StepSamples()
+        with samples.taken():
+            driver = _run(program, num_trials, 1, folder)
         by_process = defaultdict(list)
         for line in folder.with_suffix(".times").read_text().splitlines():
             pid, at_s = line.split()
@@ -148,6 +197,7 @@ def _main(program: str, num_results: int, num_trials: int, num_slots: int) -> No
         spent_s = sum(times[-1] - times[0] for times in processes)
         costs += [spent_s / sum(len(times) - 1 for times in processes), _per_step(driver.at_ends)]
         costs += [_size(folder, pattern) / num_trials for pattern in ("*", "experiment_state*")]
+        costs.append(samples.own_share)
     ray.shutdown()
     print(json.dumps(costs))
 
