@@ -157,10 +157,12 @@ def _differences(program: Program, plain: Sequence[Outcome], policy: Sequence[Ou
 
 def _has_failed_by_itself(program: Program, trial: Outcome) -> bool:
     """Return whether a trial failed that the program does not let fail. With PBT, any trial may copy a failing one."""
+    if not trial["failures"]:
+        return False
     if program.failure is None:
-        return trial["failures"] > 0
-    fails = trial["x"] < program.failure.below or program.scheduler.startswith("pbt")
-    return trial["failures"] > 0 and not fails
+        return True
+    is_copy = program.scheduler.startswith("pbt")
+    return bool(trial["x"] >= program.failure.below and not is_copy)
 
 
 def _comparable_fields(program: Program) -> list[str]:
