@@ -126,11 +126,21 @@ _MODULES: Final = {
 """The module that defines each public name."""
 
 
+_PARTS: Final = ("kuberay", "testing", "trainers")
+"""The public packages inside this package."""
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, *_PARTS])
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return getattr(import_module(f"tune_policies.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _PARTS:
+        return import_module(f"tune_policies.{name}")
+    hint = ""
+    if not name.startswith("_"):  # inspection asks for special names, which must not import anything
+        owners = [part for part in _PARTS if name in import_module(f"tune_policies.{part}").__all__]
+        hint = "".join(f". Write: from tune_policies.{owner} import {name}" for owner in owners[:1])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")

@@ -71,8 +71,8 @@ def follow(policy, suggestion):
 @given(clusters(), sized_by_the_user(num_workers))
 def test_the_suggestion_of_an_error_resolves_the_error(capacity, policy):
     first = why_not(policy, capacity)
-    smaller = first and follow(policy, first.suggestion)
-    assume(smaller)
+    smaller = None if first is None else follow(policy, first.suggestion)
+    assume(smaller is not None)
 
     second = why_not(smaller, capacity)
 

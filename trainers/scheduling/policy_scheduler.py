@@ -94,8 +94,10 @@ class PolicyScheduler(RunScheduler):
         wait_for_nodes_s: float = 600.0,
     ) -> None:
         if not isinstance(policy, ResourcePolicy | TrialPlan):
+            is_class = isinstance(policy, type) and issubclass(policy, ResourcePolicy)
+            hint = f". Write {policy.__name__}(…) instead of the class" if is_class else ""
             raise InvalidResourcesError(
-                f"policy must be a policy, such as AutoPolicy(), or a plan, got {shorten(policy)}"
+                f"policy must be a policy, such as AutoPolicy(), or a plan, got {shorten(policy)}{hint}"
             )
         if inner is not None and not isinstance(inner, TrialScheduler):
             raise InvalidResourcesError(f"inner must be a scheduler of Tune, got {shorten(inner)}")

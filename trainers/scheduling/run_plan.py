@@ -333,7 +333,7 @@ class RunPlan:
         if _WITHOUT_DEVICE not in self._own_slots:
             capacity = self._capacity
             errors = []
-            for choice in self._policy.choices if self._policy else ():
+            for choice in () if self._policy is None else self._policy.choices:
                 try:
                     slot = choice.plan(capacity).common_slot
                 except InfeasibleRequestError as error:

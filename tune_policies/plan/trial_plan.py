@@ -405,6 +405,10 @@ class TrialPlan(ShownValue):
         """Sentences about the GPU memory that tensors can use, followed by the reasons of the plan."""
         return tuple(map(one_line, (*self._for_tensors(), *self.reasons)))
 
+    def __str__(self) -> str:
+        """Return the text of :meth:`explain`."""
+        return self.explain()
+
     def explain(self, capacity: "ClusterCapacity | None" = None) -> str:
         """Return the plan as text: the number of concurrent trials, their resources, the limit, and the reasons.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.policy import InnerPolicy, ResourcePolicy
+from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, passed_policies
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import PositiveCount
 from tune_policies.values.value import Value, counted
@@ -30,11 +30,16 @@ class FirstFeasiblePolicy(ResourcePolicy):
     def __init__(
         self, *choices: ResourcePolicy, policies: Sequence[ResourcePolicy] | None = None, min_trials: int = 1
     ) -> None:
-        if choices and policies is not None:
-            raise InvalidResourcesError("pass the policies either as positional arguments or as policies=(…), not both")
-        Value.__init__(self, policies=choices if policies is None else policies, min_trials=min_trials)
+        Value.__init__(self, policies=passed_policies(type(self), choices, policies), min_trials=min_trials)
         if not self.policies:
             raise InvalidResourcesError("FirstFeasiblePolicy requires at least one policy")
+
+    def __repr__(self) -> str:
+        """Return the policies as users write them, such as ``GpuPolicy() | CpuPolicy()``."""
+        is_nested = any(isinstance(policy, FirstFeasiblePolicy) for policy in self.policies)
+        if self.min_trials != 1 or len(self.policies) == 1 or is_nested:
+            return super().__repr__()
+        return " | ".join(map(repr, self.policies))
 
     def __or__(self, other: ResourcePolicy) -> ResourcePolicy:
         """Return a policy that tries ``other`` after these policies."""

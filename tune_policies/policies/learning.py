@@ -349,7 +349,7 @@ def _plan_for(start: ResourcePolicy, size: TrialNeed, capacity: ClusterCapacity)
     for divides_cpus in (True, False):
         policy = with_need(start, size, divides_cpus=divides_cpus)
         try:
-            plan = policy.plan(capacity) if policy else None
+            plan = None if policy is None else policy.plan(capacity)
         except InfeasibleRequestError:
             continue
         if plan is None or not plan.use_gpu or plan.worker.cpus >= (size.cpus or 0):
@@ -389,7 +389,7 @@ def with_need(policy: ResourcePolicy, need: TrialNeed, *, divides_cpus: bool = T
             return _gpu_policy(policy, need, host, divides_cpus=divides_cpus)
         case WrappingPolicy():
             inner = with_need(policy.inner, need, divides_cpus=divides_cpus)
-            return inner and policy.model_copy(update={"inner": inner})
+            return None if inner is None else policy.model_copy(update={"inner": inner})
         case FirstFeasiblePolicy():
             changed = [with_need(choice, need, divides_cpus=divides_cpus) for choice in policy.policies]
             known = [choice for choice in changed if choice is not None]

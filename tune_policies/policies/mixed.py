@@ -16,7 +16,7 @@ from tune_policies.placement.packing import Limit, with_rounded_memory
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import about_the_nodes
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
-from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, decides_by_config, with_inner
+from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, decides_by_config, passed_policies, with_inner
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import MOST, Speed, fewest_workers
 from tune_policies.values.value import Value, counted
@@ -52,9 +52,7 @@ class MixedPolicy(ResourcePolicy):
         policies: Sequence[ResourcePolicy] | None = None,
         speeds: Sequence[float] | None = None,
     ) -> None:
-        if slot_policies and policies is not None:
-            raise InvalidResourcesError("pass the policies either as positional arguments or as policies=(…), not both")
-        Value.__init__(self, policies=slot_policies if policies is None else policies, speeds=speeds)
+        Value.__init__(self, policies=passed_policies(type(self), slot_policies, policies), speeds=speeds)
 
     @model_validator(mode="after")
     def _must_have_policies(self) -> Self:

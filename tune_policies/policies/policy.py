@@ -9,13 +9,14 @@ import functools
 import inspect
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import isabstract
 from itertools import chain
 from typing import Annotated, Any, Final, Self
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     ConfigDict,
     SerializeAsAny,
@@ -31,7 +32,7 @@ from tune_policies.placement.packing import Request, with_rounded_memory
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import CustomAmounts, Memory, Resources, WorkerCount
-from tune_policies.values.value import Value, kind_of, shorten, suggest
+from tune_policies.values.value import Value, as_code, kind_of, readable_signature, shorten, suggest, written_fields
 
 _DEEPEST: Final = 32
 """The maximum nesting depth of policies. Each level needs about ten nested calls, and Python allows 1000."""
@@ -40,6 +41,9 @@ _MOST_POLICIES: Final = 256
 """The maximum number of policies in one policy. Each of these may compute a plan, so the limit bounds the run time."""
 
 _TOO_DEEP: Final = f"policies are nested more than {_DEEPEST} levels deep. Reduce the nesting"
+
+_NO_CAPACITY: Final[Any] = object()
+"""The default of ``plan``'s argument, so that a call without a capacity gets an error with the call to write."""
 
 _CLASSES: Final[dict[str, type["ResourcePolicy"]]] = {}
 """The policy classes by name. ``__subclasses__`` would also return rejected classes."""
@@ -83,7 +87,8 @@ class ResourcePolicy(Value):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         cls.__doc__ = _with_inherited_fields(cls)
-        if "plan" in vars(cls) and not isabstract(cls):
+        cls.__signature__ = readable_signature(cls)
+        if "plan" in vars(cls) and "plan" not in cls.__abstractmethods__:
             cls.plan = _checked(cls.plan)  # type: ignore[assignment, method-assign]
         other = _CLASSES.get(cls.__name__)
         if other is None or isabstract(other) or _is_defined_again(other, cls):
@@ -143,6 +148,34 @@ class ResourcePolicy(Value):
         """The alternatives to try in order. By default, this policy is the only alternative."""
         return (self,)
 
+    def __repr__(self) -> str:
+        """Return the call that creates the policy, as users write it."""
+        fields = {name: as_code(value) for name, value in written_fields(self).items()}
+        parameters = inspect.signature(type(self)).parameters.values()
+        arguments: list[str] = []
+        if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+            del fields["policies"]
+            arguments += map(repr, self.inner_policies)
+        for parameter in parameters:
+            is_by_position = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+            if is_by_position and parameter.default is parameter.empty:
+                arguments.append(fields.pop(parameter.name))
+        arguments += [f"{name}={text}" for name, text in fields.items()]
+        return f"{type(self).__name__}({', '.join(arguments)})"
+
+    def __bool__(self) -> bool:
+        """Raise an ``InvalidResourcesError``, because ``a or b`` would always be ``a``."""
+        raise InvalidResourcesError(
+            "a policy has no truth value. To fall back from one policy to another, write GpuPolicy() | CpuPolicy(), "
+            "with | instead of or. To test whether a variable contains a policy, write 'policy is not None'"
+        )
+
+    def __dir__(self) -> Iterable[str]:
+        """Return the fields, the methods of policies and the special methods, without the names of pydantic."""
+        inherited = set(dir(BaseModel)) - {"model_copy"}
+        names = (name for name in super().__dir__() if name not in inherited or name.startswith("__"))
+        return [name for name in names if name.startswith("__") or not name.startswith(("_", "model_post"))]
+
     def __or__(self, other: "ResourcePolicy") -> "ResourcePolicy":
         """Return a ``FirstFeasiblePolicy`` that falls back to ``other`` if no trial fits with this policy."""
         if not isinstance(other, ResourcePolicy):
@@ -181,9 +214,43 @@ class ResourcePolicy(Value):
             raise InvalidResourcesError(f"{cls.__name__}: {why}") from error
         return cls.from_dict(data)
 
+    def to_yaml(self) -> str:
+        """Return the content of a policy file, with the fields that differ from their defaults."""
+        import yaml  # trials import this module, and need no files
+
+        return yaml.safe_dump(_plain(self), sort_keys=False, allow_unicode=True)
+
     @model_serializer(mode="wrap")
     def _with_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {"kind": type(self).__name__, **serialize(self)}
+
+
+def passed_policies(
+    cls: type[ResourcePolicy], by_position: Sequence[object], by_name: Sequence[ResourcePolicy] | None
+) -> Sequence[object]:
+    """Return the policies that a call passes either by position or as ``policies=``.
+
+    Raises:
+        InvalidResourcesError: The call passes both, or a list by position.
+    """
+    if by_position and by_name is not None:
+        raise InvalidResourcesError("pass the policies either as positional arguments or as policies=(…), not both")
+    if len(by_position) == 1 and isinstance(by_position[0], list | tuple):
+        instead = ", ".join(map(repr, by_position[0]))
+        raise InvalidResourcesError(f"{cls.__name__} accepts policies, not a list. Write {cls.__name__}({instead})")
+    return by_position if by_name is None else by_name
+
+
+def _plain(value: object) -> object:
+    """Return a value as plain data, without the fields that have their defaults."""
+    if isinstance(value, ResourcePolicy):
+        fields = {name: _plain(field) for name, field in written_fields(value).items()}
+        return {"kind": type(value).__name__, **fields}
+    if isinstance(value, Value):
+        return value.model_dump(mode="json", exclude_defaults=True)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _parts(value: object) -> Iterable[object]:
@@ -323,10 +390,12 @@ def policies_by_kind() -> dict[str, type[ResourcePolicy]]:
 
 
 def _checked(plan: Callable[[Any, ClusterCapacity], TrialPlan]) -> Callable[[Any, ClusterCapacity], TrialPlan]:
-    """Return a ``plan`` method that also checks that its result is a ``TrialPlan``."""
+    """Return a ``plan`` method that also checks its argument and that its result is a ``TrialPlan``."""
 
     @functools.wraps(plan)
-    def checked(self: ResourcePolicy, capacity: ClusterCapacity) -> TrialPlan:
+    def checked(self: ResourcePolicy, capacity: ClusterCapacity = _NO_CAPACITY) -> TrialPlan:
+        if not isinstance(capacity, ClusterCapacity):
+            raise InvalidResourcesError(_why_no_capacity(self, capacity))
         made = plan(self, capacity)
         if not isinstance(made, TrialPlan):
             raise InvalidResourcesError(
@@ -336,6 +405,27 @@ def _checked(plan: Callable[[Any, ClusterCapacity], TrialPlan]) -> Callable[[Any
         return made
 
     return checked
+
+
+def _why_no_capacity(policy: ResourcePolicy, given: object) -> str:
+    """Return a message with the call of ``plan`` that the caller probably meant."""
+    if given is _NO_CAPACITY:
+        return f"plan requires the capacity of a cluster. Write plan_on_cluster({policy!r}) for the running cluster"
+    amounts = dict(given) if isinstance(given, Mapping) else {}
+    match given:
+        case Resources():
+            meant = repr(given)
+        case bool():
+            meant = "Resources(cpus=8)"
+        case int() | float():
+            meant = f"Resources(cpus={given})"
+        case _:
+            shown = [f"{name.lower()}s={amounts[name]!r}" for name in ("CPU", "GPU") if name in amounts]
+            meant = f"Resources({', '.join(shown) or 'cpus=8'})"
+    return (
+        f"plan requires a ClusterCapacity, got {shorten(given)}. Write {policy!r}.plan(ClusterCapacity.of({meant})) "
+        f"for one node, or plan_on_cluster({policy!r}) for the running cluster"
+    )
 
 
 def _is_defined_again(earlier: type[Any], later: type[Any]) -> bool:

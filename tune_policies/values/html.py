@@ -1,6 +1,6 @@
 """Converts tables and lines to HTML for notebooks. The notebook sets the font and the colors."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import escape
 
 from rich.console import Group, RenderableType
@@ -13,6 +13,15 @@ from tune_policies.values.sanitize import printable
 def to_html(view: RenderableType) -> str:
     """Return a table, a string, or a group of them as escaped HTML."""
     return "\n".join(_parts(view))
+
+
+def fields_to_html(title: str, text: str, fields: Mapping[str, object]) -> str:
+    """Return a value as escaped HTML: its class, its text, and the fields that differ from their defaults."""
+    table = Table("field", "value")
+    for name, value in fields.items():
+        table.add_row(Text(name), Text(str(value)))
+    shown: list[RenderableType] = [Text(title, style="bold"), Text(text), *([table] if fields else [])]
+    return to_html(Group(*shown))
 
 
 def _parts(view: RenderableType) -> Iterator[str]:

@@ -14,7 +14,15 @@ from pydantic import Field, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.units import MIB, MOST_BYTES, format_bytes, is_number, parse_bytes, parse_memory
+from tune_policies.values.units import (
+    MIB,
+    MOST_BYTES,
+    exact_text,
+    format_bytes,
+    is_number,
+    parse_bytes,
+    parse_memory,
+)
 from tune_policies.values.value import Checked, FrozenDict, Value, shorten
 
 TICKS: Final = 10_000
@@ -147,9 +155,13 @@ Amount = Annotated[float, Checked(check_amount, _WHOLE_AMOUNT)]
 """A number of units, 0 or above, rounded down to whole ticks of 0.0001."""
 GpuAmount = Annotated[float, Checked(check_gpus, _WHOLE_AMOUNT)]
 """A number of GPUs: a fraction up to 1, or a whole number."""
-Bytes = Annotated[int, Field(ge=1), Checked(parse_bytes, _whole(1, MOST_BYTES))]
+Bytes = Annotated[int, Field(ge=1), Checked(parse_bytes, _whole(1, MOST_BYTES), exact_text)]
 """A positive number of bytes that was read or computed. A user's request has the type ``Memory``."""
-Memory = Annotated[int | str, Checked(parse_memory), WithJsonSchema({"type": ["integer", "string"], "minimum": MIB})]
+Memory = Annotated[
+    int | str,
+    Checked(parse_memory, show=exact_text),
+    WithJsonSchema({"type": ["integer", "string"], "minimum": MIB}),
+]
 """Memory that a user requests: a string such as ``"6GiB"``, or at least 1 MiB in bytes. It is stored in bytes."""
 UsedBytes = Annotated[
     int, Field(ge=0, le=MOST_BYTES), Checked(partial(check_count, least=0, most=MOST_BYTES), _whole(0, MOST_BYTES))

@@ -90,6 +90,12 @@ def format_request(amount: int) -> str:
     return f"{amount // GIB}GiB" if amount % GIB == 0 else f"{amount // MIB}MiB"
 
 
+def exact_text(amount: int) -> int | str:
+    """Return ``amount`` bytes as the shortest exact text for :func:`parse_bytes`, or as a number if no unit fits."""
+    units = {"TiB": 2**40, "GiB": GIB, "MiB": MIB, "TB": 10**12, "GB": 10**9, "MB": 10**6, "KiB": 2**10}
+    return next((f"{amount // size}{unit}" for unit, size in units.items() if amount % size == 0), amount)
+
+
 def format_money(amount: float) -> str:
     """Return an amount of money with two decimals, or two significant digits if it is small."""
     return f"{amount:.2f}" if amount >= 0.1 or amount == 0 else f"{amount:.2g}"

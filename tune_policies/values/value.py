@@ -4,13 +4,16 @@ Pydantic validates the fields. A single ``InvalidResourcesError`` lists all mist
 and the valid fields if the field is unknown.
 """
 
+import functools
 import gc
 import inspect
+import json
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from functools import wraps
 from importlib import import_module
+from types import UnionType
 from typing import (
     Annotated,
     Any,
@@ -21,7 +24,7 @@ from typing import (
     NoReturn,
     Self,
     TypeVar,
-    cast,
+    Union,
     get_args,
     get_origin,
 )
@@ -35,6 +38,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     ValidationError,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from tune_policies.values.errors import InvalidResourcesError
@@ -117,11 +121,15 @@ class Checked:
     """An annotation for a field whose values the function ``check(value, name=field)`` validates.
 
     Values that match the core schema ``plain`` are accepted without calling ``check``, so that large files load fast.
+    The ``repr`` of the model contains ``show(value)``, such as an amount with its unit.
     """
 
-    def __init__(self, check: Callable[..., Any], plain: CoreSchema | None = None) -> None:
+    def __init__(
+        self, check: Callable[..., Any], plain: CoreSchema | None = None, show: Callable[[Any], object] | None = None
+    ) -> None:
         self._check = check
         self._plain = plain
+        self.show = show
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         of_type = handler(source)
@@ -227,6 +235,84 @@ class Value(BaseModel):
         """Return the value as indented JSON."""
         return self.model_dump_json(indent=2)
 
+    def __repr__(self) -> str:
+        """Return the call that creates the value, with the fields that differ from their defaults."""
+        arguments = (f"{name}={as_code(value)}" for name, value in written_fields(self).items())
+        return f"{type(self).__name__}({', '.join(arguments)})"
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def _repr_html_(self) -> str:
+        from tune_policies.values.html import fields_to_html  # notebooks only
+
+        has_own_text = type(self).__str__ is not Value.__str__
+        return fields_to_html(type(self).__name__, str(self) if has_own_text else "", written_fields(self))
+
+
+def written_fields(value: Value) -> dict[str, Any]:
+    """Return the fields that differ from their defaults, in the form in which users write them, such as ``"5GiB"``."""
+    written = {}
+    for name in _own_fields_first(type(value)):
+        field, content = type(value).model_fields[name], getattr(value, name)
+        if field.is_required() or content != field.get_default(call_default_factory=True):
+            written[name] = _as_written(field, content)
+    return written
+
+
+def as_code(value: object) -> str:
+    """Return the Python expression for a value, with double quotes around text."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def readable_signature(cls: type[Value]) -> inspect.Signature:
+    """Return the signature of a class for ``help`` and tooltips: own fields first, and types without their checks."""
+    signature = inspect.signature(cls)
+    order = _own_fields_first(cls)
+    parameters = [
+        parameter.replace(annotation=_plain_type(parameter.annotation), default=_plain_default(parameter.default))
+        for parameter in signature.parameters.values()
+    ]
+    if all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters):
+        parameters.sort(key=lambda parameter: order.index(parameter.name))
+    return signature.replace(parameters=parameters)
+
+
+def _plain_type(annotation: Any) -> Any:
+    """Return a type without the checks in ``Annotated``."""
+    if hasattr(annotation, "__metadata__"):
+        return _plain_type(annotation.__origin__)
+    parts = get_args(annotation)
+    if not parts or get_origin(annotation) is Literal:
+        return annotation
+    plain = tuple(_plain_type(part) for part in parts)
+    if get_origin(annotation) in (Union, UnionType):
+        return functools.reduce(operator.or_, plain)
+    return annotation if plain == parts else get_origin(annotation)[plain]
+
+
+def _plain_default(default: Any) -> Any:
+    """Return the default of a parameter, with an empty mapping for pydantic's mark of a computed default."""
+    return {} if repr(default) == "<factory>" else default
+
+
+def _as_written(field: FieldInfo, content: object) -> object:
+    show = next((check.show for check in _checks_in(field.metadata, field.annotation) if check.show), None)
+    if show is not None and isinstance(content, int):
+        return show(content)
+    if isinstance(content, float) and content.is_integer():
+        return int(content)
+    return content
+
+
+def _checks_in(metadata: Iterable[object], annotation: Any) -> Iterator[Checked]:
+    """Yield the checks of a field, also those of a part of its type, such as ``Memory | None``."""
+    for part in metadata:
+        if isinstance(part, Checked):
+            yield part
+    for part in get_args(annotation):
+        yield from _checks_in(getattr(part, "__metadata__", ()), part)
+
 
 def _freeze(value: Value) -> None:
     fields = value.__dict__
@@ -248,7 +334,9 @@ class ShownValue(Value):
         return getattr(import_module(module), function)(self)
 
     def _repr_html_(self) -> str:
-        return cast("str", import_module("tune_policies.values.html").to_html(self.__rich__()))
+        from tune_policies.values.html import to_html  # notebooks only
+
+        return to_html(self.__rich__())
 
 
 @contextmanager
@@ -269,7 +357,7 @@ def collector_paused() -> Iterator[None]:
 def _explaining_call(init: Callable[..., None]) -> Callable[..., None]:
     """Return an ``__init__`` that reports missing, unknown or repeated arguments in the same form as invalid fields."""
 
-    @wraps(init)
+    @functools.wraps(init)
     def explaining(self: Value, /, *args: Any, **data: Any) -> None:
         try:
             init(self, *args, **data)
@@ -307,7 +395,9 @@ def _with_names(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) 
 
 
 def _own_fields_first(cls: type[Value]) -> list[str]:
-    return sorted(cls.model_fields, key=lambda name: name not in cls.__annotations__)
+    """Return the names of the fields in the order of the classes that define them, beginning with ``cls``."""
+    defined = [inspect.get_annotations(base) for base in cls.__mro__]
+    return sorted(cls.model_fields, key=lambda name: next(at for at, names in enumerate(defined) if name in names))
 
 
 def _has_names(data: Mapping[Any, Any]) -> bool:
