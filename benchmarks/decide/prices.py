@@ -31,7 +31,7 @@ class Instance(Value):
     name: str
     price: PricePerHour
     cpus: Annotated[Amount, Field(gt=0)]
-    gpus: Amount = 0
+    gpus: Amount = 0.0
     accelerator_type: str | None = None
     region: str | None = None
 

@@ -99,7 +99,7 @@ class Settings(Value):
 
     sizes: dict[str, tuple[PositiveCount, ...]] = Field(min_length=1)
     devices: tuple[str, ...] = Field(min_length=1)
-    cpus: Amount = 1
+    cpus: Amount = 1.0
     num_rounds: PositiveCount = 5
     num_blocks: PositiveCount = 10
     process_timeout_s: float = Field(default=60, gt=0)

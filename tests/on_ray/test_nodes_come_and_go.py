@@ -19,6 +19,7 @@ from tune_policies import (
     TrialPlan,
     TrialSlot,
 )
+from tune_policies.trainers.watches.run_watch import RunWatch
 
 INTERVAL_S = 0.5
 
@@ -273,3 +274,18 @@ def test_trials_without_devices_leave_a_gpu_node_free_while_other_nodes_have_roo
     run(tmp_path, PolicyScheduler(CpuPolicy(cpus=1)), meet, 2)
 
     assert gpu_node.node_id not in records(tmp_path)
+
+
+@pytest.mark.rest
+def test_a_group_whose_node_died_before_its_process_started_is_lost(cluster, add_node):
+    """Ray would wait for the node indefinitely, because the request of a slot names its node."""
+    node = add_node(num_cpus=1, resources={"lost": 1})
+    group = ray.util.placement_group([{"CPU": 1, "lost": 1}])
+    ray.get(group.ready())
+    ids = [group.id.hex()]
+    watch = RunWatch()
+
+    cluster.remove_node(node, allow_graceful=False)
+
+    wait_until(lambda: watch.read(lambda: (ids, ids)) is not None and watch.latest.lost_groups == {*ids})
+    ray.util.remove_placement_group(group)

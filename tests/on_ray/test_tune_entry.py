@@ -1,5 +1,6 @@
 """Tests that ``tune_entry`` changes the arguments of every call of ``tune.run``, and leaves ``tune.run`` unchanged."""
 
+import contextvars
 import functools
 import importlib
 import inspect
@@ -69,6 +70,31 @@ def test_every_reference_to_tune_run_uses_the_change_only_in_a_block(way):
         run("PPO")
     with pytest.raises(TypeError, match="unknown_argument"):
         run("PPO", unknown_argument=1)
+
+
+def refusing(name):
+    """Return a change that ends the call with an error, so that no run starts."""
+
+    def refuse(arguments):
+        raise LookupError(name)
+
+    return refuse
+
+
+def test_blocks_may_end_in_another_order_or_context_than_they_began():
+    before = state_of_run()
+    context = contextvars.copy_context()
+    first, second = (tune_entry.changed_tune_run(refusing(name)) for name in ("first", "second"))
+    context.run(first.__enter__)
+    context.run(second.__enter__)
+
+    context.run(first.__exit__, None, None, None)
+    with pytest.raises(LookupError, match="second"):
+        context.run(tune.run, "PPO")
+    second.__exit__(None, None, None)  # in another context
+
+    assert state_of_run() == before
+    assert context.run(tune_entry._running_blocks) == ()
 
 
 def state_of_run():

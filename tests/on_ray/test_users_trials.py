@@ -39,6 +39,20 @@ class Noting(tune.Trainable):
         self.notes += number
         return self.notes
 
+    @classmethod
+    def name_of_class(cls):
+        return cls.__name__
+
+    @staticmethod
+    def seven():
+        return 7
+
+    def __len__(self):
+        return 3
+
+    def _set_up(self):
+        return "the user's"
+
     def step(self):
         return {"notes": self.notes, "done": self.iteration >= 2}
 
@@ -47,7 +61,14 @@ class CallsNote(tune.Callback):
     def on_trial_start(self, iteration, trials, trial, **info):
         self.type = type(trial)
         self.trainable_class = trial.get_trainable_cls()
-        self.answer = ray.get(trial.temporary_state.ray_actor.note.remote(5))
+        actor = trial.temporary_state.ray_actor
+        self.answer = ray.get(actor.note.remote(5))
+        self.members = ray.get(
+            [
+                *(actor.name_of_class.remote(), actor.seven.remote(), actor.__len__.remote(), actor._set_up.remote()),
+                actor.__ray_call__.remote(lambda trainable: trainable.notes),
+            ]
+        )
         self.copies = copy.copy(trial).trial_id, pickle.loads(pickle.dumps(trial)).trial_id
 
 
@@ -58,6 +79,7 @@ def test_a_callback_calls_the_trainables_own_methods_and_sees_tunes_classes(tmp_
 
     assert trial.last_result["notes"] == 5
     assert (callback.answer, callback.type, callback.trainable_class) == (5, Trial, Noting)
+    assert callback.members == ["Noting", 7, 3, "the user's", 5]
     assert callback.copies == (trial.trial_id, trial.trial_id)
 
 

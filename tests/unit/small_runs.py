@@ -235,6 +235,11 @@ class Controller:
         trial.set_status(Trial.PAUSED)
         self.withdrawn.append(trial)
 
+    def stop_trial(self, trial):
+        assert trial.status == Trial.PAUSED, "Tune's functions must see the real status"
+        self.scheduler.on_trial_remove(self, trial)
+        trial.set_status(Trial.TERMINATED)
+
     def _set_trial_status(self, trial, status):
         trial.set_status(status)
 
@@ -295,6 +300,7 @@ class SmallRun:
         cluster: The cluster.
         processes: The processes of the trials.
         watch: The reader of the cluster.
+        granted: The requests that Ray has granted, but for which Tune has not started a process.
     """
 
     def __init__(self, monkeypatch, policy, *nodes, inner=None, retries=None, **options):
@@ -316,6 +322,8 @@ class SmallRun:
             self.scheduler = OomRetryScheduler(self.scheduler, **retries)
         if policy is not None:
             self.scheduler = PolicyScheduler(policy, self.scheduler, **options)
+        self.controller.scheduler = self.scheduler
+        self.granted = []
         self._joined = False
 
     @property
@@ -327,7 +335,10 @@ class SmallRun:
             self.processes.handler = core
             core.tune.actors = self.processes
             core.tune.groups = SimpleNamespace(
-                ids_without_process=frozenset(), own_ids=frozenset(), replace_lost=lambda _: []
+                ids_without_process=frozenset(),
+                own_ids=frozenset(),
+                replace_lost=lambda _: [],
+                has_resources_ready=self.granted.__contains__,
             )
         return core
 

@@ -96,7 +96,7 @@ def test_numpy_numbers_count_as_numbers():
     [
         (
             {"algo": "SACC"},
-            "one trial needs a policy for algo='SACC', but the policies are only for 'SAC', 'PPO': short of a policy "
+            "one trial needs a policy for algo='SACC', but the policies are only for 'PPO', 'SAC': short of a policy "
             "for this config. Did you mean 'SAC'? Add a policy for this value, or set default.",
         ),
         (
@@ -130,7 +130,7 @@ def test_a_config_without_a_policy_is_an_error_with_the_known_values_and_the_fix
             "config.",
         ),
         (lambda _: "SACC", "one trial needs a policy for 'SACC', which the function <lambda> returned, but the"),
-        (lambda _: WHOLE, "which the function <lambda> returned, but the policies are only for 'SAC', 'PPO'"),
+        (lambda _: WHOLE, "which the function <lambda> returned, but the policies are only for 'PPO', 'SAC'"),
     ],
     ids=["it fails", "its result has no policy", "its result is a policy"],
 )
@@ -169,11 +169,11 @@ def test_the_plan_explains_which_trials_get_what_and_how_many_run_at_once():
 
     assert text.splitlines()[:7] == [
         "2 to 10 trials at once, depending on their configs, limited by GPU",
-        "  at most 2 with 1 CPU, 1 GPU",
         "  at most 8 with 0.25 CPU, 0.25 GPU",
+        "  at most 2 with 1 CPU, 1 GPU",
         "  at most 4 with 1 CPU",
-        "  - trials with algo 'SAC' get 1 CPU, 1 GPU",
         "  - trials with algo 'PPO' get 0.25 CPU, 0.25 GPU",
+        "  - trials with algo 'SAC' get 1 CPU, 1 GPU",
         "  - all other trials get 1 CPU",
     ]
 
@@ -181,11 +181,19 @@ def test_the_plan_explains_which_trials_get_what_and_how_many_run_at_once():
 def test_values_and_the_default_with_equal_policies_have_one_slot():
     plan = ByConfigPolicy("algo", {"SAC": WHOLE, "TD3": WHOLE, "PPO": CPU}, default=CPU).plan(CLUSTER)
 
-    assert [str(slot) for slot in plan.by_config.slots] == ["1 CPU, 1 GPU", "1 CPU"]
+    assert [str(slot) for slot in plan.by_config.slots] == ["1 CPU", "1 CPU, 1 GPU"]
     assert plan.reasons[:2] == (
-        "trials with algo 'SAC', 'TD3' get 1 CPU, 1 GPU",
         "trials with algo 'PPO' and all other trials get 1 CPU",
+        "trials with algo 'SAC', 'TD3' get 1 CPU, 1 GPU",
     )
+
+
+def test_the_order_of_the_policies_has_no_effect():
+    one = ByConfigPolicy("algo", {"SAC": WHOLE, "PPO": CPU})
+    other = ByConfigPolicy("algo", {"PPO": CPU, "SAC": WHOLE})
+
+    assert one.to_json() == other.to_json()
+    assert one.plan(CLUSTER) == other.plan(CLUSTER)
 
 
 def test_without_a_scheduler_every_trial_gets_the_slot_with_the_most_devices():
@@ -195,7 +203,9 @@ def test_without_a_scheduler_every_trial_gets_the_slot_with_the_most_devices():
 
 
 def test_an_infeasible_policy_is_an_error_before_the_run_that_names_its_values():
-    with pytest.raises(InfeasibleRequestError, match="one trial needs 1 CPU, 1 GPU for 'SAC', but the largest node"):
+    with pytest.raises(
+        InfeasibleRequestError, match=r"one trial needs 0\.25 CPU, 0\.25 GPU for 'PPO', but the largest"
+    ):
         BY_ALGORITHM.plan(nodes((4, 0)))
 
 

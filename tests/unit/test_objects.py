@@ -158,6 +158,19 @@ def test_a_mistake_gets_the_line_to_write(call, line):
     assert line in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Resources(cpus=1), Resources(cpus=1.0, gpus=0.0)),
+        (Resources(custom={"a": 1, "b": 2}), Resources(custom={"b": 2.0, "a": 1.0})),
+        (CpuPolicy(cpus=1), CpuPolicy(cpus=1.0)),
+    ],
+)
+def test_equal_values_have_the_same_json_and_hash(one, other):
+    assert one == other
+    assert (one.to_json(), hash(one)) == (other.to_json(), hash(other))
+
+
 def test_a_name_in_a_part_of_the_package_gets_its_import():
     with pytest.raises(AttributeError, match=r"from tune_policies\.trainers import build_torch_trainer"):
         _ = tune_policies.build_torch_trainer

@@ -279,6 +279,18 @@ def test_a_trial_whose_request_waits_too_long_moves_to_a_free_slot(run_of):
     assert run.slots.assignments[trial].node_id != first
 
 
+def test_a_request_that_ray_has_granted_is_not_withdrawn_although_tune_was_too_busy_to_start_its_process(run_of):
+    run = run_of(MIXED, *two_nodes())
+    (trial,) = run.add()
+    run.step()
+    run.granted.append(trial.placement_group_factory)
+
+    run.cluster.clock.now_s = PATIENCE_S
+    run.step()
+
+    assert run.controller.withdrawn == []
+
+
 @pytest.mark.parametrize("is_reset", [False, True], ids=["a process that starts", "a process that is reset"])
 def test_the_request_of_a_trial_with_a_process_is_not_withdrawn(run_of, is_reset):
     run = run_of(MIXED, *two_nodes())
@@ -422,6 +434,62 @@ def test_the_inner_scheduler_chooses_among_the_trials_that_can_start(run_of):
     assert first.status == Trial.PAUSED
 
 
+class NotesStatuses(FIFOScheduler):
+    """Notes the statuses of all other trials at each event, and stops the pending trials after a result of 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def _note(self, tune_controller, trial):
+        self.seen.append([other.status for other in tune_controller.get_trials() if other is not trial])
+
+    def on_trial_result(self, tune_controller, trial, result):
+        self._note(tune_controller, trial)
+        for other in tune_controller.get_trials() if result.get("score") == 1 else []:
+            if other.status == Trial.PENDING:
+                tune_controller.stop_trial(other)
+        return TrialScheduler.CONTINUE
+
+    def on_trial_add(self, tune_controller, trial):
+        self._note(tune_controller, trial)
+
+    def on_trial_complete(self, tune_controller, trial, result):
+        self._note(tune_controller, trial)
+
+
+def test_the_inner_scheduler_sees_waiting_trials_as_pending_as_in_plain_tune(run_of):
+    inner = NotesStatuses()
+    run = run_of(HALVES, inner=inner)
+    first, _, third, fourth = run.add(4)
+    run.run_all()
+    run.scheduler.on_trial_result(run.controller, first, {})
+    run.complete(first)
+
+    running, pending = Trial.RUNNING, Trial.PENDING
+    assert inner.seen == [[], [pending], [pending] * 2, [pending] * 3, *[[running, pending, pending]] * 2]
+    assert [trial.status for trial in (third, fourth)] == [Trial.PAUSED] * 2
+
+
+def test_the_inner_scheduler_stops_all_waiting_trials(run_of):
+    run = run_of(HALVES, inner=NotesStatuses())
+    first, _, *waiting = run.add(5)
+    run.run_all()
+
+    run.scheduler.on_trial_result(run.controller, first, {"score": 1})
+
+    assert [trial.status for trial in waiting] == [Trial.TERMINATED] * 3
+    assert not run.core.waiting
+
+
+def test_a_scheduler_of_tune_that_looks_only_at_results_sees_the_controller_itself(run_of):
+    run = run_of(HALVES, inner=FIFOScheduler())
+    run.add(3)
+
+    with run.core.as_in_tune(run.controller) as view:
+        assert view is run.controller
+
+
 def test_if_the_inner_scheduler_chooses_no_trial_the_first_one_starts(run_of):
     class Undecided(FIFOScheduler):
         def choose_trial_to_run(self, tune_controller):
@@ -431,6 +499,28 @@ def test_if_the_inner_scheduler_chooses_no_trial_the_first_one_starts(run_of):
     first, _ = run.add(2)
 
     assert run.step() is first
+
+
+class Grows(FIFOScheduler):
+    """Gives each trial that has run before 2 CPUs, as a user's own scheduler may do."""
+
+    def choose_trial_to_run(self, tune_controller):
+        for trial in tune_controller.get_trials():
+            if trial.status == Trial.PAUSED:
+                trial.update_resources({"cpu": 2})
+                return trial
+        return super().choose_trial_to_run(tune_controller)
+
+
+def test_a_request_that_a_users_scheduler_sets_is_kept(run_of):
+    run = run_of(CpuPolicy(cpus=1), inner=Grows())
+    (trial,) = run.add()
+    run.run_all()
+    run.core.note_pause(trial)
+    run.pause(trial)
+
+    assert run.step() is trial
+    assert trial.placement_group_factory.bundles == [{"CPU": 2}]
 
 
 def test_a_paused_trial_that_the_inner_scheduler_chooses_resumes(run_of):
@@ -1217,18 +1307,6 @@ def test_a_request_that_the_scheduler_does_not_change_stays_as_planned(run_of):
 
     assert run.step() is trial
     assert run.core.records[trial].changed is None
-
-
-def test_without_a_scheduler_that_changes_resources_the_slot_determines_the_request(run_of):
-    run = run_of(GpuPolicy(gpus=0.25, cpus=1))
-    (trial,) = run.add()
-    run.run_all()
-    run.core.note_pause(trial)
-    run.pause(trial)
-    trial.update_resources(PlacementGroupFactory([{"CPU": 2, "GPU": 0.5}]))
-
-    assert run.step() is trial
-    assert trial.placement_group_factory.bundles == [{"CPU": 1, "GPU": 0.25}]
 
 
 def test_a_scheduler_that_changes_resources_sees_its_own_request(run_of):

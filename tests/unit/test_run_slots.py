@@ -183,6 +183,37 @@ def test_a_policy_by_config_accepts_different_requests(run_of):
     assert run.add(bundles=[{"CPU": 2}])
 
 
+SAC_OR_CPUS = ByConfigPolicy("algo", {"SAC": GpuPolicy(cpus=2)}, default=CpuPolicy(cpus=0.5))
+
+
+def test_a_request_by_config_that_waits_too_long_uses_nothing(run_of):
+    run = run_of(SAC_OR_CPUS, GPU_NODE)
+    run.add(config={"algo": "SAC"})
+    small, _ = run.add(2)
+    run.choose()
+
+    assert run.choose(now_s=PATIENCE_S - 0.1) is None
+    assert run.choose(now_s=PATIENCE_S).trial is small
+
+
+def test_a_request_equal_to_one_that_waits_too_long_is_not_sent(run_of):
+    run = run_of(SAC_OR_CPUS, GPU_NODE)
+    run.add(2, config={"algo": "SAC"})
+    run.choose()
+
+    assert run.choose(now_s=PATIENCE_S) is None
+
+
+def test_no_other_fraction_is_requested_while_a_fraction_waits_for_its_device(run_of):
+    shares = {"SAC": GpuPolicy(gpus=0.5, cpus=0.5), "PPO": GpuPolicy(gpus=0.25, cpus=0.5)}
+    run = run_of(ByConfigPolicy("algo", shares), GPU_NODE)
+    run.add(config={"algo": "SAC"})
+    run.add(config={"algo": "PPO"})
+    run.choose()
+
+    assert run.choose(now_s=PATIENCE_S) is None
+
+
 # Free slots
 
 

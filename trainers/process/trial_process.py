@@ -42,6 +42,15 @@ SLOT_KEY: Final = "slot"
 SETUP_ARGUMENT: Final = "policy_setup"
 """The argument of the process's constructor and of ``reset`` with the trial's ``TrialSetup`` as JSON, or ``None``."""
 
+_TRAINABLE: Final = "_TrialProcess__trainable"
+"""The attribute of a ``TrialProcess`` with its trainable."""
+
+_OF_PYTHON: Final = {
+    *("__del__", "__delattr__", "__eq__", "__getattr__", "__getattribute__", "__getstate__", "__hash__", "__init__"),
+    *("__init_subclass__", "__new__", "__reduce__", "__reduce_ex__", "__repr__", "__setattr__", "__setstate__"),
+}
+"""The special methods that a ``TrialProcess`` does not forward, because they concern the object itself."""
+
 _END_TIMEOUT_S: Final = 1.0
 """The time that ``TrialProcess.stop`` waits for the thread of the trial's function, in seconds."""
 
@@ -49,7 +58,8 @@ _END_TIMEOUT_S: Final = 1.0
 class TrialProcess:
     """Runs a user's trainable in the process of a trial. Tune creates this object and calls its methods.
 
-    Subclasses from :func:`process_class` set the class attribute.
+    Subclasses from :func:`process_class` set the class attribute. Private names are mangled, because a trainable may
+    have members with any name.
 
     Attributes:
         trainable_class: The user's trainable class, or the class that Tune created from a function.
@@ -58,52 +68,58 @@ class TrialProcess:
     trainable_class: ClassVar[type[tune.Trainable]]
 
     def __init__(self, config: dict[str, Any] | None = None, *, policy_setup: str | None = None, **kwargs: Any) -> None:
-        self._setup = _parsed(policy_setup)
-        self._late_error: BaseException | None = None
-        self._function_thread: threading.Thread | None = None
-        self._is_function = is_function_class(self.trainable_class)
+        self.__setup = _parsed(policy_setup)
+        self.__late_error: BaseException | None = None
+        self.__function_thread: threading.Thread | None = None
+        self.__is_function = is_function_class(self.trainable_class)
         cls = self.trainable_class
-        if self._is_function:
+        if self.__is_function:
             # The number of OpenMP threads is set per thread, so set up the process in the function's thread.
-            cls = with_function_wrapped(cls, lambda function: set_up_before(function, self._set_up_thread))
+            cls = with_function_wrapped(cls, lambda function: set_up_before(function, self.__set_up_thread))
         else:
-            self._set_up()
+            self.__set_up()
         with CURRENT.noted_on_oom():
-            self._trainable = cls(config, **kwargs)
+            self.__trainable = cls(config, **kwargs)
 
-    def _set_up(self) -> None:
-        if self._setup is not None:
-            ProcessSetup.for_trial(self._setup.slot, self._setup.limits).apply()
+    def __getattr__(self, name: str) -> Any:
+        """Return a member of the trainable, for functions that are called with the actor (``__ray_call__``)."""
+        if name == _TRAINABLE:  # the trainable does not exist yet
+            raise AttributeError(name)
+        return getattr(self.__trainable, name)
 
-    def _set_up_thread(self, _: object) -> None:
-        self._function_thread = threading.current_thread()
-        self._set_up()
+    def __set_up(self) -> None:
+        if self.__setup is not None:
+            ProcessSetup.for_trial(self.__setup.slot, self.__setup.limits).apply()
 
-    def _raise_late_error(self) -> None:
+    def __set_up_thread(self, _: object) -> None:
+        self.__function_thread = threading.current_thread()
+        self.__set_up()
+
+    def __raise_late_error(self) -> None:
         """Raise the error of the last reset.
 
         If ``reset`` itself fails or ends the process, Tune ends the trial or waits indefinitely.
         """
-        if self._late_error is not None:
-            error, self._late_error = self._late_error, None
+        if self.__late_error is not None:
+            error, self.__late_error = self.__late_error, None
             raise error
 
     def train(self) -> dict[str, Any]:
         """Train one step, and add the trial's slot to the result. Every two seconds, also add the resource usage."""
-        self._raise_late_error()
+        self.__raise_late_error()
         # For a function, notes are added to errors in the function's thread.
-        with nullcontext() if self._is_function else CURRENT.noted_on_oom():
-            result: dict[str, Any] = self._trainable.train()
-        if self._setup is None or not isinstance(result, dict):
+        with nullcontext() if self.__is_function else CURRENT.noted_on_oom():
+            result: dict[str, Any] = self.__trainable.train()
+        if self.__setup is None or not isinstance(result, dict):
             return result  # Ray rejects an invalid result itself
         if is_duplicate(result):
-            CURRENT.keep_news(storage_of(self._trainable))
+            CURRENT.keep_news(storage_of(self.__trainable))
             return result
         if result.get("done") or CURRENT.is_usage_due():
             result = CURRENT.with_usage(result)
         else:
             CURRENT.require_limit()
-        return {SLOT_KEY: self._setup.label, **result}
+        return {SLOT_KEY: self.__setup.label, **result}
 
     def train_buffered(self, *args: Any, **kwargs: Any) -> Any:
         """Train several steps."""
@@ -111,15 +127,15 @@ class TrialProcess:
 
     def save(self, *args: Any, **kwargs: Any) -> Any:
         """Save a checkpoint."""
-        self._raise_late_error()
+        self.__raise_late_error()
         with CURRENT.noted_on_oom():
-            return self._trainable.save(*args, **kwargs)
+            return self.__trainable.save(*args, **kwargs)
 
     def restore(self, *args: Any, **kwargs: Any) -> Any:
         """Restore a checkpoint."""
-        self._raise_late_error()
+        self.__raise_late_error()
         with CURRENT.noted_on_oom():
-            return self._trainable.restore(*args, **kwargs)
+            return self.__trainable.restore(*args, **kwargs)
 
     def reset(self, new_config: dict[str, Any], *, policy_setup: str | None = None, **kwargs: Any) -> bool:
         """Prepare this process for the trial with ``new_config``. Return whether the trainable supports this.
@@ -127,58 +143,58 @@ class TrialProcess:
         If the trainable is a class, the new limit is set before the trainable's own ``reset`` allocates memory, and
         memory that the trainable keeps does not count as a leak. An error is raised by the next call.
         """
-        self._setup = _parsed(policy_setup)
+        self.__setup = _parsed(policy_setup)
         try:
-            if self._is_function:
-                return self._reset_function(new_config, **kwargs)
-            return self._reset_class(new_config, **kwargs)
+            if self.__is_function:
+                return self.__reset_function(new_config, **kwargs)
+            return self.__reset_class(new_config, **kwargs)
         except Exception as error:  # noqa: BLE001  # see ``_raise_late_error``
-            self._late_error = error
+            self.__late_error = error
             return True
 
-    def _reset_function(self, new_config: dict[str, Any], **kwargs: Any) -> bool:
-        storage = storage_of(self._trainable)
+    def __reset_function(self, new_config: dict[str, Any], **kwargs: Any) -> bool:
+        storage = storage_of(self.__trainable)
         share_bytes = CURRENT.limits.share_bytes if CURRENT.limits else None
         try:
-            is_reset = bool(self._trainable.reset(new_config, **kwargs))
+            is_reset = bool(self.__trainable.reset(new_config, **kwargs))
         finally:  # the stopped function has ended, and the next function starts in its own thread
             CURRENT.keep_warnings(storage)
         unfit = _why_unfit(share_bytes)
         if unfit is not None:
-            self._late_error = to_be_replaced(unfit)
+            self.__late_error = to_be_replaced(unfit)
         return is_reset
 
-    def _reset_class(self, new_config: dict[str, Any], **kwargs: Any) -> bool:
+    def __reset_class(self, new_config: dict[str, Any], **kwargs: Any) -> bool:
         CURRENT.end_gpu_processes()
-        CURRENT.keep_warnings(storage_of(self._trainable))  # before the next trial adds its own warnings
-        self._set_up()
+        CURRENT.keep_warnings(storage_of(self.__trainable))  # before the next trial adds its own warnings
+        self.__set_up()
         CURRENT.rebase_usage()
         with CURRENT.noted_on_oom():
-            is_reset = bool(self._trainable.reset(new_config, **kwargs))
+            is_reset = bool(self.__trainable.reset(new_config, **kwargs))
         CURRENT.rebase_usage()
         return is_reset
 
     def stop(self) -> None:
         """Stop the trial, and terminate its GPU processes."""
         try:
-            self._trainable.stop()
+            self.__trainable.stop()
         finally:
-            if self._function_thread is not None:  # Ray signals the function to stop, but does not wait for its end
-                self._function_thread.join(_END_TIMEOUT_S)
+            if self.__function_thread is not None:  # Ray signals the function to stop, but does not wait for its end
+                self.__function_thread.join(_END_TIMEOUT_S)
             CURRENT.end_gpu_processes()
-            CURRENT.keep_warnings(storage_of(self._trainable))
+            CURRENT.keep_warnings(storage_of(self.__trainable))
 
     def export_model(self, *args: Any, **kwargs: Any) -> Any:
         """Export the model."""
-        return self._trainable.export_model(*args, **kwargs)
+        return self.__trainable.export_model(*args, **kwargs)
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> Any:
         """Return the metrics that Tune fills in."""
-        return self._trainable.get_auto_filled_metrics(*args, **kwargs)
+        return self.__trainable.get_auto_filled_metrics(*args, **kwargs)
 
     def get_current_ip_pid(self) -> Any:
         """Return the IP address of the node and the process ID."""
-        return self._trainable.get_current_ip_pid()
+        return self.__trainable.get_current_ip_pid()
 
 
 def _parsed(policy_setup: str | None) -> TrialSetup | None:
@@ -193,11 +209,14 @@ def process_class(trainable_class: type[tune.Trainable]) -> type[TrialProcess]:
     Call this function once per run and trainable class, because Tune only reuses processes of the same class. The class
     also has the trainable's own methods, which callbacks and other actors may call.
     """
-    changes: dict[str, Any] = {
-        name: _on_trainable(member)
-        for name, member in inspect.getmembers_static(trainable_class)
-        if isinstance(member, FunctionType) and not name.startswith("__") and not hasattr(TrialProcess, name)
-    }
+    changes: dict[str, Any] = {}
+    for name, member in inspect.getmembers_static(trainable_class):
+        if name in _OF_PYTHON or hasattr(TrialProcess, name):
+            continue
+        if isinstance(member, FunctionType):
+            changes[name] = _on_trainable(member)
+        elif isinstance(member, classmethod | staticmethod):
+            changes[name] = staticmethod(getattr(trainable_class, name))
     changes |= {
         "trainable_class": trainable_class,
         "__doc__": trainable_class.__doc__,
@@ -210,7 +229,7 @@ def process_class(trainable_class: type[tune.Trainable]) -> type[TrialProcess]:
 
 def _on_trainable(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of a ``TrialProcess`` that calls the same method of its trainable."""
-    return wrapped_in(method, _no_context, lambda args: (args[0]._trainable, *args[1:]))
+    return wrapped_in(method, _no_context, lambda args: (getattr(args[0], _TRAINABLE), *args[1:]))
 
 
 @contextmanager

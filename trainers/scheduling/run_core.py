@@ -35,7 +35,7 @@ from .run_growth import RunGrowth
 from .run_learning import RunLearning
 from .run_slots import RunSlots, Start, Withdraw
 from .trial_record import TrialRecord, record_of, request_of
-from .wrapping_scheduler import nested_schedulers, runs_first_waiting
+from .wrapping_scheduler import ignores_waiting, nested_schedulers, runs_first_waiting
 
 _logger = logging.getLogger(__name__)
 
@@ -94,6 +94,7 @@ class RunCore:
         self._has_hyperband = any(isinstance(part, HyperBandScheduler) for part in schedulers)
         self._changes_resources = any(isinstance(part, ResourceChangingScheduler) for part in schedulers)
         self._runs_first = runs_first_waiting(scheduler)
+        self._ignores_waiting = ignores_waiting(scheduler)
         self.process_class = cache(process_class)
         self.tune = TuneRun(tune_controller, self)
 
@@ -399,6 +400,11 @@ class RunCore:
         self.release(trial)
         self.waiting[trial] = None
 
+    def _is_granted(self, trial: Trial) -> bool:
+        """Return whether Ray has granted the trial's request, although Tune may be too busy to start its process."""
+        requested = self.records[trial].requested
+        return requested is not None and self.tune.groups.has_resources_ready(requested)
+
     def _has_process(self, trial: Trial) -> bool:
         is_reset = trial.temporary_state.ray_actor is not None  # Tune resets a kept process for the trial
         return is_reset or self.tune.actors.has_process(trial.trial_id)
@@ -457,7 +463,7 @@ class RunCore:
         if self.slots is None:
             return self._choose_without_plan(choose, tune_controller, now_s)
         withdrawal = self.slots.withdrawal(self.records, now_s)
-        if withdrawal is not None:
+        if withdrawal is not None and not self._is_granted(withdrawal.trial):
             self._withdraw(withdrawal)
         waiting = (trial for trial in list(self.waiting) if trial.status == Trial.PAUSED)
         startable = self.slots.startable(self.records, waiting, now_s)
@@ -553,11 +559,23 @@ class RunCore:
             return startable[0]
         if self._runs_first and not self._has_paused:
             return None
-        shown = set(startable)
-        hidden = self.waiting.keys() - shown
-        with self.tune.shown_as_pending(startable) as restore:
-            shown_trials = [trial for trial in self.tune.trials if trial not in hidden]
-            return choose(self.tune.view_of(tune_controller, shown_trials, restore))
+        hidden = self.waiting.keys() - set(startable)
+        listed = [trial for trial in self.tune.trials if trial not in hidden]
+        with self.tune.shown_as_pending(tune_controller, startable, listed) as view:
+            return choose(view)
+
+    @contextmanager
+    def as_in_tune(self, tune_controller: Any) -> Iterator[Any]:
+        """Show the run to an inner scheduler as plain Tune does: trials that wait for a slot are pending.
+
+        Yields:
+            The controller for the inner scheduler.
+        """
+        if self._ignores_waiting or not self.waiting:
+            yield tune_controller
+            return
+        with self.tune.shown_as_pending(tune_controller, list(self.waiting), self.tune.trials) as view:
+            yield view
 
     def _num_paused(self) -> int:
         if not self._has_paused:
@@ -567,12 +585,13 @@ class RunCore:
     def _update_request(self, record: TrialRecord) -> None:
         """Record what changes the request of a trial that may start now: another scheduler, and similar trials.
 
-        Another scheduler, such as a ``ResourceChangingScheduler``, may have given the trial other resources. While the
+        Another scheduler, such as a ``ResourceChangingScheduler``, may have given the trial other resources with
+        ``trial.update_resources``. While the
         trial waited, similar trials may have run out of memory, and a scheduler such as PBT may have replaced its
         config.
         """
         request = record.trial.placement_group_factory
-        if self._changes_resources and record.requested is not None and request is not record.requested:
+        if record.requested is not None and request is not record.requested:
             record.changed = request
         if self.retries is not None and self.retries.num_records:
             record.floor = self.retries.floor_of(record, self._nodes())

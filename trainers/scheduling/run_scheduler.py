@@ -5,6 +5,7 @@ its part. The other schedulers in between, and the user's own scheduler, see the
 trial without a free slot is hidden from their choice.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -70,7 +71,8 @@ class RunScheduler(WrappingScheduler):
         except Exception as error:  # noqa: BLE001
             self._error = self._error or error
             core = None
-        super().on_trial_add(tune_controller, trial)
+        with _as_in_tune(core, tune_controller) as view:
+            super().on_trial_add(view, trial)
         if core is not None:
             core.wait(trial, is_new=is_new)
 
@@ -83,7 +85,8 @@ class RunScheduler(WrappingScheduler):
         core.complete_result(trial)
         core.release(trial)
         if not core.records[trial].is_hidden:
-            super().on_trial_error(tune_controller, trial)
+            with core.as_in_tune(tune_controller) as view:
+                super().on_trial_error(view, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> Any:
         """Let the inner scheduler decide whether a trial continues, pauses or stops."""
@@ -91,8 +94,8 @@ class RunScheduler(WrappingScheduler):
         if core is None:
             return super().on_trial_result(tune_controller, trial, result)
         core.note_result(trial, result)
-        with core.shown_request(trial):
-            decision = super().on_trial_result(tune_controller, trial, result)
+        with core.shown_request(trial), core.as_in_tune(tune_controller) as view:
+            decision = super().on_trial_result(view, trial, result)
         if decision == TrialScheduler.CONTINUE and core.grows(trial):
             decision = TrialScheduler.PAUSE
         if decision == TrialScheduler.PAUSE:
@@ -104,14 +107,16 @@ class RunScheduler(WrappingScheduler):
         core = self._controlled(tune_controller)
         if core is not None:
             core.finish(trial)
-        super().on_trial_complete(tune_controller, trial, result)
+        with _as_in_tune(core, tune_controller) as view:
+            super().on_trial_complete(view, trial, result)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         """Report the removal of a waiting trial to the inner scheduler."""
         core = self._controlled(tune_controller)
         if core is not None:
             core.release(trial)
-        super().on_trial_remove(tune_controller, trial)
+        with _as_in_tune(core, tune_controller) as view:
+            super().on_trial_remove(view, trial)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Return the trial that starts now, or ``None``.
@@ -126,3 +131,7 @@ class RunScheduler(WrappingScheduler):
         if core is None:
             return super().choose_trial_to_run(tune_controller)
         return core.step(super().choose_trial_to_run, tune_controller)
+
+
+def _as_in_tune(core: RunCore | None, tune_controller: Any) -> AbstractContextManager[Any]:
+    return nullcontext(tune_controller) if core is None else core.as_in_tune(tune_controller)

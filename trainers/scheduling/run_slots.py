@@ -18,6 +18,7 @@ from tune_policies.cluster.capacity import NodeCapacity
 from tune_policies.oom.unusable_device import is_unusable_device
 from tune_policies.placement.layout import Placement
 from tune_policies.placement.trial_slot import TrialSlot
+from tune_policies.plan.slots_by_config import share_unequally
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.policies.policy_of_requests import TrialRequest, policy_line, requests_differ
@@ -271,12 +272,21 @@ class RunSlots:
             return self.run_plan.slot_without_device()
         return self.run_plan.slot_by_config(record.trial.config)
 
-    def _has_room(self, own: OwnSlot) -> bool:
-        """Return whether another trial may start in the slot ``own``."""
-        assignments = self.assignments.values()
+    def _has_room(self, own: OwnSlot, now_s: float) -> bool:
+        """Return whether another trial may start in the slot ``own``.
+
+        A request that waits too long uses nothing: another program holds what it needs, and other trials must not wait
+        for it. An equal request would wait as well.
+        """
         plan = self.run_plan.plan
         if not self.run_plan.is_feasible:
             return False
+        assignments = []
+        for assignment in self.assignments.values():
+            if not self.board.waits_too_long(assignment, now_s):
+                assignments.append(assignment)
+            elif assignment.slot == own.slot or share_unequally(own.slot, assignment.slot):
+                return False
         if len(assignments) >= max(own.slot.max_concurrent_trials, plan.max_concurrent_trials):
             return False
         if plan.by_config is not None:
@@ -284,15 +294,7 @@ class RunSlots:
         if any(assignment.num_slots > 1 and not assignment.is_granted for assignment in assignments):
             return False  # a trial waits for several free slots
         # Trials with different slots may start as long as their fractions of the nodes add up to at most 1.
-        return self._used_fraction() + Fraction(1, own.slot.max_concurrent_trials) <= 1
-
-    def _used_fraction(self) -> Fraction:
-        """Return the used fraction of the nodes. A slot uses 1/n of the nodes if n trials in such slots fit."""
-        fractions = (
-            Fraction(assignment.num_slots, assignment.slot.max_concurrent_trials)
-            for assignment in self.assignments.values()
-        )
-        return sum(fractions, Fraction(0))
+        return _used_fraction(assignments) + Fraction(1, own.slot.max_concurrent_trials) <= 1
 
     def _allowed(self, record: TrialRecord) -> set[int]:
         """Return the slot types in which a trial may run, or all types if it may run in none of them."""
@@ -315,7 +317,7 @@ class RunSlots:
         elif may_keep_bundles:
             slots = [assignment.slot for assignment in self.assignments.values()]
             most = max((slot.max_concurrent_trials for slot in slots), default=1)
-            free = int((1 - self._used_fraction()) * most)
+            free = int((1 - _used_fraction(self.assignments.values())) * most)
         else:
             free = sum(count for _, count in self.board.free())
         return free - len(self.waiting)
@@ -330,15 +332,15 @@ class RunSlots:
             if trial in self.assignments or record.not_before_s > now_s:
                 continue
             if self._is_own(record):
-                is_startable = self._may_start_own(record)
+                is_startable = self._may_start_own(record, now_s)
             else:
                 is_startable = not open_types.isdisjoint(self._allowed(record))
             if is_startable:
                 yield trial
 
-    def _may_start_own(self, record: TrialRecord) -> bool:
+    def _may_start_own(self, record: TrialRecord, now_s: float) -> bool:
         try:
-            return self._has_room(self._own_slot(record))
+            return self._has_room(self._own_slot(record), now_s)
         except InfeasibleRequestError:
             return True  # ``choose`` reports the error
 
@@ -348,15 +350,15 @@ class RunSlots:
         if move is None:
             return None
         ready = [trial for trial in self.waiting if records[trial].not_before_s <= now_s]
-        if any(self._could_use(records[trial], move[1]) for trial in ready):
+        if any(self._could_use(records[trial], move[1], now_s) for trial in ready):
             return None  # waiting trials get the free slots
         trial, placement = move
         return Withdraw(trial, f"other programs use the resources of its slot, and {self._name_of(placement)} is free")
 
-    def _could_use(self, record: TrialRecord, placement: Placement) -> bool:
+    def _could_use(self, record: TrialRecord, placement: Placement, now_s: float) -> bool:
         """Return whether a waiting trial could start in a free placement."""
         if self._is_own(record):
-            return self._may_start_own(record)
+            return self._may_start_own(record, now_s)
         if placement.slot_type not in self._allowed(record):
             return False
         num_free = dict(self.board.free()).get(placement, 0)
@@ -414,7 +416,7 @@ class RunSlots:
                 self.run_plan.wait_for_nodes(error, f"no node has room for {record.trial}")
                 return None
             return record.trial, error
-        if not self._has_room(own):
+        if not self._has_room(own, now_s):
             return None
         record.planned = own.factory
         assignment = SlotAssignment(own.slot, None, None, is_granted=False, requested_s=now_s)
@@ -494,6 +496,12 @@ def custom_amounts(request: PlacementGroupFactory) -> dict[str, float]:
         for name, amount in head.items()
         if name not in _PLANNED_RESOURCES and not name.startswith(ACCELERATOR_TYPE_PREFIX)
     }
+
+
+def _used_fraction(assignments: Iterable[SlotAssignment]) -> Fraction:
+    """Return the used fraction of the nodes. A slot uses 1/n of the nodes if n trials in such slots fit."""
+    fractions = (Fraction(assignment.num_slots, assignment.slot.max_concurrent_trials) for assignment in assignments)
+    return sum(fractions, Fraction(0))
 
 
 def _request_of(record: TrialRecord) -> TrialRequest:

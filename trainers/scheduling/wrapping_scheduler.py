@@ -1,12 +1,15 @@
 """A base class for schedulers that wrap another scheduler and pass all calls on."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 
 from tune_policies.ray_compat.tune_schedulers import scheduler_inside
+
+_OWN_TRIAL_ONLY: Final = (FIFOScheduler, AsyncHyperBandScheduler, MedianStoppingRule)
+"""The schedulers of Tune that look only at the results of trials."""
 
 
 class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no types
@@ -79,6 +82,13 @@ def nested_schedulers(scheduler: TrialScheduler | None) -> Iterator[TrialSchedul
     while scheduler is not None:
         yield scheduler
         scheduler = scheduler.inner if isinstance(scheduler, WrappingScheduler) else scheduler_inside(scheduler)
+
+
+def ignores_waiting(scheduler: TrialScheduler) -> bool:
+    """Return whether a scheduler never looks at trials that wait for a slot. A user's own scheduler may do so."""
+    return all(
+        isinstance(part, WrappingScheduler) or type(part) in _OWN_TRIAL_ONLY for part in nested_schedulers(scheduler)
+    )
 
 
 def runs_first_waiting(scheduler: TrialScheduler) -> bool:

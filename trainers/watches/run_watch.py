@@ -47,7 +47,7 @@ class Reading(NamedTuple):
         nodes: The alive nodes in Ray's GCS.
         draining: The nodes that are draining.
         node_of_actor: The ID of the node of each actor, by the actor's ID.
-        lost_groups: The IDs of requested placement groups that have disappeared.
+        lost_groups: The IDs of requested placement groups that have disappeared, or that have lost their node.
         stuck: The error of each trial whose Train workers can never start, keyed by the ID of the trial's actor.
         never: The error if this run runs inside a trial, and its trials can never start, or ``None``.
         busy: A message about the actors and placement groups that use the resources that trials wait for, or ``""``.
@@ -123,7 +123,8 @@ class RunWatch:
             state.nodes,
             state.draining,
             {actor.actor_id: actor.node_id for actor in records.actors if actor.node_id},
-            requested_groups - groups.keys(),
+            # Ray never places a group again whose request names the dead node.
+            {group_id for group_id in requested_groups if group_id not in groups or groups[group_id].is_rescheduling},
             self._find_stuck(records),
             self._find_nested_error(records, requested_groups, own_groups),
             self._find_holders(records, pending, own_groups),

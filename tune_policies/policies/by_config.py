@@ -49,7 +49,7 @@ def _by_name(value: object) -> dict[str, Any]:
                 "policy, because keys in a file are strings"
             )
         named[name] = policy
-    return named
+    return dict(sorted(named.items()))  # equal policies have equal plans and the same JSON
 
 
 class ByConfigPolicy(ResourcePolicy):

@@ -301,7 +301,10 @@ class BundleRecord:
 
 @dataclass(frozen=True)
 class GroupRecord:
-    """A placement group. ``creator_id`` is the ID of the actor that created it, or empty for a driver or a task."""
+    """A placement group. ``creator_id`` is the ID of the actor that created it, or empty for a driver or a task.
+
+    Ray is rescheduling a group (``is_rescheduling``) if a node with a granted bundle has died.
+    """
 
     group_id: str
     name: str
@@ -309,6 +312,7 @@ class GroupRecord:
     creator_id: str
     is_pending: bool
     is_created: bool
+    is_rescheduling: bool
     is_removed: bool
     is_detached: bool
     strategy: str
@@ -519,6 +523,7 @@ def _to_group(group: Any) -> GroupRecord:
         creator_id=_hex(group.creator_actor_id),
         is_pending=group.state == PlacementGroupTableData.PENDING,
         is_created=group.state == PlacementGroupTableData.CREATED,
+        is_rescheduling=group.state == PlacementGroupTableData.RESCHEDULING,
         is_removed=group.state == PlacementGroupTableData.REMOVED,
         is_detached=group.is_detached,
         strategy=_STRATEGIES[group.strategy],

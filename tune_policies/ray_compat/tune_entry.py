@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final
 
@@ -23,7 +24,18 @@ from tune_policies.ray_compat.version import version_error
 Change = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """A function that receives the arguments of ``tune.run`` by name, and returns the arguments to replace or add."""
 
-_change_of_block: ContextVar[Change | None] = ContextVar("change_of_tune_run", default=None)
+
+@dataclass(eq=False)
+class _Block:
+    """A block of ``changed_tune_run``. Blocks can end in another order or context than they began."""
+
+    change: Change
+    has_ended: bool = False
+
+
+_blocks: ContextVar[tuple[_Block, ...]] = ContextVar("changes_of_tune_run", default=())
+"""The blocks that began in this context, outermost first."""
+
 _change_of_program: Change | None = None
 _lock: Final = threading.Lock()
 _num_users = 0
@@ -40,12 +52,18 @@ def changed_tune_run(change: Change) -> Iterator[None]:
     In nested blocks, only the innermost change applies. Only calls in this thread or asynchronous task are affected.
     """
     _replace_code()
-    token = _change_of_block.set(change)
+    block = _Block(change)
+    _blocks.set((*_running_blocks(), block))
     try:
         yield
     finally:
-        _change_of_block.reset(token)
+        block.has_ended = True
+        _blocks.set(_running_blocks())
         _restore_code()
+
+
+def _running_blocks() -> tuple[_Block, ...]:
+    return tuple(block for block in _blocks.get() if not block.has_ended)
 
 
 def change_tune_run_of_program(change: Change) -> None:
@@ -102,7 +120,8 @@ def _replacement(*args: Any, **kwargs: Any) -> Any:
 
 def run_with_change(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the original ``tune.run`` with the arguments that the current change returns."""
-    change = _change_of_block.get() or _change_of_program
+    running = _running_blocks()
+    change = running[-1].change if running else _change_of_program
     if change is None:
         return _original(*args, **kwargs)
     arguments = inspect.signature(_original).bind(*args, **kwargs).arguments

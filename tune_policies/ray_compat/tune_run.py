@@ -8,7 +8,7 @@ The private members used here are the same in Ray 2.50 and 2.60.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
@@ -158,43 +158,50 @@ class TuneRun:
                 self._controller._actor_cache.decrease_max(request, -more)
 
     @contextmanager
-    def shown_as_pending(self, trials: Collection[Trial]) -> Iterator[Callable[[], None]]:
+    def shown_as_pending(
+        self, tune_controller: Any, waiting: Iterable[Trial], listed: list[Trial]
+    ) -> "Iterator[RunView]":
         """Show waiting trials as pending in a block, because an inner scheduler distinguishes new and paused trials.
-
-        Yields:
-            A function that ends the block early. Tune's own functions must see the real status.
-        """
-
-        def restore() -> None:
-            for trial in trials:
-                if trial.status == Trial.PENDING:
-                    trial.status = Trial.PAUSED
-
-        for trial in trials:
-            trial.status = Trial.PENDING
-        try:
-            yield restore
-        finally:
-            restore()
-
-    def view_of(self, tune_controller: Any, trials: Collection[Trial], restore: Callable[[], None]) -> "RunView":
-        """Return a controller for the inner scheduler that lists only ``trials``.
 
         Args:
             tune_controller: The controller that Tune passed to the scheduler.
-            trials: The listed trials.
-            restore: A function that is called before the inner scheduler changes a trial.
+            waiting: The trials to show as pending. Trials with another status than ``PAUSED`` keep it.
+            listed: The trials that the controller for the inner scheduler lists.
+
+        Yields:
+            The controller for the inner scheduler.
         """
-        return RunView(tune_controller, list(trials), restore)
+        shown = [trial for trial in waiting if trial.status == Trial.PAUSED]
+        view = RunView(tune_controller, listed, shown)
+        view.show()
+        try:
+            yield view
+        finally:
+            view.hide()
 
 
 class RunView:
-    """Wraps Tune's controller for an inner scheduler that must not see all trials."""
+    """Wraps Tune's controller for an inner scheduler that sees waiting trials as pending.
 
-    def __init__(self, tune_controller: Any, trials: list[Trial], restore: Callable[[], None]) -> None:
+    Tune's own functions see the real status.
+    """
+
+    def __init__(self, tune_controller: Any, trials: list[Trial], waiting: list[Trial]) -> None:
         self._wrapped_controller = tune_controller
         self._trials = trials
-        self._restore = restore
+        self._waiting = waiting
+
+    def show(self) -> None:
+        """Show the waiting trials as pending."""
+        for trial in self._waiting:
+            if trial.status == Trial.PAUSED:
+                trial.status = Trial.PENDING
+
+    def hide(self) -> None:
+        """Restore the real status of the waiting trials."""
+        for trial in self._waiting:
+            if trial.status == Trial.PENDING:
+                trial.status = Trial.PAUSED
 
     def get_trials(self) -> list[Trial]:
         """Return the shown trials."""
@@ -202,13 +209,15 @@ class RunView:
 
     def pause_trial(self, *args: Any, **kwargs: Any) -> None:
         """Pause a trial."""
-        self._restore()
+        self.hide()
         self._wrapped_controller.pause_trial(*args, **kwargs)
+        self.show()
 
     def stop_trial(self, *args: Any, **kwargs: Any) -> None:
         """Stop a trial."""
-        self._restore()
+        self.hide()
         self._wrapped_controller.stop_trial(*args, **kwargs)
+        self.show()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wrapped_controller, name)
@@ -256,6 +265,8 @@ class _GatedSearch(wrapt.ObjectProxy):  # type: ignore[type-arg]
 
 def unwrapped(tune_controller: Any) -> Any:
     """Return Tune's controller itself instead of the wrapper that Tune passes to schedulers."""
+    if isinstance(tune_controller, RunView):
+        return unwrapped(tune_controller._wrapped_controller)
     # The methods of the wrapper are bound to the controller.
     return tune_controller.get_trials.__self__
 

@@ -193,8 +193,8 @@ class Resources(Value):
             fractional number of GPUs above 1.
     """
 
-    cpus: Amount = 0
-    gpus: GpuAmount = 0
+    cpus: Amount = 0.0
+    gpus: GpuAmount = 0.0
     memory_bytes: Bytes | None = None
     custom: CustomAmounts = Field(default_factory=dict)
 

@@ -53,8 +53,8 @@ class Framework(Value):
 class RayCounts(Value):
     """The resources that Ray counts on a node. ``gpus_in_use`` is the number of reserved GPUs."""
 
-    cpus: float = 0
-    gpus: float = 0
+    cpus: float = 0.0
+    gpus: float = 0.0
     gpus_in_use: float | None = None
     accelerator_type: str | None = None
     object_store_bytes: int | None = None
