@@ -281,6 +281,25 @@ def test_closed_or_full_streams_cause_no_traceback(capacity, policy, redirected,
     assert (done.returncode, done.stderr.strip()) == (status, stderr)
 
 
+def test_a_closed_pipe_is_not_reported_as_an_infeasible_policy(capacity, policy):
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "tune_policies", "plan", policy("kind: CpuPolicy\n"), "--cluster", capacity]
+
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_the_address_of_the_dashboard_is_explained(policy):
+    done = in_shell("", "plan", policy("kind: CpuPolicy\n"), env={**os.environ, "RAY_ADDRESS": "http://127.0.0.1:8265"})
+
+    assert done.returncode == 2
+    assert "'http://127.0.0.1:8265' is the address of the dashboard" in done.stderr
+    assert "ray job submit --address http://127.0.0.1:8265 -- python program.py" in done.stderr
+
+
 def test_a_closed_stdin_is_reported_as_an_unreadable_file():
     done = in_shell("<&-", "kuberay", "lint", "-")
 

@@ -104,7 +104,7 @@ GROWING = ClusterCapacity(nodes=(gpu_node("head", gpus=0),), node_types=(TYPE,))
         pytest.param(
             GpuPolicy(cpus=4),
             cluster(ONE),
-            ["GPU: 2 of 2", "stops one more trial", "24 of 32 CPUs: no GPU is left on their"],
+            ["GPU: 2 of 2", "full: no room for another trial", "24 of 32 CPUs: no GPU is left on their"],
             id="the limiting resource and the idle resources",
         ),
         pytest.param(

@@ -31,11 +31,16 @@ def _short_usage_errors() -> Iterator[None]:
         raise
 
 
+_CLOSED_PIPE: Final = 128 + 13
+"""The exit status if the reader closed stdout, as shells report it for a program that SIGPIPE (13) ended."""
+
+
 class GuardedCommands(TyperGroup):
     """A group of commands that print sanitized text, and error messages instead of tracebacks.
 
-    The exit status is 1 if the request is infeasible or the reader closed stdout, and 2 if the usage is invalid or the
-    result cannot be written. A write error has the status 2, because commands also exit with 1 if they find problems.
+    The exit status is 1 if the request is infeasible, 2 if the usage is invalid or the result cannot be written, and
+    141 if the reader closed stdout. A write error has no status 1, because commands also exit with 1 if they find
+    problems.
     """
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
@@ -45,8 +50,11 @@ class GuardedCommands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Parse the options of the command, and run it."""
-        with _short_usage_errors():
-            return super().invoke(ctx)
+        try:
+            with _short_usage_errors():
+                return super().invoke(ctx)
+        except BrokenPipeError:  # ``main`` of Click would exit with status 1
+            _end_at_closed_pipe()
 
     def main(self, *arguments: Any, **options: Any) -> Any:
         """Run a command, and exit."""
@@ -61,14 +69,18 @@ class GuardedCommands(TyperGroup):
                 fail(error, 2)
             except ResourcePolicyError as error:
                 fail(error, 1)
-            except BrokenPipeError:  # the reader closed stdout, as `head` does
-                drop_stdout()
-                sys.exit(1)
+            except BrokenPipeError:
+                _end_at_closed_pipe()
             except OSError as error:
                 if error.filename is not None:  # errors of streams have no file name
                     fail(f"{error.filename}: {error.strerror}. Pass a file or folder that can be opened.", 2)
                 drop_stdout()
                 fail(_write_failure(error), 2)
+
+
+def _end_at_closed_pipe() -> NoReturn:
+    drop_stdout()
+    sys.exit(_CLOSED_PIPE)
 
 
 class ImportedCommands(GuardedCommands):

@@ -67,6 +67,11 @@ class TextConsole(Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
 
+    def on_broken_pipe(self) -> None:
+        """Let the command end, because Rich would exit with status 1."""
+        self.quiet = True
+        raise BrokenPipeError
+
     def render_str(self, text: str, **options: Any) -> Text:
         """Render the text with escaped control characters, so that tables have the correct widths."""
         return super().render_str(printable(text), **options)

@@ -238,7 +238,7 @@ def _draw_resource(column: Column, name: str, has: int, workers: Sequence[int], 
     text = f"{label}: {_amount(name, used)} of {_amount(name, has)}"
     column.text(MARGIN, fitted(text, INNER))
     if needed and plan.limited_by == name and has - used < min(needed.values()):
-        column.text(WIDTH - MARGIN, "stops one more trial", style="tp-bold", at_end=True)
+        column.text(WIDTH - MARGIN, "full: no room for another trial", style="tp-bold", at_end=True)
     elif needed:
         users = ", ".join(f"{workers[slot_type]} × {_label(slot_type)}" for slot_type in needed)
         room = INNER - text_width(text, SMALL) - 8

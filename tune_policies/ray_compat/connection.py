@@ -1,5 +1,6 @@
 """Connects the program to a Ray cluster, or fails quickly if no cluster answers."""
 
+import os
 import re
 import socket
 import subprocess
@@ -81,10 +82,17 @@ def find_ray(address: str | None) -> str | None:
     """Return the address of the running cluster that ``ray.init(address)`` would use, or ``None`` if there is none.
 
     Raises:
-        InvalidResourcesError: ``address`` is empty.
+        InvalidResourcesError: ``address`` is empty, or is the address of a dashboard.
     """
     if address == "":
         raise InvalidResourcesError("the Ray address is empty. Pass host:port or ray://host:port, or omit the address")
+    given = os.environ.get("RAY_ADDRESS", "") if address is None else address
+    if given.startswith(("http://", "https://")):
+        raise InvalidResourcesError(
+            f"{given!r} is the address of the dashboard, to which `ray job submit` sends jobs. To connect a program, "
+            "omit RAY_ADDRESS on a node of the cluster, or use host:port or ray://host:10001. To run a program as a "
+            f"job, use `ray job submit --address {given} -- python program.py`"
+        )
     found = address
     if address in (None, "auto"):
         # Clear the cache as `ray.init` does, because the instance may have stopped. Ray 2.50 has no cache.
