@@ -28,7 +28,7 @@ class Device(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name that workloads receive: ``"cpu"``, ``"gpu"``, or the Ray resource name of another accelerator."""
+        """The name that workloads receive (``"cpu"``, ``"gpu"``, or the Ray resource name of another accelerator)."""
         return _NAMES.get(self.resource, self.resource)
 
     def __str__(self) -> str:

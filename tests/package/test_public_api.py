@@ -6,6 +6,7 @@ import inspect
 import re
 import typing
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,18 @@ CLASSES = {
 
 def parameters_of(public):
     return [each for each in inspect.signature(public).parameters.values() if each.name not in ("self", "cls")]
+
+
+def test_no_property_is_documented_with_a_colon_in_its_first_line():
+    """The reference shows the part before the colon as the type of the property."""
+    properties = {
+        f"{name}.{attribute}": inspect.getdoc(member) or ""
+        for name, owner in CLASSES.items()
+        for attribute, member in inspect.getmembers_static(owner)
+        if isinstance(member, property | cached_property) and not attribute.startswith("_")
+    }
+
+    assert [name for name, text in properties.items() if ": " in text.partition("\n")[0]] == []
 
 
 def test_each_parameter_has_a_type():

@@ -122,7 +122,7 @@ class NodeCapacity(Value):
 
     @cached_property
     def shape(self) -> Shape:
-        """The properties of the node that affect plans: its host memory in bytes, and the other properties."""
+        """The host memory of the node in bytes, and the other properties that affect plans."""
         has = self.resources
         custom = tuple(has.custom.items()) if has.custom else ()
         gpu_memory = (self.smallest_gpu_memory_bytes, self.devices is None) if has.gpus else ()

@@ -58,12 +58,12 @@ class SliceShape(NamedTuple):
 
     @property
     def chips(self) -> int:
-        """The number of chips of one slice: ``"2x2x2"`` has 8."""
+        """The number of chips of one slice, for example 8 for ``"2x2x2"``."""
         return math.prod(int(edge) for edge in self.topology.split("x"))
 
     @property
     def pod_type(self) -> str:
-        """Google's name for slices of this shape: the generation and the number of cores, such as ``"v4-16"``."""
+        """Google's name for slices of this shape, such as ``"v4-16"`` (the generation and the number of cores)."""
         cores = self.chips * (1 if self.accelerator_type in _ONE_CORE_PER_CHIP else 2)
         return f"{self.accelerator_type.removeprefix('TPU-').lower()}-{cores}"
 

@@ -329,7 +329,7 @@ class Request(Value):
 
     @property
     def unit(self) -> str:
-        """The name of the requesting unit in messages: ``"worker"``, or ``"trial"`` if the trial itself trains."""
+        """The name of the requesting unit in messages (``"worker"``, or ``"trial"`` if the trial itself trains)."""
         return "worker" if self.num_workers else "trial"
 
     @cached_property

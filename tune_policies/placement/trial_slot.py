@@ -97,7 +97,7 @@ class TrialSlot(Value):
 
     @property
     def worker(self) -> Resources:
-        """The resources of each process that trains: the trial itself, or a Train worker."""
+        """The resources of each process that trains (the trial itself, or a Train worker)."""
         return self.per_worker if self.num_workers else self.trial
 
     @property
@@ -117,7 +117,7 @@ class TrialSlot(Value):
 
     @property
     def resources_per_trial(self) -> "dict[str, float] | PlacementGroupFactory":
-        """The resources for Tune: a dict, or a ``PlacementGroupFactory`` if there is a label selector."""
+        """The resources for Tune, as a dict, or as a ``PlacementGroupFactory`` if there is a label selector."""
         return self.placement_group_factory() if self.label_selector else self.trial_amounts
 
     def placement_group_factory(self, *, node_id: str | None = None) -> "PlacementGroupFactory":

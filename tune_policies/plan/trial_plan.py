@@ -92,7 +92,7 @@ class TrialPlan(ShownValue):
 
     @property
     def common_slot(self) -> TrialSlot:
-        """The slot of a trial without an assigned slot: ``common``, or else the first of ``slots``."""
+        """The slot of a trial without an assigned slot, which is ``common``, or else the first of ``slots``."""
         return self.slots[0] if self.common is None or len(self.slots) == 1 else self.common
 
     @property
@@ -112,7 +112,7 @@ class TrialPlan(ShownValue):
 
     @property
     def worker(self) -> Resources:
-        """The resources of one process that trains: the trial, or each Train worker."""
+        """The resources of one process that trains (the trial, or each Train worker)."""
         return self.common_slot.worker
 
     @property

@@ -49,7 +49,7 @@ class AutoPolicy(WorkersPolicy):
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
-        """The policies to try in order: first a policy for GPUs, then a policy for CPUs."""
+        """A policy for GPUs and then a policy for CPUs, which are tried in this order."""
         workers: dict[str, Any] = {"memory": self.memory, "num_workers": self.num_workers}
         if self.gpu_memory is None and self.profile is None:
             return (GpuPolicy(**workers), CpuPolicy(**workers))

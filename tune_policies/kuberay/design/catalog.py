@@ -228,7 +228,7 @@ class NodeType(Value):
 
     @property
     def num_nodes(self) -> int:
-        """The number of nodes in a plan: ``count`` or, if it is ``None``, one node or the hosts of one TPU slice."""
+        """The number of nodes in a plan (``count`` or, if it is ``None``, one node or the hosts of one TPU slice)."""
         return self.num_hosts if self.count is None else self.count
 
     @property
@@ -239,7 +239,7 @@ class NodeType(Value):
 
     @property
     def gpu_parts(self) -> tuple[GpuDevice, ...] | None:
-        """The GPU partitions of a node: ``None`` if it has none, and empty if their memory is unknown."""
+        """The GPU partitions of a node, or ``None`` if it has none. Empty if their memory is unknown."""
         keys = () if self.device_key is None else (self.device_key,)
         return parts_of_gpus(keys, self.node_selector, self.gpus) if self.gpus else None
 
@@ -253,7 +253,7 @@ class NodeType(Value):
 
     @property
     def num_hosts(self) -> int:
-        """The number of nodes that are added and removed together: the hosts of a TPU slice, or 1."""
+        """The number of nodes that are added and removed together (the hosts of a TPU slice, or 1)."""
         if self.topology is None or self.accelerator_type is None:
             return 1
         return SliceShape(self.topology, self.accelerator_type).chips // int(self.custom["TPU"])

@@ -31,7 +31,7 @@ class ComparedPolicy(Stage):
 
     @property
     def running_trials(self) -> int:
-        """The number of trials that share the price: all slots, or all trials if they are fewer."""
+        """The number of trials that share the price (all slots, or all trials if they are fewer)."""
         at_once = self.trials_at_once
         return at_once if self.num_trials is None else min(at_once, self.num_trials)
 
