@@ -40,6 +40,13 @@ TPUS = (
     plant("three chips on a host", TPU.replace('google.com/tpu: "4"', 'google.com/tpu: "3"'), "replicas: 0",
           "replicas: 0", "tpu-chips-per-host", "google.com/tpu"),
     plant("two hosts for a slice of four", TPU, "numOfHosts: 4", "numOfHosts: 2", "tpu-hosts-per-slice", "numOfHosts"),
+    plant("a slice without the label of its first host", TPU, '        ray.io/tpu-worker-id: "0"\n', "",
+          "tpu-labels-missing", "labels:"),
+    plant("a slice of another pod type", TPU, "tpu-pod-type: v6e-16", "tpu-pod-type: v6e-32", "tpu-labels-missing",
+          "labels:"),
+    plant("slices without labels under the default version", TPU.replace(
+          "  autoscalerOptions:\n    version: v2\n", ""), '      labels:\n        ray.io/tpu-worker-id: "0"\n'
+          "        ray.io/tpu-pod-type: v6e-16\n", "", "tpu-labels-missing", "groupName: v6e"),
 )  # fmt: skip
 
 QUEUES = (

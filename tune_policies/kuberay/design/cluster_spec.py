@@ -93,13 +93,14 @@ class WorkerGroup(Value):
             devices=self.devices,
             is_expected=is_expected,
         )
-        shape = self._slice_shape
+        shape = self.slice_shape
         for at in range(number):
             changes = {} if shape is None else self._host_of(shape, at)
             yield alike.model_copy(update={"node_id": f"{self.name}-{at}", **changes})
 
     @property
-    def _slice_shape(self) -> SliceShape | None:
+    def slice_shape(self) -> SliceShape | None:
+        """The shape of the group's TPU slices, or ``None`` if it has none or Ray does not support their topology."""
         if self.accelerator_type is None or self.topology is None:
             return None
         is_known = self.topology in TOPOLOGIES.get(self.accelerator_type, ())

@@ -140,6 +140,7 @@ def forecast_trials(
         cautions=(
             *cluster.assumptions,
             *_types_not_counted(cluster, most),
+            *_slices_without_labels(cluster, most),
             *_cheaper_nodes(capped, priced, capacity, at_maximum if for_trials is None else for_trials, head_price),
             *_prices_missing(priced, catalog, head_price),
         ),
@@ -216,6 +217,23 @@ def _types_not_counted(cluster: ClusterSpec, plan: TrialPlan) -> list[str]:
         for group in cluster.groups
         if cluster.is_autoscaling and group.accelerator_type in wanted and not group.is_type_counted
     ]
+
+
+def _slices_without_labels(cluster: ClusterSpec, plan: TrialPlan) -> Iterator[str]:
+    """Yield a warning for each group of TPU slices that autoscaler v2 does not add for Ray Train."""
+    wanted = {slot.topology for slot in plan.slots} - {None}
+    for group in cluster.groups:
+        shape = group.slice_shape
+        can_grow = cluster.is_autoscaling and cluster.autoscaler_version == 2 and group.max_nodes > group.min_nodes
+        if shape is None or shape.has_one_host or shape.topology not in wanted or not can_grow:
+            continue
+        missing = [f"{key}: {value!r}" for key, value in shape.head_labels.items() if group.labels.get(key) != value]
+        if missing:
+            yield (
+                f"Ray Train reserves a slice by the labels of its first host, but the labels of group {group.name!r} "
+                f"do not include them, so autoscaler version 2 adds no slices of this group. Add to its labels: "
+                f"{', '.join(missing)}"
+            )
 
 
 def _cheaper_nodes(

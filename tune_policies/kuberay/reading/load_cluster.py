@@ -4,20 +4,12 @@ A file contains a catalog (``NodeCatalog``), the output of ``probe --json`` (``C
 manifest or a cluster YAML (``ClusterSpec``).
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import Any, Final
 
-from tune_policies.cluster.capacity import (
-    DEFAULT_AUTOSCALER,
-    AutoscalerVersion,
-    ClusterCapacity,
-    NodeCapacity,
-    accelerator_type_of,
-    to_resources,
-)
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, accelerator_type_of, to_resources
 from tune_policies.files.plain_data import (
     MAX_PARTS,
     MAX_RECORD_PARTS,
@@ -65,9 +57,6 @@ RESIZED: Final = (
 _FIRST_WITH_GROUP_RESOURCES: Final = (2, 51)
 """The first Ray version whose autoscaler reads the field ``resources`` of a group."""
 
-_FIRST_WITH_AUTOSCALER_V2: Final = (2, 48)
-"""The first Ray version that starts autoscaler v2 on KubeRay unless another version is requested."""
-
 
 def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
     """Return a KubeRay cluster with the resources that Ray counts.
@@ -80,7 +69,7 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
     """
     spec = cluster.spec
     is_autoscaling = spec.enableInTreeAutoscaling is True
-    version = _ray_version(cluster)
+    version = cluster.ray_version
     reads_resources = version is None or version >= _FIRST_WITH_GROUP_RESOURCES
 
     resizes = resizes_of(cluster) if is_autoscaling else {}
@@ -101,32 +90,10 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
         head=head,
         groups=tuple(_group(each, counts, resizes.get(each.groupName)) for each in spec.workerGroupSpecs),
         is_autoscaling=is_autoscaling,
-        autoscaler_version=autoscaler_version(cluster),
+        autoscaler_version=cluster.autoscaler_version,
         idle_timeout_s=spec.autoscalerOptions.idleTimeoutSeconds,
         assumptions=(*([] if is_head_known else [HEAD_UNKNOWN]), *([RESIZED] if resizes else [])),
     )
-
-
-def autoscaler_version(cluster: ClusterInFile) -> AutoscalerVersion:
-    """Return the version of the autoscaler that KubeRay starts.
-
-    ``autoscalerOptions.version`` determines it, or the environment variable ``RAY_enable_autoscaler_v2`` of the head.
-    Without both, Ray starts version 2 since Ray 2.48.
-    """
-    spec = cluster.spec
-    if spec.autoscalerOptions.version is not None:
-        return 1 if spec.autoscalerOptions.version == "v1" else 2
-    container = spec.headGroupSpec.template.spec.containers[0]
-    for variable in container.env:
-        if variable.name == "RAY_enable_autoscaler_v2" and variable.value is not None:
-            return 2 if variable.value.lower() in ("1", "true") else 1
-    version = _ray_version(cluster)
-    return 1 if version is not None and version < _FIRST_WITH_AUTOSCALER_V2 else DEFAULT_AUTOSCALER
-
-
-def _ray_version(cluster: ClusterInFile) -> tuple[int, int] | None:
-    version = re.match(r"(\d{1,9})\.(\d{1,9})", cluster.spec.rayVersion or "")
-    return None if version is None else (int(version[1]), int(version[2]))
 
 
 def _resized(amounts: dict[str, int], resize: Resize | None) -> dict[str, int]:

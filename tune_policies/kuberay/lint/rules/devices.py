@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from tune_policies.cluster.tpu_slices import TOPOLOGIES
+from tune_policies.cluster.tpu_slices import TOPOLOGIES, SliceShape
 from tune_policies.kuberay.design.device_plugins import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE, TPU_TYPES, ray_resource
 from tune_policies.kuberay.lint.rule import Found, RuleBook
 from tune_policies.kuberay.lint.rules.cluster_parts import (
@@ -266,3 +266,19 @@ def _hosts_per_slice(slices: _Slices) -> Iterator[Found]:
             if of_slice and of_slice % slices.chips == 0
             else "set the TPU amount in limits to the number of chips of one host",
         )
+
+
+@RULES.of_each(_slices, "tpu-labels-missing", "warning", "reserve_tpu_slice in ray._private.accelerators.tpu")
+def _slice_labels_missing(slices: _Slices) -> Iterator[Found]:
+    """Ray Train reserves slices by labels of their first hosts, so autoscaler v2 adds none to a group without them."""
+    cluster, spec = slices.at.cluster, slices.at.spec
+    device, topology = TPU_TYPES.get(slices.selector.get(GKE_TPU_TYPE, "")), slices.selector.get(GKE_TPU_TOPOLOGY)
+    if not cluster.spec.enableInTreeAutoscaling or cluster.autoscaler_version != 2:
+        return
+    if device is None or topology not in TOPOLOGIES[device] or spec.maxReplicas <= spec.minReplicas:
+        return  # other rules report unknown types and topologies
+    shape = SliceShape(topology, device)
+    missing = [f'{key}: "{value}"' for key, value in shape.head_labels.items() if spec.labels.get(key) != value]
+    if missing and not shape.has_one_host:
+        message = f"{slices.at} has TPU slices of several hosts, but no labels by which Ray Train reserves them"
+        yield Found((*slices.at.path, "labels"), message, f"write labels: {{{', '.join(missing)}}}")
