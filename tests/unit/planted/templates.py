@@ -54,6 +54,8 @@ AMOUNTS = (
 )  # fmt: skip
 
 FIELDS = (
+    _in_pod("a medium in lower case", "volumes: [{name: d, emptyDir: {medium: memory}}]", "invalid-field",
+            "medium: memory"),
     plant("a misspelled restart policy", CLUSTER, "restartPolicy: Never", "restartPolicy: Allways", "invalid-field",
           "Allways", after=_L4),
     plant("a restart policy in lower case", CLUSTER, "restartPolicy: Never", "restartPolicy: never", "invalid-field",
