@@ -243,11 +243,11 @@ def type_in_text(text: str) -> str | None:
     Series that Ray's name omits or abbreviates do not count, so ``RTX 4090`` is the type ``GeForce-RTX-4090``.
     """
     plain = re.sub(r"\((r|tm)\)", "", text.lower()).replace("arc", "gpu")
-    plain = re.sub(r"\b(nvidia|tesla|quadro)\b", "", plain)
-    plain = _plain(plain)
-    texts = (plain, f"geforce{plain}")
-    found = [known for known in _TYPE_BY_PLAIN_NAME if any(each.startswith(known) for each in texts)]
-    longer = [known for known in _TYPE_BY_PLAIN_NAME if len(plain) > len("amd") and known.startswith(plain)]
+    words = [word for word in re.split(r"[\s_-]+", plain) if word not in ("", "nvidia", "tesla", "quadro")]
+    beginnings = ["".join(words[:number]) for number in range(1, len(words) + 1)]
+    names = [each.removesuffix("b") if each.endswith("gb") else each for each in beginnings]
+    found = [name for each in names for name in (each, f"geforce{each}") if name in _TYPE_BY_PLAIN_NAME]
+    longer = [known for known in _TYPE_BY_PLAIN_NAME if len(words) > 1 and known.startswith(beginnings[-1])]
     name = max(found or longer, key=len, default=None)
     return None if name is None else _TYPE_BY_PLAIN_NAME[name]
 
