@@ -47,7 +47,7 @@ class GpuDevice(Value):
         index: The number of the GPU on the node, starting at 0.
         name: The model name that the driver reports.
         memory_bytes: The total GPU memory, in bytes.
-        uuid: The UUID that the driver reports.
+        uuid: The UUID that the driver reports, or ``None`` if HAMi or KAI Scheduler gives the node a part of the GPU.
         shared_by: The number of nodes that report this UUID. ``ClusterCapacity`` counts them. Each of these nodes gets
             an equal part of the memory.
     """
