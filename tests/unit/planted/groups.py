@@ -29,6 +29,12 @@ SCALING = (
           "replicas: 0", "memory-missing", "resources:", after=_L4),
 )  # fmt: skip
 
+NO_AUTOSCALER = (
+    plant("a group of CPUs that never gets a node", CLUSTER.replace("  enableInTreeAutoscaling: true\n", "").replace(
+          "  autoscalerOptions:\n    version: v2\n    idleTimeoutSeconds: 60\n", ""), "replicas: 0", "replicas: 0",
+          "never-scales-up", "maxReplicas: 9"),
+)  # fmt: skip
+
 TPUS = (
     plant("TPUs without topology", TPU, "            cloud.google.com/gke-tpu-topology: 4x4\n", "",
           "tpu-selectors-missing", "nodeSelector"),
@@ -75,4 +81,4 @@ OPERATOR = (
           "replicas: 9", "kueue-no-requests", "- name: ray-worker", after=_CPU),
 )  # fmt: skip
 
-MISTAKES = (*SCALING, *QUEUES, *TPUS, *OPERATOR)
+MISTAKES = (*SCALING, *NO_AUTOSCALER, *QUEUES, *TPUS, *OPERATOR)
