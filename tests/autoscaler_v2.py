@@ -16,19 +16,68 @@ def nodes_launched(config, bundles, label_selectors=()):
         bundles: The requested bundles, each as amounts by Ray's resource names.
         label_selectors: The label selector of each bundle. By default, bundles have no label selectors.
     """
-    from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingRequest
     from ray.core.generated.autoscaler_pb2 import ClusterResourceConstraint
 
     selectors = label_selectors or [{}] * len(bundles)
-    types = dict(config["available_node_types"])
     requests = [_request(*each) for each in zip(bundles, selectors, strict=True)]
+    constraints = [ClusterResourceConstraint(resource_requests=requests)] if requests else []
+    return _launches(config, cluster_resource_constraints=constraints)
+
+
+def nodes_launched_for_groups(config, groups):
+    """Return the number of nodes of each type that autoscaler v2 would launch for pending placement groups.
+
+    Args:
+        config: As in ``nodes_launched``.
+        groups: The placement groups, each as a list of bundles with ``resources`` and ``label_selector``.
+    """
+    from ray.core.generated.autoscaler_pb2 import GangResourceRequest
+
+    gangs = [GangResourceRequest(requests=[_request(*bundle).request for bundle in group]) for group in groups]
+    return _launches(config, gang_resource_requests=gangs)
+
+
+def nodes_launched_by_v1(config, groups):
+    """Return the number of nodes of each type that autoscaler v1 would launch for pending placement groups."""
+    from ray.autoscaler._private.node_provider_availability_tracker import NodeAvailabilitySummary
+    from ray.autoscaler._private.resource_demand_scheduler import ResourceDemandScheduler
+    from ray.autoscaler.tags import TAG_RAY_NODE_KIND, TAG_RAY_USER_NODE_TYPE
+    from ray.core.generated.common_pb2 import PlacementStrategy
+    from ray.core.generated.gcs_pb2 import PlacementGroupTableData
+
+    class OnlyHead:
+        """The part of a node provider that the scheduler calls, for a cluster with only the head node."""
+
+        def node_tags(self, node_id):
+            return {TAG_RAY_NODE_KIND: "head", TAG_RAY_USER_NODE_TYPE: config["head_node_type"]}
+
+        def internal_ip(self, node_id):
+            return "head"
+
+    types, head = config["available_node_types"], config["head_node_type"]
+    scheduler = ResourceDemandScheduler(OnlyHead(), types, config["max_workers"], head, upscaling_speed=1000)
+    free = {"head": dict(types[head].get("resources") or {})}
+    pending = []
+    for group in groups:
+        data = PlacementGroupTableData(strategy=PlacementStrategy.PACK)
+        for bundle in group:
+            data.bundles.add().unit_resources.update(bundle.resources)
+        pending.append(data)
+    to_launch, _ = scheduler.get_nodes_to_launch(["head"], {}, [], free, pending, free, [], NodeAvailabilitySummary({}))
+    return dict(to_launch)
+
+
+def _launches(config, **demand):
+    from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingRequest
+
+    types = dict(config["available_node_types"])
     request = SchedulingRequest(
         disable_launch_config_check=True,
         node_type_configs={name: _node_type(name, types[name], config) for name in types},
         # `max_num_nodes` includes the head node, but `max_workers` does not.
         max_num_nodes=config["max_workers"] + 1,
-        cluster_resource_constraints=[ClusterResourceConstraint(resource_requests=requests)] if requests else [],
         current_instances=[_head(config["head_node_type"])],
+        **demand,
     )
     launches = ResourceDemandScheduler().schedule(request).to_launch
     return {each.instance_type: each.count for each in launches}

@@ -16,11 +16,13 @@ _ROOT: Final = "PodTemplateSpec"
 
 _ALWAYS_NEVER: Final = ["Always", "Never", "IfNotPresent"]
 _SELECTOR_OPERATORS: Final = ["In", "NotIn", "Exists", "DoesNotExist"]
+_HUGE_PAGES: Final = ("64Ki", "2Mi", "32Mi", "512Mi", "1Gi", "16Gi")
 _PROFILES: Final = ["Localhost", "RuntimeDefault", "Unconfined"]
 
 # Kubernetes publishes its definitions without enumerations. These are the constants of
 # https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/api/core/v1/types.go, as far as
-# pkg/apis/core/validation/validation.go refuses other values. An empty text counts as a missing field.
+# pkg/apis/core/validation/validation.go or the kubelet refuses other values. An empty text counts as a missing field.
+# They were compared with the constants of github.com/kubernetes/api of July 2026.
 ENUMS: Final[dict[str, dict[str, list[str]]]] = {
     "AppArmorProfile": {"type": _PROFILES},
     "Container": {
@@ -30,6 +32,8 @@ ENUMS: Final[dict[str, dict[str, list[str]]]] = {
     },
     "ContainerPort": {"protocol": ["TCP", "UDP", "SCTP"]},
     "ContainerResizePolicy": {"restartPolicy": ["NotRequired", "RestartContainer"]},
+    # The kubelet fails to create a volume with another medium.
+    "EmptyDirVolumeSource": {"medium": ["Memory", "HugePages", *(f"HugePages-{size}" for size in _HUGE_PAGES)]},
     "HTTPGetAction": {"scheme": ["HTTP", "HTTPS"]},
     "HostPathVolumeSource": {
         "type": ["DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"]

@@ -15,6 +15,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from tests.clusters import slice_hosts
 from tests.on_ray.rays import cluster_of, wait_until
 from tune_policies import AcceleratorPolicy, ClusterCapacity, InvalidResourcesError, PolicyScheduler, probe_cluster
+from tune_policies.cluster.tpu_slices import SliceShape
 
 POLICY = AcceleratorPolicy(resource="TPU", amount=4, accelerator_type="TPU-V4", topology="2x2x2", num_workers=2)
 
@@ -27,7 +28,8 @@ only_where_train_reserves_slices = pytest.mark.skipif(IS_OLDER, reason="this Ray
 def cluster():
     """Start two TPU slices of two hosts each.
 
-    Ray derives their labels and resources from environment variables that Google sets on its machines.
+    Ray derives their labels and resources from environment variables that Google sets on its machines. The hosts of the
+    second slice also have the labels of a designed worker group, which KubeRay gives to all hosts.
     """
     with cluster_of() as started, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TPU_ACCELERATOR_TYPE", "v4-16")
@@ -36,7 +38,8 @@ def cluster():
             patch.setenv("TPU_NAME", f"slice-{name}")
             for i in range(2):
                 patch.setenv("TPU_WORKER_ID", str(i))
-                started.add_node(num_cpus=4, resources={"TPU": 4})
+                labels = {"labels": SliceShape("2x2x2", "TPU-V4").head_labels} if name == "b" else {}
+                started.add_node(num_cpus=4, resources={"TPU": 4}, **labels)
         ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
         yield started
 

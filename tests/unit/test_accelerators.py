@@ -1,5 +1,6 @@
 """Tests of the table of accelerator families and of the pages that show it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,7 @@ def test_an_impossible_amount_raises_an_error_with_the_nearest_amounts(amount, r
     ("check", "name", "message"),
     [
         (check_accelerator_type, "tpu-v6", "unknown accelerator type 'tpu-v6'; did you mean 'TPU-V6E'?"),
+        (check_accelerator_type, "xyz", "unknown accelerator type 'xyz'. Use the type that `tune-policies probe`"),
         (
             check_device_resource,
             "neuron_core",
@@ -190,3 +192,31 @@ def test_the_type_of_another_resource_is_refused_by_its_form():
 @pytest.mark.parametrize("accelerator_type", [None, "M3-Max", "AMD-Instinct-MI300A", "unheard-of"])
 def test_the_memory_of_a_type_without_a_certain_total_is_unknown(accelerator_type):
     assert gpu_memory_of_type(accelerator_type) is None
+
+
+PRODUCTS = {
+    "NVIDIA A100-SXM4-80GB": "A100",
+    "NVIDIA-A100-SXM4-40GB": "A100",
+    "NVIDIA H100 80GB HBM3": "H100",
+    "nvidia-h100-mega-80gb": "H100",
+    "NVIDIA L40S": "L40S",
+    "nvidia-l4": "L4",
+    "nvidia-tesla-t4": "T4",
+    "Tesla V100-SXM2-16GB": "V100",
+    "Quadro RTX 6000": "RTX-6000",
+    "NVIDIA RTX 6000 Ada Generation": "RTX-6000",
+    "RTX 4090": "GeForce-RTX-4090",
+    "GeForce RTX 2080 Ti": "GeForce-RTX-2080-Ti",
+    "NVIDIA-GeForce-RTX-3080-Ti": "GeForce-RTX-3080-Ti",
+    "A100 80GB": "A100-80G",
+    "A100-80GB": "A100-80G",
+    "A100-40GB": "A100-40G",
+    "AMD Instinct MI300X": "AMD-Instinct-MI300X-OAM",
+    "Intel(R) Arc(TM) A770 Graphics": "Intel-GPU-A770-Graphics",
+}
+
+
+@pytest.mark.parametrize(("product", "name"), PRODUCTS.items())
+def test_the_error_for_the_name_of_a_product_or_a_label_contains_the_type(product, name):
+    with pytest.raises(InvalidResourcesError, match=rf"did you mean '{re.escape(name)}'\?"):
+        check_accelerator_type(product)

@@ -5,12 +5,14 @@ from rich.console import Console
 
 from tests.clusters import GIB
 from tune_policies.cli.doctor import diagnosis_view
+from tune_policies.probe import node_facts
 from tune_policies.probe.doctor.node_checks import (
     Diagnosis,
     Framework,
     Gpu,
     NodeFacts,
     RayCounts,
+    ResourceIsolation,
     diagnose,
     is_older,
     minimum_driver,
@@ -318,3 +320,39 @@ def test_each_cuda_version_has_a_minimum_driver(cuda, driver):
 )
 def test_versions_are_compared_as_numbers(version, than, older):
     assert is_older(version, than) is older
+
+
+def test_nodes_on_which_ray_isolates_its_own_processes_are_reported():
+    isolated = healthy("b", isolation=ResourceIsolation(cgroup_path="/sys/fs/cgroup", system_memory_bytes=2 * GIB))
+
+    (found,) = diagnose((healthy("a"), isolated))
+
+    assert (found.severity, found.nodes) == ("note", ("b",))
+    assert found.what == "Ray's own processes have a cgroup (/sys/fs/cgroup), with 2 GiB of host memory"
+    assert found.hint.endswith("without a limit for each trial, so set memory in the policy")
+
+
+def write_process(root, pid, command, parent):
+    folder = root / "proc" / str(pid)
+    folder.mkdir(parents=True)
+    (folder / "cmdline").write_text("\0".join([*command, ""]))
+    (folder / "status").write_text(f"Name:\tx\nPPid:\t{parent}\n")
+
+
+RAYLET = ["/ray/core/src/ray/raylet/raylet", "--raylet_socket_name=/tmp/raylet"]
+ISOLATED = ["--enable-resource-isolation", "--cgroup-path=/sys/fs/cgroup", "--system-reserved-memory-bytes=1024"]
+
+
+@pytest.mark.parametrize(
+    ("command", "isolation"),
+    [
+        ([*RAYLET, *ISOLATED], {"cgroup_path": "/sys/fs/cgroup", "system_memory_bytes": 1024}),
+        (RAYLET, None),
+        (["/usr/bin/bash", "--enable-resource-isolation"], None),
+    ],
+)
+def test_the_isolation_of_a_node_is_read_from_the_command_of_its_raylet(tmp_path, command, isolation):
+    write_process(tmp_path, 7, command, 1)
+    write_process(tmp_path, 8, ["python", "worker.py"], 7)
+
+    assert node_facts._isolation(8, str(tmp_path)) == isolation

@@ -201,3 +201,32 @@ def test_a_comparison_has_the_reason_why_a_policy_is_infeasible(policies, is_fea
     assert compared.policies[0].why_not == (
         "one trial needs 9 GPUs, but the largest node has 8 CPUs, 1 GPU, 1 GiB of host memory: short of GPU"
     )
+
+
+@pytest.mark.parametrize(
+    ("labels", "version", "hint"),
+    [
+        ({}, 2, "add a label such as labels: {nodes: big} to the group"),
+        ({"size": "big"}, 2, "use SelectingPolicy with label_selector: {size: big}"),
+        ({"size": "big"}, 1, "set the maximum of the other groups to 0"),
+    ],
+)
+def test_a_forecast_states_how_to_get_cheaper_nodes_than_ray_launches(labels, version, hint):
+    big, small = (
+        WorkerGroup(name=name, resources=Resources(cpus=cpus, memory_bytes=2**36), max_nodes=8, labels=of_group)
+        for name, cpus, of_group in [("big", 64, labels), ("small", 8, {})]
+    )
+    catalog = NodeCatalog(
+        nodes=(
+            NodeType(name="big", cpus=64, memory="64GiB", price_per_hour=3.2),
+            NodeType(name="small", cpus=8, memory="64GiB", price_per_hour=1.6),
+        )
+    )
+
+    forecast = forecast_trials(
+        CpuPolicy(cpus=8), cluster(big, small, autoscaler_version=version), catalog=catalog, num_trials=4
+    )
+
+    assert (forecast.for_trials.nodes, forecast.for_trials.price_per_hour) == ({"big": 0, "small": 4}, 6.4)
+    assert any("1 big instead of 4 small would be cheaper (3.20 an hour)" in each for each in forecast.cautions)
+    assert any(hint in each for each in forecast.cautions)

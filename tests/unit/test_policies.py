@@ -400,15 +400,15 @@ PLANS = {
     "nodes of every useful type":
         (growing(SMALL, LARGE), AutoscalingPolicy(GPU), "20 x 8 CPU, 1 GPU | GPU | +2 large +4 small"),
     "no nodes of useless types": (growing(SMALL, CPUS), AutoscalingPolicy(GPU), "4 x 8 CPU, 1 GPU | GPU | +4 small"),
-    "the types with the most room":
-        (growing(SMALL, LARGE, most=2), AutoscalingPolicy(GPU), "16 x 8 CPU, 1 GPU | GPU | +2 large"),
-    "then the types with less room":
-        (growing(SMALL, LARGE, most=3), AutoscalingPolicy(GPU), "17 x 8 CPU, 1 GPU | GPU | +2 large +1 small"),
+    "the types that Ray launches first":
+        (growing(SMALL, LARGE, most=2), AutoscalingPolicy(GPU), "2 x 8 CPU, 1 GPU | GPU | +2 small"),
+    "then the types that Ray launches next":
+        (growing(SMALL, LARGE, most=5), AutoscalingPolicy(GPU), "12 x 8 CPU, 1 GPU | GPU | +4 small +1 large"),
     "no nodes of types that cannot be added":
         (growing(SMALL, LARGE, most=0), AutoscalingPolicy(CPU), "8 x 1 CPU | CPU"),
     "the policy's own limit":
         (growing(SMALL, LARGE, most=5),
-         AutoscalingPolicy(GPU, max_nodes_to_add=1), "8 x 8 CPU, 1 GPU | GPU | +1 large"),
+         AutoscalingPolicy(GPU, max_nodes_to_add=1), "1 x 8 CPU, 1 GPU | GPU | +1 small"),
     "unknown node types":
         (nodes((8, 0)).model_copy(update={"node_types": None}), AutoscalingPolicy(CPU), "8 x 1 CPU | CPU"),
     "a type at its limit": (growing(node_type("gone", 0, gpus=1)), AutoscalingPolicy(CPU), "8 x 1 CPU | CPU"),
@@ -416,10 +416,10 @@ PLANS = {
         (growing(node_type("any", 2**31 - 1), alive=()), AutoscalingPolicy(CPU), "80000 x 1 CPU | CPU | +10000 any"),
     "only nodes for an inner cap":
         (growing(SMALL, LARGE),
-         AutoscalingPolicy(CappedPolicy(GPU, 3)), "3 x 8 CPU, 1 GPU | max_concurrent_trials | +1 large"),
+         AutoscalingPolicy(CappedPolicy(GPU, 3)), "3 x 8 CPU, 1 GPU | max_concurrent_trials | +3 small"),
     "only nodes for an outer cap":
         (growing(SMALL, LARGE),
-         CappedPolicy(AutoscalingPolicy(GPU), 9), "9 x 8 CPU, 1 GPU | max_concurrent_trials | +2 large"),
+         CappedPolicy(AutoscalingPolicy(GPU), 9), "9 x 8 CPU, 1 GPU | max_concurrent_trials | +4 small +1 large"),
     "no GPU node for CPU trials":
         (growing(LARGE, CPUS),
          AutoscalingPolicy(CappedPolicy(CPU, 20)), "20 x 1 CPU | max_concurrent_trials | +1 cpus"),
@@ -492,17 +492,18 @@ PLANS = {
         (growing(SMALL),
          AutoscalingPolicy(MixedPolicy(TWO_GPUS, CappedPolicy(CPU, 30))),
          "2 x 1 CPU, 1 GPU + 30 x 1 CPU | max_concurrent_trials | +3 small"),
-    "no GPU node of a type that GPU trials do not need":
+    "the nodes that Ray launches for GPU trials and CPU trials":
         (growing(SMALL, LARGE, CPUS),
-         AutoscalingPolicy(MixedPolicy(TWO_GPUS, CPU)), "2 x 1 CPU, 1 GPU + 118 x 1 CPU | CPU | +1 large +3 cpus"),
+         AutoscalingPolicy(MixedPolicy(TWO_GPUS, CPU)),
+         "2 x 1 CPU, 1 GPU + 118 x 1 CPU | CPU | +4 small +3 cpus +1 large"),
     "no GPU node for CPU trials of two sizes":
         (growing(SMALL, CPUS),
          AutoscalingPolicy(MixedPolicy(CappedPolicy(CpuPolicy(cpus=4), 4), CappedPolicy(ON_CPUS, 4))),
          "4 x 4 CPU + 4 x 2 CPU | max_concurrent_trials | +1 cpus"),
-    "a large node rather than several small ones":
+    "small nodes, because Ray launches a node for each pending trial":
         (growing(CPUS, HUGE),
          AutoscalingPolicy(MixedPolicy(CappedPolicy(CpuPolicy(cpus=4), 12), CappedPolicy(ON_CPUS, 4))),
-         "12 x 4 CPU + 4 x 2 CPU | max_concurrent_trials | +1 huge"),
+         "12 x 4 CPU + 4 x 2 CPU | max_concurrent_trials | +3 cpus"),
     "within a common limit of all types":
         (growing(LARGE, CPUS, most=2),
          AutoscalingPolicy(MixedPolicy(CappedPolicy(ONE_CPU_GPU, 8), CPU)),

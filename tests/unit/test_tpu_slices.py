@@ -90,6 +90,15 @@ def test_the_cpus_of_a_host_are_divided_among_its_chips(cpus, each):
     assert plan.reasons[0] == "each trial uses 1 whole 2x2x2 slice, with 8 workers of 1 TPU per slice"
 
 
+def test_a_slice_is_intact_if_all_its_hosts_have_the_label_of_the_first_host():
+    """KubeRay gives the labels of a group to all its pods."""
+    hosts = [changed(host, labels=host.labels | {"ray.io/tpu-worker-id": "0"}) for host in A]
+
+    plan = policy(cpus=4).plan(ClusterCapacity.of(*hosts))
+
+    assert plan.max_concurrent_trials == 1
+
+
 BROKEN = {
     "a host is missing": (B[:1], "its alive hosts have 4 of its 8 chips"),
     "a host has lost a chip": (
@@ -98,7 +107,7 @@ BROKEN = {
     ),
     "no host is the first of the slice": (
         [changed(host, labels=host.labels | {"ray.io/tpu-worker-id": "1"}) for host in B],
-        "0 of its hosts have the label ray.io/tpu-worker-id=0, but exactly 1 must have it",
+        "none of its hosts has the label ray.io/tpu-worker-id=0, but its first host must have it",
     ),
     "the first host has no head resource": (
         [without_custom(B[0], "TPU-v4-16-head"), B[1]],

@@ -216,14 +216,40 @@ def check_accelerator_type(name: str) -> str:
 
     A name that differs from a known type only in letter case or separators is a misspelling of this type.
     """
-    misspelled = _TYPE_BY_PLAIN_NAME.get(_plain(name), name)
-    if misspelled == name and family_of_type(name) is not None:
+    intended = _TYPE_BY_PLAIN_NAME.get(_plain(name), name)
+    is_product = " " in name.strip() or name.lower().startswith(_VENDORS)
+    if intended == name and is_product:
+        intended = type_in_text(name) or type_of_product(name)
+    elif intended == name and name.endswith("GB"):
+        intended = _TYPE_BY_PLAIN_NAME.get(_plain(name).removesuffix("b"), name)
+    if intended == name and family_of_type(name) is not None:
         return name
-    if misspelled == name and " " in name.strip():
-        misspelled = type_of_product(name)
-    if misspelled != name:
-        raise InvalidResourcesError(f"unknown accelerator type {shorten(name)}; did you mean {misspelled!r}?")
-    return _known(name, KNOWN_TYPES, "accelerator type")
+    hint = f"; did you mean {intended!r}?" if intended != name else suggest(name, KNOWN_TYPES)
+    if not hint:
+        hint = (
+            ". Use the type that `tune-policies probe` shows for your nodes, such as A100, H100, L4 or "
+            "GeForce-RTX-4090. The page on policies lists the types whose memory is known"
+        )
+    raise InvalidResourcesError(f"unknown accelerator type {shorten(name)}{hint}")
+
+
+_VENDORS: Final = ("nvidia-", "tesla-", "quadro-")
+"""The prefixes of product names and of Kubernetes' labels that Ray's names of device types do not have."""
+
+
+def type_in_text(text: str) -> str | None:
+    """Return the longest known GPU type in a product name or a Kubernetes label, such as ``T4`` in ``nvidia-tesla-t4``.
+
+    Series that Ray's name omits or abbreviates do not count, so ``RTX 4090`` is the type ``GeForce-RTX-4090``.
+    """
+    plain = re.sub(r"\((r|tm)\)", "", text.lower()).replace("arc", "gpu")
+    words = [word for word in re.split(r"[\s_-]+", plain) if word not in ("", "nvidia", "tesla", "quadro")]
+    beginnings = ["".join(words[:number]) for number in range(1, len(words) + 1)]
+    names = [each.removesuffix("b") if each.endswith("gb") else each for each in beginnings]
+    found = [name for each in names for name in (each, f"geforce{each}") if name in _TYPE_BY_PLAIN_NAME]
+    longer = [known for known in _TYPE_BY_PLAIN_NAME if len(words) > 1 and known.startswith(beginnings[-1])]
+    name = max(found or longer, key=len, default=None)
+    return None if name is None else _TYPE_BY_PLAIN_NAME[name]
 
 
 def misread_type(name: str) -> str | None:

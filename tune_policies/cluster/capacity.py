@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import datetime
 from functools import cached_property
 from itertools import chain, count, islice
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -31,6 +31,11 @@ from tune_policies.values.resources import (
 )
 from tune_policies.values.value import FrozenDict, Many, ShownValue, Value
 
+AutoscalerVersion = Literal[1, 2]
+
+DEFAULT_AUTOSCALER: Final[AutoscalerVersion] = 2
+"""The version that KubeRay starts by default since Ray 2.48, and ``ray up`` since Ray 2.50."""
+
 Shape = tuple[int | None, tuple[Any, ...]]
 """The properties of a node that affect plans: its host memory in bytes, and the other properties."""
 
@@ -42,7 +47,7 @@ class GpuDevice(Value):
         index: The number of the GPU on the node, starting at 0.
         name: The model name that the driver reports.
         memory_bytes: The total GPU memory, in bytes.
-        uuid: The UUID that the driver reports.
+        uuid: The UUID that the driver reports, or ``None`` if HAMi or KAI Scheduler gives the node a part of the GPU.
         shared_by: The number of nodes that report this UUID. ``ClusterCapacity`` counts them. Each of these nodes gets
             an equal part of the memory.
     """
@@ -232,6 +237,7 @@ class NodeTypeCapacity(Value):
         max_nodes_to_add: The maximum number of nodes that can be added, including pending nodes.
         accelerator_type: Ray's name of the device type, or ``None`` if the node type specifies none.
         devices: The GPUs, or ``None`` if they are unknown until a node is added.
+        is_type_counted: Whether the autoscaler counts the device type as a resource of a node.
     """
 
     name: str
@@ -240,6 +246,7 @@ class NodeTypeCapacity(Value):
     accelerator_type: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     devices: Many[GpuDevice] | None = None
+    is_type_counted: bool = True
 
     @cached_property
     def amounts(self) -> Amounts:
@@ -266,9 +273,10 @@ class ClusterCapacity(ShownValue):
         draining: Alive nodes that are being drained. Plans ignore them, because Ray places nothing on them.
         unusable: Alive nodes on which trials cannot run, because this package is missing there or has another version.
             Plans ignore them, and prevent Ray from placing trials on them.
-        node_types: The node types that the autoscaler can add, or ``None`` if an autoscaler runs but its node types are
-            unknown.
+        node_types: The node types that the autoscaler can add, in the order of the cluster's configuration, or ``None``
+            if an autoscaler runs but its node types are unknown.
         max_nodes_to_add: The maximum number of nodes of all types together that can be added, or ``None`` for no limit.
+        autoscaler_version: The version of Ray's autoscaler, which determines the node types that it launches.
         read_at: The time when the cluster was read, or ``None`` if the capacity was not read from a cluster.
     """
 
@@ -279,6 +287,7 @@ class ClusterCapacity(ShownValue):
     unusable: Many[NodeCapacity] = ()
     node_types: Many[NodeTypeCapacity] | None = ()
     max_nodes_to_add: Count | None = None
+    autoscaler_version: AutoscalerVersion = DEFAULT_AUTOSCALER
     read_at: datetime | None = None
 
     @model_validator(mode="after")

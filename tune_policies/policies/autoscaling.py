@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Final
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeTypeCapacity
+from tune_policies.placement.launches import about_launches, format_nodes, has_choice, launched_for_pending
 from tune_policies.placement.packing import largest, with_rounded_memory
 from tune_policies.placement.scale_up import (
     fewest_nodes,
@@ -28,7 +29,8 @@ class AutoscalingPolicy(WrappingPolicy):
 
     In the plan, ``nodes_to_add`` contains only as many nodes as the trials need. A trial without devices uses a node
     with devices only if it fits no other node type. The autoscaler adds the nodes when trials are pending, or when you
-    call ``request_capacity``. If a trial fits several node types, Ray may choose a different type than the plan.
+    call ``request_capacity``. If trials fit several node types, ``nodes_to_add`` contains the types that Ray's
+    autoscaler chooses while the trials are pending, even if another type needs fewer nodes. The plan then says so.
 
     Attributes:
         inner: The policy that plans on the alive nodes and the nodes that can be added.
@@ -58,9 +60,38 @@ class AutoscalingPolicy(WrappingPolicy):
             plan, most = self._plan_with(capacity, most, limit)
         except InfeasibleRequestError as error:
             return self._plan_without(capacity, error)
-        return plan.with_reasons(_counted(capacity.node_types, limit)).model_copy(
-            update={"nodes_to_add": self._fewest(plan, capacity, most)}
-        )
+        launched, nodes_to_add = self._as_launched(plan, capacity, most, limit)
+        reasons = [_counted(capacity.node_types, limit), *_about_fewer_trials(plan, launched, capacity, nodes_to_add)]
+        return launched.with_reasons(*reasons).model_copy(update={"nodes_to_add": nodes_to_add})
+
+    def _as_launched(
+        self, plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int], limit: int
+    ) -> tuple[TrialPlan, dict[str, int]]:
+        """Return the plan on the nodes that Ray's autoscaler launches for its trials, and these nodes.
+
+        The result is ``plan`` and the fewest nodes if there is no choice of node types, or if the trials do not fit on
+        the launched nodes although more nodes can be added. In this case, the inner policy leaves resources for other
+        work.
+        """
+        fewest = self._fewest(plan, capacity, most)
+        if not fewest or not has_choice(plan.slots, capacity):
+            return plan, fewest
+        launched = launched_for_pending(plan.slots, capacity, limit)
+        if launched.nodes == fewest:
+            return plan, fewest
+        if launched.is_enough and self._has_room(plan, capacity, launched.nodes):
+            return plan.with_reasons(*about_launches(plan.slots, capacity, launched.nodes, fewest)), launched.nodes
+        if launched.is_enough and any(slot.num_workers for slot in plan.slots):
+            # The plan assumes the worst case for the nodes of trial drivers, so it may need more nodes of these types.
+            more = self._fewest(plan, capacity, {name: most[name] for name in launched.nodes})
+            if self._has_room(plan, capacity, more):
+                return plan, more
+        if launched.is_enough or sum(launched.nodes.values()) < limit:
+            return plan, fewest
+        try:
+            return self.inner.plan(capacity.with_nodes_added(launched.nodes)), launched.nodes
+        except InfeasibleRequestError:
+            return plan, fewest
 
     def _plan_with(
         self, capacity: ClusterCapacity, most: dict[str, int], limit: int
@@ -126,6 +157,18 @@ class AutoscalingPolicy(WrappingPolicy):
         return found.max_concurrent_trials >= plan.max_concurrent_trials and (
             _trials_with_devices(found) >= _trials_with_devices(plan)
         )
+
+
+def _about_fewer_trials(
+    plan: TrialPlan, launched: TrialPlan, capacity: ClusterCapacity, nodes: Mapping[str, int]
+) -> list[str]:
+    if launched.max_concurrent_trials >= plan.max_concurrent_trials:
+        return []
+    return [
+        f"{plan.max_concurrent_trials} trials would fit on other nodes, but Ray's autoscaler (version "
+        f"{capacity.autoscaler_version}) reaches the limit with {format_nodes(nodes)} for pending trials. To get other "
+        "nodes, select a label of their node type"
+    ]
 
 
 def _trials_with_devices(plan: TrialPlan) -> int:

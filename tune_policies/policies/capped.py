@@ -1,6 +1,7 @@
 """A policy that limits the number of concurrent trials."""
 
 from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.placement.launches import has_choice, launched_for_pending
 from tune_policies.placement.packing import Limit
 from tune_policies.placement.scale_up import fewest_nodes
 from tune_policies.plan.trial_plan import TrialPlan
@@ -40,4 +41,8 @@ class CappedPolicy(WrappingPolicy):
         )
         if capped == plan or not plan.nodes_to_add:
             return capped
-        return capped.model_copy(update={"nodes_to_add": fewest_nodes(capped.slots, capacity, plan.nodes_to_add)})
+        nodes_to_add = fewest_nodes(capped.slots, capacity, plan.nodes_to_add)
+        if nodes_to_add and has_choice(capped.slots, capacity):
+            launched = launched_for_pending(capped.slots, capacity, sum(plan.nodes_to_add.values()))
+            nodes_to_add = launched.nodes if launched.is_enough else nodes_to_add
+        return capped.model_copy(update={"nodes_to_add": nodes_to_add})

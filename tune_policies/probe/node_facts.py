@@ -96,7 +96,34 @@ def read_machine() -> dict[str, object]:
         "cpu_limits": _cpu_limits(),
         "memory_bytes": min(filter(None, (host_memory_bytes(), cgroup_memory_bytes()))),
         "shm_bytes": _shm_bytes(),
+        "isolation": _isolation(),
     }
+
+
+def _isolation(pid: int | None = None, root: str = "/") -> dict[str, object] | None:
+    """Return how Ray isolates its own processes on this node, or ``None`` if it does not or this is no Ray worker.
+
+    The worker's raylet has the options of ``ray start --enable-resource-isolation`` in its command line.
+    """
+    pid = os.getppid() if pid is None else pid
+    while pid > 1:
+        try:
+            command = Path(root, "proc", str(pid), "cmdline").read_text().split("\0")
+            status = Path(root, "proc", str(pid), "status").read_text()
+        except OSError:
+            return None
+        if Path(command[0]).name == "raylet":
+            given = dict(option.lstrip("-").replace("_", "-").partition("=")[::2] for option in command[1:])
+            if "enable-resource-isolation" not in given:
+                return None
+            memory = given.get("system-reserved-memory-bytes", "")
+            return {
+                "cgroup_path": given.get("cgroup-path"),
+                "system_memory_bytes": int(memory) if memory.isdecimal() else None,
+            }
+        parent = re.search(r"^PPid:\s*(\d+)", status, re.MULTILINE)
+        pid = int(parent[1]) if parent else 0
+    return None
 
 
 def installed_versions() -> dict[str, str]:

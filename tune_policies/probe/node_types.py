@@ -24,7 +24,7 @@ _TYPES: Final = "available_node_types"
 def addable_node_types(
     config: object, workers_by_type: Mapping[str, int], *, source: str
 ) -> tuple[NodeTypeCapacity, ...]:
-    """Return the node types that the autoscaler can still add, sorted by name.
+    """Return the node types that the autoscaler can still add, in the order of the configuration.
 
     Args:
         config: The configuration, with ``available_node_types``, ``head_node_type`` and ``max_workers``.
@@ -37,7 +37,7 @@ def addable_node_types(
     """
     most = _max_workers(config, source)
     rows = []
-    for name, node_type in sorted(_mapping(config, _TYPES, source).items()):
+    for name, node_type in _mapping(config, _TYPES, source).items():
         key = f"{source}: {_TYPES}.{name}"
         if not isinstance(node_type, dict):
             raise InvalidResourcesError(f"{key} must be a mapping, got {shorten(node_type)}")

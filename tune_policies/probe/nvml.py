@@ -64,15 +64,19 @@ def read_gpus() -> list[dict[str, Any]]:
         NvmlError: The GPUs cannot be read.
     """
     with _opened() as nvml:
-        return [
-            {
-                "index": index,
-                "name": _text(nvml.nvmlDeviceGetName(handle)),
-                "memory_bytes": min([_usable_bytes(nvml, handle), *_limits_of_container(index)]),
-                "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
-            }
-            for index, handle in _visible(nvml)
-        ]
+        return [_planned(nvml, index, handle) for index, handle in _visible(nvml)]
+
+
+def _planned(nvml: Any, index: int, handle: Any) -> dict[str, Any]:
+    usable = _usable_bytes(nvml, handle)
+    parts = [limit for limit in _limits_of_container(index) if limit <= usable]
+    return {
+        "index": index,
+        "name": _text(nvml.nvmlDeviceGetName(handle)),
+        "memory_bytes": min([usable, *parts]),
+        # HAMi and KAI Scheduler divide the memory of a GPU among its pods, so the plan must not divide it again.
+        "uuid": None if parts else _text(nvml.nvmlDeviceGetUUID(handle)),
+    }
 
 
 def read_driver() -> dict[str, Any]:

@@ -120,6 +120,7 @@ def probe_cluster(
         unusable=unusable,
         node_types=node_types,
         max_nodes_to_add=max_nodes_to_add,
+        autoscaler_version=state.autoscaler_version,
         read_at=datetime.now(UTC),
     )
 

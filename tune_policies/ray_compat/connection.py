@@ -262,6 +262,12 @@ def _check_reachable(address: str, timeout_s: float, local: str) -> None:
             f"program), start Ray there (`ray start --head`), or {other}"
         ) from error
     except subprocess.CalledProcessError as error:
+        if b"AuthenticationError" in error.stderr:
+            raise ProbeError(
+                f"Ray at {address!r} refuses the authentication token, because it is missing or incorrect. Set "
+                "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to the token of the cluster, or write the token to "
+                "~/.ray/auth_token"
+            ) from error
         raise ProbeError(f"Ray at {address!r} refuses the connection: {last_error(error.stderr)}") from error
 
 

@@ -24,7 +24,15 @@ import ray
 from ray.exceptions import RayActorError, RayError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from tune_policies.cluster.capacity import HEAD_RESOURCE, NodeCapacity, accelerator_type_of, in_use, to_resources
+from tune_policies.cluster.capacity import (
+    DEFAULT_AUTOSCALER,
+    HEAD_RESOURCE,
+    AutoscalerVersion,
+    NodeCapacity,
+    accelerator_type_of,
+    in_use,
+    to_resources,
+)
 from tune_policies.ray_compat.background import answer_within
 from tune_policies.ray_compat.connection import is_through_client, sent_by_value
 from tune_policies.ray_compat.this_process import ThisProcess, parents_in_ray, this_process
@@ -69,6 +77,7 @@ class ClusterState:
         has_autoscaler: Whether an autoscaler reports node types.
         may_have_autoscaler: Whether the cluster may have an autoscaler. If the head node was started by hand,
             autoscaler v2 reports no types until it adds a node.
+        autoscaler_version: The version of the autoscaler, or the default if the cluster has none.
     """
 
     session: str
@@ -78,6 +87,7 @@ class ClusterState:
     num_workers: int
     has_autoscaler: bool
     may_have_autoscaler: bool
+    autoscaler_version: AutoscalerVersion
 
 
 def read_cluster_state(timeout_s: float) -> ClusterState:
@@ -197,6 +207,7 @@ def to_cluster_state(
         num_workers=len(workers),
         has_autoscaler=has_v1 or (is_v2 and any(node.ray_node_type_name for node in alive)),
         may_have_autoscaler=has_v1 or is_v2,
+        autoscaler_version=1 if has_v1 else DEFAULT_AUTOSCALER,
     )
 
 

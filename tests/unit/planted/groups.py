@@ -29,6 +29,12 @@ SCALING = (
           "replicas: 0", "memory-missing", "resources:", after=_L4),
 )  # fmt: skip
 
+NO_AUTOSCALER = (
+    plant("a group of CPUs that never gets a node", CLUSTER.replace("  enableInTreeAutoscaling: true\n", "").replace(
+          "  autoscalerOptions:\n    version: v2\n    idleTimeoutSeconds: 60\n", ""), "replicas: 0", "replicas: 0",
+          "never-scales-up", "maxReplicas: 9"),
+)  # fmt: skip
+
 TPUS = (
     plant("TPUs without topology", TPU, "            cloud.google.com/gke-tpu-topology: 4x4\n", "",
           "tpu-selectors-missing", "nodeSelector"),
@@ -40,6 +46,13 @@ TPUS = (
     plant("three chips on a host", TPU.replace('google.com/tpu: "4"', 'google.com/tpu: "3"'), "replicas: 0",
           "replicas: 0", "tpu-chips-per-host", "google.com/tpu"),
     plant("two hosts for a slice of four", TPU, "numOfHosts: 4", "numOfHosts: 2", "tpu-hosts-per-slice", "numOfHosts"),
+    plant("a slice without the label of its first host", TPU, '        ray.io/tpu-worker-id: "0"\n', "",
+          "tpu-labels-missing", "labels:"),
+    plant("a slice of another pod type", TPU, "tpu-pod-type: v6e-16", "tpu-pod-type: v6e-32", "tpu-labels-missing",
+          "labels:"),
+    plant("slices without labels under the default version", TPU.replace(
+          "  autoscalerOptions:\n    version: v2\n", ""), '      labels:\n        ray.io/tpu-worker-id: "0"\n'
+          "        ray.io/tpu-pod-type: v6e-16\n", "", "tpu-labels-missing", "groupName: v6e"),
 )  # fmt: skip
 
 QUEUES = (
@@ -68,4 +81,4 @@ OPERATOR = (
           "replicas: 9", "kueue-no-requests", "- name: ray-worker", after=_CPU),
 )  # fmt: skip
 
-MISTAKES = (*SCALING, *QUEUES, *TPUS, *OPERATOR)
+MISTAKES = (*SCALING, *NO_AUTOSCALER, *QUEUES, *TPUS, *OPERATOR)

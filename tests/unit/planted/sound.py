@@ -154,6 +154,9 @@ spec:
       minReplicas: 0
       maxReplicas: 2
       numOfHosts: 4
+      labels:
+        ray.io/tpu-worker-id: "0"
+        ray.io/tpu-pod-type: v6e-16
       rayStartParams: {}
       template:
         spec:

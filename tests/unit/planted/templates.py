@@ -48,12 +48,20 @@ AMOUNTS = (
     plant("CPUs with the unit of memory", CLUSTER, 'cpu: "8"', "cpu: 8Gi", "amount-without-unit", "8Gi", after=_L4),
     plant("a GPU without its vendor", CLUSTER, _LIMITS, _LIMITS.replace("nvidia.com/", ""), "resource-unknown", "gpu: ",
           after="limits:\n                  cpu: \"8\""),
+    plant("a device in the plural", CLUSTER.replace(_LIMITS, _LIMITS.replace("/gpu", "/gpus")), "replicas: 0",
+          "replicas: 0", "device-resource-misspelled", "nvidia.com/gpus"),
+    plant("a device in upper case", CLUSTER.replace(_LIMITS, _LIMITS.replace("/gpu", "/GPU")), "replicas: 0",
+          "replicas: 0", "device-resource-misspelled", "nvidia.com/GPU"),
     plant("a misspelled resource", CLUSTER, 'cpu: "8"', 'cpus: "8"', "resource-unknown", 'cpus: "8"', after=_L4),
     _in_pod("the size of a volume in GiB", "volumes: [{name: d, emptyDir: {sizeLimit: 1GiB}}]", "invalid-field",
             "1GiB"),
 )  # fmt: skip
 
 FIELDS = (
+    _in_pod("a medium in lower case", "volumes: [{name: d, emptyDir: {medium: memory}}]", "invalid-field",
+            "medium: memory"),
+    plant("a node selector next to the template", CLUSTER, "      maxReplicas: 9\n",
+          "      maxReplicas: 9\n      nodeSelector: {disk: ssd}\n", "misspelled-field", "nodeSelector: {disk"),
     plant("a misspelled restart policy", CLUSTER, "restartPolicy: Never", "restartPolicy: Allways", "invalid-field",
           "Allways", after=_L4),
     plant("a restart policy in lower case", CLUSTER, "restartPolicy: Never", "restartPolicy: never", "invalid-field",

@@ -260,9 +260,15 @@ class NodeType(Value):
 
     @property
     def ray_labels(self) -> dict[str, str]:
-        """Ray's node labels, including the label of the device type that Ray adds when it detects the devices."""
-        own = {} if self.accelerator_type is None else {ACCELERATOR_TYPE: self.accelerator_type}
-        return {**own, **self.labels}
+        """Ray's node labels, including those that Ray adds when it detects the devices.
+
+        Ray Train reserves a TPU slice by the labels of its first host. Autoscaler v2 adds no slice unless the group
+        has these labels.
+        """
+        if self.accelerator_type is None:
+            return dict(self.labels)
+        of_slice = {} if self.topology is None else SliceShape(self.topology, self.accelerator_type).head_labels
+        return {ACCELERATOR_TYPE: self.accelerator_type, **of_slice, **self.labels}
 
 
 def node_type_name(cpus: int, resource: str | None, devices: int, accelerator_type: str | None, *more: str) -> str:

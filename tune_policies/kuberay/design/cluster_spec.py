@@ -5,7 +5,14 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, model_validator
 
-from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
+from tune_policies.cluster.capacity import (
+    DEFAULT_AUTOSCALER,
+    AutoscalerVersion,
+    ClusterCapacity,
+    GpuDevice,
+    NodeCapacity,
+    NodeTypeCapacity,
+)
 from tune_policies.cluster.tpu_slices import POD_TYPE, SLICE_NAME, TOPOLOGIES, TOPOLOGY, WORKER_ID, SliceShape
 from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
 from tune_policies.values.errors import InvalidResourcesError
@@ -86,13 +93,14 @@ class WorkerGroup(Value):
             devices=self.devices,
             is_expected=is_expected,
         )
-        shape = self._slice_shape
+        shape = self.slice_shape
         for at in range(number):
             changes = {} if shape is None else self._host_of(shape, at)
             yield alike.model_copy(update={"node_id": f"{self.name}-{at}", **changes})
 
     @property
-    def _slice_shape(self) -> SliceShape | None:
+    def slice_shape(self) -> SliceShape | None:
+        """The shape of the group's TPU slices, or ``None`` if it has none or Ray does not support their topology."""
         if self.accelerator_type is None or self.topology is None:
             return None
         is_known = self.topology in TOPOLOGIES.get(self.accelerator_type, ())
@@ -157,6 +165,7 @@ class ClusterSpec(Value):
         groups: The worker groups.
         max_nodes: The maximum number of worker nodes of all groups together; ``None`` for no common limit.
         is_autoscaling: Whether an autoscaler adds nodes. Otherwise, the numbers of nodes do not change.
+        autoscaler_version: The version of Ray's autoscaler.
         idle_timeout_s: Seconds after which an idle node is removed; ``None`` for Ray's default, 60 s on Kubernetes.
         assumptions: Sentences about defaults that replace missing fields of the file.
     """
@@ -166,6 +175,7 @@ class ClusterSpec(Value):
     groups: tuple[WorkerGroup, ...] = ()
     max_nodes: Count | None = None
     is_autoscaling: bool = True
+    autoscaler_version: AutoscalerVersion = DEFAULT_AUTOSCALER
     idle_timeout_s: Annotated[float, Field(ge=0)] | None = None
     assumptions: tuple[str, ...] = ()
 
@@ -193,10 +203,16 @@ class ClusterSpec(Value):
                         accelerator_type=group.accelerator_type,
                         labels=group.labels,
                         devices=group.devices,
+                        is_type_counted=group.is_type_counted,
                     )
                 )
         most = None if self.max_nodes is None else max(0, self.max_nodes - (len(nodes) - 1))
-        return ClusterCapacity(nodes=tuple(nodes), node_types=tuple(rows), max_nodes_to_add=most)
+        return ClusterCapacity(
+            nodes=tuple(nodes),
+            node_types=tuple(rows),
+            max_nodes_to_add=most,
+            autoscaler_version=self.autoscaler_version,
+        )
 
 
 Nodes = ClusterCapacity | NodeCatalog | ClusterSpec

@@ -7,9 +7,10 @@ from typing import Annotated
 from pydantic import Field
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.capacity import AutoscalerVersion, ClusterCapacity
 from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
 from tune_policies.kuberay.design.cluster_spec import MOST_NODES, ClusterSpec, WorkerGroup
+from tune_policies.placement.launches import format_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.capped import CappedPolicy
@@ -126,16 +127,21 @@ def forecast_trials(
         at_minimum = stage(policy.plan(capacity.model_copy(update={"node_types": ()})))
     except InfeasibleRequestError as error:
         at_minimum = stage(None, f"because one trial needs {error.asked}, but {error.offered}")
-    fewer = num_trials if num_trials is not None and 0 < num_trials < most.max_concurrent_trials else None
+    for_trials, capped = None, policy
+    if num_trials is not None and 0 < num_trials < most.max_concurrent_trials:
+        capped = CappedPolicy(policy, num_trials)
+        for_trials = stage(_plan_at_maximum(capped, cluster, capacity))
     return TrialForecast(
         cluster=cluster.name,
         at_minimum=at_minimum,
         at_maximum=at_maximum,
-        for_trials=None if fewer is None else stage(_plan_at_maximum(CappedPolicy(policy, fewer), cluster, capacity)),
+        for_trials=for_trials,
         currency="USD" if catalog is None else catalog.currency,
         cautions=(
             *cluster.assumptions,
             *_types_not_counted(cluster, most),
+            *_slices_without_labels(cluster, most),
+            *_cheaper_nodes(capped, priced, capacity, at_maximum if for_trials is None else for_trials, head_price),
             *_prices_missing(priced, catalog, head_price),
         ),
     )
@@ -211,6 +217,68 @@ def _types_not_counted(cluster: ClusterSpec, plan: TrialPlan) -> list[str]:
         for group in cluster.groups
         if cluster.is_autoscaling and group.accelerator_type in wanted and not group.is_type_counted
     ]
+
+
+def _slices_without_labels(cluster: ClusterSpec, plan: TrialPlan) -> Iterator[str]:
+    """Yield a warning for each group of TPU slices that autoscaler v2 does not add for Ray Train."""
+    wanted = {slot.topology for slot in plan.slots} - {None}
+    for group in cluster.groups:
+        shape = group.slice_shape
+        can_grow = cluster.is_autoscaling and cluster.autoscaler_version == 2 and group.max_nodes > group.min_nodes
+        if shape is None or shape.has_one_host or shape.topology not in wanted or not can_grow:
+            continue
+        missing = [f"{key}: {value!r}" for key, value in shape.head_labels.items() if group.labels.get(key) != value]
+        if missing:
+            yield (
+                f"Ray Train reserves a slice by the labels of its first host, but the labels of group {group.name!r} "
+                f"do not include them, so autoscaler version 2 adds no slices of this group. Add to its labels: "
+                f"{', '.join(missing)}"
+            )
+
+
+def _cheaper_nodes(
+    policy: ResourcePolicy, cluster: ClusterSpec, capacity: ClusterCapacity, stage: Stage, head_price: float | None
+) -> Iterator[str]:
+    """Yield how to get cheaper nodes of one group, if Ray's autoscaler launches others."""
+    if stage.plan is None or stage.price_per_hour is None or not stage.plan.nodes_to_add:
+        return
+    cheapest: tuple[float, str, dict[str, int]] | None = None
+    for node_type in capacity.node_types or ():
+        try:
+            plan = AutoscalingPolicy(policy).plan(capacity.model_copy(update={"node_types": (node_type,)}))
+        except InfeasibleRequestError:
+            continue
+        added, always = plan.nodes_to_add, _minimum_nodes(cluster)
+        nodes = {name: number + added.get(name, 0) for name, number in always.items()}
+        price = _price(cluster, nodes, head_price)
+        is_enough = plan.max_concurrent_trials >= stage.trials_at_once
+        if price is not None and is_enough and price < (cheapest or (stage.price_per_hour,))[0]:
+            cheapest = price, node_type.name, added
+    if cheapest is None:
+        return
+    price, name, added = cheapest
+    yield (
+        f"{format_nodes(added)} instead of {format_nodes(stage.plan.nodes_to_add)} would be cheaper "
+        f"({format_money(price)} an hour), but Ray's autoscaler (version {capacity.autoscaler_version}) prefers nodes "
+        f"that pending trials use completely. {_how_to_get(name, cluster, capacity.autoscaler_version)}"
+    )
+
+
+def _how_to_get(name: str, cluster: ClusterSpec, version: AutoscalerVersion) -> str:
+    """Return how to restrict the trials to the nodes of one group."""
+    if version == 1:
+        return (
+            f"Autoscaler version 1 ignores labels: to get nodes of {name!r}, set the maximum of the other groups to 0"
+        )
+    others = [group.labels for group in cluster.groups if group.name != name]
+    (labels,) = (group.labels for group in cluster.groups if group.name == name)
+    for key, value in sorted(labels.items()):
+        if all(other.get(key) != value for other in others):
+            return f"To get nodes of {name!r}, use SelectingPolicy with label_selector: {{{key}: {value}}}"
+    return (
+        f"To get nodes of {name!r}, add a label such as labels: {{nodes: {name}}} to the group, and use "
+        f"SelectingPolicy with label_selector: {{nodes: {name}}}"
+    )
 
 
 def _prices_missing(cluster: ClusterSpec, catalog: NodeCatalog | None, head_price: float | None) -> Iterator[str]:

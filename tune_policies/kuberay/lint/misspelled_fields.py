@@ -1,8 +1,9 @@
 """Finds misspelled field names.
 
 The API server refuses an unknown field or drops it without an error. Only the official definitions list all fields.
-This module reports names that are similar to one of the fields below, which determine Ray's view of a cluster. It
-never reports a field of the official definitions. :mod:`tune_policies.kuberay.lint.pod_schema` checks pod templates.
+This module reports names that are similar to one of the fields below, which determine Ray's view of a cluster, and
+fields of pods outside of a pod template. It never reports a field of the official definitions.
+:mod:`tune_policies.kuberay.lint.pod_schema` checks pod templates.
 """
 
 import difflib
@@ -11,8 +12,10 @@ from functools import cache
 from typing import Any, Final, TypeAlias, Union, get_args
 
 from tune_policies.files.yaml_documents import Document, Path
+from tune_policies.kuberay.lint.pod_schema import owner_of
 from tune_policies.kuberay.reading.kuberay_models import (
     AutoscalerOptions,
+    HeadGroup,
     Part,
     PodTemplate,
     RayClusterSpec,
@@ -67,6 +70,9 @@ def _misspelled(data: Any, part: type[Part] | _Fields, path: Path) -> Iterator[t
                 yield from _misspelled(value, inner, (*path, key))
             elif key not in fields and (meant := _intended_field(key, fields)):
                 yield (*path, key), f"unknown field {key!r}; did you mean {meant!r}?"
+            elif key not in fields and part in (HeadGroup, WorkerGroupSpec) and (owner := owner_of(str(key))):
+                message = f"unknown field {key!r} of a group: it is a field of {owner}, so check the indentation"
+                yield (*path, key), message
 
 
 @cache

@@ -226,16 +226,16 @@ _PARTS: Final = {
 _GROUP_FIELDS: Final = ("groupName", "maxReplicas", "minReplicas", "numOfHosts", "rayStartParams", "replicas")
 
 
+def owner_of(name: str) -> str | None:
+    """Return a description of the part of a pod template to which a field belongs, or ``None`` for other fields."""
+    owners = [title for title in _PARTS if name in _schema()["$defs"][title]["properties"]]
+    return _PARTS[owners[0]] if owners else None
+
+
 def _unknown(name: str, schema: Mapping[str, Any]) -> str:
     """Return the message about an unknown field: with the similar name, or with the part to which it belongs."""
     near = _near(name, schema)
-    owners = [title for title in _PARTS if name in _schema()["$defs"][title]["properties"]]
-    if name in _GROUP_FIELDS:
-        owner = "the group, next to template"
-    elif owners:
-        owner = _PARTS[owners[0]]
-    else:
-        owner = ""
+    owner = "the group, next to template" if name in _GROUP_FIELDS else owner_of(name)
     if near is not None and (not owner or _plain(near) == _plain(name)):
         return f"unknown field {name!r}; did you mean {near!r}?"
     here = _PARTS.get(str(schema.get("title")), f"{schema.get('title', 'this part')}")

@@ -37,7 +37,7 @@ _PRODUCT: Final = "nvidia.com/gpu.product"
 _MIG_CONFIG: Final = "nvidia.com/mig.config"
 _DEVICE_MEMORY: Final = "nvidia.com/gpu.memory"
 _REPLICAS: Final = ("nvidia.com/gpu.replicas", "cloud.google.com/gke-max-shared-clients-per-gpu")
-_STRATEGIES: Final = ("nvidia.com/gpu.sharing-strategy", "cloud.google.com/gke-gpu-sharing-strategy")
+STRATEGIES: Final = ("nvidia.com/gpu.sharing-strategy", "cloud.google.com/gke-gpu-sharing-strategy")
 
 _MIB: Final = 2**20
 
@@ -183,14 +183,14 @@ def _shares_of_labels(
     product = selector.get(_PRODUCT, "")
     numbers = [selector[key] for key in _REPLICAS if re.fullmatch(r"[1-9]\d{0,5}", selector.get(key, ""), re.ASCII)]
     replicas = int(numbers[0]) if numbers else None
-    strategy = next((selector[key] for key in _STRATEGIES if key in selector), "")
+    strategy = next((selector[key] for key in STRATEGIES if key in selector), "")
     keys = [key.removesuffix(".shared") for key in amounts]
     in_label = re.search(r"-MIG-(\S+?)(-SHARED)?\Z", product) or re.fullmatch(
         r"all-(\d+g\..+)", selector.get(_MIG_CONFIG, "")
     )
     if in_label is not None:
         keys.append(f"nvidia.com/mig-{in_label[1]}")
-    parts = parts_of_gpus(keys, {key: value for key, value in selector.items() if key not in _STRATEGIES}, 1)
+    parts = parts_of_gpus(keys, {key: value for key, value in selector.items() if key not in STRATEGIES}, 1)
     memory = total
     if parts is not None:
         memory = parts[0].memory_bytes if parts else None

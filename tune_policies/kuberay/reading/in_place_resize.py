@@ -30,7 +30,7 @@ class Resize(NamedTuple):
 
 def resizes_of(cluster: ClusterInFile) -> dict[str, Resize]:
     """Return the largest sizes by group name. The result is empty if Ray refuses the annotation or does not read it."""
-    if cluster.spec.autoscalerOptions.version != "v2" or any(resize_problems(cluster)):
+    if cluster.autoscaler_version != 2 or any(resize_problems(cluster)):
         return {}
     return {
         name: Resize(math.floor(parse_quantity(limits["max-cpu"])), math.floor(parse_quantity(limits["max-memory"])))

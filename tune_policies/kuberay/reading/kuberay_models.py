@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from tune_policies.cluster.capacity import DEFAULT_AUTOSCALER, AutoscalerVersion
 from tune_policies.files.yaml_documents import Path
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
@@ -244,6 +245,31 @@ class ClusterInFile(NamedTuple):
     metadata: Metadata
     spec: RayClusterSpec
     path: Path
+
+    @property
+    def ray_version(self) -> tuple[int, int] | None:
+        """The first two numbers of ``rayVersion``, or ``None`` if it contains no version."""
+        version = re.match(r"(\d{1,9})\.(\d{1,9})", self.spec.rayVersion or "")
+        return None if version is None else (int(version[1]), int(version[2]))
+
+    @property
+    def autoscaler_version(self) -> AutoscalerVersion:
+        """The version of the autoscaler that KubeRay starts.
+
+        ``autoscalerOptions.version`` or the head's environment variable ``RAY_enable_autoscaler_v2`` determine it.
+        Without both, Ray starts version 2 since Ray 2.48.
+        """
+        if self.spec.autoscalerOptions.version is not None:
+            return 1 if self.spec.autoscalerOptions.version == "v1" else 2
+        for variable in self.spec.headGroupSpec.template.spec.containers[0].env:
+            if variable.name == "RAY_enable_autoscaler_v2" and variable.value is not None:
+                return 2 if variable.value.lower() in ("1", "true") else 1
+        is_old = self.ray_version is not None and self.ray_version < _FIRST_WITH_AUTOSCALER_V2
+        return 1 if is_old else DEFAULT_AUTOSCALER
+
+
+_FIRST_WITH_AUTOSCALER_V2: Final = (2, 48)
+"""The first Ray version that starts autoscaler v2 on KubeRay unless another version is requested."""
 
 
 _WHOLE: Final = "-?(0|[1-9][0-9]{0,18})"  # excludes numbers with a leading 0, because they may be octal

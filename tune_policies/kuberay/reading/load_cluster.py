@@ -4,7 +4,6 @@ A file contains a catalog (``NodeCatalog``), the output of ``probe --json`` (``C
 manifest or a cluster YAML (``ClusterSpec``).
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path as FilePath
@@ -70,8 +69,8 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
     """
     spec = cluster.spec
     is_autoscaling = spec.enableInTreeAutoscaling is True
-    version = re.match(r"(\d{1,9})\.(\d{1,9})", spec.rayVersion or "")
-    reads_resources = version is None or (int(version[1]), int(version[2])) >= _FIRST_WITH_GROUP_RESOURCES
+    version = cluster.ray_version
+    reads_resources = version is None or version >= _FIRST_WITH_GROUP_RESOURCES
 
     resizes = resizes_of(cluster) if is_autoscaling else {}
 
@@ -91,6 +90,7 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
         head=head,
         groups=tuple(_group(each, counts, resizes.get(each.groupName)) for each in spec.workerGroupSpecs),
         is_autoscaling=is_autoscaling,
+        autoscaler_version=cluster.autoscaler_version,
         idle_timeout_s=spec.autoscalerOptions.idleTimeoutSeconds,
         assumptions=(*([] if is_head_known else [HEAD_UNKNOWN]), *([RESIZED] if resizes else [])),
     )

@@ -60,6 +60,18 @@ class RayCounts(Value):
     object_store_bytes: int | None = None
 
 
+class ResourceIsolation(Value):
+    """How Ray isolates its own processes on a node (``--enable-resource-isolation``).
+
+    Attributes:
+        cgroup_path: The cgroup in which Ray creates the cgroups of its own processes and of the workers.
+        system_memory_bytes: The host memory that Ray reserves for its own processes, in bytes.
+    """
+
+    cgroup_path: str | None = None
+    system_memory_bytes: int | None = None
+
+
 class NodeFacts(Value):
     """The facts of one node.
 
@@ -78,6 +90,7 @@ class NodeFacts(Value):
         visible_devices: The node's ``CUDA_VISIBLE_DEVICES``, or ``None`` if it is not set.
         device_variables: The values of the environment variables that hide AMD and Intel GPUs, by name.
         cpu_limits: The number of CPUs that the node's processes may use, by the name of the limit.
+        isolation: How Ray isolates its own processes, or ``None`` if it does not, or if this is unknown.
     """
 
     name: str
@@ -96,6 +109,7 @@ class NodeFacts(Value):
     cpu_limits: dict[str, float] = Field(default_factory=dict)
     memory_bytes: int | None = None
     shm_bytes: int | None = None
+    isolation: ResourceIsolation | None = None
 
     @property
     def declared_gpus(self) -> float:
@@ -362,6 +376,19 @@ def check_shm(node: NodeFacts) -> Iterator[Finding]:
         )
 
 
+def check_isolation(node: NodeFacts) -> Iterator[Finding]:
+    """Report nodes on which Ray isolates its own processes with cgroups."""
+    if node.isolation is None:
+        return
+    memory = node.isolation.system_memory_bytes
+    reserved = "" if memory is None else f", with {format_bytes(memory)} of host memory"
+    yield _note(
+        f"Ray's own processes have a cgroup ({node.isolation.cgroup_path or 'the default path'}){reserved}",
+        "no action is required; trials share the rest of the node without a limit for each trial, so set memory in the "
+        "policy",
+    )
+
+
 NODE_CHECKS: Final[tuple[Check, ...]] = (
     check_answer,
     check_driver,
@@ -373,6 +400,7 @@ NODE_CHECKS: Final[tuple[Check, ...]] = (
     check_cpus,
     check_type,
     check_shm,
+    check_isolation,
 )
 
 

@@ -155,7 +155,8 @@ def _shared_memory(at: Group[HeadGroup]) -> tuple[Path, Mapping[str, Any]] | Non
 def _shm_on_disk(at: Group[HeadGroup]) -> Iterator[Found]:
     """Ray's object store and PyTorch's data loaders exchange data through /dev/shm, which is slow on a disk."""
     volume = _shared_memory(at)
-    if volume is not None and volume[1].get("medium") != "Memory":
+    # The rule about invalid fields reports another spelling.
+    if volume is not None and str(volume[1].get("medium")).lower() != "memory":
         message = f"{_SHM} of {at} is an emptyDir without medium: Memory, so it is on the node's disk"
         fix = "write emptyDir: {medium: Memory}, or remove the volume and its mount, because KubeRay adds both"
         yield Found(volume[0], message, fix)

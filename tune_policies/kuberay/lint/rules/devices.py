@@ -1,12 +1,19 @@
 """Rules for device amounts in the resource requests of pods and of Ray, and for TPU slices."""
 
+import difflib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from tune_policies.cluster.tpu_slices import TOPOLOGIES
-from tune_policies.kuberay.design.device_plugins import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE, TPU_TYPES, ray_resource
+from tune_policies.cluster.tpu_slices import TOPOLOGIES, SliceShape
+from tune_policies.kuberay.design.device_plugins import (
+    DEVICE_PLUGINS,
+    GKE_TPU_TOPOLOGY,
+    GKE_TPU_TYPE,
+    TPU_TYPES,
+    ray_resource,
+)
 from tune_policies.kuberay.lint.rule import Found, RuleBook
 from tune_policies.kuberay.lint.rules.cluster_parts import (
     READS_GROUP_FIELDS,
@@ -18,6 +25,7 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     ray_version_of,
     workers_of,
 )
+from tune_policies.kuberay.reading.gpu_sharing import STRATEGIES
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
 from tune_policies.kuberay.reading.ray_counts import NEURON_CHIPS, ray_counts
 from tune_policies.values.errors import InvalidResourcesError
@@ -43,6 +51,27 @@ def _fractional_device(at: Group[HeadGroup]) -> Iterator[Found]:
                 section = "limits" if key in container.resources.limits else "requests"
                 fix = "request whole devices here; a trial can request a fraction of a GPU from Ray"
                 yield Found((*path, "resources", section, key), f"{at} requests {amount} {key}", fix)
+
+
+_KEYS: Final = tuple(plugin.key for plugin in DEVICE_PLUGINS if plugin.key is not None)
+_NEAR_KEY: Final = 0.8
+_OF_HAMI: Final = re.compile(r"[\w.-]+/(\w*(mem|cores|memory|core)(-percentage)?|priority)")
+"""Matches the resources of HAMi, whose administrators can change their names."""
+
+
+@RULES.of_each(groups_of, "device-resource-misspelled", "error", _KUBERNETES)
+def _device_misspelled(at: Group[HeadGroup]) -> Iterator[Found]:
+    """No node has the resource, so Kubernetes never schedules the pod."""
+    for path, container in at.containers:
+        for key in {**container.resources.limits, **container.resources.requests}:
+            domain, _, _ = key.partition("/")
+            is_known = _OF_HAMI.fullmatch(key) or (ray_resource(key) is not None and "." in domain)
+            if "/" not in key or is_known:
+                continue
+            if near := difflib.get_close_matches(key.lower(), _KEYS, n=1, cutoff=_NEAR_KEY):
+                section = "limits" if key in container.resources.limits else "requests"
+                message = f"{at} has the unknown resource {key!r}; did you mean {near[0]!r}?"
+                yield Found((*path, "resources", section, key), message, f"write {near[0]}")
 
 
 @RULES.of_each(groups_of, "device-not-counted", "error", f"_get_num_gpus in {_READER}")
@@ -168,6 +197,8 @@ def _gpus_without_device(gpus: _StatedGpus) -> Iterator[Found]:
 )
 def _shared_device(at: Group[HeadGroup]) -> Iterator[Found]:
     """Time slices share the memory of the GPU. A pod that uses too much memory makes other pods fail."""
+    if "mps" in [at.pod.nodeSelector.get(label) for label in STRATEGIES]:
+        return  # MPS isolates the memory
     for key in at.devices:
         if key.endswith(".shared"):
             message = f"{at} shares a GPU with other pods by time slices ({key})"
@@ -266,3 +297,19 @@ def _hosts_per_slice(slices: _Slices) -> Iterator[Found]:
             if of_slice and of_slice % slices.chips == 0
             else "set the TPU amount in limits to the number of chips of one host",
         )
+
+
+@RULES.of_each(_slices, "tpu-labels-missing", "warning", "reserve_tpu_slice in ray._private.accelerators.tpu")
+def _slice_labels_missing(slices: _Slices) -> Iterator[Found]:
+    """Ray Train reserves slices by labels of their first hosts, so autoscaler v2 adds none to a group without them."""
+    cluster, spec = slices.at.cluster, slices.at.spec
+    device, topology = TPU_TYPES.get(slices.selector.get(GKE_TPU_TYPE, "")), slices.selector.get(GKE_TPU_TOPOLOGY)
+    if not cluster.spec.enableInTreeAutoscaling or cluster.autoscaler_version != 2:
+        return
+    if device is None or topology not in TOPOLOGIES[device] or spec.maxReplicas <= spec.minReplicas:
+        return  # other rules report unknown types and topologies
+    shape = SliceShape(topology, device)
+    missing = [f'{key}: "{value}"' for key, value in shape.head_labels.items() if spec.labels.get(key) != value]
+    if missing and not shape.has_one_host:
+        message = f"{slices.at} has TPU slices of several hosts, but no labels by which Ray Train reserves them"
+        yield Found((*slices.at.path, "labels"), message, f"write labels: {{{', '.join(missing)}}}")

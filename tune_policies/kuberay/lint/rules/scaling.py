@@ -128,8 +128,9 @@ def _long_idle_timeout(cluster: ClusterInFile) -> Iterator[Found]:
 @RULES.of_each(workers_of, "never-scales-up", "note", _AUTOSCALING)
 def _never_scales_up(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """Without an autoscaler, KubeRay keeps the number of replicas and never reaches maxReplicas."""
-    replicas, most = at.spec.replicas, at.spec.maxReplicas
-    if not at.is_autoscaling and at.devices and "maxReplicas" in at.spec.model_fields_set and replicas < most:
+    replicas, most = max(at.spec.replicas, at.spec.minReplicas), at.spec.maxReplicas
+    is_missed = bool(at.devices) or replicas == 0  # a group with some CPU nodes may be meant to keep its size
+    if not at.is_autoscaling and is_missed and "maxReplicas" in at.spec.model_fields_set and replicas < most:
         message = f"{at} has replicas {replicas} and maxReplicas {most}, but no autoscaler adds the missing replicas"
         fix = "write enableInTreeAutoscaling: true, or set replicas, minReplicas and maxReplicas to the same number"
         yield Found((*at.path, "maxReplicas"), message, fix)

@@ -145,7 +145,7 @@ def _resize_ignored(_: Document, clusters: Sequence[ClusterInFile]) -> Iterator[
     for cluster in clusters:
         if ANNOTATION not in cluster.metadata.annotations:
             continue
-        if not cluster.spec.enableInTreeAutoscaling or cluster.spec.autoscalerOptions.version != "v2":
+        if not cluster.spec.enableInTreeAutoscaling or cluster.autoscaler_version != 2:
             message = f"{ANNOTATION} has no effect, because the cluster does not use version v2 of the autoscaler"
             fix = "write enableInTreeAutoscaling: true and autoscalerOptions: {version: v2}"
             yield Found(_RESIZE_PATH, message, fix)
