@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from ray import tune
 
+from tests.evidence.audit.comparing import TOLERANCE, estimate_and_gain
 from tune_policies import AuditCallback
 
 RAY = {"num_cpus": 4}
@@ -125,3 +126,16 @@ def test_no_error_of_an_audit_ends_the_run(tmp_path, caplog):
 
     assert [trial.status for trial in analysis.trials] == ["TERMINATED"] * 2
     assert len(caplog.records) == len({record.getMessage() for record in caplog.records}) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.rest
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", ["trainables", "scikit_learn"])
+def test_under_the_named_policy_a_program_is_as_fast_as_estimated(name, tmp_path):
+    program = ["-m", "tests.evidence.audit.programs", name, "{folder}"]
+
+    advice, plain_s, policy_s = estimate_and_gain(program, tmp_path)
+
+    assert advice["speedup"] > 1.1
+    assert plain_s / policy_s == pytest.approx(advice["speedup"], rel=TOLERANCE)

@@ -150,6 +150,7 @@ class RunMonitor:
         self._free_since_s: dict[tuple[str, int], float] = {}
         self._gaps_s: list[float] = []
         self._most_open = 0
+        self._has_waited = False
         self._forecast_at_s = 0.0
         self._meter = ResourceMeter(before)
         # Before its first step, Tune has not created or restored the trials, so all of them count as waiting.
@@ -257,7 +258,9 @@ class RunMonitor:
                 if trial.status == _TERMINATED:
                     self._outcome_of.setdefault(trial_id, "cut_off")
         more = self._num_trials is None or self._num_trials > len(trials)
-        self._most_open = max(self._most_open, num_waiting + num_paused + len(self._running))
+        num_running = len(self._running)
+        self._most_open = max(self._most_open, num_waiting + num_paused + num_running)
+        self._has_waited |= num_waiting > 0 and num_running >= self.plan.max_concurrent_trials
         return TrialQueue(num_waiting, num_paused, more, self._scheduler.slots_left_idle() if self._scheduler else {})
 
     def start(self, trial: Any, now_s: float) -> None:
@@ -395,13 +398,14 @@ class RunMonitor:
             return "the policy of the run decides how many trials run at once"
         if self._cluster is None:
             return "the nodes of the cluster are not known"
-        at_once, num_began = self.plan.max_concurrent_trials, self._meter.max_at_once
-        # A scheduler of this package asks for as many trials as can run, so more trials may have been possible.
-        is_full = self._scheduler is not None and num_began >= at_once
+        at_once = self.plan.max_concurrent_trials
+        # Tune asks a search algorithm for one trial more than can run, and a scheduler of this package for none.
+        asks_for = at_once if self._scheduler is not None else at_once + 1
+        is_limited = self._most_open > asks_for or not (self._has_waited or self._meter.max_at_once >= asks_for)
         facts = RunFacts(
             elapsed_s=self._meter.elapsed_s if is_final else 0.0,
             at_once=at_once,
-            most_open=MOST if is_full else self._most_open,
+            most_open=self._most_open if is_limited else MOST,
             gap_s=median(self._gaps_s) if self._gaps_s else 0.0,
             machines=self.machines,
         )
