@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tune_policies.probe.probe_cluster import ProbeWarning, plan_on_cluster, probe_cluster
     from tune_policies.trainers import PolicyScheduler, applied, as_trainable, run, tuner
     from tune_policies.trainers.retries.oom_retry_scheduler import OomRetryScheduler
+    from tune_policies.trainers.usage.audit_callback import AuditCallback
     from tune_policies.trainers.usage.policy_callback import PolicyCallback
     from tune_policies.values.errors import (
         InfeasibleRequestError,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AcceleratorPolicy",
+    "AuditCallback",
     "AutoPolicy",
     "AutoscalingPolicy",
     "BenchmarkedPolicy",
@@ -117,6 +119,7 @@ _MODULES: Final = {
         "probe.probe_cluster": ("ProbeWarning", "plan_on_cluster", "probe_cluster"),
         "trainers": ("PolicyScheduler", "applied", "as_trainable", "run", "tuner"),
         "trainers.retries.oom_retry_scheduler": ("OomRetryScheduler",),
+        "trainers.usage.audit_callback": ("AuditCallback",),
         "trainers.usage.policy_callback": ("PolicyCallback",),
         "values.errors": [name for name in __all__ if name.endswith("Error")],
         "values.resources": ("Resources",),

@@ -237,6 +237,20 @@ def sizing(
 
 
 @app.command()
+def audit(
+    programs: Annotated[list[str] | None, typer.Argument(help="Names of programs. By default, all.")] = None,
+) -> None:
+    """Audit small programs, run each under the policy that the audit names, and compare the gain with the estimate."""
+    with _own_ray_folder():
+        from .audit.comparing import measure_audit
+        from .audit.programs import PROGRAMS
+
+        if unknown := sorted(set(programs or ()) - PROGRAMS.keys()):
+            raise typer.BadParameter(f"unknown program {unknown[0]!r}. The known programs are {', '.join(PROGRAMS)}.")
+        _exit(is_sound=measure_audit(programs or [*PROGRAMS]))
+
+
+@app.command()
 def all_states(
     *,
     trials: Annotated[int, typer.Option(min=1, max=5, help="Number of trials.")] = 4,

@@ -202,7 +202,11 @@ def test_a_run_fails_immediately_if_the_cluster_in_ray_address_is_gone(folder, m
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["missing.py"], "program 'missing.py' does not exist"), (["-m"], "-m requires the name of a module")],
+    [
+        ([], "a program is missing"),
+        (["missing.py"], "program 'missing.py' does not exist"),
+        (["-m"], "-m requires the name of a module"),
+    ],
 )
 def test_a_missing_program_is_an_error(folder, arguments, message):
     done = execute_in(folder, *arguments)
@@ -217,6 +221,8 @@ def test_a_missing_program_is_an_error(folder, arguments, message):
         (["--falls-back"], "falls_back=True requires a policy with a second choice"),
         (["--replan-interval-s", "0"], "replan_interval_s must be"),
         (["--on-unenforced-limit", "ignore"], "on_unenforced_limit"),
+        (["--pages", "pages"], "--pages requires --audit"),
+        (["--audit", "--may-move"], "--audit applies no policy"),
     ],
 )
 def test_an_invalid_option_is_an_error_before_the_program_starts(folder, option, message):
@@ -235,10 +241,13 @@ def test_an_invalid_option_is_an_error_before_the_program_starts(folder, option,
     assert message in done.stderr
 
 
+COMPLETION = {"install_completion", "show_completion"}
+
+
 def test_exec_has_an_option_for_each_option_of_a_policy_scheduler():
     names = {parameter.name for parameter in typer.main.get_command(execute.app).params}
 
-    assert names >= OPTIONS >= names - {"policy", "program", "install_completion", "show_completion"}
+    assert names >= OPTIONS >= names - {"policy", "program", "audit", "pages", *COMPLETION}
 
 
 TUNE_SCRIPT = """
@@ -280,3 +289,17 @@ def test_the_policy_applies_to_the_tune_runs_of_a_program_in_all_threads(folder)
     assert done.returncode == 0, done.stderr
     assert str([["2 CPUs"]] * 3) in done.stdout
     assert done.stdout.startswith("2 trials at once, limited by CPU\n  each trial: 2 CPUs\n")
+
+
+@pytest.mark.rest
+def test_an_audit_runs_the_program_without_a_policy_and_reports_its_runs(folder):
+    script = TUNE_SCRIPT.replace('"."', repr(str(folder))).replace('last_result["slot"]', 'last_result.get("slot")')
+    (folder / "script.py").write_text(script)
+
+    done = subprocess.run(
+        [*EXEC[:-1], "--audit", "script.py"], capture_output=True, text=True, timeout=200, cwd=folder, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert str([[None]] * 3) in done.stdout
+    assert done.stdout.count("Audit of the run ") == 3

@@ -327,6 +327,13 @@ def test_an_argument_other_than_a_plan_is_rejected(wrong):
 
 
 @pytest.mark.rest
-def test_a_run_without_a_policy_or_a_plan_raises_an_error(tmp_path):
-    with pytest.raises(InvalidResourcesError, match="PolicyCallback has no plan"):
-        run(fail_once, tmp_path, PolicyCallback())
+def test_a_run_without_a_policy_gets_what_the_program_requests(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("RAY_TUNE_CALLBACKS", "tune_policies.PolicyCallback")
+    config = {"file": "none", "fails": tune.grid_search([False, True])}
+
+    run(tune.with_resources(sleep, {"cpu": 2}), tmp_path, config=config)
+
+    usage = usage_of(tmp_path)
+    assert usage.trials.model_dump(exclude_defaults=True) == {"num_finished": 1, "num_failed": 1}
+    assert [(slot.slot, slot.num_starts) for slot in usage.slots] == [("2 CPUs", 2)]
+    assert "2 trials at once, limited by CPU" in capfd.readouterr().out

@@ -50,6 +50,7 @@ ALLOWED = {
     ("benchmarks/measuring/noise.py", "read_text"): "/proc and /sys",
     ("benchmarks/record/machine.py", "read_text"): "/proc",
     ("tune_policies/ray_compat/kernel_kills.py", "read_text"): "/proc",
+    ("tune_policies/probe/process_facts.py", "read_text"): "/proc",
     ("trainers/usage/usage_meter.py", "read_text"): "/proc",
     ("trainers/usage/usage_meter.py", "write_text"): "/proc",
     ("tune_policies/testing/check_policy.py", "json.loads"): "output of a policy under test",

@@ -7,6 +7,7 @@ import pyarrow.fs
 import pytest
 from rich.console import Console
 
+from tune_policies import InvalidResourcesError
 from tune_policies.ray_compat.background import BackgroundTask
 from tune_policies.trainers.usage.policy_callback import PolicyCallback, usage_writer
 from tune_policies.trainers.usage.resource_usage import (
@@ -127,4 +128,10 @@ def test_the_state_of_a_callback_saved_by_version_0_1_0_can_be_loaded_and_saved(
 
     restored.__setstate__({"_plan": None, "_scheduler": None, "_before": None})
 
-    assert restored.__getstate__() == {"_plan": None, "_before": None}
+    assert restored.__getstate__() == {"_plan": None, "_deadline_s": None, "_price_per_hour": None, "_before": None}
+
+
+@pytest.mark.parametrize("name", ["deadline_s", "price_per_hour"])
+def test_a_deadline_or_price_that_is_not_positive_is_rejected(name):
+    with pytest.raises(InvalidResourcesError, match=f"{name} must be a number above 0, got 0"):
+        PolicyCallback(**{name: 0})

@@ -119,9 +119,8 @@ def test_the_page_starts_with_the_advice():
     ]
     assert content.sections[0].texts[-1].startswith("20% of the GPU time was idle for one reason: trials were")
     assert (
-        content.summary
-        == "The peak was 8.3 of 8.0 GiB (9.1 GiB with overhead), with too little headroom, so run 1 trial "
-        "per GPU instead of 2."
+        content.summary == "The peak was 8.3 of 8.0 GiB (9.1 GiB with overhead), so LearningPolicy() would run 1 per "
+        "GPU instead of 2."
     )
 
 

@@ -34,7 +34,7 @@ def test_the_command_prints_a_line_per_trial_and_advice(run_folder):
     assert (done.exit_code, done.stderr, lines[0]) == (0, "", "2 trials")
     assert [line.split()[0] for line in lines[3:5]] == ["train_0_lr=0.1", "train_1_lr=0.1"]
     assert " ".join(lines[-2:]) == (
-        "- the peak was 2.9 of 8.0 GiB (3.7 GiB with overhead), so run 3 trials per GPU instead of 2"
+        "- the peak was 2.9 of 8.0 GiB (3.7 GiB with overhead), so LearningPolicy() would run 3 per GPU instead of 2"
     )
 
 
@@ -77,7 +77,7 @@ def test_json_contains_the_gpu_memory_usage_the_advice_and_the_resource_use(cpu_
     assert of_gpus["resource_usage"] is None
     assert [trial["usage"]["peak_reserved_bytes"] for trial in of_gpus["trials"]] == [2 * GIB, int(2.9 * GIB)]
     assert of_gpus["advice"] == [
-        "the peak was 2.9 of 8.0 GiB (3.7 GiB with overhead), so run 3 trials per GPU instead of 2"
+        "the peak was 2.9 of 8.0 GiB (3.7 GiB with overhead), so LearningPolicy() would run 3 per GPU instead of 2"
     ]
 
 

@@ -44,7 +44,7 @@ def reservation(gpus=1, slot_type=0):
 
 def trial(name, status="PENDING", **changes):
     """Return a stand-in for a trial of Tune, by default with one GPU."""
-    resources = SimpleNamespace(required_resources={"GPU": changes.pop("gpus", 1)})
+    resources = SimpleNamespace(required_resources={"GPU": changes.pop("gpus", 1)}, bundles=[{}])
     return SimpleNamespace(trial_id=name, status=status, config={}, placement_group_factory=resources, **changes)
 
 
@@ -406,16 +406,28 @@ def test_a_trial_with_train_workers_is_counted_in_the_slot_type_with_workers():
 
 
 def test_the_advice_for_a_slot_type_follows_from_the_use_of_its_trials():
-    run = RunMonitor(CpuPolicy(cpus=4).plan(nodes((8, 0))), None, 1, None)
-    one = trial("a")
-    one.placement_group_factory.required_resources = {"CPU": 4}
-    begin(run, one, 0)
-    run.note_use(one, ProcessUsage(elapsed_s=100, cpus=4, cpu_s=20, host_memory_bytes=2**30), None)
+    cluster = nodes((8, 0))
+    run = RunMonitor(CpuPolicy(cpus=4).plan(cluster), None, 8, None)
+    run.read_cluster(cluster, 0)
+    trials = [trial(f"t{number}") for number in range(8)]
+    for one in trials:
+        one.placement_group_factory.required_resources = {"CPU": 4}
+    run.step(trials, 0)
+    begin(run, trials[0], 0)
+    run.note_use(trials[0], ProcessUsage(elapsed_s=100, cpus=4, cpu_s=60, host_memory_bytes=2**30), None)
 
     (slot,) = run.record(100).slots
 
-    assert slot.use.used_cpus == 0.2
-    assert slot.advice == 'CpuPolicy(cpus=1, memory="1152MiB") would run up to 8 trials at once.'
+    assert slot.use.used_cpus == 0.6
+    assert slot.advice == "LearningPolicy() would run up to 8 trials at once instead of 2."
+
+
+def test_a_record_contains_the_forecast_until_the_run_has_ended():
+    run = RunMonitor(plan_of(), None, 2, None)
+    run.note_forecast("ends in 2.0 min", 60)
+
+    assert run.record(70).summary[0] == "after 1.0 min: the run ends in 2.0 min"
+    assert run.record(80, is_final=True).forecast == ""
 
 
 def test_a_slot_that_the_scheduler_leaves_idle_is_idle_on_purpose():

@@ -2,8 +2,10 @@
 
 from types import SimpleNamespace
 
-from tune_policies.plan.end_forecast import EndForecast
-from tune_policies.trainers.usage.run_forecast import describe_forecast, forecast_of_run
+import pytest
+
+from tune_policies.plan.end_forecast import EndForecast, RunningTrial, RunProgress
+from tune_policies.trainers.usage.run_forecast import deadline_warning, describe_forecast, progress_of_run
 
 
 def trial(status, *, elapsed_s=0.0, iteration=0, stop=None):
@@ -17,7 +19,8 @@ def trial(status, *, elapsed_s=0.0, iteration=0, stop=None):
 
 
 def forecast(trials, *, num_trials=None, at_once=2, ends=None, num_stopped=0):
-    return forecast_of_run(trials, num_trials=num_trials, at_once=at_once, ends=ends or {}, num_stopped=num_stopped)
+    progress = progress_of_run(trials, num_trials=num_trials, ends=ends or {}, num_stopped=num_stopped)
+    return progress and progress.forecast(at_once)
 
 
 def test_the_remaining_trials_take_about_as_long_as_the_finished_ones():
@@ -57,3 +60,42 @@ def test_a_forecast_is_one_sentence():
     text = describe_forecast(EndForecast(low_s=90, median_s=120, high_s=7200))
 
     assert text == "ends in 2.0 min (1.5 min to 2.0 h with 90 % probability)"
+
+
+def test_with_a_price_the_cost_includes_the_time_that_has_passed():
+    text = describe_forecast(EndForecast(low_s=1800, median_s=3600, high_s=7200), 2.0, elapsed_s=3600)
+
+    assert text.endswith(", and costs 4.00 (3.00 to 6.00)")
+
+
+PROGRESS = RunProgress(finished_s=(100.0,) * 20, running=[RunningTrial(elapsed_s=50)] * 4, num_waiting=40)
+
+
+def test_there_is_no_warning_before_a_deadline_that_is_met():
+    assert deadline_warning(PROGRESS, 2000, at_once=4, num_nodes=2) == ""
+
+
+def test_a_warning_contains_the_nodes_and_the_samples_with_which_the_deadline_is_met():
+    warning = deadline_warning(PROGRESS, 600, at_once=4, num_nodes=2)
+
+    needed, fewer = PROGRESS.at_once_before(600, 4), PROGRESS.fewer_before(600, 4)
+    num_nodes = -(-(needed - 4) // 2)
+    assert warning.partition("its deadline")[2] == (
+        f" is in 10.0 min. Enough would be {needed} trials at once instead of 4 ({num_nodes} more nodes like the "
+        f"present ones), or {fewer} samples fewer"
+    )
+    assert not PROGRESS.forecast(needed).exceeds(600)
+    assert PROGRESS.forecast(needed - 1).exceeds(600)
+    assert not PROGRESS.model_copy(update={"num_waiting": 40 - fewer}).forecast(4).exceeds(600)
+    assert 4 < needed <= 9
+    assert 15 <= fewer <= 25
+
+
+@pytest.mark.parametrize(("deadline_s", "left"), [(10, "in 10.0 s"), (-5, "over")])
+def test_if_running_trials_take_too_long_nothing_helps(deadline_s, left):
+    warning = deadline_warning(PROGRESS, deadline_s, at_once=4, num_nodes=0)
+
+    assert warning.endswith(
+        f"but its deadline is {left}. Neither more nodes nor fewer samples are enough, because of the trials that are "
+        "running"
+    )

@@ -1,6 +1,7 @@
 """Tests of GPU memory records that are read from the folder of a run and merged, and of the advice based on them."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,8 @@ from rich.console import Console
 
 from tune_policies import InvalidResourcesError
 from tune_policies.oom import OutOfMemory
-from tune_policies.trainers.usage.gpu_memory_report import HEADROOM, advise, needed_bytes, usage_view
+from tune_policies.plan.learned_needs import HEADROOM
+from tune_policies.trainers.usage.gpu_memory_report import advice_of_run, needed_bytes, usage_view
 from tune_policies.trainers.usage.gpu_memory_usage import (
     ASSUMED,
     GpuMemoryUsage,
@@ -43,33 +45,40 @@ def run_of(*usages):
     [
         (
             [used(2), used(2.9)],
-            "the peak was 2.9 of 8.0 GiB (3.7 GiB with overhead), so run 3 trials per GPU instead of 2",
+            "the peak was 2.9 of 8.0 GiB (3.7 GiB with overhead), so LearningPolicy() would run 3 per GPU instead of 2",
         ),
-        ([used(6)], "the peak was 6.0 of 8.0 GiB (6.8 GiB with overhead), so keep 2 trials per GPU"),
+        ([used(6)], "the peak was 6.0 of 8.0 GiB (6.8 GiB with overhead), so 2 trials per GPU is right"),
         (
             [used(7)],
-            "the peak was 7.0 of 8.0 GiB (7.8 GiB with overhead), with too little headroom, so run 1 trial per GPU "
-            "instead of 2",
+            "the peak was 7.0 of 8.0 GiB (7.8 GiB with overhead), so LearningPolicy() would run 1 per GPU instead of 2",
         ),
         (
             [used(2.9, gpus=1)],
-            "the peak was 2.9 of 16.0 GiB (3.7 GiB with overhead), so run 3 trials per GPU instead of 1",
+            "the peak was 2.9 of 16.0 GiB (3.7 GiB with overhead), so LearningPolicy() would run 3 per GPU instead "
+            "of 1",
         ),
-        ([used(2, overhead_bytes=GIB)], "the peak was 3.0 of 8.0 GiB, so run 4 trials per GPU instead of 2"),
+        (
+            [used(2, overhead_bytes=GIB)],
+            "the peak was 3.0 of 8.0 GiB, so LearningPolicy() would run 4 per GPU instead of 2",
+        ),
         (
             # The limit of a fraction subtracts 0.85 GiB, although the driver reported an overhead of 0.5 GiB.
             [used(1, gpus=1, overhead_bytes=GIB // 2, process_bytes=3 * GIB // 2)],
-            "the peak was 1.5 of 16.0 GiB (1.8 GiB with overhead), so run 7 trials per GPU instead of 1",
+            "the peak was 1.5 of 16.0 GiB (1.8 GiB with overhead), so LearningPolicy() would run 7 per GPU instead "
+            "of 1",
         ),
         (
             # The plan used a measured overhead of 0.5 GiB.
             [used(2, overhead_bytes=GIB // 2, limit_bytes={"torch": int(7.5 * GIB)})],
-            "the peak was 2.5 of 8.0 GiB, so run 5 trials per GPU instead of 2",
+            "the peak was 2.5 of 8.0 GiB, so LearningPolicy() would run 5 per GPU instead of 2",
         ),
-        ([used(2, process_bytes=4 * GIB)], "the peak was 4.0 of 8.0 GiB, so run 3 trials per GPU instead of 2"),
+        (
+            [used(2, process_bytes=4 * GIB)],
+            "the peak was 4.0 of 8.0 GiB, so LearningPolicy() would run 3 per GPU instead of 2",
+        ),
         (
             [used(7, num_ooms=1), used(1)],
-            "1 of 2 trials ran out of memory with 8.0 GiB, so run 1 trial per GPU instead of 2",
+            "1 of 2 trials ran out of memory with 8.0 GiB, so LearningPolicy() would run 1 per GPU instead of 2",
         ),
         (
             [used(15, gpus=1, num_ooms=1)],
@@ -83,13 +92,13 @@ def run_of(*usages):
     ],
 )
 def test_the_advice_depends_on_the_trial_with_the_highest_peak(usages, advice):
-    assert advise(run_of(*usages)) == [advice]
+    assert advice_of_run(run_of(*usages)) == [advice]
 
 
 def test_problems_are_listed_with_their_trials():
     usage = used(7, share_kept=False, left_over_bytes=5, not_enforceable=("numba",), warnings=("no limit",))
 
-    assert advise(run_of(usage, used(7)))[1:] == [
+    assert advice_of_run(run_of(usage, used(7)))[1:] == [
         "1 trial exceeded the GPU fraction: t0",
         "1 trial started with memory that an earlier trial had not released: t0",
         "the GPU memory of numba was not limited: t0",
@@ -98,13 +107,13 @@ def test_problems_are_listed_with_their_trials():
 
 
 @given(st.lists(st.integers(1, 80 * GIB), min_size=1), st.sampled_from([0.1, 0.25, 0.5, 1]))
-def test_the_advised_number_of_trials_fits_on_the_device_with_headroom(peaks, gpus):
+def test_the_advised_number_of_trials_fits_on_the_device_if_all_need_as_little_as_the_smallest(peaks, gpus):
     usages = [GpuMemoryUsage(gpus=gpus, device_bytes=80 * GIB, peak_reserved_bytes=peak) for peak in peaks]
 
-    (line,) = advise(run_of(*usages))
+    (line,) = advice_of_run(run_of(*usages))
 
-    count = int(line.partition(", so ")[2].split()[1]) if "trial" in line else 1
-    assert count == 1 or count * max(peaks) * (1 + HEADROOM) <= 80 * GIB * 1.001
+    count = int(re.search(r"(\d+) (trials? )?per GPU", line)[1])
+    assert count == 1 or count * min(peaks) * (1 + HEADROOM) <= 80 * GIB * 1.001
 
 
 def test_without_a_peak_the_needed_memory_is_not_known():
@@ -189,8 +198,8 @@ def test_a_trial_retried_with_a_larger_fraction_has_a_record_per_fraction(tmp_pa
     ((usage, (before,)),) = [(trial.usage, trial.of_smaller_shares) for trial in run.trials]
     assert usage == used(5, share_kept=True)
     assert (before.num_ooms, before.peak_reserved_bytes, before.share_bytes) == (1, int(4.1 * GIB), 4 * GIB)
-    assert advise(run) == [
-        "the peak was 5.0 of 8.0 GiB (5.8 GiB with overhead), so keep 2 trials per GPU",
+    assert advice_of_run(run) == [
+        "the peak was 5.0 of 8.0 GiB (5.8 GiB with overhead), so 2 trials per GPU is right",
         "1 trial ran out of memory with 4.0 GiB, but not with 8.0 GiB: a",
         "1 trial exceeded the GPU fraction: a",
     ]
@@ -199,7 +208,7 @@ def test_a_trial_retried_with_a_larger_fraction_has_a_record_per_fraction(tmp_pa
 def test_fractions_of_unknown_size_are_shown_in_gpus(tmp_path):
     write(tmp_path, "a", result(GpuMemoryUsage(gpus=0.5)), error=noted(GpuMemoryUsage(gpus=0.25, num_ooms=1)))
 
-    assert advise(read_usage(tmp_path)) == ["1 trial ran out of memory with 0.25 GPU, but not with 0.5 GPU: a"]
+    assert advice_of_run(read_usage(tmp_path)) == ["1 trial ran out of memory with 0.25 GPU, but not with 0.5 GPU: a"]
 
 
 def test_the_table_counts_the_oom_errors_of_all_fractions(tmp_path):
@@ -292,8 +301,8 @@ def test_the_table_fits_80_columns_and_shows_unknown_values():
     assert lines[7] == "Peaks relative to the GPU fractions"
     assert lines[10:] == [
         f"t0      {bar}   38%",
-        "- the peak was 3.0 of 8.0 GiB (3.9 GiB with overhead), so run 3 trials per GPU",
-        "instead of 2",
+        "- the peak was 3.0 of 8.0 GiB (3.9 GiB with overhead), so LearningPolicy() would",
+        "run 3 per GPU instead of 2",
     ]
 
 

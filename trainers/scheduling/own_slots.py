@@ -1,21 +1,25 @@
-"""Slots of trials whose resources depend on their config, and of trials that request several bundles.
+"""Slots of trials whose resources depend on their config, and of trials that keep their own requests.
 
 RLlib, and trainables that start their own actors, reserve several bundles and place their actors by bundle index.
 Therefore, this module never reorders or merges bundles.
 """
 
+import math
 from collections import Counter
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from ray.tune import PlacementGroupFactory
 
-from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, to_resources
 from tune_policies.cluster.labels import merged
-from tune_policies.placement.packing import BundleGroup, count_groups
+from tune_policies.placement.packing import BundleGroup, Request, count_groups
 from tune_policies.placement.trial_slot import TrialSlot
+from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.reserving import rests
+from tune_policies.ray_compat.tune_request import group_of
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import Resources
 
@@ -92,3 +96,22 @@ def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapaci
         }
     )
     return slot, group
+
+
+def requested_plan(request: PlacementGroupFactory, capacity: ClusterCapacity) -> TrialPlan:
+    """Return the plan of a run without a policy, in which each trial gets the resources of ``request``."""
+    reason = "there is no policy, so each trial gets what the program requests"
+    group = group_of(request)
+    amounts = dict(request.required_resources)
+    types = [name.removeprefix(ACCELERATOR_TYPE_PREFIX) for name in amounts if name.startswith(ACCELERATOR_TYPE_PREFIX)]
+    accelerator_type = types[0] if len(types) == 1 else None
+    amounts = {name: amount for name, amount in amounts.items() if not name.startswith(ACCELERATOR_TYPE_PREFIX)}
+    if len(group.bundles) == 1:
+        with suppress(InfeasibleRequestError):  # the autoscaler may add nodes
+            worker = to_resources(amounts)
+            return build_plan(capacity, Request(worker=worker, accelerator_type=accelerator_type), [reason])
+    if amounts.get("GPU", 0) > 1:
+        amounts["GPU"] = math.ceil(amounts["GPU"])  # the sum of several fractions
+    at_once = max(1, count_groups(group, capacity.nodes, _MOST_GROUPS))
+    slot = TrialSlot(trial=to_resources(amounts), accelerator_type=accelerator_type, max_concurrent_trials=at_once)
+    return TrialPlan(slots=(slot,), limited_by=max(amounts, default="CPU"), reasons=(reason,))

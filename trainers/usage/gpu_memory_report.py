@@ -15,13 +15,13 @@ from rich.text import Text
 
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.files.writing import write_new
-from tune_policies.plan.learned_needs import HEADROOM
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.value import counted, shorten_names
 
+from .advice import trials_per_gpu
 from .gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage, bytes_to_plan, has_assumed_overhead, needed_bytes
 from .resource_usage import ResourceUsage, resource_usage_view
 
@@ -65,17 +65,26 @@ def share_text(usage: GpuMemoryUsage) -> str:
     return amount_of(usage.gpus, "GPU") if usage.gpus else "not known"
 
 
-def advise(run: RunUsage, record: ResourceUsage | None = None) -> list[str]:
-    """Return advice about the run, one sentence per item, or an empty list if ``record`` shows no trial with a GPU."""
+def advice_of_run(run: RunUsage, record: ResourceUsage | None = None) -> list[str]:
+    """Return advice about the run, one sentence per item."""
+    slots = [] if record is None else [slot for slot in record.slots if slot.advice]
+    about_slots = [f"trials with {slot.slot} used {slot.use}. {slot.advice.removesuffix('.')}" for slot in slots]
+    return [*about_slots, *_about_gpu_memory(run, record)]
+
+
+def _about_gpu_memory(run: RunUsage, record: ResourceUsage | None) -> list[str]:
+    """Return sentences about GPU memory, or an empty list if ``record`` shows no trial with a GPU."""
     known = [trial for trial in run.trials if trial.usage is not None]
     if _is_without_gpus(run, record):
         return []
     if not known:
         return [_NOTHING_REPORTED]
-    return [*_advise_on_size(known), *_advise_on_retries(known), *_advise_on_problems(known)]
+    has_advice = record is not None and any(slot.advice for slot in record.slots)
+    about_size = _about_size(known, has_advice=has_advice)
+    return [*about_size, *_advise_on_retries(known), *_advise_on_problems(known)]
 
 
-def _advise_on_size(trials: list[TrialUsage]) -> Iterator[str]:
+def _about_size(trials: list[TrialUsage], *, has_advice: bool) -> Iterator[str]:
     alike: dict[tuple[int, float], list[GpuMemoryUsage]] = defaultdict(list)
     for trial in trials:
         usage = trial.usage
@@ -83,34 +92,34 @@ def _advise_on_size(trials: list[TrialUsage]) -> Iterator[str]:
         if usage and device and usage.gpus:
             alike[device, usage.gpus].append(usage)
     for (device, gpus), usages in sorted(alike.items()):
-        yield from _advise_on_group(device, gpus, usages)
+        yield from _about_group(device, gpus, usages, has_advice=has_advice)
 
 
-def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> Iterator[str]:
-    """Yield advice on trials with the same GPU fraction and the same device memory."""
+def _about_group(device: int, gpus: float, usages: list[GpuMemoryUsage], *, has_advice: bool) -> Iterator[str]:
+    """Yield a sentence about trials with the same GPU fraction and the same device memory."""
     now = TICKS // to_ticks(gpus) if gpus < 1 else 1
     share = usages[0].share_bytes or device
-    ran_out = sum(usage.num_ooms > 0 for usage in usages)
-    if ran_out:
-        has = f"{ran_out} of {counted(len(usages), 'trial')} ran out of memory with {_gib(share)} GiB"
-        fewer = f", so run {_trials_per_gpu(now - 1)} instead of {now}"
-        yield has + (fewer if now > 1 else " (a whole GPU), so use a GPU with more memory")
-        return
     needs = [need for need in (needed_bytes(usage) for usage in usages) if need]
-    if not needs or gpus > 1:
+    ran_out = sum(usage.num_ooms > 0 for usage in usages)
+    if gpus > 1 or not (needs or ran_out):
         return  # the memory use of each single GPU is not known
-    to_plan = max(filter(None, map(bytes_to_plan, usages)))
-    fit = min(int(device / (to_plan * (1 + HEADROOM))), TICKS)
-    text = f"the peak was {_gib(max(needs))} of {_gib(share)} GiB"
-    if _gib(to_plan) != _gib(max(needs)):
-        text += f" ({_gib(to_plan)} GiB with overhead)"
-    if fit > now:
-        yield f"{text}, so run {_trials_per_gpu(fit)} instead of {now}"
-    elif fit < now:
-        fewer = f", with too little headroom, so run {_trials_per_gpu(max(1, fit))} instead of {now}"
-        yield text + (fewer if now > 1 else "")
+    if ran_out:
+        text = f"{ran_out} of {counted(len(usages), 'trial')} ran out of memory with {_gib(share)} GiB"
     else:
-        yield f"{text}, so keep {_trials_per_gpu(now)}"
+        text = f"the peak was {_gib(max(needs))} of {_gib(share)} GiB"
+        to_plan = max(filter(None, map(bytes_to_plan, usages)))
+        if _gib(to_plan) != _gib(max(needs)):
+            text += f" ({_gib(to_plan)} GiB with overhead)"
+    if ran_out and now == 1:
+        yield f"{text} (a whole GPU), so use a GPU with more memory"
+        return
+    fit = trials_per_gpu(usages, device)
+    if has_advice:  # the record also contains how busy the GPUs were
+        yield text
+    elif fit == now:
+        yield f"{text}, so {counted(now, 'trial')} per GPU is right"
+    else:
+        yield f"{text}, so LearningPolicy() would run {fit} per GPU instead of {now}"
 
 
 def _advise_on_retries(trials: list[TrialUsage]) -> Iterator[str]:
@@ -143,10 +152,6 @@ def _names(trials: list[TrialUsage]) -> str:
     return shorten_names([trial.name for trial in trials])
 
 
-def _trials_per_gpu(count: int) -> str:
-    return f"{counted(count, 'trial')} per GPU"
-
-
 def _share(usage: GpuMemoryUsage) -> str:
     had = share_or_device_bytes(usage)
     return f"{_gib(had)} GiB" if had else amount_of(usage.gpus or 0, "GPU")
@@ -171,7 +176,7 @@ def usage_view(run: RunUsage, record: ResourceUsage | None = None) -> Renderable
     parts = [] if record is None else [resource_usage_view(record)]
     if not _is_without_gpus(run, record):
         parts += [""] if parts else []
-        parts += [_gpu_memory_view(run), *(line(f"- {text}") for text in advise(run))]
+        parts += [_gpu_memory_view(run), *(line(f"- {text}") for text in _about_gpu_memory(run, record))]
     return Group(*parts)
 
 

@@ -24,20 +24,23 @@ from tune_policies.probe.probe_cluster import is_printed
 from tune_policies.ray_compat.background import BackgroundTask, answer_within
 from tune_policies.ray_compat.gcs import READ_TIMEOUT_S, read_cluster_state
 from tune_policies.ray_compat.tune_run import handler_of_trial
-from tune_policies.ray_compat.tune_schedulers import longest_trials
+from tune_policies.ray_compat.tune_schedulers import actor_of, longest_trials
 from tune_policies.ray_compat.tune_trial import is_function_class, unpickled_error
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import Value, shorten
 
+from ..scheduling.own_slots import requested_plan
 from ..scheduling.wrapping_scheduler import nested_schedulers
 from ..watches.run_watch import Reading, RunWatch
+from .advice import Machines
 from .gpu_memory_usage import GPU_MEMORY_KEY, OOM_NOTE, GpuMemoryUsage
 from .oom_report import OomReport
 from .process_usage import USAGE_KEY, ProcessUsage
 from .resource_usage import USAGE_FILE, ResourceUsage, resource_usage_view
-from .run_forecast import describe_forecast, forecast_of_run
+from .run_forecast import deadline_warning, describe_forecast, progress_of_run
 from .run_metrics import RunMetrics
 from .run_monitor import PlanFollower, RunMonitor
+from .trial_reader import TrialReader
 
 _logger = logging.getLogger(__name__)
 
@@ -61,24 +64,37 @@ _END_TIMEOUT_S: Final = 10.0
 
 _STATE_KEY: Final = "resource_usage"
 
-_Hook = Callable[..., None]
+_Hook = Callable[..., Any]
+
+
+def _guarded(hook: _Hook) -> _Hook:
+    """Return a hook whose first error is logged and disables it, because an observer must not end a run."""
+
+    @functools.wraps(hook)
+    def guarded(self: "PolicyCallback", *args: Any, **kwargs: Any) -> Any:
+        if hook.__name__ in self._failed_hooks:
+            return None
+        try:
+            return hook(self, *args, **kwargs)
+        except Exception as error:
+            self._failed_hooks.add(hook.__name__)
+            if self._run is not None:
+                self._run.warn(f"the counts are not complete, because {hook.__name__} failed: {error}")
+            _logger.exception("the counts of the resource use are not complete, because %s failed", hook.__name__)
+            return None
+
+    return guarded
 
 
 def _in_run(hook: _Hook) -> _Hook:
-    """Return a hook that passes the current run to ``hook``. The first error is logged and disables the hook."""
+    """Return a guarded hook that passes the current run to ``hook``, if there is one."""
+    guarded = _guarded(hook)
 
     @functools.wraps(hook)
-    def guarded(self: "PolicyCallback", *args: Any, **kwargs: Any) -> None:
-        if self._run is None or hook.__name__ in self._failed_hooks:
-            return
-        try:
-            hook(self, self._run, *args, **kwargs)
-        except Exception as error:  # an error in the callback must not end the run
-            self._failed_hooks.add(hook.__name__)
-            self._run.warn(f"the counts are not complete, because {hook.__name__} failed: {error}")
-            _logger.exception("the counts of the resource use are not complete, because %s failed", hook.__name__)
+    def in_run(self: "PolicyCallback", *args: Any, **kwargs: Any) -> Any:
+        return None if self._run is None else guarded(self, self._run, *args, **kwargs)
 
-    return guarded
+    return in_run
 
 
 class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
@@ -86,21 +102,37 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     It also writes the resource use to ``resource_usage.json`` in the experiment folder of the first trial, every ten
     seconds and at the end. Ray metrics contain the same data (see ``run_metrics``). A restored run continues from its
-    earlier counts. An error in the callback does not end the run.
+    earlier counts. An error in the callback is logged and does not end the run.
 
-    The callback uses the plan of the run's ``PolicyScheduler``. In a run without a ``PolicyScheduler``, pass the plan.
+    The callback uses the plan of the run's ``PolicyScheduler``. In a run without a ``PolicyScheduler``, each trial gets
+    ``plan`` or what the program requests, and the processes of the trials are read from outside.
 
     Args:
         plan: The plan of a run without a ``PolicyScheduler``.
+        deadline_s: The time after which the run should have ended, in seconds since it began. If the 90 % interval of
+            its end exceeds the deadline, a warning states what would help.
+        price_per_hour: The price of the cluster per hour, as in a catalog, to show the cost at the end of the run.
 
     Raises:
-        InvalidResourcesError: ``plan`` is not a plan, or the run has neither a plan nor a ``PolicyScheduler``.
+        InvalidResourcesError: ``plan`` is not a plan, or a number is not positive.
     """
 
-    def __init__(self, plan: TrialPlan | None = None) -> None:
+    _is_silent: bool = False
+    """Whether nothing is printed or written before the end of the run."""
+    _deadline_s: float | None
+    _price_per_hour: float | None
+
+    def __init__(
+        self, plan: TrialPlan | None = None, *, deadline_s: float | None = None, price_per_hour: float | None = None
+    ) -> None:
         if plan is not None and not isinstance(plan, TrialPlan):
             raise InvalidResourcesError(f"plan must be the TrialPlan of a policy, got {shorten(plan)}")
+        for name, number in (("deadline_s", deadline_s), ("price_per_hour", price_per_hour)):
+            if number is not None and not (isinstance(number, int | float) and number > 0):
+                raise InvalidResourcesError(f"{name} must be a number above 0, got {shorten(number)}")
         self._plan = plan
+        self._deadline_s = deadline_s
+        self._price_per_hour = price_per_hour
         self._before: ResourceUsage | None = None
         self._reset_run()
 
@@ -111,24 +143,29 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._failed_hooks: set[str] = set()
         self._reading: BackgroundTask[ClusterCapacity] = BackgroundTask()  # without a scheduler of this package
         self._watch: RunWatch | None = None
+        self._reader: TrialReader | None = None  # without a scheduler of this package
         self._last_reading: Reading | None = None
         self._writing: BackgroundTask[None] = BackgroundTask()
         self._metrics: RunMetrics | None = None
         self._began_s = self._next_step_s = self._next_read_s = self._next_write_s = self._next_report_s = 0.0
         self._next_forecast_s = _FORECAST_EVERY_S
+        self._has_warned = False
         self._storage: Any = None
         self._function_trainables: dict[str, bool] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state that a ``Tuner`` pickles. :meth:`get_state` returns the counts of the run."""
-        return {"_plan": self._plan, "_before": self._before}
+        names = ("_plan", "_deadline_s", "_price_per_hour", "_before")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self._deadline_s = self._price_per_hour = None  # an earlier version had no such options
         self.__dict__.update(state)
         self._reset_run()
 
     # Hooks for the run.
 
+    @_guarded
     def setup(
         self, stop: Any = None, num_samples: int | None = None, total_num_samples: int | None = None, **info: Any
     ) -> None:
@@ -138,6 +175,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         samples = total_num_samples or 0
         self._num_trials = int(samples) if 0 < samples < math.inf else None
 
+    @_guarded
     def _begin(self, trials: Sequence[Any]) -> None:
         """Start counting if the run has trials, and print the plan unless it was already printed."""
         if self._run is not None or not trials:
@@ -145,24 +183,27 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         run = handler_of_trial(trials[0])
         schedulers = () if run is None else nested_schedulers(run.scheduler)
         scheduler = next((part for part in schedulers if isinstance(part, PlanFollower)), None)
-        plan = self._plan if scheduler is None else scheduler.plan
-        if plan is None:
-            raise InvalidResourcesError(
-                "PolicyCallback has no plan. Start the run with scheduler=PolicyScheduler(policy), or pass a plan"
-            )
-        self._storage = trials[0].storage
-        self._watch = None if run is None else run.watch
-        self._run = RunMonitor(plan, scheduler, self._num_trials, self._latest_record())
-        self._start(scheduler)
-
-    @_in_run
-    def _start(self, run: RunMonitor, scheduler: PlanFollower | None) -> None:
-        for each in nested_schedulers(scheduler):
-            self._longest_trials |= longest_trials(each)
         self._reading.start(_read_nodes)
         self._reading.wait(READ_TIMEOUT_S)
-        self._take_reading(run, 0.0)
-        if not is_printed(run.plan):
+        cluster = self._reading.take()
+        plan = self._plan if scheduler is None else scheduler.plan
+        if plan is None and scheduler is None and isinstance(cluster, ClusterCapacity):
+            plan = requested_plan(trials[0].placement_group_factory, cluster)
+        if plan is None:
+            why = cluster if isinstance(cluster, Exception) else "the scheduler has not planned"
+            raise InvalidResourcesError(f"the run has no plan, because {why}")
+        self._storage = trials[0].storage
+        self._watch = None if run is None else run.watch
+        self._reader = TrialReader() if scheduler is None else None
+        self._run = RunMonitor(plan, scheduler, self._num_trials, self._latest_record())
+        self._start(scheduler, cluster)
+
+    @_in_run
+    def _start(self, run: RunMonitor, scheduler: PlanFollower | None, cluster: ClusterCapacity | Exception) -> None:
+        for each in nested_schedulers(scheduler):
+            self._longest_trials |= longest_trials(each)
+        self._take_reading(run, cluster, 0.0)
+        if not self._is_silent and not is_printed(run.plan):
             TextConsole().print(run.plan.explain(), soft_wrap=True, highlight=False)
 
     def _latest_record(self) -> ResourceUsage | None:
@@ -187,8 +228,9 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def on_step_end(self, iteration: int, trials: Sequence[Any], **info: Any) -> None:
         """Read the state of the trials and, every few seconds, of the cluster."""
         self._begin(trials)
-        if self._run is not None and time.monotonic() >= self._next_step_s:
+        if time.monotonic() >= self._next_step_s:
             self._read_trials(trials)
+            self._read_processes()
 
     def on_experiment_end(self, trials: Sequence[Any], **info: Any) -> None:
         """Print the resource use and write it to its file."""
@@ -200,44 +242,75 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         now_s = self._now_s()
         self._next_step_s = time.monotonic() + _STEP_EVERY_S
         changes = run.step(trials, now_s)
-        for change in changes:
+        for change in changes if not self._is_silent else ():
             first_line = change.text.partition("\n")[0]
             TextConsole().print(f"the plan changed ({change.why}): {first_line}", soft_wrap=True, highlight=False)
         self._read_cluster(run, now_s)
-        if now_s >= self._next_report_s:
+        if not self._is_silent and now_s >= self._next_report_s:
             self._next_report_s = now_s + _REPORT_EVERY_S
             self._report_metrics()
-        if now_s >= self._next_forecast_s:
-            self._next_forecast_s = now_s + _FORECAST_EVERY_S
-            self._print_forecast(run, trials)
-        if now_s >= self._next_write_s:
+        if now_s >= min(self._next_forecast_s, self._next_write_s):
+            self._forecast(run, trials, now_s)
+        if not self._is_silent and now_s >= self._next_write_s:
             self._next_write_s = now_s + _WRITE_EVERY_S
             if isinstance(failure := self._writing.take(), Exception):
                 run.warn(f"{USAGE_FILE} could not be written: {failure}")
             self._writing.start(usage_writer(self._storage, run.record(now_s).model_dump_json()))
 
-    def _print_forecast(self, run: RunMonitor, trials: Sequence[Any]) -> None:
-        forecast = forecast_of_run(
-            trials,
-            num_trials=self._num_trials,
-            at_once=run.plan.max_concurrent_trials,
-            ends=self._longest_trials,
-            num_stopped=run.status().trials.num_stopped_early,
+    @_in_run
+    def _read_processes(self, run: RunMonitor) -> None:
+        """Read what the processes of trials use, if the trials do not report it."""
+        if self._reader is None:
+            return
+        trials = run.running_trials()
+        actors = {trial_id: actor for trial_id, trial in trials.items() if (actor := actor_of(trial)) is not None}
+        for trial_id in self._reader.read(actors):
+            trial = trials.get(trial_id)
+            if trial is not None:
+                amounts = trial.placement_group_factory.required_resources
+                cpus, gpus = amounts.get("CPU", 0.0), amounts.get("GPU", 0.0)
+                run.note_use(trial, *self._reader.usage(trial_id, cpus=cpus, gpus=gpus))
+        run.machines = Machines(self._reader.usable_cpus, self._reader.load, self._reader.start_cpu_s)
+
+    def _forecast(self, run: RunMonitor, trials: Sequence[Any], now_s: float) -> None:
+        """Forecast the end of the run for the record, print it, and warn of a missed deadline."""
+        num_stopped = run.status().trials.num_stopped_early
+        progress = progress_of_run(
+            trials, num_trials=self._num_trials, ends=self._longest_trials, num_stopped=num_stopped
         )
-        if forecast is not None:
+        at_once = run.plan.max_concurrent_trials
+        forecast = None if progress is None else progress.forecast(at_once)
+        if progress is None or forecast is None:
+            return
+        run.note_forecast(describe_forecast(forecast, self._price_per_hour, now_s), now_s)
+        if now_s < self._next_forecast_s:
+            return
+        self._next_forecast_s = now_s + _FORECAST_EVERY_S
+        if not self._is_silent:
             num_ended = sum(trial.is_finished() for trial in trials)
             of = "" if self._num_trials is None else f" of {self._num_trials}"
-            text = f"{num_ended}{of} trials have ended, and the run {describe_forecast(forecast)}"
+            text = f"{num_ended}{of} trials have ended, and the run {run.forecast}"
             TextConsole().print(text, soft_wrap=True, highlight=False)
+        if self._deadline_s is not None:
+            warning = deadline_warning(progress, self._deadline_s - now_s, at_once=at_once, num_nodes=run.num_nodes)
+            if warning and not self._has_warned:
+                _logger.warning("%s", warning)
+            self._has_warned = bool(warning)
 
     @_in_run
     def _end(self, run: RunMonitor, trials: Sequence[Any]) -> None:
         now_s = self._now_s()
         run.end(trials, now_s)
-        self._report_metrics(is_end=True)
+        if not self._is_silent:
+            self._report_metrics(is_end=True)
         usage = run.record(now_s, is_final=True)
+        self._show(run, usage)
+        if not self._is_silent:
+            self._write_at_end(usage)
+
+    def _show(self, run: RunMonitor, usage: ResourceUsage) -> None:
+        """Print the resource use at the end of the run."""
         TextConsole().print(resource_usage_view(usage))
-        self._write_at_end(usage)
 
     @_in_run
     def _report_metrics(self, run: RunMonitor, *, is_end: bool = False) -> None:
@@ -258,12 +331,12 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
                 self._last_reading = latest
                 run.read_cluster(ClusterCapacity(nodes=latest.nodes, draining=latest.draining), now_s)
             return
-        self._take_reading(run, now_s)
+        self._take_reading(run, self._reading.take(), now_s)
         if now_s >= self._next_read_s and self._reading.start(_read_nodes):
             self._next_read_s = now_s + _READ_EVERY_S
 
-    def _take_reading(self, run: RunMonitor, now_s: float) -> None:
-        match self._reading.take():
+    def _take_reading(self, run: RunMonitor, reading: ClusterCapacity | Exception | None, now_s: float) -> None:
+        match reading:
             case None:
                 pass
             case Exception() as error:
@@ -291,6 +364,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         """Count a trial that starts or resumes."""
         self._next_step_s = 0.0
         run.start(trial, self._now_s())
+        if self._reader is not None:
+            self._reader.begin(trial.trial_id)
 
     @_in_run
     def on_trial_result(
@@ -301,6 +376,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         # stopped the trial.
         if result.get("done") and self._is_function(trial):
             run.complete(trial, is_stopped=True, is_at_end=self._is_at_end(trial, result))
+        run.note_result(trial, result)
         if USAGE_KEY in result or GPU_MEMORY_KEY in result:  # most results contain no usage
             process = _value_of(ProcessUsage, result.get(USAGE_KEY))
             run.note_use(trial, process, _value_of(GpuMemoryUsage, result.get(GPU_MEMORY_KEY)))
@@ -339,10 +415,12 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     # Saving and restoring.
 
+    @_guarded
     def get_state(self) -> dict[str, Any] | None:
         """Return the counts of the run, so that a restored run can continue from them."""
         return None if self._run is None else {_STATE_KEY: self._run.record(self._now_s()).model_dump_json()}
 
+    @_guarded
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from the counts of a restored run."""
         try:

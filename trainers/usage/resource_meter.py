@@ -173,6 +173,10 @@ class ResourceMeter:
     """Meters used and idle resources. In a restored run, the meter continues from the record ``before``.
 
     A change applies from the end of the metered time, so call :meth:`count_until` before you report a change.
+
+    Attributes:
+        queue: The waiting and paused trials.
+        max_at_once: The maximum number of trials that ran concurrently.
     """
 
     def __init__(self, before: ResourceUsage | None = None) -> None:
@@ -191,7 +195,7 @@ class ResourceMeter:
             self._used.update({(row, name): _ticks(hours) for name, hours in each.hours.items()})
             self._trial_ms[row] += round(each.trial_hours * _MS_PER_HOUR)
             self._starts[row] += each.num_starts
-        self._max_at_once = before.max_trials_at_once
+        self.max_at_once = before.max_trials_at_once
         self._available = AvailableResources({}, {}, ())
         self.queue = TrialQueue()
         self._running: dict[str, TrialReservation] = {}
@@ -228,7 +232,7 @@ class ResourceMeter:
         """Start metering a running trial with its reservation."""
         self._running[trial_id] = reservation
         self._starts[reservation.row] += 1
-        self._max_at_once = max(self._max_at_once, len(self._running))
+        self.max_at_once = max(self.max_at_once, len(self._running))
         self._rates = None
 
     def end_trial(self, trial_id: str) -> None:
@@ -255,7 +259,7 @@ class ResourceMeter:
             elapsed_s=self.elapsed_s,
             resources=tuple(map(self._resource, names)),
             slots=tuple(map(self._slot, self._starts)),
-            max_trials_at_once=self._max_at_once,
+            max_trials_at_once=self.max_at_once,
         )
 
     def _slot(self, row: SlotRow) -> SlotHours:

@@ -185,6 +185,8 @@ class ResourceUsage(ShownValue):
         num_rounds_planned: The number of rounds of trials under the last plan if all trials took equally long. ``None``
             if the number of trials is not known.
         num_rounds: The number of trials that ran, divided by ``max_trials_at_once`` and rounded up.
+        forecast: When the run will end, as text, or ``""`` if it has ended or this is not known.
+        forecast_at_s: The time of the forecast, in seconds since the run began.
         plans: The plans of the run, in order.
         spans: The first 2000 completed spans and all current spans, in the order of their starts.
         warnings: Warnings about data that could not be counted, with the reasons.
@@ -205,6 +207,8 @@ class ResourceUsage(ShownValue):
         default=None, validation_alias=AliasChoices("num_rounds_planned", "num_waves_planned")
     )
     num_rounds: Count = Field(default=0, validation_alias=AliasChoices("num_rounds", "num_waves"))
+    forecast: str = ""
+    forecast_at_s: float = 0.0
     plans: Many[PlanInUse] = ()
     spans: Many[TrialSpan] = ()
     warnings: tuple[Redacted, ...] = ()
@@ -246,6 +250,7 @@ class ResourceUsage(ShownValue):
         on_average = f", on average {trial_s / self.elapsed_s:.1f}" if self.elapsed_s else ""
         changes = len(self.plans) - 1
         return (
+            *([f"after {format_hours(self.forecast_at_s / 3600)}: the run {self.forecast}"] if self.forecast else []),
             f"trials: {_trials(self.trials)}",
             f"out of memory: {_out_of_memory(self.out_of_memory)}",
             f"rounds: {planned}{self.num_rounds} run; concurrent trials: at most {self.max_trials_at_once}{on_average}",

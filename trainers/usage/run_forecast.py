@@ -1,9 +1,12 @@
 """Forecasts the end of a run from its trials, without I/O. ``plan.end_forecast`` contains the statistics."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tune_policies.plan.end_forecast import EndForecast, RunningTrial, forecast_end
+from tune_policies.plan.end_forecast import EndForecast, RunningTrial, RunProgress
+from tune_policies.values.units import format_money
+from tune_policies.values.value import counted
 
 from .resource_usage import format_hours
 
@@ -13,15 +16,14 @@ _TIME: Final = "time_total_s"
 """The key of the time that a trial has run, in a result of Tune."""
 
 
-def forecast_of_run(
-    trials: Sequence[Any], *, num_trials: int | None, at_once: int, ends: Mapping[str, float], num_stopped: int
-) -> EndForecast | None:
-    """Return when a run will end, in seconds from now, or ``None`` if this cannot be known yet.
+def progress_of_run(
+    trials: Sequence[Any], *, num_trials: int | None, ends: Mapping[str, float], num_stopped: int
+) -> RunProgress | None:
+    """Return what the trials of a run tell about its end, or ``None`` if no trial is running.
 
     Args:
         trials: All trials that Tune knows.
         num_trials: The number of trials of the whole run, or ``None`` if it is not known.
-        at_once: The number of trials that can run at once.
         ends: The value of each time attribute at which the scheduler stops every trial, in addition to ``stop={…}``.
         num_stopped: The number of trials that a scheduler stopped early.
     """
@@ -36,10 +38,11 @@ def forecast_of_run(
         num_started += trial.is_finished() or trial.status == _RUNNING
     if not running:
         return None
-    num_waiting = max(len(trials), num_trials or 0) - num_started
-    stopped_fraction = min(1.0, num_stopped / len(finished_s)) if finished_s else 0.0
-    return forecast_end(
-        finished_s, running, num_waiting=num_waiting, at_once=at_once, stopped_fraction=stopped_fraction
+    return RunProgress(
+        finished_s=tuple(finished_s),
+        running=tuple(running),
+        num_waiting=max(len(trials), num_trials or 0) - num_started,
+        stopped_fraction=min(1.0, num_stopped / len(finished_s)) if finished_s else 0.0,
     )
 
 
@@ -53,9 +56,48 @@ def _progress(trial: Any, result: Mapping[str, Any], ends: Mapping[str, float]) 
     return max(fractions, default=None)
 
 
-def describe_forecast(forecast: EndForecast) -> str:
-    """Return a forecast as text, such as ``ends in 3.1 min (2.5 min to 4 min with 90 % probability)``."""
-    low, middle, high = (
-        format_hours(seconds / 3600) for seconds in (forecast.low_s, forecast.median_s, forecast.high_s)
-    )
-    return f"ends in {middle} ({low} to {high} with 90 % probability)"
+def describe_forecast(forecast: EndForecast, price_per_hour: float | None = None, elapsed_s: float = 0.0) -> str:
+    """Return a forecast as text, such as ``ends in 3.1 min (2.5 min to 4 min with 90 % probability)``.
+
+    Args:
+        forecast: The forecast.
+        price_per_hour: The price of the cluster per hour, to add the cost at the end, or ``None``.
+        elapsed_s: The time since the run began, in seconds, which also has a cost.
+    """
+    ends_s = (forecast.low_s, forecast.median_s, forecast.high_s)
+    low, middle, high = (format_hours(seconds / 3600) for seconds in ends_s)
+    text = f"ends in {middle} ({low} to {high} with 90 % probability)"
+    if price_per_hour is None:
+        return text
+    low, middle, high = (format_money(price_per_hour * (elapsed_s + seconds) / 3600) for seconds in ends_s)
+    return f"{text}, and costs {middle} ({low} to {high})"
+
+
+def deadline_warning(progress: RunProgress, deadline_s: float, *, at_once: int, num_nodes: int) -> str:
+    """Return a warning if the interval leaves the deadline, with what would help, or ``""``.
+
+    Args:
+        progress: The trials of the run.
+        deadline_s: The deadline in seconds from now.
+        at_once: The number of trials that can run at once.
+        num_nodes: The number of nodes on which they run, or 0 if it is not known.
+    """
+    forecast = progress.forecast(at_once)
+    if forecast is None or not forecast.exceeds(deadline_s):
+        return ""
+    left = f"in {format_hours(deadline_s / 3600)}" if deadline_s > 0 else "over"
+    text = f"the run {describe_forecast(forecast)}, but its deadline is {left}"
+    help_texts = []
+    needed = progress.at_once_before(deadline_s, at_once)
+    if needed is not None:
+        more = f"{needed} trials at once instead of {at_once}"
+        if num_nodes:
+            more_nodes = math.ceil((needed - at_once) * num_nodes / at_once)
+            more += f" ({counted(more_nodes, 'more node')} like the present ones)"
+        help_texts.append(more)
+    fewer = progress.fewer_before(deadline_s, at_once)
+    if fewer is not None:
+        help_texts.append(f"{counted(fewer, 'sample')} less" if fewer == 1 else f"{fewer} samples fewer")
+    if not help_texts:
+        return f"{text}. Neither more nodes nor fewer samples are enough, because of the trials that are running"
+    return f"{text}. Enough would be {', or '.join(help_texts)}"

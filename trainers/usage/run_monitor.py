@@ -6,19 +6,21 @@ This module reads Tune's trials, but does not import Tune or Ray. Callers pass t
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice
 from tune_policies.oom import OutOfMemory
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.values.resources import TICKS, amount_of, to_ticks
+from tune_policies.values.resources import MOST, TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import redacted
 
 from ..scheduling.slot_board import SlotTypes
-from .gpu_memory_usage import GpuMemoryUsage, bytes_to_plan, needed_bytes
-from .process_usage import SHORTEST_S, ProcessUsage, advice, use_of_slot
+from .advice import Advice, Machines, RunFacts, TrialRun, advise
+from .gpu_memory_usage import GpuMemoryUsage, needed_bytes
+from .process_usage import SHORTEST_S, ProcessUsage, SlotUse, use_of_slot
 from .resource_meter import (
     COUNTED_RESOURCES,
     ResourceMeter,
@@ -69,6 +71,7 @@ class _TrialRun:
     Attributes:
         trial: The trial.
         amounts: The amounts that Tune reserves for the trial, keyed by Ray's resource names.
+        num_bundles: The number of bundles of its request.
         row: The row of its slot in the record.
         span: The span of the trial in the slot, without an end.
         failure: The fields to set in the span if the trial has failed.
@@ -77,6 +80,7 @@ class _TrialRun:
 
     trial: Any
     amounts: Mapping[str, float]
+    num_bundles: int
     row: SlotRow
     span: TrialSpan
     failure: dict[str, Any] = field(default_factory=dict)
@@ -114,7 +118,18 @@ class RunMonitor:
         scheduler: The scheduler that may change the plan.
         num_trials: The number of trials of the whole run, or ``None`` if it is not known.
         before: The earlier record of a restored run. The counts continue from this record.
+
+    Attributes:
+        plan: The current plan.
+        advice: The advice of the latest record, or the reason why there is none.
+        forecast: The latest forecast of the end of the run, as text, or ``""``.
+        machines: What was measured about the machines, which determines the speed of processes.
     """
+
+    plan: TrialPlan
+    advice: Advice | str = ""
+    forecast: str = ""
+    machines: Machines = Machines()
 
     def __init__(
         self, plan: TrialPlan, scheduler: PlanFollower | None, num_trials: int | None, before: ResourceUsage | None
@@ -131,6 +146,12 @@ class RunMonitor:
         self._running: dict[str, _TrialRun] = {}
         self._last_runs: dict[str, _TrialRun] = {}
         self._trials: Sequence[Any] = ()
+        self._trial_runs: dict[str, TrialRun] = {}
+        self._free_since_s: dict[tuple[str, int], float] = {}
+        self._gaps_s: list[float] = []
+        self._most_open = 0
+        self._has_waited = False
+        self._forecast_at_s = 0.0
         self._meter = ResourceMeter(before)
         # Before its first step, Tune has not created or restored the trials, so all of them count as waiting.
         num_waiting = plan.max_concurrent_trials if num_trials is None else num_trials
@@ -217,6 +238,8 @@ class RunMonitor:
         end: SpanEnd = "paused"
         if trial.status not in (_PENDING, _PAUSED, _RUNNING):
             end = self._outcome_of.get(trial.trial_id, "cut_off" if trial.status == _TERMINATED else "failed")
+        self._trial_runs[trial.trial_id].ran_s += self._meter.elapsed_s - run.span.began_s
+        self._free_since_s[run.span.slot, run.span.place] = self._meter.elapsed_s
         if len(self._spans) < _MOST_SPANS:
             ended = {"ended_s": self._meter.elapsed_s, "end": end, **run.failure}
             self._spans.append(run.span.model_copy(update=ended))
@@ -235,6 +258,9 @@ class RunMonitor:
                 if trial.status == _TERMINATED:
                     self._outcome_of.setdefault(trial_id, "cut_off")
         more = self._num_trials is None or self._num_trials > len(trials)
+        num_running = len(self._running)
+        self._most_open = max(self._most_open, num_waiting + num_paused + num_running)
+        self._has_waited |= num_waiting > 0 and num_running >= self.plan.max_concurrent_trials
         return TrialQueue(num_waiting, num_paused, more, self._scheduler.slots_left_idle() if self._scheduler else {})
 
     def start(self, trial: Any, now_s: float) -> None:
@@ -252,8 +278,14 @@ class RunMonitor:
         slot = reservation.row.slot
         taken = {run.span.place for run in self._running.values() if run.span.slot == slot}
         place = next(number for number in range(len(taken) + 1) if number not in taken)
+        free_since_s = self._free_since_s.pop((slot, place), None)
+        if free_since_s is not None:
+            self._gaps_s.append(self._meter.elapsed_s - free_since_s)
+        gpus = amounts.get("GPU", 0.0)
+        self._trial_runs.setdefault(trial.trial_id, TrialRun(trial.trial_id, trial.config, gpus=gpus))
         span = TrialSpan(trial=str(trial), slot=slot, place=place, began_s=self._meter.elapsed_s)
-        run = _TrialRun(trial, amounts, reservation.row, span)
+        num_bundles = len(trial.placement_group_factory.bundles)
+        run = _TrialRun(trial, amounts, num_bundles, reservation.row, span)
         self._running[trial.trial_id] = self._last_runs[trial.trial_id] = run
 
     def _reservation_of(self, trial: Any, amounts: Mapping[str, float]) -> TrialReservation:
@@ -309,6 +341,21 @@ class RunMonitor:
             self._ooms["num_gpu_errors" if out_of_memory.kind == "accelerator" else "num_host_errors"] += 1
             self._ooms["num_neighbours"] += out_of_memory.cause == "neighbour"
 
+    def note_forecast(self, text: str, now_s: float) -> None:
+        """Record when the run will end, as text relative to ``now_s``."""
+        self._meter.count_until(now_s)
+        self.forecast = text
+        self._forecast_at_s = self._meter.elapsed_s
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of nodes of the cluster, or 0 if it is not known."""
+        return 0 if self._cluster is None else len(self._cluster.nodes)
+
+    def running_trials(self) -> Mapping[str, Any]:
+        """Return the running trials by their IDs."""
+        return {trial_id: run.trial for trial_id, run in self._running.items()}
+
     def note_use(self, trial: Any, process: ProcessUsage | None, gpu_memory: GpuMemoryUsage | None) -> None:
         """Record the resources that the process of ``trial`` has used, and the number of its failed allocations."""
         if gpu_memory is not None:
@@ -319,27 +366,64 @@ class RunMonitor:
         run = self._running.get(trial.trial_id)
         if run is None:
             return
+        known = self._trial_runs[trial.trial_id]
         if gpu_memory is not None:  # most results contain no usage
-            run.gpu_memory = gpu_memory
+            run.gpu_memory = known.gpu_memory = gpu_memory
         if process is not None:
+            known.process = process
             self._used[run.row][trial.trial_id] = process, run.gpu_memory
 
+    def note_result(self, trial: Any, result: Mapping[str, Any]) -> None:
+        """Record when a trial has reported twice and has run for long enough, so that its use is known."""
+        known = self._trial_runs.get(trial.trial_id)
+        if known is not None and known.told_s is None and result.get("training_iteration", 0) >= 2:
+            ran_s = float(result.get("time_total_s", 0))
+            known.told_s = ran_s if ran_s >= SHORTEST_S else None
+
     def _with_use(self, hours: SlotHours) -> SlotHours:
-        row = SlotRow(hours.slot, hours.accelerator_type)
+        use = self._use_of(SlotRow(hours.slot, hours.accelerator_type))
+        return hours if use is None else hours.model_copy(update={"use": use})
+
+    def _use_of(self, row: SlotRow) -> SlotUse | None:
         used = self._used[row].values()
-        use = use_of_slot((process, needed_bytes(memory) if memory else None) for process, memory in used)
-        if use is None:
-            return hours
-        same = [slot for slot in self.plan.slots if self._row(str(slot), slot, slot.worker.ticks) == row]
-        memories = [memory for process, memory in used if memory and process.elapsed_s >= SHORTEST_S]
-        text = advice(
-            use,
-            gpus=max((slot.worker.gpus for slot in same), default=0),
-            gpu_memory_bytes=max(filter(None, map(bytes_to_plan, memories)), default=None),
-            device_bytes=min(filter(None, (memory.device_bytes for memory in memories)), default=None),
-            at_once=sum(slot.max_concurrent_trials for slot in same),
+        return use_of_slot((process, needed_bytes(memory) if memory else None) for process, memory in used)
+
+    def _advise(self, *, is_final: bool) -> Advice | str:
+        """Return a policy that runs more trials at once, or the reason why none is suggested."""
+        slot = self.plan.common_slot
+        is_simple = not slot.num_workers and not slot.trial.custom and slot.trial.gpus <= 1
+        if not is_simple or any(run.num_bundles > 1 for run in self._last_runs.values()):
+            return "trials with several bundles, Train workers, several GPUs or other devices keep their requests"
+        if len(self.plan.slots) > 1 or self.plan.by_config or self.plan.fewer_than_fit:
+            return "the policy of the run decides how many trials run at once"
+        if self._cluster is None:
+            return "the nodes of the cluster are not known"
+        at_once = self.plan.max_concurrent_trials
+        # Tune asks a search algorithm for one trial more than can run, and a scheduler of this package for none.
+        asks_for = at_once if self._scheduler is not None else at_once + 1
+        is_limited = self._most_open > asks_for or not (self._has_waited or self._meter.max_at_once >= asks_for)
+        facts = RunFacts(
+            elapsed_s=self._meter.elapsed_s if is_final else 0.0,
+            at_once=at_once,
+            most_open=self._most_open if is_limited else MOST,
+            gap_s=median(self._gaps_s) if self._gaps_s else 0.0,
+            machines=self.machines,
         )
-        return hours.model_copy(update={"use": use, "advice": text if same else ""})
+        return advise(list(self._trial_runs.values()), self._cluster_with_devices(), facts)
+
+    def _cluster_with_devices(self) -> ClusterCapacity:
+        """Return the cluster with the GPU memory that trials reported, because Ray does not know it."""
+        assert self._cluster is not None  # noqa: S101  # the caller has checked it
+        known = [run.gpu_memory.device_bytes for run in self._trial_runs.values() if run.gpu_memory]
+        device_bytes = min(filter(None, known), default=None)
+        if device_bytes is None:
+            return self._cluster
+        nodes = []
+        for node in self._cluster.nodes:
+            count = int(node.resources.gpus)
+            gpus = [GpuDevice(index=number, name="GPU", memory_bytes=device_bytes) for number in range(count)]
+            nodes.append(node.model_copy(update={"devices": tuple(gpus)}) if node.devices is None else node)
+        return ClusterCapacity(nodes=tuple(nodes))
 
     def end(self, trials: Sequence[Any], now_s: float) -> None:
         """Meter the run up to its end at ``now_s``."""
@@ -355,15 +439,23 @@ class RunMonitor:
         num_ran = trials.num_finished + trials.num_stopped_early + trials.num_failed + num_incomplete
         planned = None if self._num_trials is None else max(self._num_trials, len(self._trials))
         spans = (*self._spans, *(run.span for run in self._running.values()))
+        self.advice = self._advise(is_final=is_final)
+        slots = list(map(self._with_use, metered.slots))
+        measured = [number for number, slot in enumerate(slots) if slot.use is not None]
+        if isinstance(self.advice, Advice) and measured:
+            most = max(measured, key=lambda number: slots[number].trial_hours)
+            slots[most] = slots[most].model_copy(update={"advice": f"{self.advice}."})
         return metered.model_copy(
             update={
                 "is_final": is_final,
-                "slots": tuple(map(self._with_use, metered.slots)),
+                "slots": tuple(slots),
                 "trials": trials,
                 "out_of_memory": OutOfMemoryCounts(**self._ooms),
                 "ran_out_with": {trial_id: dict(amounts) for trial_id, amounts in self._ran_out_with.items()},
                 "num_rounds_planned": None if planned is None else self.plan.num_rounds(planned),
                 "num_rounds": -(-num_ran // max(1, metered.max_trials_at_once)),
+                "forecast": "" if is_final else self.forecast,
+                "forecast_at_s": self._forecast_at_s,
                 "plans": tuple(self._plans),
                 "spans": tuple(sorted(spans, key=lambda span: span.began_s)),
                 "warnings": tuple(self._warnings),

@@ -14,7 +14,7 @@ from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted
 
-from .gpu_memory_report import Verdict, advise, share_or_device_bytes, share_text
+from .gpu_memory_report import Verdict, advice_of_run, share_or_device_bytes, share_text
 from .gpu_memory_usage import GpuMemoryUsage, RunUsage, needed_bytes
 from .resource_meter import unplanned
 from .resource_usage import USAGE_FILE, ResourceUsage, TrialSpan, format_hours
@@ -64,7 +64,7 @@ def read_record(folder: Path) -> ResourceUsage | None:
 
 def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Content:
     """Return the content of the HTML page of a run."""
-    advice = [*advise(run, usage), *(_advise_on_idle(usage) if usage else ())]
+    advice = [*advice_of_run(run, usage), *(_advise_on_idle(usage) if usage else ())]
     details = [counted(len(run.trials), "trial")]
     if usage is not None:
         details = [f"{format_hours(usage.elapsed_s / 3600)}{'' if usage.is_final else ' so far'}", *usage.summary]

@@ -1,5 +1,6 @@
 """The command ``exec``, which runs a program and applies a policy to its Tune runs."""
 
+import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
@@ -21,12 +22,16 @@ app = typer.Typer()
 )
 def execute(
     context: typer.Context,
-    policy: Annotated[Path, argument("A policy file in YAML or JSON.")],
+    policy: Annotated[Path, argument("A policy file in YAML or JSON. Omit it with --audit.")],
     program: Annotated[
-        list[str],
+        list[str] | None,
         argument("A Python script and its arguments, or `-m MODULE` and its arguments.", metavar="PROGRAM [ARGS]..."),
-    ],
+    ] = None,
     *,
+    audit: Annotated[
+        bool, option("Change nothing, and print at the end of each run which policy would be faster.", "--audit")
+    ] = False,
+    pages: Annotated[Path | None, option("With --audit, also write an HTML page of each run to this folder.")] = None,
     isolation: Annotated[str | None, option("With mps, also limit the trials with NVIDIA's MPS daemon.")] = None,
     on_unenforced_limit: Annotated[
         str | None, option("The action if a memory limit cannot be enforced: raise (an error, the default) or warn.")
@@ -49,18 +54,38 @@ def execute(
 ) -> None:
     """Run a Python program, and apply a policy to all Tune runs in its threads, including those of libraries.
 
-    Options must precede the policy. The exit status is the exit status of the program.
+    With --audit, no policy is applied. Options must precede the policy. The exit status is the exit status of the
+    program.
     """
-    chosen = load_policy(policy)
-    if program[0] == "-m" and len(program) < 2:
+    command = [str(policy), *(program or ())] if audit else list(program or ())
+    if not command:
+        raise typer.BadParameter("a program is missing. Pass a Python script, or -m and a module")
+    chosen = None if audit else load_policy(policy)
+    if command[0] == "-m" and len(command) < 2:
         raise typer.BadParameter("-m requires the name of a module")
-    if program[0] != "-m" and not Path(program[0]).exists():
-        raise typer.BadParameter(f"program {program[0]!r} does not exist. Pass a Python script, or -m and a module")
+    if command[0] != "-m" and not Path(command[0]).exists():
+        raise typer.BadParameter(f"program {command[0]!r} does not exist. Pass a Python script, or -m and a module")
     # ``PolicyScheduler`` validates the options and has the defaults of those that were not given.
     given = {name: value for name, value in context.params.items() if value is not None}
-    options = {name: value for name, value in given.items() if name not in ("policy", "program")}
+    options = {name: value for name, value in given.items() if name not in ("policy", "program", "audit", "pages")}
+    if chosen is None:
+        if options:
+            raise typer.BadParameter(f"--audit applies no policy, so it cannot have the option {min(options)}")
+        _audit_runs(pages)
+        raise AfterCommand(partial(run_program, command))
+    if pages is not None:
+        raise typer.BadParameter("--pages requires --audit")
     # Ray keeps stderr for its messages, and the program prints them as any program does.
     with redirect_stdout(sys.__stdout__), redirect_stderr(sys.__stderr__):
         from tune_policies.trainers.start.tune_run import apply_to_program  # this imports Ray, which takes seconds
     apply_to_program(chosen, **options)
-    raise AfterCommand(partial(run_program, program))
+    raise AfterCommand(partial(run_program, command))
+
+
+def _audit_runs(pages: Path | None) -> None:
+    """Add ``AuditCallback`` to every run of this program and of its child processes."""
+    # Ray adds the callbacks in this variable to each run of Tune.
+    callbacks = [name for name in os.environ.get("RAY_TUNE_CALLBACKS", "").split(",") if name]
+    os.environ["RAY_TUNE_CALLBACKS"] = ",".join([*callbacks, "tune_policies.AuditCallback"])
+    if pages is not None:
+        os.environ["TUNE_POLICIES_AUDIT_PAGES"] = str(pages.absolute())

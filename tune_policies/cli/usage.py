@@ -33,7 +33,7 @@ def usage(
     If the run had a PolicyCallback, also show the run's use of CPUs, devices and slots.
     """
     from tune_policies.files.html_page import html_page
-    from tune_policies.trainers.usage.gpu_memory_report import advise, plot_usage, usage_view
+    from tune_policies.trainers.usage.gpu_memory_report import advice_of_run, plot_usage, usage_view
     from tune_policies.trainers.usage.gpu_memory_usage import read_usage
     from tune_policies.trainers.usage.resource_usage import USAGE_FILE
     from tune_policies.trainers.usage.run_page import build_run_page, read_record
@@ -52,7 +52,7 @@ def usage(
         fields = {
             **run.model_dump(mode="json"),
             "resource_usage": record and record.model_dump(mode="json"),
-            "advice": advise(run, record),
+            "advice": advice_of_run(run, record),
         }
         print(json_text.dumps(fields, indent=2, ensure_ascii=False))
     else:

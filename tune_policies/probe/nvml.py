@@ -40,12 +40,15 @@ class DeviceUse:
         bytes_by_process: The memory of each process in bytes, by process ID, or ``None`` if it is unknown. The dict is
             empty if the driver lists no processes. Older drivers use the process IDs of the host, so a process in a
             container may not find its own ID.
+        utilization: The fraction of the last second, from 0 to 1, in which the device was busy, or ``None`` if it is
+            unknown.
     """
 
     uuid: str
     total_bytes: int
     free_bytes: int
     bytes_by_process: dict[int, int | None]
+    utilization: float | None = None
 
     @property
     def used_bytes(self) -> int:
@@ -116,9 +119,15 @@ def read_device_use() -> list[DeviceUse]:
                     # Some containers and drivers reject only this call.
                     for process in _query(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
                 },
+                utilization=_utilization(nvml, handle),
             )
             for _, handle in _visible(nvml)
         ]
+
+
+def _utilization(nvml: Any, handle: Any) -> float | None:
+    rates = _query(nvml, "nvmlDeviceGetUtilizationRates", handle)
+    return None if rates is None else rates.gpu / 100
 
 
 def bytes_of_process(devices: list[DeviceUse], pid: int | None = None) -> int | None:
@@ -174,8 +183,9 @@ class GpuCounters:
 
     def utilization(self) -> float | None:
         """Return the mean utilization of the GPUs in the last second, from 0 to 1, or ``None`` if it is unknown."""
-        rates = self._query("nvmlDeviceGetUtilizationRates")
-        return None if None in rates else sum(rate.gpu for rate in rates) / len(rates) / 100
+        rates = [_utilization(self._nvml, handle) for handle in self._handles]
+        known = [rate for rate in rates if rate is not None]
+        return sum(known) / len(known) if known and len(known) == len(rates) else None
 
     def _query(self, function: str) -> list[Any]:
         return [_query(self._nvml, function, handle) for handle in self._handles]

@@ -1,0 +1,193 @@
+"""Reads what the processes of a plain run's trials use, from outside, because these processes do not report it.
+
+The processes are the actor of the trial and, if a trial reserves several bundles, all actors in its placement group.
+Tasks of Ray are not counted. The processes on the driver's node are read in a thread of the driver. An actor without
+resources reads those on each other node.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import partial
+from statistics import fmean, median
+from typing import Any, Final, NamedTuple
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tune_policies.probe import node_facts, nvml, process_facts
+from tune_policies.ray_compat.background import BackgroundTask
+from tune_policies.ray_compat.connection import sent_by_value
+from tune_policies.ray_compat.gcs import living_actors
+
+from .gpu_memory_usage import GpuMemoryUsage
+from .process_usage import ProcessUsage, mean_utilization
+
+_INTERVAL_S: Final = 1.0
+_TIMEOUT_S: Final = 5.0
+_IS_STARTING_S: Final = 2.0
+"""The CPU time of a process counts as its start if it is read within this time after its first trial began."""
+
+_Process = tuple[str, int]
+"""A node ID and a process ID."""
+
+
+class _Read(NamedTuple):
+    trial_id: str
+    at_s: float
+    facts: Mapping[str, Any]
+
+
+class _Reading(NamedTuple):
+    usable_cpus: Mapping[str, float]
+    load: float
+    processes: Mapping[_Process, _Read]
+
+
+class _Metered:
+    """What the processes of one trial have used since their first readings."""
+
+    def __init__(self) -> None:
+        self.began_s = time.monotonic()
+        self._first: dict[_Process, _Read] = {}
+        self._last: dict[_Process, _Read] = {}
+        self._peak_bytes = 0
+        self._gpu_bytes = 0
+        self._device_bytes: int | None = None
+        self._utilization: list[float] = []
+
+    def add(self, process: _Process, read: _Read) -> None:
+        self._first.setdefault(process, read)
+        self._last[process] = read
+
+    def end_reading(self) -> None:
+        """Update the peaks after all processes of the trial have been read."""
+        latest = max(read.at_s for read in self._last.values())
+        facts = [read.facts for read in self._last.values() if latest - read.at_s < _INTERVAL_S]
+        self._peak_bytes = max(self._peak_bytes, sum(each["host_bytes"] for each in facts))
+        self._gpu_bytes = max(self._gpu_bytes, sum(each["gpu_bytes"] or 0 for each in facts))
+        devices = [each["device_bytes"] for each in facts if each["device_bytes"]]
+        self._device_bytes = min(devices, default=self._device_bytes)
+        self._utilization += [each["gpu_utilization"] for each in facts if each["gpu_utilization"] is not None]
+
+    def usage(self, cpus: float) -> ProcessUsage:
+        cpu_s = sum(last.facts["cpu_s"] - self._first[each].facts["cpu_s"] for each, last in self._last.items())
+        began_s = min(read.at_s for read in self._first.values())
+        return ProcessUsage(
+            elapsed_s=max(read.at_s for read in self._last.values()) - began_s,
+            cpus=cpus,
+            cpu_s=max(0.0, cpu_s),
+            host_memory_bytes=self._peak_bytes,
+            gpu_utilization=mean_utilization(self._utilization),
+        )
+
+    def gpu_memory(self, gpus: float) -> GpuMemoryUsage | None:
+        if not self._gpu_bytes:
+            return None
+        return GpuMemoryUsage(gpus=gpus, device_bytes=self._device_bytes, process_bytes=self._gpu_bytes)
+
+
+class TrialReader:
+    """Reads the processes of running trials every second."""
+
+    def __init__(self) -> None:
+        self._reading: BackgroundTask[_Reading] = BackgroundTask()
+        self._next_s = 0.0
+        self._readers: dict[str, Any] = {}
+        self._here = ray.get_runtime_context().get_node_id()
+        self._metered: dict[str, _Metered] = {}
+        self._started: set[_Process] = set()
+        self._start_cpu_s: list[float] = []
+        self._loads: list[float] = []
+        self._usable_cpus: dict[str, float] = {}
+
+    @property
+    def usable_cpus(self) -> float | None:
+        """The CPUs of the nodes with trials, or ``None`` if they are not known."""
+        return sum(self._usable_cpus.values()) or None
+
+    @property
+    def load(self) -> float:
+        """The mean number of processes on the nodes with trials that used or waited for a CPU."""
+        return fmean(self._loads) if self._loads else 0.0
+
+    @property
+    def start_cpu_s(self) -> float | None:
+        """The CPU time that the start of a trial's process takes, in seconds, or ``None`` if it is not known."""
+        return median(self._start_cpu_s) if self._start_cpu_s else None
+
+    def begin(self, trial_id: str) -> None:
+        """Start metering a trial, in a new or a reused process."""
+        self._metered[trial_id] = _Metered()
+
+    def read(self, actors: Mapping[str, str]) -> set[str]:
+        """Start a reading if one is due. Return the trials whose use was read since the last call.
+
+        Args:
+            actors: The ID of the actor of each running trial, by trial ID.
+        """
+        reading = self._reading.take()
+        now_s = time.monotonic()
+        if actors and now_s >= self._next_s and self._reading.start(partial(self._read, dict(actors))):
+            self._next_s = now_s + _INTERVAL_S
+        if isinstance(reading, Exception):
+            raise reading
+        if reading is None:
+            return set()
+        self._usable_cpus |= reading.usable_cpus
+        self._loads.append(reading.load)
+        seen = set()
+        for process, read in reading.processes.items():
+            metered = self._metered.get(read.trial_id)
+            if metered is None or read.at_s < metered.began_s:
+                continue
+            if process not in self._started and now_s - metered.began_s < _IS_STARTING_S:
+                self._start_cpu_s.append(read.facts["cpu_s"])
+            self._started.add(process)
+            metered.add(process, read)
+            seen.add(read.trial_id)
+        for trial_id in seen:
+            self._metered[trial_id].end_reading()
+        return seen
+
+    def usage(self, trial_id: str, *, cpus: float, gpus: float) -> tuple[ProcessUsage, GpuMemoryUsage | None]:
+        """Return the use of a trial that was read."""
+        metered = self._metered[trial_id]
+        return metered.usage(cpus), metered.gpu_memory(gpus)
+
+    def _read(self, actors: Mapping[str, str]) -> _Reading:
+        records = living_actors()
+        trial_of = {actor_id: trial_id for trial_id, actor_id in actors.items()}
+        groups = {
+            actor.group_id: trial_of[actor.actor_id]
+            for actor in records
+            if actor.actor_id in trial_of and actor.group_id
+        }
+        by_node: dict[str, dict[int, str]] = defaultdict(dict)
+        for actor in records:
+            trial_id = trial_of.get(actor.actor_id) or groups.get(actor.group_id)
+            if trial_id is not None and actor.pid:
+                by_node[actor.node_id][actor.pid] = trial_id
+        asked_s = time.monotonic()
+        answers = {node: self._ask(node, list(pids)) for node, pids in by_node.items() if node != self._here}
+        read = {}
+        if self._here in by_node:
+            read[self._here] = process_facts.read_processes(list(by_node[self._here]))
+        for node, answer in answers.items():
+            # The clocks of nodes differ.
+            read[node] = {**ray.get(answer, timeout=_TIMEOUT_S), "at_s": asked_s}
+        processes = {
+            (node, pid): _Read(by_node[node][pid], facts["at_s"], used)
+            for node, facts in read.items()
+            for pid, used in facts["processes"].items()
+        }
+        usable_cpus = {node: facts["usable_cpus"] for node, facts in read.items()}
+        return _Reading(usable_cpus, sum(facts["load"] for facts in read.values()), processes)
+
+    def _ask(self, node: str, process_ids: list[int]) -> Any:
+        if node not in self._readers:
+            pinned = NodeAffinitySchedulingStrategy(node, soft=False)
+            with sent_by_value(nvml, node_facts, process_facts):
+                reader = ray.remote(num_cpus=0)(process_facts.ProcessReader)
+                self._readers[node] = reader.options(scheduling_strategy=pinned).remote()
+        return self._readers[node].read.remote(process_ids)
