@@ -262,7 +262,14 @@ def written_fields(value: Value) -> dict[str, Any]:
 
 def as_code(value: object) -> str:
     """Return the Python expression for a value, with double quotes around text."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{as_code(key)}: {as_code(item)}' for key, item in value.items())}}}"
+    if isinstance(value, tuple):
+        items = ", ".join(map(as_code, value))
+        return f"({items},)" if len(value) == 1 else f"({items})"
+    return repr(value)
 
 
 def readable_signature(cls: type[Value]) -> inspect.Signature:
