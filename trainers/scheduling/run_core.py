@@ -259,8 +259,18 @@ class RunCore:
             self.growth.note_result(trial, result, time.monotonic())
 
     def grows(self, trial: Trial) -> bool:
-        """Return whether a trial that the inner scheduler continues should pause, so that it restarts with more."""
-        return self.growth is not None and self.growth.begin(self.records[trial])
+        """Return whether a trial that the inner scheduler continues should pause, to restart with more or less."""
+        if self.growth is None:
+            return False
+        record = self.records[trial]
+        return self.growth.begin(record) or self._shrinks(record)
+
+    def _shrinks(self, record: TrialRecord) -> bool:
+        """Return whether a trial should pause, because it reserves more than planned, and other trials wait."""
+        if self.growth is None or self.learning is None or not self._runs_first or not self.waiting:
+            return False
+        saved = self.learning.released_part(record)
+        return saved > 0 and bool(record.trial.has_checkpoint()) and self.growth.shrink(record.trial, saved)
 
     def complete_result(self, trial: Trial) -> None:
         """Let the metrics of a trial that ended or failed contain its latest usage."""
@@ -386,7 +396,9 @@ class RunCore:
 
     def _grow(self, now_s: float) -> None:
         """Let trials grow if no trial waits and each trial with a slot runs."""
-        if self.growth is None or self.slots is None or self.waiting or self.watch.latest is None:
+        if self.growth is None or self.growth.policy is None or self.slots is None:
+            return
+        if self.waiting or self.watch.latest is None:
             return
         assignments = self.slots.assignments
         has_others = self.tune.num_future_trials != 0 or self._num_paused() > 0
@@ -482,7 +494,9 @@ class RunCore:
                     self._has_paused |= trial.status == Trial.PAUSED
                     self.release(trial)
                     if self.growth is not None and self.growth.has_paused(trial) and trial.status == Trial.PAUSED:
-                        self.waiting[trial] = None
+                        later = dict(self.waiting)
+                        self.waiting.clear()
+                        self.waiting.update({trial: None, **later})  # it resumes before new trials start
                 elif not assignment.is_granted and self._has_process(trial):
                     self.slots.grant(trial)
         for trial in [trial for trial in self.waiting if trial.status != Trial.PAUSED]:
