@@ -214,3 +214,37 @@ def test_a_retry_gets_the_memory_that_the_policy_has_learned(run_of):
     (raised,) = run.core.records[failing].oom.records
     needed = policy_of(run).needs.need_after({}, TrialNeed(host_memory_bytes=4 * GIB)).host_memory_bytes
     assert raised.floor.memory_bytes == pytest.approx(needed, rel=0.01)
+
+
+def report_all(run, iterations, *, step_s):
+    """Let all running trials report, with ``step_s`` between two results."""
+    for iteration in iterations:
+        run.cluster.clock.advance(step_s)
+        for trial in run.slots.assignments:
+            trial.run_metadata.last_result = result_of(training_iteration=iteration, cpus=0.2)
+            run.scheduler.on_trial_result(run.controller, trial, trial.run_metadata.last_result)
+    run.step()
+
+
+@pytest.mark.parametrize(
+    ("step_s", "at_once"),
+    [
+        pytest.param(10, 16, id="more trials at once are as fast as before"),
+        pytest.param(100, 10, id="more trials at once are slower together"),
+    ],
+)
+def test_fewer_trials_run_at_once_if_more_are_slower_together(run_of, step_s, at_once):
+    run = run_of(LearningPolicy(START))
+    run.add(60)
+    pilots = run.run_all()
+    report_all(run, (1, 2), step_s=10)
+    for trial in pilots[:2]:
+        run.complete(trial)
+    run.run_all()
+    report_all(run, (3, 4, 5), step_s=step_s)
+
+    for trial in list(run.slots.assignments)[-10:]:
+        run.complete(trial)
+    run.run_all()
+
+    assert len(run.slots.assignments) == at_once

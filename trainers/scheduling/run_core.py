@@ -196,6 +196,8 @@ class RunCore:
             num_free = _MAX_REQUESTS_WITHOUT_PLAN - len(self._requested) - len(self._waiting)
         else:
             num_free = self.slots.num_startable(may_keep_bundles=self._keeps_bundles)
+            if self._is_full():
+                num_free = min(num_free, 0)
         if num_free > 0 or self._has_active_trials:
             return num_free
         is_idle = all(trial.is_finished() for trial in self.records)
@@ -255,6 +257,8 @@ class RunCore:
         self.note_usage(trial)
         if self.learning is not None:
             self.learning.note_result(self.records[trial], result)
+            if self.slots is not None:
+                self.learning.note_progress(self.records[trial], len(self.slots.assignments), time.monotonic())
         if self.growth is not None:
             self.growth.note_result(trial, result, time.monotonic())
 
@@ -526,6 +530,8 @@ class RunCore:
                     return self._start_to_fail(trial)
         if self.slots is None:
             return self._choose_without_plan(choose, tune_controller, now_s)
+        if self._is_full():
+            return None
         withdrawal = self.slots.withdrawal(self.records, now_s)
         if withdrawal is not None:
             self._withdraw(withdrawal)
@@ -549,6 +555,11 @@ class RunCore:
         self._start_errors[trial.trial_id] = error
         return self._start_to_fail(trial)
 
+    def _is_full(self) -> bool:
+        """Return whether as many trials run as may run, because more were slower together."""
+        most = None if self.learning is None else self.learning.most_at_once
+        return most is not None and self.slots is not None and len(self.slots.assignments) >= most
+
     def _start_to_fail(self, trial: Trial) -> Trial:
         """Let Tune start a trial that can never run. ``TrialActors`` reports its error and starts no process."""
         _logger.debug("%s fails: %s", trial, self._start_errors[trial.trial_id])
@@ -565,6 +576,8 @@ class RunCore:
         if assignment.worker_nodes:
             slot = slot.model_copy(update={"worker_nodes": assignment.worker_nodes})
         self.records[trial].slot_to_start = slot
+        if self.learning is not None:
+            self.learning.note_start(self.records[trial])
         if self.growth is not None:
             self.growth.note_start(trial, start.request, time.monotonic())
         where = "" if assignment.node_id is None else f" on node {assignment.node_id[:8]}"
