@@ -37,7 +37,14 @@ def seen(config=None, *, gib=None, host_gib=None, cpus=None, utilization=None, *
         gpu_utilization=utilization,
     )
     return TrialObservation(
-        **{"trial_id": f"t{next(ids)}", "config": config or {}, "used": used, "num_steps": 2, **fields}
+        **{
+            "trial_id": f"t{next(ids)}",
+            "config": config or {},
+            "used": used,
+            "num_steps": 2,
+            "is_saved": True,
+            **fields,
+        }
     )
 
 
@@ -50,16 +57,22 @@ BY_BATCH = [seen({"batch": batch, "lr": 0.1}, gib=batch / 8) for batch in (16, 3
 
 
 def test_before_anything_is_observed_the_plan_is_that_of_the_start_policy():
-    plan = LearningPolicy(GpuPolicy(gpus=0.25)).plan(TWO_GPUS)
+    plan = LearningPolicy(GpuPolicy(gpus=0.25, memory="1GiB")).plan(TWO_GPUS)
 
-    assert (plan.slots, plan.by_config) == (GpuPolicy(gpus=0.25).plan(TWO_GPUS).slots, None)
+    assert (plan.slots, plan.by_config) == (GpuPolicy(gpus=0.25, memory="1GiB").plan(TWO_GPUS).slots, None)
+
+
+def test_the_first_trials_reserve_equal_parts_of_the_host_memory_so_that_later_trials_find_what_is_left():
+    plan = LearningPolicy(CpuPolicy()).plan(CPUS)
+
+    assert (plan.max_concurrent_trials, plan.common_slot.trial.memory_bytes) == (8, 4 * GIB)
 
 
 def test_a_config_that_explains_the_memory_determines_the_fraction():
     policy = LearningPolicy().learn(BY_BATCH)
 
     # The configs need 2, 4, 8 and 16 GiB of the 80 GiB, plus 10 %.
-    assert gpu_shares(policy, [{"batch": batch, "lr": 0.5} for batch in (16, 32, 64, 128)]) == [35, 17, 8, 4]
+    assert gpu_shares(policy, [{"batch": batch, "lr": 0.5} for batch in (16, 32, 64, 128)]) == [36, 18, 9, 4]
 
 
 def test_a_config_outside_the_observed_range_gets_twice_the_largest_amount():
@@ -68,16 +81,26 @@ def test_a_config_outside_the_observed_range_gets_twice_the_largest_amount():
     assert gpu_shares(policy, [{"batch": 256, "lr": 0.5}]) == [2]  # 32 GiB plus 10 %
 
 
-def test_two_configs_are_no_range_so_each_config_gets_twice_the_largest_amount():
+def test_two_trials_with_checkpoints_determine_the_amount_for_configs_inside_their_range():
     policy = LearningPolicy().learn(BY_BATCH[:2])
 
-    assert gpu_shares(policy, [{"batch": 16, "lr": 0.1}]) == [8]  # 8 GiB plus 10 %, rounded up
+    # 4 GiB plus 10 %, and twice as much for a config outside the range.
+    assert gpu_shares(policy, [{"batch": 16, "lr": 0.1}, {"batch": 64, "lr": 0.1}]) == [18, 9]
+
+
+def test_trials_without_checkpoints_get_twice_the_observed_memory_until_one_has_ended():
+    running = [seen({"seed": i}, gib=4, is_saved=False) for i in range(4)]
+    ended = [running[0].model_copy(update={"ended": True})]
+
+    policies = [LearningPolicy().learn(running), LearningPolicy().learn(running).learn(ended)]
+
+    assert [gpu_shares(policy, [{"seed": 0}]) for policy in policies] == [[9], [18]]
 
 
 def test_a_config_with_an_unknown_word_gets_the_slot_of_a_pilot():
     policy = LearningPolicy().learn([seen({"net": "mlp"}, gib=4) for _ in range(4)])
 
-    assert gpu_shares(policy, [{"net": "mlp"}, {"net": "vit"}]) == [17, 1]
+    assert gpu_shares(policy, [{"net": "mlp"}, {"net": "vit"}]) == [18, 1]
 
 
 def test_words_and_numbers_of_the_config_explain_memory_together():
@@ -104,16 +127,34 @@ def test_memory_that_the_config_does_not_explain_is_the_same_for_all():
 
 
 @pytest.mark.parametrize(
-    ("amounts", "lost", "amount"),
+    ("amounts", "lost", "attempts"),
     [
-        pytest.param([4, 4, 4, 5], 1, 5, id="nearly equal amounts: the largest"),
-        pytest.param([1, 1, 1, 1, 1, 1, 1, 1, 1, 30], 1, 1, id="one of ten trials needs much more"),
-        pytest.param([3, 4, 5, 6], 1, 6, id="failing loses the whole trial"),
-        pytest.param([1, 2, 4, 4], 0, 1, id="failing loses nothing"),
+        pytest.param([4, 4, 4, 5], 1, [5], id="nearly equal amounts: the largest"),
+        pytest.param([1, 1, 1, 1, 1, 1, 1, 1, 1, 30], 1, [1, 30], id="one of ten trials needs much more"),
+        pytest.param([3, 4, 5, 6], 1, [6], id="failing loses the whole trial"),
+        pytest.param([1, 2, 4, 4], 0, [1, 2, 4], id="failing loses nothing"),
+        pytest.param([1, 2, 4, 4], 0.5, [2, 4], id="failing loses a part"),
     ],
 )
-def test_the_amount_without_a_formula_has_the_highest_expected_throughput(amounts, lost, amount):
-    assert most_productive(amounts, lost) == amount
+def test_the_amounts_of_the_attempts_have_the_highest_expected_throughput(amounts, lost, attempts):
+    assert most_productive(amounts, lost) == attempts
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6).map(sorted), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+def test_no_other_sequence_of_amounts_costs_less(amounts, lost):
+    def cost(attempts):
+        total = 0.0
+        for needed in amounts:
+            for amount in attempts:
+                total += amount * (1 if amount >= needed else lost)
+                if amount >= needed:
+                    break
+        return total
+
+    steps = sorted(set(amounts))
+    choices = [(*some, steps[-1]) for n in range(len(steps)) for some in itertools.combinations(steps[:-1], n)]
+
+    assert cost(most_productive(amounts, lost)) == pytest.approx(min(map(cost, choices)))
 
 
 def test_trials_that_mostly_wait_share_a_cpu():
@@ -131,7 +172,16 @@ def test_a_trial_that_uses_all_its_cpus_keeps_them():
 def test_the_utilization_limits_the_number_of_trials_on_a_gpu():
     policy = LearningPolicy().learn([seen(gib=1, utilization=0.5) for _ in range(4)])
 
-    assert gpu_shares(policy, [{}]) == [2]
+    assert gpu_shares(policy, [{}]) == [4]  # a busy GPU may still have time
+
+
+def test_a_busy_gpu_does_not_change_the_utilization_that_is_known_of_a_trial():
+    alone = seen({"seed": 0}, gib=1, utilization=0.5)
+    crowded = alone.model_copy(update={"used": TrialNeed(gpu_memory_bytes=GIB), "num_steps": 9})
+
+    policy = LearningPolicy().learn([alone, seen({"seed": 1}, gib=1, utilization=0.5)]).learn([crowded])
+
+    assert policy.observations[-1].used.gpu_utilization == 0.5
 
 
 def test_peaks_of_running_trials_grow_as_those_of_ended_trials_did():
@@ -153,12 +203,20 @@ def test_an_out_of_memory_error_teaches_the_policy_that_the_config_needs_more():
     assert learned.needs.need_after({"batch": 8}, failed.too_little).gpu_memory_bytes == 10 * GIB
 
 
-def test_the_retry_after_an_out_of_memory_error_gets_twice_the_memory_or_the_largest_observed_amount():
+def test_a_retry_gets_twice_the_memory_or_the_largest_observed_amount():
     needs = learn_needs([seen({"lr": 0.1 * i}, gib=gib) for i, gib in enumerate((1, 1, 1, 10))])
 
-    raised = [needs.need_after({}, TrialNeed(gpu_memory_bytes=gib * GIB)).gpu_memory_bytes for gib in (2, 8, 12)]
+    raised = [needs.need_after({}, TrialNeed(gpu_memory_bytes=gib * GIB)).gpu_memory_bytes for gib in (8, 12)]
 
-    assert raised == [4 * GIB, needs.observed.gpu_memory_bytes, 24 * GIB]
+    assert raised == [needs.observed.gpu_memory_bytes, 24 * GIB]
+
+
+def test_a_retry_gets_the_next_amount_with_the_highest_expected_throughput():
+    needs = learn_needs([seen(gib=gib) for gib in (1, 1, 1, 1, 1, 3, 3, 20)])
+
+    raised = needs.need_after({}, TrialNeed(gpu_memory_bytes=GIB))
+
+    assert raised.gpu_memory_bytes == 3 * GIB
 
 
 def test_the_policy_learns_again_only_when_twice_as_many_trials_are_known():
@@ -215,7 +273,7 @@ def test_one_sentence_states_what_was_learned_and_what_changes():
     policy = LearningPolicy().learn([seen(gib=2.8, cpus=0.4, utilization=0.1) for _ in range(4)])
 
     assert policy.describe(TWO_GPUS) == (
-        "after 4 trials: 3.1 GiB of GPU memory, 10% of the GPU's time, 0.5 CPU; 24 at once instead of 2"
+        "after 4 trials: 3.1 GiB of GPU memory, 10% of the GPU's time, 0.5 CPU; 40 at once instead of 2"
     )
 
 

@@ -8,6 +8,7 @@ from tests.clusters import GIB
 from tests.unit.small_runs import SmallRun, new_trial
 from tune_policies import CappedPolicy, CpuPolicy, GrowingPolicy, LearningPolicy, NodeCapacity, Resources
 from tune_policies.oom import OutOfMemory
+from tune_policies.plan.learned_needs import TrialNeed
 from tune_policies.values.units import MIB
 
 NODE = NodeCapacity(node_id="a", resources=Resources(cpus=8, memory_bytes=16 * GIB))
@@ -147,3 +148,103 @@ def test_a_run_without_a_learning_policy_observes_nothing(run_of):
     run.add(1)
 
     assert run.core.learning is None
+
+
+def run_of_pilots(run, *, has_checkpoint=True, number=20):
+    """Let the first four of a number of trials report three times, 10 s apart. Return one of them."""
+    for index in range(number):
+        trial = new_trial(index, stopping_criterion={"training_iteration": 40})
+        trial.has_checkpoint = lambda: has_checkpoint
+        run.add_trial(trial)
+    pilots = run.run_all()
+    for iteration in (1, 2, 3):
+        run.cluster.clock.advance(10)
+        for trial in pilots:
+            result = result_of(training_iteration=iteration, cpus=0.2)
+            run.scheduler.on_trial_result(run.controller, trial, result)
+            trial.run_metadata.last_result = result
+    run.step()
+    return pilots[0]
+
+
+def next_decision(run, trial):
+    run.cluster.clock.advance(10)
+    return run.scheduler.on_trial_result(run.controller, trial, result_of(training_iteration=4, cpus=0.2))
+
+
+def test_a_pilot_that_reserves_far_more_than_it_needs_moves_to_a_smaller_slot(run_of):
+    run = run_of(LearningPolicy(START))
+    pilot = run_of_pilots(run)
+    before = run.slots.assignments[pilot].slot
+
+    decision = next_decision(run, pilot)
+    run.pause(pilot)
+    run.run_all()
+
+    assert decision == "PAUSE"
+    assert run.slots.assignments[pilot].slot.trial.cpus < before.trial.cpus
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"has_checkpoint": False}, id="without a checkpoint"),
+        pytest.param({"number": 4}, id="if no trial waits"),
+    ],
+)
+def test_a_pilot_keeps_its_slot(run_of, options):
+    run = run_of(LearningPolicy(START))
+    pilot = run_of_pilots(run, **options)
+
+    assert next_decision(run, pilot) == "CONTINUE"
+
+
+def test_a_retry_gets_the_memory_that_the_policy_has_learned(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(20)
+    failing, *pilots = run.run_all()
+    for number, trial in enumerate(pilots):
+        report(run, trial, memory_bytes=(number + 3) * GIB)
+    run.step()
+    killed = OutOfMemory(kind="host", framework="python", used_bytes=4 * GIB)
+
+    run.core.records[failing].failure = killed
+    run.fail(failing, MemoryError(), cause=None)
+
+    (raised,) = run.core.records[failing].oom.records
+    needed = policy_of(run).needs.need_after({}, TrialNeed(host_memory_bytes=4 * GIB)).host_memory_bytes
+    assert raised.floor.memory_bytes == pytest.approx(needed, rel=0.01)
+
+
+def report_all(run, iterations, *, step_s):
+    """Let all running trials report, with ``step_s`` between two results."""
+    for iteration in iterations:
+        run.cluster.clock.advance(step_s)
+        for trial in run.slots.assignments:
+            trial.run_metadata.last_result = result_of(training_iteration=iteration, cpus=0.2)
+            run.scheduler.on_trial_result(run.controller, trial, trial.run_metadata.last_result)
+    run.step()
+
+
+@pytest.mark.parametrize(
+    ("step_s", "at_once"),
+    [
+        pytest.param(10, 16, id="more trials at once are as fast as before"),
+        pytest.param(100, 10, id="more trials at once are slower together"),
+    ],
+)
+def test_fewer_trials_run_at_once_if_more_are_slower_together(run_of, step_s, at_once):
+    run = run_of(LearningPolicy(START))
+    run.add(60)
+    pilots = run.run_all()
+    report_all(run, (1, 2), step_s=10)
+    for trial in pilots[:2]:
+        run.complete(trial)
+    run.run_all()
+    report_all(run, (3, 4, 5), step_s=step_s)
+
+    for trial in list(run.slots.assignments)[-10:]:
+        run.complete(trial)
+    run.run_all()
+
+    assert len(run.slots.assignments) == at_once

@@ -6,7 +6,7 @@ import pytest
 
 from tests.evidence.sizing.rules import all_rules
 from tests.evidence.sizing.rules.clusters import max_throughput, vpa_after_oom, vpa_target
-from tests.evidence.sizing.rules.fixed import Fixed
+from tests.evidence.sizing.rules.fixed import Fixed, LateOracle, Oracle
 from tests.evidence.sizing.rules.learning import Learning
 from tests.evidence.sizing.simulation import GIB, START_S, Machine, SimTrial, Simulation
 from tests.evidence.sizing.sweeps import SWEEPS
@@ -37,6 +37,21 @@ def test_a_trial_that_exceeds_its_fraction_continues_from_its_checkpoint_with_tw
     found = outcome([trial], Fixed("", 0.25))
 
     assert (found.num_ooms, found.makespan_s) == (1, pytest.approx(100 + 2 * START_S))
+
+
+def test_a_simulation_ends_at_its_limit_and_counts_the_trials_that_are_left():
+    trials = [SimTrial({}, 100, gpu_gib=10, utilization=0.5)] * 3
+
+    assert Simulation(ONE_GPU, trials, Fixed(""), limit_s=150).run().num_lost == 2
+
+
+def test_the_late_oracle_begins_with_whole_gpus_and_then_gives_each_trial_what_it_needs():
+    trials = [SimTrial({}, 1_000, gpu_gib=20, utilization=0.1)] * 4
+
+    late, known = outcome(trials, LateOracle("")), outcome(trials, Oracle(""))
+
+    # The first trial reports twice after a tenth of its work, and restarts in a smaller slot beside the others.
+    assert late.makespan_s == pytest.approx(known.makespan_s + START_S + 100)
 
 
 def test_a_trial_without_checkpoints_starts_again():

@@ -5,7 +5,7 @@ that they start with the same memory. ``RunCore`` carries the decisions out.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ray.tune.schedulers import TrialScheduler
 
@@ -77,10 +77,26 @@ class OomRetryScheduler(RunScheduler):
 
 
 class OomRetries:
-    """The out-of-memory retries of one run."""
+    """The out-of-memory retries of one run.
 
-    def __init__(self, growth: float = 2.0, max_gpus: float = 1.0, memory_keys: Sequence[str] | None = None) -> None:
+    Args:
+        growth: The factor by which a trial's memory grows.
+        max_gpus: The maximum number of GPUs of a trial.
+        memory_keys: The config keys that affect the memory, or ``None``.
+        learned_growth: Returns the factor for a failed trial, according to what the run has learned, or ``None`` if it
+            has not learned yet. Once it has, the policy decides how much memory other trials get.
+    """
+
+    def __init__(
+        self,
+        growth: float = 2.0,
+        max_gpus: float = 1.0,
+        memory_keys: Sequence[str] | None = None,
+        learned_growth: Callable[[TrialRecord], float | None] | None = None,
+    ) -> None:
         self._growth = growth
+        self._learned_growth = learned_growth
+        self._has_learned = False
         self._max_gpus = max_gpus
         self._memory_keys = memory_keys
         self._unchecked_keys = memory_keys or ()
@@ -115,11 +131,13 @@ class OomRetries:
         """
         if out_of_memory.kind == "none":
             return FailureDecision("count")
+        growth = None if self._learned_growth is None else self._learned_growth(record)
+        self._has_learned |= growth is not None
         decision = decide_retry(
             group_of(request_of(record)),
             out_of_memory,
             record.oom,
-            growth=self._growth,
+            growth=growth or self._growth,
             max_gpus=self._max_gpus,
             nodes=nodes or _read_nodes(),
         )
@@ -138,7 +156,8 @@ class OomRetries:
         trial = record.trial
         group = group_of(record.planned)
         try:
-            needed = floor_for(memory_settings(trial.config, self._memory_keys), self._records)
+            records = record.oom.records if self._has_learned else self._records
+            needed = floor_for(memory_settings(trial.config, self._memory_keys), records)
             floor = limit_floor(needed, group, max_gpus=self._max_gpus, nodes=nodes)
         except Exception:  # an error in an object of the config must not stop the other trials
             if trial.trial_id not in self._warned:

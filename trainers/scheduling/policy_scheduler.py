@@ -175,9 +175,9 @@ class PolicyScheduler(RunScheduler):
         core.limits = limit_options(self._options.limits.isolation, self._options.limits.on_unenforced_limit)
         show_gpu_warning()
         core.watch.watch_tasks()
-        if run_plan.learning is not None:
-            core.retries = core.retries or OomRetries()
         if self._changes_resources():
+            if run_plan.learning is not None:
+                core.retries = core.retries or OomRetries()
             if run_plan.learning is not None or run_plan.growing is not None:
                 _logger.warning(
                     "ResourceChangingScheduler decides about the resources of trials, so the policy neither learns nor "
@@ -186,7 +186,8 @@ class PolicyScheduler(RunScheduler):
             return
         if run_plan.learning is not None:
             core.learning = RunLearning(run_plan)
-        if run_plan.growing is not None:
+            core.retries = core.retries or OomRetries(learned_growth=core.learning.retry_growth)
+        if run_plan.growing is not None or run_plan.learning is not None:
             longest: dict[str, float] = {}
             for part in nested_schedulers(self.inner):
                 longest |= longest_trials(part)

@@ -145,6 +145,8 @@ class RunCore:
             num_free = _MAX_REQUESTS_WITHOUT_PLAN - len(self._requested) - len(self._waiting)
         else:
             num_free = self.slots.num_startable(may_keep_bundles=self._keeps_bundles)
+            if self._is_full():
+                num_free = min(num_free, 0)
         if num_free > 0 or self._has_active_trials:
             return num_free
         is_idle = all(trial.is_finished() for trial in self.records)
@@ -199,12 +201,24 @@ class RunCore:
         self.note_usage(trial)
         if self.learning is not None:
             self.learning.note_result(self.records[trial], result)
+            if self.slots is not None:
+                self.learning.note_progress(self.records[trial], len(self.slots.assignments), time.monotonic())
         if self.growth is not None:
             self.growth.note_result(trial, result, time.monotonic())
 
     def grows(self, trial: Trial) -> bool:
-        """Return whether a trial that the inner scheduler continues should pause, so that it restarts with more."""
-        return self.growth is not None and self.growth.begin(self.records[trial])
+        """Return whether a trial that the inner scheduler continues should pause, to restart with more or less."""
+        if self.growth is None:
+            return False
+        record = self.records[trial]
+        return self.growth.begin(record) or self._shrinks(record)
+
+    def _shrinks(self, record: TrialRecord) -> bool:
+        """Return whether a trial should pause, because it reserves more than planned, and other trials wait."""
+        if self.growth is None or self.learning is None or not self._runs_first or not self.waiting:
+            return False
+        saved = self.learning.released_part(record)
+        return saved > 0 and bool(record.trial.has_checkpoint()) and self.growth.shrink(record.trial, saved)
 
     def complete_result(self, trial: Trial) -> None:
         """Let the metrics of a trial that ended or failed contain its latest usage."""
@@ -325,7 +339,9 @@ class RunCore:
 
     def _grow(self, now_s: float) -> None:
         """Let trials grow if no trial waits and each trial with a slot runs."""
-        if self.growth is None or self.slots is None or self.waiting or self.watch.latest is None:
+        if self.growth is None or self.growth.policy is None or self.slots is None:
+            return
+        if self.waiting or self.watch.latest is None:
             return
         assignments = self.slots.assignments
         has_others = self.tune.num_future_trials != 0 or self._num_paused() > 0
@@ -426,7 +442,9 @@ class RunCore:
                     self._has_paused |= trial.status == Trial.PAUSED
                     self.release(trial)
                     if self.growth is not None and self.growth.has_paused(trial) and trial.status == Trial.PAUSED:
-                        self.waiting[trial] = None
+                        later = dict(self.waiting)
+                        self.waiting.clear()
+                        self.waiting.update({trial: None, **later})  # it resumes before new trials start
                 elif not assignment.is_granted and self._has_process(trial):
                     self.slots.grant(trial)
 
@@ -462,6 +480,8 @@ class RunCore:
                     return self._start_to_fail(trial)
         if self.slots is None:
             return self._choose_without_plan(choose, tune_controller, now_s)
+        if self._is_full():
+            return None
         withdrawal = self.slots.withdrawal(self.records, now_s)
         if withdrawal is not None and not self._is_granted(withdrawal.trial):
             self._withdraw(withdrawal)
@@ -486,6 +506,11 @@ class RunCore:
         self._start_errors[trial.trial_id] = error
         return self._start_to_fail(trial)
 
+    def _is_full(self) -> bool:
+        """Return whether as many trials run as may run, because more were slower together."""
+        most = None if self.learning is None else self.learning.most_at_once
+        return most is not None and self.slots is not None and len(self.slots.assignments) >= most
+
     def _start_to_fail(self, trial: Trial) -> Trial:
         """Let Tune start a trial that can never run. ``TrialActors`` reports its error and starts no process."""
         _logger.debug("%s fails: %s", trial, self._start_errors[trial.trial_id])
@@ -502,6 +527,8 @@ class RunCore:
         if assignment.worker_nodes:
             slot = slot.model_copy(update={"worker_nodes": assignment.worker_nodes})
         self.records[trial].slot_to_start = slot
+        if self.learning is not None:
+            self.learning.note_start(self.records[trial])
         if self.growth is not None:
             self.growth.note_start(trial, start.request, time.monotonic())
         where = "" if assignment.node_id is None else f" on node {assignment.node_id[:8]}"

@@ -1,7 +1,8 @@
-"""Lets the last trials of a run grow into the free resources, if its policy is or contains a ``GrowingPolicy``.
+"""Restarts running trials from their checkpoints with more or fewer resources, if the restart pays.
 
-When no trial waits, the policy decides which running trials get more. Such a trial is paused after its next result, and
-then requests more resources, as if Ray's ``ResourceChangingScheduler`` had changed its request.
+When no trial waits, a ``GrowingPolicy`` decides which running trials get more. Such a trial is paused after its next
+result, and then requests more resources, as if Ray's ``ResourceChangingScheduler`` had changed its request. Under a
+``LearningPolicy``, a trial that reserves far more than the policy has learned moves to a smaller slot if trials wait.
 """
 
 import logging
@@ -20,6 +21,9 @@ from tune_policies.ray_compat.tune_request import bundles_of, with_bundles
 from .trial_record import TrialRecord, request_of
 
 _logger = logging.getLogger(__name__)
+
+_SHRINKING_PAYS: Final = 2.0
+"""A smaller slot must release the resources for at least this multiple of the time that a restart takes."""
 
 _INTERVAL_S: Final = 1.0
 """The minimum time between two decisions, in seconds."""
@@ -56,12 +60,12 @@ class RunGrowth:
     """The growth of the trials of one run.
 
     Args:
-        policy: The policy that decides.
+        policy: The policy that decides, or ``None`` if trials only move to smaller slots.
         longest_trials: The value of each time attribute at which the inner scheduler stops every trial.
     """
 
-    def __init__(self, policy: GrowingPolicy, longest_trials: Mapping[str, float]) -> None:
-        self._policy = policy
+    def __init__(self, policy: GrowingPolicy | None, longest_trials: Mapping[str, float]) -> None:
+        self.policy = policy
         self._longest_trials = longest_trials
         self._progress: dict[Trial, _Progress] = {}
         self._ended_at: list[int] = []
@@ -144,7 +148,7 @@ class RunGrowth:
             capacity: The nodes, with the resources that other programs use.
             now_s: The current time, in seconds.
         """
-        if now_s < self._next_at_s or self._restart_s is None or not records:
+        if self.policy is None or now_s < self._next_at_s or self._restart_s is None or not records:
             return
         self._next_at_s = now_s + _INTERVAL_S
         trials = []
@@ -164,7 +168,7 @@ class RunGrowth:
             )
         is_gpu = any("GPU" in bundles_of(request_of(record))[0] for record in records.values())
         free = _free_amounts(records.values(), node_of, capacity, name="GPU" if is_gpu else "CPU")
-        growths = self._policy.growth(trials, free, restart_s=self._restart_s, is_gpu=is_gpu)
+        growths = self.policy.growth(trials, free, restart_s=self._restart_s, is_gpu=is_gpu)
         by_id = {trial.trial_id: trial for trial in records}
         self._targets = {by_id[growth.trial_id]: growth for growth in growths}
         for trial, growth in list(self._targets.items()):
@@ -195,8 +199,25 @@ class RunGrowth:
         self._pausing.add(record.trial)
         return True
 
+    def shrink(self, trial: Trial, saved: float) -> bool:
+        """Return whether a trial that has reported should pause now, because a smaller slot is enough for it.
+
+        The trial waits for the smaller slot, and other trials get the rest.
+
+        Args:
+            trial: The trial, which has a checkpoint.
+            saved: The part of its resources that the trial would release.
+        """
+        progress = self._progress.get(trial)
+        left_s = None if progress is None else self._left_s(progress)
+        if left_s is None or self._restart_s is None or saved * left_s <= _SHRINKING_PAYS * self._restart_s:
+            return False
+        _logger.debug("%s restarts in a smaller slot, which releases %.0f%% for %.0f s", trial, 100 * saved, left_s)
+        self._pausing.add(trial)
+        return True
+
     def has_paused(self, trial: Trial) -> bool:
-        """Return whether a paused trial was paused to grow. The answer is given once."""
+        """Return whether a paused trial was paused to grow or to shrink. The answer is given once."""
         is_growing = trial in self._pausing
         self._pausing.discard(trial)
         return is_growing

@@ -18,14 +18,22 @@ from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.learned_needs import TrialNeed, TrialObservation
 from tune_policies.policies.learning import LearningPolicy
 from tune_policies.ray_compat.background import BackgroundTask
+from tune_policies.ray_compat.tune_request import bundles_of
 from tune_policies.values.errors import InvalidResourcesError
 
 from ..usage.gpu_memory_usage import GPU_MEMORY_KEY, GpuMemoryUsage, bytes_to_plan
 from ..usage.process_usage import SHORTEST_S, USAGE_KEY, ProcessUsage
+from .run_admission import RunAdmission
 from .run_plan import RunPlan
-from .trial_record import TrialRecord
+from .trial_record import TrialRecord, request_of
 
 _logger = logging.getLogger(__name__)
+
+_WORTHWHILE: Final = 0.5
+"""The smallest part of its resources for which a trial moves to a smaller slot."""
+
+_BUSY: Final = 0.95
+"""The utilization from which a device counts as busy all the time."""
 
 LEARNED_FILE: Final = "learned_policy.json"
 """The file in the folder of an experiment with the policy that the run has learned."""
@@ -56,6 +64,21 @@ class RunLearning:
         self._storage: Any = None
         self._unsaved: LearningPolicy | None = None
         self._told = ""
+        self._slower = ""
+        self._admission = RunAdmission(run_plan.capacity)
+
+    @property
+    def most_at_once(self) -> int | None:
+        """The number of trials that may run at once, because more were slower together, or ``None``."""
+        return self._admission.limit(self._run_plan.capacity)
+
+    def note_start(self, record: TrialRecord) -> None:
+        """Record that a process of a trial starts."""
+        self._admission.note_start(record.trial.trial_id)
+
+    def note_progress(self, record: TrialRecord, num_running: int, now_s: float) -> None:
+        """Record the progress of a trial that reports."""
+        self._slower = self._admission.note_result(record.trial.trial_id, num_running, now_s) or self._slower
 
     def add(self, record: TrialRecord) -> None:
         """Observe a trial of a restored run that has ended."""
@@ -76,18 +99,45 @@ class RunLearning:
 
     def note_too_little(self, record: TrialRecord) -> None:
         """Observe a trial that ran out of memory, and is retried with more."""
-        failure, slot = record.failure, record.slot
-        if failure is None or slot is None:
+        if record.failure is None or record.slot is None:
             return
         seen = self._seen.setdefault(record.trial.trial_id, _Seen())
-        had = _reserved(slot)
-        if failure.kind == "host":
-            seen.too_little |= TrialNeed(host_memory_bytes=had.host_memory_bytes or failure.used_bytes)
-        else:
-            seen.too_little |= TrialNeed(gpu_memory_bytes=had.gpu_memory_bytes)
+        seen.too_little |= too_little_for(record)
         result = record.trial.run_metadata.last_result or {}
-        seen.lost_s += float(result.get("time_since_restore", 0))
+        since_start_s = float(result.get("time_since_restore", 0))
+        if record.trial.has_checkpoint():  # the trial repeats about one step
+            since_start_s /= max(1, int(result.get("iterations_since_restore", 1)))
+        seen.lost_s += since_start_s
         self._observe(record, result)
+
+    def released_part(self, record: TrialRecord) -> float:
+        """Return the part of its resources that a running trial would release in its planned slot, or 0.
+
+        It is 0 if it is less than half, or if the trial has used more than the planned slot has.
+        """
+        policy, slot = self._run_plan.learning, record.slot
+        if policy is None or policy.needs is None or slot is None or record.keeps_own_bundles or slot.num_workers:
+            return 0.0
+        seen = self._last.get(record.trial.trial_id)
+        planned = self._run_plan.plan.slot_for(record.trial.config)
+        if seen is None or seen.ran_out or not seen.counts:
+            return 0.0
+        used = TrialNeed(host_memory_bytes=seen.used.host_memory_bytes, gpu_memory_bytes=seen.used.gpu_memory_bytes)
+        if not _reserved(planned).covers(used):
+            return 0.0
+        has, gets = slot.trial.gpus or slot.trial.cpus, planned.trial.gpus or planned.trial.cpus
+        released = 1 - gets / has if has else 0.0
+        return released if released >= _WORTHWHILE else 0.0
+
+    def retry_growth(self, record: TrialRecord) -> float | None:
+        """Return the factor by which the memory of a failed trial grows, or ``None`` if too little is known."""
+        policy = self._run_plan.learning
+        had = too_little_for(record)
+        if policy is None or policy.needs is None or had == TrialNeed():
+            return None
+        need = policy.needs.need_after(record.trial.config, had)
+        growths = [getattr(need, name) / amount for name, amount in had if amount]
+        return max(growths) if max(growths) > 1 else None
 
     def _observe(self, record: TrialRecord, result: Mapping[str, Any], *, ended: bool = False) -> None:
         if record.slot is None or record.keeps_own_bundles or record.slot.num_workers:
@@ -101,6 +151,7 @@ class RunLearning:
                 reserved=_reserved(record.slot),
                 used=used_by({**record.usage, **result}, record.slot),
                 too_little=seen.too_little,
+                is_saved=bool(trial.has_checkpoint()),
                 num_steps=max(seen.num_results, int(result.get("training_iteration", 0))),
                 elapsed_s=max(0.0, float(result.get("time_total_s", 0))),
                 lost_s=seen.lost_s,
@@ -115,10 +166,15 @@ class RunLearning:
     def learn(self) -> str:
         """Let the policy learn from the new observations. Return what a user should know as a sentence, or ``""``."""
         self._save()
+        if self._slower:
+            why, self._slower = self._slower, ""
+            return why
         if not self._new:
             return ""
         observations, self._new = list(self._new.values()), {}
         why = self._run_plan.learn(observations)
+        if why:
+            self._admission.close()  # the progress before more trials run
         policy = self._run_plan.learning
         if not why or policy is None:
             return ""
@@ -142,6 +198,22 @@ class RunLearning:
             _logger.warning("%s could not be written: %s", LEARNED_FILE, failure)
 
 
+def too_little_for(record: TrialRecord) -> TrialNeed:
+    """Return the memory with which a trial ran out of memory."""
+    failure, slot = record.failure, record.slot
+    if failure is None or slot is None:
+        return TrialNeed()
+    head = bundles_of(request_of(record))[0]
+    if failure.kind == "host":
+        used = (failure.used_bytes or 0) + (failure.requested_bytes or 0)
+        return TrialNeed(host_memory_bytes=max(int(head.get("memory", 0)), used) or None)
+    planned = slot.trial.gpus
+    if slot.gpu_memory_bytes is None or not planned:
+        return TrialNeed()
+    raised = max(1.0, head.get("GPU", 0) / planned)  # an earlier retry may have raised the fraction
+    return TrialNeed(gpu_memory_bytes=int(slot.gpu_memory_bytes * raised))
+
+
 def _reserved(slot: TrialSlot) -> TrialNeed:
     return TrialNeed(
         cpus=slot.trial.cpus, host_memory_bytes=slot.trial.memory_bytes, gpu_memory_bytes=slot.gpu_memory_bytes
@@ -163,7 +235,9 @@ def used_by(result: Mapping[str, Any], slot: TrialSlot) -> TrialNeed:
         amounts["host_memory_bytes"] = usage.host_memory_bytes
         if usage.elapsed_s >= SHORTEST_S:
             amounts["cpus"] = usage.cpu_s / usage.elapsed_s
-            if usage.gpu_utilization is not None:
+            is_shared = slot.trial.gpus < 1
+            # A busy device does not show how much a trial on a part of it could use.
+            if usage.gpu_utilization is not None and not (is_shared and usage.gpu_utilization >= _BUSY):
                 amounts["gpu_utilization"] = usage.gpu_utilization * min(1.0, slot.trial.gpus)
     if GPU_MEMORY_KEY in result:
         gpu_bytes = bytes_to_plan(GpuMemoryUsage.from_dict(result[GPU_MEMORY_KEY]))

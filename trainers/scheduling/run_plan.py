@@ -268,7 +268,8 @@ class RunPlan:
         if learned.needs == before.needs and learned.sizes == before.sizes:
             return ""
         try:
-            plan, why = self._policy.plan(self._capacity), learned.describe(self._capacity)
+            plan = self._policy.plan(self._capacity)
+            why = learned.describe(self._capacity, plan)
         except InfeasibleRequestError as error:
             _logger.warning("the plan does not change, although the policy has learned: %s", error)
             return ""

@@ -9,7 +9,7 @@ Amounts are whole numbers: bytes of memory, and ticks of 1/10,000 of a CPU or of
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from statistics import fmean
 from typing import Annotated, Any, Final, NamedTuple
@@ -30,7 +30,7 @@ EXPLAINED: Final = 0.8
 _ALIKE: Final = 1.1
 """Amounts count as equal if they differ by at most this factor."""
 
-_MOST_FITTED: Final = 64
+_MOST_FITTED: Final = 48
 """The maximum number of trials to which a formula is fitted, so that learning takes milliseconds."""
 
 _KNOWN_AFTER: Final = 8
@@ -39,14 +39,32 @@ _KNOWN_AFTER: Final = 8
 _FEWEST_FITTED: Final = 4
 """The minimum number of trials for a formula. Until then, each config gets twice the largest amount of memory."""
 
+_FEWEST_FAILING: Final = 8
+"""The minimum number of trials before an amount may be too little for some trials."""
+
 _MANY: Final = 16
 """With fewer trials, a formula must explain more, in proportion to the number of trials: 95 % of four trials."""
 
 _ANY: Final = 1_000
 """The factor of the largest amount for a config that may need any amount, because its algorithm is unknown."""
 
-_LOST_BY_DEFAULT: Final = 0.5
-"""The assumed fraction of a trial that is lost if it runs out of memory, until trials have run out of memory."""
+_CPUS_NEEDED: Final = 0.95
+"""The part of the used CPUs that is reserved before rounding up, so that 6.1 used CPUs do not become 7."""
+
+_LOST: Final = 0.5
+"""The assumed fraction of a trial without checkpoints that is lost if it runs out of memory."""
+
+_LOST_WITH_CHECKPOINT: Final = 0.1
+"""The assumed fraction of a trial with checkpoints that is lost, until trials have ended."""
+
+_STEPS_LOST: Final = 2
+"""The assumed number of steps that a trial with checkpoints loses, including its restart."""
+
+_GUESS: Final = 1.5
+"""The assumed need of a trial that has only run out of memory so far, relative to the memory that it had."""
+
+_UNKNOWN_GROWTH: Final = 2.0
+"""The assumed growth of the memory of trials without checkpoints, until a trial has ended."""
 
 
 class TrialNeed(Value):
@@ -89,6 +107,10 @@ class TrialNeed(Value):
         return ", ".join(parts) or "nothing measured"
 
 
+NOTHING: Final = TrialNeed()
+"""A need of which no amount is known."""
+
+
 class TrialObservation(Value):
     """What a trial has used so far. A later observation of the same trial replaces an earlier one.
 
@@ -100,6 +122,7 @@ class TrialObservation(Value):
         early: The amounts of the trial's first observation. ``learn`` sets them.
         too_little: The largest amounts of memory with which the trial ran out of memory.
         num_steps: The number of results that the trial has reported.
+        is_saved: Whether the trial has a checkpoint, so that a failure loses only the time since then.
         elapsed_s: The time for which the trial has run, in seconds, without the lost time.
         lost_s: The time that the trial lost because it ran out of memory, in seconds.
         ended: Whether the trial has ended.
@@ -112,14 +135,25 @@ class TrialObservation(Value):
     early: TrialNeed | None = None
     too_little: TrialNeed = TrialNeed()
     num_steps: Count = 0
+    is_saved: bool = False
     elapsed_s: float = Field(default=0.0, ge=0)
     lost_s: float = Field(default=0.0, ge=0)
     ended: bool = False
 
-    @property
+    @cached_property
+    def features(self) -> Mapping[str, float]:
+        """The numbers and words of the config that may affect memory. See ``features_of``."""
+        return features_of(self.config)
+
+    @cached_property
+    def points(self) -> "dict[tuple[str, float], _Point]":
+        """The amounts by name and growth that were computed before, because an observation is learned many times."""
+        return {}
+
+    @cached_property
     def ran_out(self) -> bool:
         """Whether the trial ran out of memory."""
-        return self.too_little != TrialNeed()
+        return self.too_little != NOTHING
 
     @property
     def counts(self) -> bool:
@@ -136,9 +170,9 @@ class TrialObservation(Value):
         used: float | None = getattr(self.used, name)
         too_little = int(getattr(self.too_little, name) or 0)
         if used is None:
-            return 2 * too_little or None
+            return math.ceil(_GUESS * too_little) or None
         if name == "cpus":  # a trial that used all its CPUs may be able to use more, but this is not known
-            wanted = used * (1 + HEADROOM)
+            wanted = used * _CPUS_NEEDED
             return math.ceil(TICKS * min(wanted, self.reserved.cpus or wanted))
         if name == "gpu_utilization":
             return math.ceil(TICKS * used)
@@ -147,7 +181,7 @@ class TrialObservation(Value):
             early = getattr(self.early, name) if self.early else None
             needed = max(needed, math.ceil((early or used) * growth))
         # A trial that ran out of memory and has not succeeded since needs more than it had.
-        return needed if needed > too_little else 2 * too_little
+        return needed if needed > too_little else math.ceil(_GUESS * too_little)
 
     def is_guess(self, name: str) -> bool:
         """Return whether an amount is not known, because the trial has only run out of memory so far."""
@@ -155,7 +189,7 @@ class TrialObservation(Value):
 
 
 class _Point(NamedTuple):
-    """The features of a config, and an amount. A guess is twice an amount that was too little."""
+    """The features of a config, and an amount. A guess is ``_GUESS`` times an amount that was too little."""
 
     features: Mapping[str, float]
     amount: int
@@ -186,6 +220,8 @@ class LearnedAmount(Value):
         most: The largest observed value of each number that may affect the amount.
         explained: The fraction of the variance that the formula explains, or 0 if no formula is used.
         failing: The fraction of observed trials that need more than ``amount``.
+        retries: The amounts for trials that need more than ``amount``, in ascending order.
+        has_margin: Whether ``amount`` contains a margin, which follows from the differences of the trials.
     """
 
     terms: tuple[tuple[Term, float], ...] = ()
@@ -194,6 +230,8 @@ class LearnedAmount(Value):
     most: dict[str, float] = Field(default_factory=dict)
     explained: float = 0.0
     failing: float = 0.0
+    retries: tuple[UsedBytes, ...] = ()
+    has_margin: bool = False
 
     def amount_for(self, features: Mapping[str, float], headroom: float = 0.0) -> int:
         """Return the amount for a config with these features.
@@ -203,8 +241,8 @@ class LearnedAmount(Value):
 
         Args:
             features: The features of the config.
-            headroom: The fraction that is added to the amount. The residual of a formula counts as headroom, and the
-                amount of some trials, which others are expected to exceed, needs none.
+            headroom: The fraction that is added to the amount. The residual of a formula counts as headroom, and an
+                amount of which the differences of the trials determine the margin needs none.
         """
         beyond = [value / self.most[name] for name, value in features.items() if self.most.get(name, value) < value]
         if any(name not in self.most and self._affects(name) for name in features):
@@ -213,8 +251,10 @@ class LearnedAmount(Value):
             return math.ceil(self.largest * max(2.0, min(math.prod(beyond), _ANY)) * (1 + headroom))
         if self.terms:
             expected = self._fit.bytes_for({name: features.get(name, 0) for name in self._fit.largest})
+            if not headroom:
+                return min(expected, self.largest)
             return max(expected, math.ceil((expected - self.amount) * (1 + headroom)))
-        return self.amount if self.failing else math.ceil(self.amount * (1 + headroom))
+        return self.amount if self.has_margin else math.ceil(self.amount * (1 + headroom))
 
     def is_outside(self, features: Mapping[str, float]) -> bool:
         """Return whether a config with these features is outside the observed range."""
@@ -248,15 +288,20 @@ class LearnedNeeds(Value):
 
     Attributes:
         num_trials: The number of trials from which the amounts were learned.
+        num_ended: The number of these trials that have ended, so that their largest peaks are known.
         amounts: The amount of each resource, by the name of the field of ``TrialNeed``.
     """
 
     num_trials: Count
+    num_ended: Count = 0
     amounts: dict[str, LearnedAmount]
 
     def need_for(self, config: Mapping[str, Any]) -> TrialNeed:
         """Return what a trial with this config needs, with headroom for memory."""
-        features = features_of(flat(config))
+        return self.need_of(features_of(flat(config)))
+
+    def need_of(self, features: Mapping[str, float]) -> TrialNeed:
+        """Return what a trial whose config has these features needs, with headroom for memory."""
         amounts = {}
         for name, amount in self.amounts.items():
             amounts[name] = amount.amount_for(features, HEADROOM if name.endswith("_bytes") else 0.0)
@@ -270,7 +315,9 @@ class LearnedNeeds(Value):
     def need_after(self, config: Mapping[str, Any], too_little: TrialNeed) -> TrialNeed:
         """Return what a trial with this config needs after it ran out of memory with ``too_little``.
 
-        It is twice the memory that was too little, but at most the largest observed amount if this is more.
+        If no formula determines the memory, the retry gets the amount with the highest expected throughput among the
+        observed amounts. Otherwise, it gets twice the memory that was too little, but at most the largest observed
+        amount if this is more.
         """
         raised = {}
         for name, amount in too_little:
@@ -278,7 +325,8 @@ class LearnedNeeds(Value):
                 continue
             raised[name] = 2 * amount
             if name in self.amounts and amount < self.amounts[name].largest:
-                raised[name] = min(2 * amount, getattr(self.observed, name))
+                more = [step for step in self.amounts[name].retries if step > amount]
+                raised[name] = more[0] if more else min(2 * amount, getattr(self.observed, name))
         return self.need_for(config) | TrialNeed(**raised)
 
     @property
@@ -313,8 +361,10 @@ def _as_need(amounts: Mapping[str, int]) -> TrialNeed:
                 need[name] = _rounded_cpus(amount / TICKS)
             case "gpu_utilization":
                 need[name] = min(1.0, amount / TICKS)
+            case "gpu_memory_bytes":  # the fraction of a GPU is rounded again
+                need[name] = min(MOST_BYTES, _rounded_bytes(amount, num_digits=8))
             case _:
-                need[name] = min(MOST_BYTES, _rounded_bytes(amount))
+                need[name] = min(MOST_BYTES, _rounded_bytes(amount, num_digits=5))
     return TrialNeed.from_dict(need)
 
 
@@ -325,54 +375,89 @@ def _rounded_cpus(cpus: float) -> float:
     return 1 / max(1, min(20, math.floor(1 / max(cpus, 0.05))))
 
 
-def _rounded_bytes(amount: int) -> int:
-    """Return ``amount`` rounded up to five binary digits, which adds at most a sixteenth."""
-    step = 1 << max(0, amount.bit_length() - 5)
+def _rounded_bytes(amount: int, *, num_digits: int) -> int:
+    """Return ``amount`` rounded up to this number of binary digits. With 5 digits, this adds at most a sixteenth."""
+    step = 1 << max(0, amount.bit_length() - num_digits)
     return -(-amount // step) * step
 
 
 def learn_needs(observations: Sequence[TrialObservation]) -> LearnedNeeds:
     """Return what trials need. Observations of trials that have reported less than twice are ignored."""
     counted = [seen for seen in observations if seen.counts]
-    ran_out = [seen for seen in counted if seen.ran_out]
-    lost = _LOST_BY_DEFAULT
-    if ran_out and (run_s := fmean(seen.elapsed_s for seen in counted)) > 0:
-        lost = min(1.0, fmean(seen.lost_s for seen in ran_out) / run_s)
+    lost = _lost_part(counted)
+    values = _values([seen.features for seen in counted])
     amounts: dict[str, LearnedAmount] = {}
     for name in TrialNeed.model_fields:
         growth = _growth(counted, name)
         points = []
         for seen in counted:
-            amount = seen.amount(name, growth)
-            if amount:
-                points.append(_Point(features_of(seen.config), amount, is_guess=seen.is_guess(name)))
+            point = seen.points.get((name, growth))
+            if point is None:
+                point = _Point(seen.features, seen.amount(name, growth) or 0, is_guess=seen.is_guess(name))
+                seen.points[name, growth] = point
+            if point.amount:
+                points.append(point)
         if points:
             is_memory = name.endswith("_bytes")
-            amounts[name] = _learn_amount(points, lost=lost if is_memory else None)
-    return LearnedNeeds(num_trials=len(counted), amounts=amounts)
+            of_points = values if len(points) == len(counted) else _values([point.features for point in points])
+            amounts[name] = _learn_amount(points, of_points, lost=lost if is_memory else None)
+    num_ended = sum(seen.ended for seen in counted)
+    return LearnedNeeds(num_trials=len(counted), num_ended=num_ended, amounts=amounts)
 
 
-def _growth(observations: Iterable[TrialObservation], name: str) -> float:
+def _lost_part(observations: Sequence[TrialObservation]) -> float:
+    """Return the expected fraction of a trial that is lost if it runs out of memory."""
+    ended = [seen for seen in observations if seen.ended]
+    ran_out = [seen for seen in observations if seen.ran_out]
+    run_s = fmean(seen.elapsed_s for seen in ended) if ended else 0.0
+    if ran_out and run_s > 0:
+        return min(1.0, fmean(seen.lost_s for seen in ran_out) / run_s)
+    if not all(seen.is_saved for seen in observations):
+        grows = any(_growth(ended, name) > _ALIKE for name in TrialNeed.model_fields if name.endswith("_bytes"))
+        return 1.0 if grows else _LOST  # memory that grows late runs out late
+    num_steps = fmean(seen.num_steps for seen in ended) if ended else 0.0
+    return min(_LOST, _STEPS_LOST / num_steps) if num_steps else _LOST_WITH_CHECKPOINT
+
+
+def _growth(observations: Sequence[TrialObservation], name: str) -> float:
     """Return by which factor an amount grew at most between the first observation and the end of a trial."""
     growth = 1.0
+    if name.endswith("_bytes") and not any(seen.ended or seen.is_saved for seen in observations):
+        growth = _UNKNOWN_GROWTH  # a failure would lose the whole trial
     for seen in observations:
         early, used = seen.early and getattr(seen.early, name), getattr(seen.used, name)
+        too_little = getattr(seen.too_little, name, None) if seen.ran_out else None
+        if early and too_little and too_little > early:
+            growth = max(growth, too_little / early)
         if seen.ended and early and used:
             growth = max(growth, used / early)
     return growth
 
 
-def _learn_amount(points: Sequence["_Point"], *, lost: float | None) -> LearnedAmount:
-    """Return the amount for the observed features and amounts. ``lost`` is ``None`` if too little is no failure."""
+def _values(features: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Return the values of each feature."""
+    names = sorted(set().union(*features))
+    return {name: [found.get(name, 0) for found in features] for name in names}
+
+
+def _learn_amount(
+    points: Sequence["_Point"], values: Mapping[str, Sequence[float]], *, lost: float | None
+) -> LearnedAmount:
+    """Return the amount for the observed features and amounts.
+
+    Args:
+        points: The features of the observed trials, and the amount that each of them needs.
+        values: The values of each feature in ``points``.
+        lost: The fraction of a trial that is lost if the amount is too little, or ``None`` if nothing is lost.
+    """
+    import numpy as np
+
     amounts = sorted(point.amount for point in points)
-    largest = max(point.amount // 2 if point.is_guess else point.amount for point in points)
-    names = sorted({name for point in points for name in point.features})
-    values = {name: [point.features.get(name, 0) for point in points] for name in names}
+    largest = max(int(point.amount / _GUESS) if point.is_guess else point.amount for point in points)
+    names = list(values)
     most = {name: max(found) for name, found in values.items()}
     if len(points) < _FEWEST_FITTED and lost is not None:
-        # Two configs are no range, so others may need more, unless configs differ only in rates.
-        amount = 2 * largest if names else largest
-        return LearnedAmount(amount=amount, largest=largest, most=_relevant(most, values, ()))
+        return LearnedAmount(amount=amounts[-1], largest=largest, most=_relevant(most, values, ()))
     if amounts[-1] <= _ALIKE * amounts[0]:
         return LearnedAmount(amount=amounts[-1], largest=largest, most=_relevant(most, values, ()))
     measured = sorted((point for point in points if not point.is_guess), key=lambda point: point.amount)
@@ -389,21 +474,31 @@ def _learn_amount(points: Sequence["_Point"], *, lost: float | None) -> LearnedA
     if is_explained:
         terms = tuple(fit.coefficients.items())
         used = {name for term, _ in terms for name in term}
-        missing = 0
-        for point in points:
-            least = point.amount // 2 if point.is_guess else point.amount
-            features = {name: point.features.get(name, 0) for name in names}
-            missing = max(missing, least - fit.bytes_for(features))
+        expected = sum(each * math.prod(np.array(values[name]) for name in term) for term, each in terms)
+        least = [int(point.amount / _GUESS) if point.is_guess else point.amount for point in points]
+        missing = max(0, math.ceil(np.max(np.array(least) - expected)) - fit.residual_bytes)
         return LearnedAmount(
             terms=terms,
-            amount=fit.residual_bytes + missing,
+            amount=0 if lost is None else fit.residual_bytes + missing,
             largest=largest,
             most=_relevant(most, values, used),
             explained=fit.explained,
         )
-    amount = round(fmean(amounts)) if lost is None else most_productive(amounts, lost)
-    failing = 0.0 if lost is None else sum(needed > amount for needed in amounts) / len(amounts)
-    return LearnedAmount(amount=amount, largest=largest, most=_relevant(most, values, ()), failing=failing)
+    relevant = _relevant(most, values, ())
+    if lost is None:
+        return LearnedAmount(amount=round(fmean(amounts)), largest=largest, most=relevant)
+    # The largest of few observed amounts is too small for many other trials, which matters if a failure loses much.
+    steps = [*amounts, math.ceil(largest * (1 + 1 / len(points)))] if lost >= _LOST else amounts
+    has_margin = len(points) >= _FEWEST_FAILING
+    amount, *retries = most_productive(steps if has_margin else steps[-1:], lost)
+    return LearnedAmount(
+        amount=amount,
+        largest=largest,
+        most=relevant,
+        failing=sum(needed > amount for needed in amounts) / len(amounts),
+        retries=tuple(retries),
+        has_margin=has_margin,
+    )
 
 
 def _relevant(
@@ -424,22 +519,31 @@ def _key_of(feature: str) -> str:
     return feature.partition("=")[0]
 
 
-def most_productive(amounts: Sequence[int], lost: float) -> int:
-    """Return the amount, from ascending ``amounts``, with the highest expected throughput of trials.
+def most_productive(amounts: Sequence[int], lost: float) -> list[int]:
+    """Return the amounts, from ascending ``amounts``, for the first attempt and each retry of a trial.
 
-    A trial that needs more than the amount loses the fraction ``lost`` of its time, and runs again with twice the
-    amount, up to the largest one. The throughput is the inverse of the expected product of memory and time.
+    A trial that needs more than it gets loses the fraction ``lost`` of its time, and runs again with the next amount.
+    The returned amounts have the highest expected throughput, which is the inverse of the expected product of memory
+    and time. The last one is the largest of ``amounts``.
     """
-    largest = amounts[-1]
-    best, least = largest, float(largest) * len(amounts)
-    for amount in sorted(set(amounts), reverse=True):
-        cost = 0.0
-        for needed in amounts:
-            tried = float(amount)
-            while tried < needed:
-                cost += tried * lost
-                tried = min(2 * tried, largest)
-            cost += tried
-        if cost < least:
-            best, least = amount, cost
-    return best
+    steps = sorted(set(amounts))
+    num_above = [sum(needed > step for needed in amounts) for step in steps]
+    least: list[float] = []  # from the last step: the cost of the trials that need more than the step before
+    then: list[int] = []
+    for first in reversed(range(len(steps))):
+        num_left = len(amounts) if first == 0 else num_above[first - 1]
+        costs = []
+        for at in range(first, len(steps)):
+            tried = steps[at] * (num_left - num_above[at] + lost * num_above[at])
+            further = 0.0 if at + 1 == len(steps) else least[len(steps) - 2 - at]
+            costs.append((tried + further, at))
+        cost, at = min(costs)
+        least.append(cost)
+        then.append(at)
+    chosen: list[int] = []
+    first = 0
+    while first < len(steps):
+        at = then[len(steps) - 1 - first]
+        chosen.append(steps[at])
+        first = at + 1
+    return chosen

@@ -7,14 +7,15 @@ The policy contains all statistics and is a value like any other. A run uses it 
    result, when a trial has ended, and after each out-of-memory error. Observations of the same trial replace each
    other, and those of earlier calls need not be passed again.
 3. If ``learn`` returns another value of ``needs``, the run plans again with the returned policy, and logs
-   ``describe(capacity)``. Running trials keep their slots, and waiting trials get the new ones.
-4. After an out-of-memory error, the run retries the trial with more memory, as ``OomRetryScheduler`` does, and passes
-   the observation. The simulator of ``tests.evidence sizing`` instead retries with ``needs.need_after(…)``.
+   ``describe(capacity)``. Waiting trials get the new slots. Running trials keep their slots, but a trial that reserves
+   at least twice as much as planned moves to a smaller slot if it has a checkpoint and the restart pays.
+4. After an out-of-memory error, the run retries the trial with the memory of ``needs.need_after(…)``, and passes the
+   observation. Before the policy has learned, the trial gets twice its memory.
 5. It saves the policy with ``to_json``. A restored or later run that starts from this policy continues to learn.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from statistics import fmean
 from typing import Final
@@ -48,11 +49,14 @@ _MOST_KEPT: Final = 24
 _MOST_OBSERVATIONS: Final = 512
 """The maximum number of trials that the policy remembers: the latest ones, and those that used the most memory."""
 
-_CROWDING: Final = 1.25
+_CROWDING: Final = 2.0
 """The sum of the utilizations of trials on a GPU. It is above 1, because a busy GPU may still have time (NVML)."""
 
-_MOST_SAMPLED: Final = 64
+_MOST_SAMPLED: Final = 32
 """The maximum number of observed configs from whose needs the sizes are chosen."""
+
+_NEAR: Final = 1.1
+"""An earlier size is used again if its amounts are larger by at most this factor."""
 
 _FAR: Final = 1.3
 """A size is added between two sizes if an amount differs by more than this factor."""
@@ -67,7 +71,10 @@ class LearningPolicy(ResourcePolicy):
 
     Each resource depends on the config if a formula explains at least 80 % of its variance in cross-validation.
     Otherwise, all trials get the amount of memory with the highest expected throughput, and a trial that runs out of
-    memory is retried with more. A config outside the observed range gets twice the largest amount.
+    memory is retried with more. How much a failure loses depends on checkpoints: trials without checkpoints get twice
+    the observed memory until a trial has ended. A config outside the observed range gets twice the largest amount.
+
+    The first trials also reserve their part of the host memory of a node, unless this lets fewer of them run.
 
     Attributes:
         start: The policy for the pilots. Its fields other than amounts, such as the device type, also apply later.
@@ -116,7 +123,10 @@ class LearningPolicy(ResourcePolicy):
         for seen in observations:
             before = merged.pop(seen.trial_id, None)
             early = before.early if before is not None and before.counts else None
-            known = seen.model_copy(update={"early": early or seen.used})
+            used = seen.used
+            if used.gpu_utilization is None and before is not None:  # the device was busy with other trials since
+                used = used.model_copy(update={"gpu_utilization": before.used.gpu_utilization})
+            known = seen.model_copy(update={"early": early or used, "used": used})
             merged[seen.trial_id] = known
             if known.counts and known != before:
                 new.append(known)
@@ -135,7 +145,7 @@ class LearningPolicy(ResourcePolicy):
         if self.needs is None:
             have_all_reported = counting == len(self.observations)
             return counting >= self.num_pilots or (counting >= 2 and have_all_reported)
-        if counting >= 2 * self.needs.num_trials:
+        if counting >= 2 * self.needs.num_trials or (not self.needs.num_ended and any(seen.ended for seen in new)):
             return True
         needs, observed = self.needs, self.needs.observed
         return any(seen.ran_out or not observed.covers(seen.used) or needs.is_outside(seen.config) for seen in new)
@@ -143,11 +153,12 @@ class LearningPolicy(ResourcePolicy):
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         if self.needs is None:
-            return self.start.plan(capacity).with_reasons(*self._about_start())
+            return self._pilots(capacity).with_reasons(*self._about_start())
         planned = list(self._planned(capacity))
         if not planned:
             return self.start.plan(capacity).with_reasons("no size that was learned fits, so all trials get the start")
-        usual = next((plan for size, plan in planned if size.covers(self._observed(capacity))), planned[-1][1])
+        observed = self._observed(capacity)
+        usual = next((plan for size, plan in planned if size.covers(observed)), planned[-1][1])
         reasons = tuple(self._reasons())
         if not self.needs.depends_on_config and len(usual.slots) > 1:
             return usual.with_reasons(*reasons)
@@ -170,20 +181,42 @@ class LearningPolicy(ResourcePolicy):
         changes = {"slots": (common,), "common": None, "by_config": by_config, "reasons": (*reasons, *usual.reasons)}
         return usual.model_copy(update=changes)
 
-    def describe(self, capacity: ClusterCapacity) -> str:
-        """Return one sentence about what the policy has learned, compared with the plan of ``start``."""
+    def describe(self, capacity: ClusterCapacity, plan: TrialPlan | None = None) -> str:
+        """Return one sentence about what the policy has learned, compared with the plan of ``start``.
+
+        ``plan`` is the plan for ``capacity`` if it is known.
+        """
         if self.needs is None:
             return f"{counted(len(self.observations), 'trial')} observed, too few to plan again"
-        now, before = self.plan(capacity).max_concurrent_trials, self.start.plan(capacity).max_concurrent_trials
+        now = (plan or self.plan(capacity)).max_concurrent_trials
+        before = self.start.plan(capacity).max_concurrent_trials
         upto = "up to " if self.needs.depends_on_config else ""
         need = self.needs.observed if self.needs.depends_on_config else _usual(self.needs)
         trials = counted(self.needs.num_trials, "trial")
         return f"after {trials}: {upto}{need}; {now} at once instead of {before}"
 
+    def _pilots(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan of ``start``, in which each trial also reserves its part of the host memory of a node.
+
+        Otherwise, the trials that start after the policy has learned would use memory that the pilots use.
+        """
+        plan = self.start.plan(capacity)
+        worker = plan.worker
+        parts = []
+        for node, _ in capacity.groups:
+            has, of = (node.resources.gpus, worker.gpus) if plan.use_gpu else (node.resources.cpus, worker.cpus)
+            if has and of and node.resources.memory_bytes:
+                parts.append(int(node.resources.memory_bytes * min(1, of / has)))
+        if worker.memory_bytes or not parts:
+            return plan
+        policy = with_need(self.start, TrialNeed(host_memory_bytes=min(parts)))
+        reserving = plan if policy is None else policy.plan(capacity)
+        return reserving if reserving.max_concurrent_trials == plan.max_concurrent_trials else plan
+
     def _planned(self, capacity: ClusterCapacity) -> Iterable[tuple[TrialNeed, TrialPlan]]:
         """Yield each size with its plan, without sizes that do not fit and sizes that become equal on this cluster."""
         most = _largest_amounts(capacity)
-        least = self._least_share(most["gpu_memory_bytes"])
+        least = self._least_share()
         seen: set[TrialNeed] = set()
         for size in self.sizes:
             limited = _limited(size, most)
@@ -194,24 +227,13 @@ class LearningPolicy(ResourcePolicy):
             if plan is not None:
                 yield limited, plan
 
-    def _least_share(self, device_bytes: float | None) -> float | None:
-        """Return the smallest part of a GPU for a trial, or ``None``, so that the GPU's time is enough for all trials.
-
-        Trials that need much memory leave time to others. So the mean part of a GPU, and not each part, must be at
-        least the mean utilization.
-        """
+    def _least_share(self) -> float | None:
+        """Return the smallest part of a GPU for a trial, or ``None``, so that the GPU's time is enough for all."""
         observed = self.observations[:: max(1, len(self.observations) // _MOST_SAMPLED)]
-        needs = [self.needs.need_for(seen.config) for seen in observed] if self.needs else []
+        needs = [self.needs.need_of(seen.features) for seen in observed] if self.needs else []
         busy = [need.gpu_utilization for need in needs if need.gpu_utilization is not None]
-        if not busy:
-            return None
-        wanted = fmean(busy) / _CROWDING
-        parts = sorted(min(1.0, (need.gpu_memory_bytes or 0) / (device_bytes or math.inf)) for need in needs)
-        for number in range(len(parts), 0, -1):  # raise the smallest parts to an equal part
-            equal = (wanted * len(parts) - sum(parts[number:])) / number
-            if equal >= parts[number - 1]:
-                return equal
-        return None
+        # A whole number of trials, so that the plans of the sizes rarely change.
+        return 1 / max(1, round(_CROWDING / fmean(busy))) if busy and fmean(busy) else None
 
     def _observed(self, capacity: ClusterCapacity) -> TrialNeed:
         needs = self.needs
@@ -271,14 +293,16 @@ def _sizes(
     """Return the sizes for these needs in ascending order, with the earlier sizes."""
     if needs.depends_on_config:
         step = max(1, len(observations) // _MOST_SAMPLED)
-        wanted = {needs.need_for(seen.config) for seen in observations[::step]} | {needs.observed}
+        wanted = {needs.need_of(seen.features) for seen in observations[::step]} | {needs.observed}
     else:
         wanted = {_usual(needs)}
     ordered = sorted(wanted - {needs.outside}, key=_order)
+    waste = [_waste(small, large) for small, large in pairwise(ordered)]
     while len(ordered) > _MOST_SIZES - 1:
-        waste = [_distance(small, small | large) for small, large in pairwise(ordered)]
         at = waste.index(min(waste))
         ordered[at : at + 2] = [ordered[at] | ordered[at + 1]]
+        near = ordered[max(0, at - 1) : at + 2]
+        waste[max(0, at - 1) : at + 2] = [_waste(small, large) for small, large in pairwise(near)]
     while len(ordered) < _MOST_SIZES - 1 and len(ordered) > 1:
         gaps = [_distance(small, large) for small, large in pairwise(ordered)]
         at = gaps.index(max(gaps))
@@ -288,10 +312,15 @@ def _sizes(
         if between in ordered:
             break
         ordered.insert(at + 1, between)
-    new = [size for size in (*ordered, needs.outside) if size not in earlier]
-    room = _MOST_KEPT - len(earlier)
-    kept = new if len(new) <= room else new[len(new) - max(0, room) :]  # the largest sizes serve all configs
-    return tuple(sorted((*earlier, *kept), key=_order))
+    new = {_near(size, earlier) for size in (*ordered, needs.outside)}
+    unused = [size for size in earlier if size not in new]
+    kept = unused[len(unused) - max(0, _MOST_KEPT - len(new)) :]
+    return tuple(sorted((*kept, *new), key=_order))
+
+
+def _near(size: TrialNeed, earlier: Sequence[TrialNeed]) -> TrialNeed:
+    """Return an earlier size that is at most slightly larger than ``size``, or ``size``."""
+    return next((known for known in earlier if known.covers(size) and _distance(size, known) <= _NEAR), size)
 
 
 def _order(size: TrialNeed) -> tuple[float, ...]:
@@ -299,14 +328,23 @@ def _order(size: TrialNeed) -> tuple[float, ...]:
     return *memory, size.cpus or 0, size.gpu_utilization or 0
 
 
-def _distance(small: TrialNeed, large: TrialNeed) -> float:
-    """Return the largest factor between two amounts of memory."""
+def _ratios(small: TrialNeed, large: TrialNeed) -> Iterable[float]:
     pairs = (
         (small.gpu_memory_bytes, large.gpu_memory_bytes),
         (small.host_memory_bytes, large.host_memory_bytes),
         (small.cpus, large.cpus),
     )
-    return max((more / less for less, more in pairs if less and more), default=1.0)
+    return (more / less for less, more in pairs if less and more)
+
+
+def _distance(small: TrialNeed, large: TrialNeed) -> float:
+    """Return the largest factor between two amounts."""
+    return max(_ratios(small, large), default=1.0)
+
+
+def _waste(small: TrialNeed, large: TrialNeed) -> float:
+    """Return the largest factor between an amount of ``small`` and the maximum of both amounts."""
+    return max(1.0, _distance(small, large))
 
 
 def _between(small: TrialNeed, large: TrialNeed) -> TrialNeed:
@@ -340,10 +378,12 @@ def _limited(size: TrialNeed, most: Mapping[str, float | None]) -> TrialNeed:
     return TrialNeed(**limited)
 
 
+@lru_cache(maxsize=128)
 def _plan_for(start: ResourcePolicy, size: TrialNeed, capacity: ClusterCapacity) -> TrialPlan | None:
     """Return the plan for trials of this size, or ``None`` if they do not fit.
 
-    GPU trials divide the CPUs of their node, unless this gives them fewer than they use.
+    GPU trials divide the CPUs of their node, unless this gives them fewer than they use. The plans of most sizes stay
+    the same when the policy learns again.
     """
     plan = None
     for divides_cpus in (True, False):

@@ -1,8 +1,10 @@
 """Runs each rule on each sweep, and prints the speeds, the out-of-memory errors and the claims that follow."""
 
+import math
 import random
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from tune_policies import LearningPolicy
@@ -12,15 +14,17 @@ from tune_policies.plan.learned_needs import TrialNeed, TrialObservation
 
 from .forecasts import LENGTHS, coverage
 from .rules import all_rules
-from .rules.fixed import Fixed, Oracle
+from .rules.fixed import Fixed, LateOracle, Oracle
 from .rules.learning import capacity_of
-from .simulation import GIB, Outcome, Simulation
+from .simulation import GIB, Outcome, Simulation, SizingRule
 from .sweeps import SWEEPS, TWO_GPUS, Sweep
 
-_PARTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 20, 26)
+_PARTS: Final = (8, 13, 5, 1, 2, 3, 4, 6, 7, 10, 16, 20, 26)
 _CPUS: Final = (0.1, 0.25, 0.5, 1, 2, 6)
 _HOST_GIB: Final = (0.55, 1, 2, 4, 8)
 _LEARNING: Final = "LearningPolicy"
+_FIXED: Final = "best fixed setting"
+_BOUND: Final = "oracle after two results"
 _EXPLAINED: Final = ("explained by config", "long and short", "early stopping", "two populations")
 
 
@@ -30,14 +34,22 @@ def best_fixed(sweep: Sweep) -> Outcome:
         rules = [Fixed("", 1 / parts, cpus) for parts in _PARTS for cpus in (1, sweep.machine.cpus / 10)]
     else:
         rules = [Fixed("", 0, cpus, host) for cpus in _CPUS for host in _HOST_GIB]
-    outcomes = [Simulation(*sweep, rule).run() for rule in rules]
-    return min(outcomes, key=lambda outcome: (outcome.num_lost, outcome.makespan_s))
+    return _best(sweep, rules)
 
 
-def best_oracle(sweep: Sweep) -> Outcome:
+def best_oracle(sweep: Sweep, oracle: type[Oracle] = Oracle) -> Outcome:
     """Return the outcome of the fastest oracle: that may or may not let trials share the time of a busy device."""
-    outcomes = [Simulation(*sweep, Oracle("", crowding)).run() for crowding in (1, 1.5, 2, 4)]
-    return min(outcomes, key=lambda outcome: outcome.makespan_s)
+    return _best(sweep, [oracle("", crowding) for crowding in (1.5, 1, 2, 4)])
+
+
+def _best(sweep: Sweep, rules: Sequence[SizingRule]) -> Outcome:
+    """Return the outcome of the rule that loses the fewest trials and is the fastest."""
+    best = Simulation(*sweep, rules[0]).run()
+    for rule in rules[1:]:
+        limit_s = math.inf if best.num_lost else best.makespan_s
+        outcome = Simulation(*sweep, rule, limit_s=limit_s).run()
+        best = min(best, outcome, key=lambda outcome: (outcome.num_lost, outcome.makespan_s))
+    return best
 
 
 def measure_sizing(seeds: range, only: list[str]) -> bool:
@@ -48,12 +60,15 @@ def measure_sizing(seeds: range, only: list[str]) -> bool:
     for name in only or SWEEPS:
         sweeps = [SWEEPS[name](random.Random(seed)) for seed in seeds]
         oracle[name] = [best_oracle(sweep).makespan_s for sweep in sweeps]
-        results = {"best fixed setting": [best_fixed(sweep) for sweep in sweeps]}
+        results = {
+            _BOUND: [best_oracle(sweep, LateOracle) for sweep in sweeps],
+            _FIXED: [best_fixed(sweep) for sweep in sweeps],
+        }
         for rule, create in rules.items():
             if rule != "oracle":
                 results[rule] = [Simulation(*sweep, create()).run() for sweep in sweeps]
         outcomes[name] = results
-    names = ["best fixed setting", *(rule for rule in rules if rule != "oracle")]
+    names = [_BOUND, _FIXED, *(rule for rule in rules if rule != "oracle")]
     table = empty_table(f"Speed relative to the oracle / out-of-memory errors, {len(seeds)} seeds", "Sweep", *names)
     for sweep, results in outcomes.items():
         cells = [f"{_speed(results[rule], oracle[sweep]):.2f} / {_ooms(results[rule]):.0f}" for rule in names]
@@ -81,9 +96,7 @@ def _claims(
     outcomes: dict[str, dict[str, list[Outcome]]], oracle: dict[str, list[float]]
 ) -> list[tuple[str, str, str, bool]]:
     speeds = {name: _speed(results[_LEARNING], oracle[name]) for name, results in outcomes.items()}
-    fixed = {
-        name: speeds[name] / _speed(results["best fixed setting"], oracle[name]) for name, results in outcomes.items()
-    }
+    fixed = {name: speeds[name] / _speed(results[_FIXED], oracle[name]) for name, results in outcomes.items()}
     start = {
         name: speeds[name] / _speed(results["Tune's default, a whole GPU or 1 CPU"], oracle[name])
         for name, results in outcomes.items()
@@ -93,7 +106,7 @@ def _claims(
     fast = sum(speed >= 0.9 for speed in speeds.values())
     needed = len(speeds) - 2
     better = sum(ratio > 1 for ratio in fixed.values())
-    decision_ms, learn_ms = _decision_ms()
+    slot_ms, again_ms = _decision_ms()
     inside, total = _coverage()
     return [
         ("speed against the oracle", f"0.9 in {needed} of {len(speeds)} sweeps", f"{fast}", fast >= needed),
@@ -115,10 +128,10 @@ def _claims(
         ),
         ("lost trials", "0", f"{lost}", lost == 0),
         (
-            "one decision, 500 observed configs",
+            "learning and planning again, 500 observed configs",
             "5 ms",
-            f"{decision_ms:.2f} ms (learning: {learn_ms:.0f} ms)",
-            decision_ms <= 5,
+            f"{again_ms:.1f} ms (a slot: {slot_ms:.2f} ms)",
+            again_ms <= 5,
         ),
     ]
 
@@ -135,7 +148,10 @@ def _lowest(values: dict[str, float]) -> str:
 
 
 def _decision_ms() -> tuple[float, float]:
-    """Return the CPU time of the slot for a config, and of learning, with 500 observed configs, in milliseconds."""
+    """Return two CPU times with 500 observed configs, in milliseconds: of a slot, and of learning and planning again.
+
+    The first is the mean of 10,000 trials. The second is the median of 11 times, each after a trial ran out of memory.
+    """
     observed = []
     for i in range(500):
         config = {"batch": 1 + i % 97, "width": 1 + i % 7, "lr": i / 500}
@@ -143,11 +159,17 @@ def _decision_ms() -> tuple[float, float]:
             cpus=0.5, host_memory_bytes=GIB, gpu_memory_bytes=GIB * (1 + config["batch"] * config["width"] // 50)
         )
         observed.append(TrialObservation(trial_id=str(i), config=config, used=used, num_steps=2))
-    begin = time.process_time()
-    policy = LearningPolicy().learn(observed)
-    learn_s = time.process_time() - begin
-    plan = policy.plan(capacity_of(TWO_GPUS))
+    policy, capacity = LearningPolicy().learn(observed), capacity_of(TWO_GPUS)
+    plan = policy.plan(capacity)
     begin = time.process_time()
     for i in range(10_000):
         plan.slot_for(observed[i % 500].config)
-    return (time.process_time() - begin) / 10, 1_000 * learn_s
+    slot_ms = (time.process_time() - begin) / 10
+    again_ms = []
+    for seen in observed[:11]:
+        failed = seen.model_copy(update={"too_little": seen.used})
+        begin = time.process_time()
+        policy = policy.learn([failed])
+        policy.plan(capacity)
+        again_ms.append(1_000 * (time.process_time() - begin))
+    return slot_ms, statistics.median(again_ms)

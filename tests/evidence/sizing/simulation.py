@@ -86,6 +86,7 @@ class _Running:
     training_from_s: float
     done: float
     speed: float = 0.0
+    is_crowded: bool = False
     elapsed_s: float = 0.0
     reported: int = 0
     num_reports: int = 0
@@ -105,11 +106,12 @@ class _Running:
 
 @dataclass
 class Simulation:
-    """One sweep under one rule. ``run`` returns its outcome."""
+    """One sweep under one rule. ``run`` returns its outcome. Trials that are left after ``limit_s`` count as lost."""
 
     machine: Machine
     trials: Sequence[SimTrial]
     rule: SizingRule
+    limit_s: float = math.inf
     now_s: float = 0.0
     num_ooms: int = 0
     num_lost: int = 0
@@ -119,14 +121,17 @@ class Simulation:
     lost_s: dict[int, float] = field(default_factory=dict)
     peak: dict[int, tuple[float, float]] = field(default_factory=dict)
     chosen: dict[int, list[Request]] = field(default_factory=dict)
+    may_start: bool = True
 
     def run(self) -> Outcome:
         self.waiting = list(range(len(self.trials)))
         self.rule.begin(self.machine, self.trials)
         while self.waiting or self.running:
-            self._start_trials()
-            if not self.running:  # no request of a waiting trial fits the empty machine
-                self.num_lost += len(self.waiting)
+            if self.may_start:
+                self.may_start = False
+                self._start_trials()
+            if not self.running or self.now_s > self.limit_s:  # no request of a waiting trial fits the empty machine
+                self.num_lost += len(self.waiting) + len(self.running)
                 break
             self._set_speeds()
             self._advance()
@@ -172,6 +177,7 @@ class Simulation:
             if each.device is not None:
                 load[each.device] += each.trial.utilization * each.speed
         for each in active:
+            each.is_crowded = each.device is not None and load[each.device] > 1
             if each.device is not None and load[each.device] > 1:
                 each.speed /= load[each.device]
         used = sum(each.trial.cpus * each.speed for each in active)
@@ -219,10 +225,10 @@ class Simulation:
 
     def _fail(self, each: _Running, too_little: TrialNeed) -> None:
         self.num_ooms += 1
-        self.running.remove(each)
+        self._stop(each)
         self.failed.setdefault(each.index, []).append(each.request)
         kept = math.floor(each.done * NUM_STEPS + 1e-9) / NUM_STEPS if each.trial.saves else 0.0
-        lost_s = (each.done - kept) * each.trial.work_s + START_S
+        lost_s = (each.done - kept) * each.trial.work_s / (each.speed or 1.0) + START_S
         self.lost_s[each.index] = self.lost_s.get(each.index, 0.0) + lost_s
         self.progress[each.index] = kept
         if len(self.failed[each.index]) >= MOST_FAILURES:
@@ -232,6 +238,10 @@ class Simulation:
         self.chosen.pop(each.index, None)
         self._tell(each, too_little)
 
+    def _stop(self, each: _Running) -> None:
+        self.running.remove(each)
+        self.may_start = True
+
     def _report(self, each: _Running) -> None:
         steps = math.floor(each.done * NUM_STEPS + 1e-9)
         if each.training_from_s > self.now_s + 1e-9 or steps <= each.reported:
@@ -239,7 +249,7 @@ class Simulation:
         each.reported = steps
         each.num_reports += 1
         if each.done >= 1 - 1e-9:
-            self.running.remove(each)
+            self._stop(each)
         if each.num_reports == 2 or steps == NUM_STEPS:
             self._tell(each, TrialNeed())
 
@@ -255,16 +265,20 @@ class Simulation:
                 cpus=each.trial.cpus * each.speed if has_trained else None,
                 host_memory_bytes=int(host * GIB) or None,
                 gpu_memory_bytes=(int(gpu * GIB) or None) if has_device else None,
-                gpu_utilization=min(1.0, each.trial.utilization * each.speed) if has_device and has_trained else None,
+                gpu_utilization=each.trial.utilization * each.speed
+                if has_device and has_trained and not each.is_crowded
+                else None,
             ),
             too_little=too_little,
             num_steps=math.floor(each.done * NUM_STEPS + 1e-9),
+            is_saved=each.trial.saves,
             elapsed_s=each.elapsed_s,
             lost_s=self.lost_s.get(each.index, 0.0),
             ended=each.done >= 1 - 1e-9,
         )
         if self.rule.observe(seen):
             self.chosen.clear()
+            self.may_start = True
             self._resume_in_smaller_slots()
 
     def _resume_in_smaller_slots(self) -> None:
@@ -277,6 +291,6 @@ class Simulation:
             share = max(then.gpu / now.gpu if now.gpu else 0.0, then.cpus / now.cpus if not now.gpu else 0.0)
             estimated_left_s = each.elapsed_s * (1 - each.done) / max(each.done, 0.01)
             if each.trial.saves and share <= 0.5 and (1 - share) * estimated_left_s > 2 * START_S:
-                self.running.remove(each)
+                self._stop(each)
                 self.progress[each.index] = math.floor(each.done * NUM_STEPS + 1e-9) / NUM_STEPS
                 self.waiting.insert(0, each.index)

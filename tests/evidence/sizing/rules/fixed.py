@@ -59,6 +59,30 @@ class Oracle(Fixed):
         return found
 
 
+class LateOracle(Oracle):
+    """The oracle, but it knows the needs only when all started trials have reported twice, as no online rule can know
+    earlier. The first trials get a whole GPU or one CPU, and trials with checkpoints restart with their needs.
+    """
+
+    def begin(self, machine: Machine, trials: Sequence[SimTrial]) -> None:
+        super().begin(machine, trials)
+        self.num_pilots = len(machine.gpus_gib) or int(machine.cpus)
+        self.seen: set[str] = set()
+
+    def requests(self, index: int, config: dict[str, Any], failed: Sequence[Request]) -> list[Request]:
+        if len(self.seen) >= self.num_pilots:
+            return super().requests(index, config, failed)
+        if not self.machine.gpus_gib:
+            return [Request(1.0, self.trials[index].host_gib if failed else 0.0)]
+        return [Request(1.0, 0.0, 1.0, gib) for gib in sorted(set(self.machine.gpus_gib), reverse=True)]
+
+    def observe(self, observation: TrialObservation) -> bool:
+        if len(self.seen) >= self.num_pilots:
+            return False
+        self.seen.add(observation.trial_id)
+        return len(self.seen) >= self.num_pilots
+
+
 RULES = [
     partial(Fixed, "Tune's default, a whole GPU or 1 CPU"),
     partial(Fixed, "1/4 of a GPU, doubled after OOM", 0.25),

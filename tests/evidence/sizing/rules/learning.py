@@ -36,6 +36,7 @@ class Learning:
         self.host_gib = machine.host_gib
         self.plan = self.policy.plan(self.capacity)
         self.too_little: dict[int, TrialNeed] = {}
+        self.own: dict[int, TrialNeed] = {}
 
     def requests(self, index: int, config: dict[str, Any], failed: Sequence[Request]) -> list[Request]:
         slots = [self.plan.slot_for(config)] if self.plan.by_config or len(self.plan.slots) == 1 else self.plan.slots
@@ -46,7 +47,7 @@ class Learning:
             if gpu and slot.gpu_memory_bytes:
                 wanted = slot.gpu_memory_bytes / GIB * round(1 / gpu)
                 device_gib = min((gib for gib in self.devices if gib >= wanted * 0.99), default=self.devices[-1])
-            if failed:
+            if failed or index in self.own:
                 gpu, host_gib = self._raised(index, config, gpu, host_gib, device_gib, failed)
             found.append(Request(worker.cpus, host_gib, gpu, device_gib))
         return found
@@ -62,9 +63,9 @@ class Learning:
     ) -> tuple[float, float]:
         too_little = self.too_little.get(index, TrialNeed())
         if self.policy.needs is None:
-            gpu = min(1.0, 2 * max(request.gpu for request in failed))
+            gpu = min(1.0, 2 * max((request.gpu for request in failed), default=gpu / 2))
             return gpu, max(host_gib, 2 * (too_little.host_memory_bytes or 0) / GIB)
-        need = self.policy.needs.need_after(config, too_little)
+        need = self.policy.needs.need_after(config, too_little) | self.own.get(index, TrialNeed())
         if gpu and need.gpu_memory_bytes and device_gib:
             wanted = need.gpu_memory_bytes / GIB
             gpu = max(gpu, 1 / max(1, int(device_gib / wanted)))
@@ -73,6 +74,11 @@ class Learning:
 
     def observe(self, observation: TrialObservation) -> bool:
         index = int(observation.trial_id)
+        used = observation.used
+        self.own[index] = TrialNeed(
+            host_memory_bytes=used.host_memory_bytes,
+            gpu_memory_bytes=used.gpu_memory_bytes,
+        )
         if observation.ran_out:
             self.too_little[index] = self.too_little.get(index, TrialNeed()) | observation.too_little
             observation = observation.model_copy(update={"too_little": self.too_little[index]})
