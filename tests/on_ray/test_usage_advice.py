@@ -28,7 +28,7 @@ def usage_of(policy, folder, name):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_a_run_with_the_advised_policy_runs_more_concurrent_trials_within_its_limits(tmp_path):
     _, first = usage_of(CpuPolicy(cpus=2), tmp_path, "first")
     line, separator, _ = first.slots[0].advice.partition(" would run up to 4 trials at once instead of 2")
