@@ -1,11 +1,13 @@
 """Tests of the NVML reader with a stand-in for the NVML functions that it calls."""
 
+import os
 import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from tune_policies.probe.nvml import GpuCounters, NvmlError, read_device_use, read_driver, read_gpus
+from tune_policies.probe.process_facts import read_processes
 
 GIB = 2**30
 
@@ -172,6 +174,23 @@ def test_values_that_the_driver_does_not_report_are_none(nvml):
 
     assert (driver["driver_version"], driver["cuda_version"]) == (None, None)
     assert (driver["gpus"][0]["max_clock_mhz"], driver["gpus"][0]["power_limit_w"]) == (None, None)
+
+
+def test_the_use_of_a_process_includes_its_gpu_memory_and_the_utilization_of_the_gpu(nvml, monkeypatch):
+    nvml({**A100, "uuid": "GPU-1"}, {**A100, "uuid": "GPU-2"})
+    binding = sys.modules["pynvml"]
+    processes = {"GPU-1": [], "GPU-2": [SimpleNamespace(pid=os.getpid(), usedGpuMemory=3 * GIB)]}
+    monkeypatch.setattr(
+        binding, "nvmlDeviceGetComputeRunningProcesses", lambda gpu: processes[gpu["uuid"]], raising=False
+    )
+    monkeypatch.setattr(binding, "nvmlDeviceGetUtilizationRates", lambda gpu: SimpleNamespace(gpu=12), raising=False)
+
+    used = read_processes([os.getpid(), 2**22 + 1])["processes"]
+
+    assert list(used) == [os.getpid()]
+    assert (used[os.getpid()]["gpu_bytes"], used[os.getpid()]["gpu_utilization"]) == (3 * GIB, 0.12)
+    assert used[os.getpid()]["device_bytes"] == 40 * GIB
+    assert used[os.getpid()]["cpu_s"] > 0
 
 
 @pytest.mark.parametrize("read", [read_gpus, read_driver, read_device_use, GpuCounters], ids=lambda read: read.__name__)

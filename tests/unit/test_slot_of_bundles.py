@@ -1,8 +1,9 @@
 """Tests of the slots of trials that keep their own request of several bundles."""
 
 import pytest
+from ray.tune import PlacementGroupFactory
 
-from tests.clusters import GIB, gpu_node
+from tests.clusters import GIB, gpu_node, nodes
 from tune_policies import (
     CappedPolicy,
     ClusterCapacity,
@@ -17,7 +18,7 @@ from tune_policies import (
 )
 from tune_policies.cluster.capacity import NodeTypeCapacity
 from tune_policies.placement.packing import BundleGroup
-from tune_policies.trainers.scheduling.own_slots import slot_of_bundles
+from tune_policies.trainers.scheduling.own_slots import requested_plan, slot_of_bundles
 
 CPUS = ClusterCapacity.of(gpu_node("a", gpus=0, cpus=8), gpu_node("b", gpus=0, cpus=4, labels={"zone": "eu"}))
 GPUS = ClusterCapacity.of(
@@ -129,3 +130,19 @@ def test_one_more_trial_is_requested_if_the_autoscaler_can_add_nodes():
     slot, _ = slot_of_bundles(CpuPolicy(cpus=1).plan(CPUS), BundleGroup(PAIR), capacity)
 
     assert slot.max_concurrent_trials == 5
+
+
+@pytest.mark.parametrize(
+    ("bundles", "at_once", "trial"),
+    [
+        pytest.param([{"CPU": 2}], 4, Resources(cpus=2), id="one bundle"),
+        pytest.param([{"CPU": 1, "GPU": 0.3}], 6, Resources(cpus=1, gpus=0.3), id="a fraction of a GPU"),
+        pytest.param([{"CPU": 1, "GPU": 0.75}, {"GPU": 0.75}], 1, Resources(cpus=1, gpus=2), id="several fractions"),
+        pytest.param([{}, {"CPU": 3}], 2, Resources(cpus=3), id="an empty bundle for the driver"),
+        pytest.param([{"CPU": 16}], 1, Resources(cpus=16), id="a trial that needs another node"),
+    ],
+)
+def test_without_a_policy_the_plan_has_the_requests_of_the_program(bundles, at_once, trial):
+    plan = requested_plan(PlacementGroupFactory(bundles), nodes((8, 2)))
+
+    assert (plan.max_concurrent_trials, plan.trial) == (at_once, trial)

@@ -62,20 +62,21 @@ class Advice:
         at_once: The number of trials that would run at once.
         instead_of: The number of trials that could run at once.
         speedup: How many times as fast the run would be, or ``None`` if this is not known.
+        is_rough: Whether the speed-up is uncertain, because other programs used much of the CPUs.
     """
 
     policy: NamedPolicy
     at_once: int
     instead_of: int
     speedup: float | None = None
+    is_rough: bool = False
 
     def __str__(self) -> str:
         text = f"{self.policy.python} would run up to {self.at_once} trials at once instead of {self.instead_of}"
         if self.speedup is None:
             return text
-        if self.speedup < _GAIN:
-            return f"{text}, but the trials of this run would not end earlier"
-        return f"{text} (about {self.speedup:.2g} times as fast)"
+        note = ", a rough estimate because other programs used the CPUs" if self.is_rough else ""
+        return f"{text} (about {self.speedup:.2g} times as fast{note})"
 
 
 @dataclass
@@ -136,6 +137,7 @@ class RunFacts:
     Attributes:
         elapsed_s: The duration of the run, in seconds.
         at_once: The number of trials that could run at once.
+        num_trials: The number of trials of the run, as far as it is known.
         most_open: The maximum number of unfinished trials that the run suggested at once.
         gap_s: The time between the end of a trial and the start of the next one in its slot, in seconds.
         machines: What was measured about the machines.
@@ -143,6 +145,7 @@ class RunFacts:
 
     elapsed_s: float
     at_once: int
+    num_trials: int
     most_open: int = MOST
     gap_s: float = 0.0
     machines: Machines = field(default_factory=Machines)
@@ -163,9 +166,11 @@ def advise(trials: Sequence[TrialRun], capacity: ClusterCapacity, facts: RunFact
     except ResourcePolicyError as error:
         return str(error)
     would_fit = round(1 / fmean(parts))
-    at_once = min(facts.most_open, would_fit)
+    at_once = min(facts.most_open, would_fit, facts.num_trials)
     if would_fit <= facts.at_once:
         return "more trials at once would need more than the cluster has"
+    if facts.num_trials <= facts.at_once:
+        return f"all {facts.num_trials} trials could run at once"
     if at_once <= facts.at_once:
         return (
             f"{would_fit} trials would fit at once, but the run never had more than {at_once} unfinished trials. "
@@ -179,15 +184,19 @@ def advise(trials: Sequence[TrialRun], capacity: ClusterCapacity, facts: RunFact
     # The run also took time for other things, such as its end, which another policy does not change.
     rest_s = max(0.0, facts.elapsed_s - before_s) + simulation.probe_s
     after_s = simulation.duration_s([1 / pilots] * len(trials), parts, start.num_pilots)
-    advice = replace(advice, speedup=facts.elapsed_s / (after_s + rest_s))
+    advice = replace(advice, speedup=facts.elapsed_s / (after_s + rest_s), is_rough=simulation.is_rough)
     fixed = _with_learned_amounts(learned, plan)
-    if fixed is None:
-        return advice
-    fits = fixed.policy.plan(capacity).max_concurrent_trials
-    speedup = facts.elapsed_s / (simulation.duration_s([1 / fits] * len(trials)) + rest_s)
-    if speedup < _GAIN * (advice.speedup or 1.0):
-        return advice
-    return Advice(fixed, min(fits, facts.most_open), facts.at_once, speedup)
+    if fixed is not None:
+        fits = fixed.policy.plan(capacity).max_concurrent_trials
+        speedup = facts.elapsed_s / (simulation.duration_s([1 / fits] * len(trials)) + rest_s)
+        if speedup >= _GAIN * (advice.speedup or 1.0):
+            advice = replace(advice, policy=fixed, speedup=speedup)
+    if advice.speedup is not None and advice.speedup < _GAIN:
+        return (
+            f"{would_fit} trials would fit at once instead of {facts.at_once}, but this run would not end earlier, "
+            "because trials share the CPUs, and their processes take time to start"
+        )
+    return advice
 
 
 def _with_learned_amounts(learned: LearningPolicy, plan: TrialPlan) -> NamedPolicy | None:
@@ -281,6 +290,11 @@ class _Simulation:
         self._gpu = np.array([need.gpu_utilization or 0.0 for need in needs])
         # The load of other programs slows only the start of processes here: the observed trials were already slower.
         self._others = max(0.0, machines.load - facts.at_once * float(self._cpu.mean()))
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether other programs used at least half of the CPUs, so that the speed of processes varied."""
+        return self._others > self._cpus / 2
 
     @property
     def probe_s(self) -> float:

@@ -405,6 +405,7 @@ class RunMonitor:
         facts = RunFacts(
             elapsed_s=self._meter.elapsed_s if is_final else 0.0,
             at_once=at_once,
+            num_trials=max(self._num_trials or 0, len(self._trials)),
             most_open=self._most_open if is_limited else MOST,
             gap_s=median(self._gaps_s) if self._gaps_s else 0.0,
             machines=self.machines,
