@@ -3,7 +3,7 @@
 import pytest
 
 from tests.clusters import gpu_node, nodes
-from tune_policies import ClusterCapacity, LearningPolicy, load_policy, policies
+from tune_policies import ClusterCapacity, CpuPolicy, LearningPolicy
 from tune_policies.plan.learned_needs import TrialNeed, TrialObservation
 from tune_policies.trainers.usage.advice import Machines, RunFacts, TrialRun, advise
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
@@ -30,7 +30,7 @@ def test_the_advised_number_of_trials_is_that_of_a_learning_policy_that_observed
 
     advice = advise(trials(100), cluster, facts(0.0, 4))
 
-    assert (advice.policy.python, advice.at_once, advice.instead_of) == (
+    assert (repr(advice.policy), advice.at_once, advice.instead_of) == (
         "LearningPolicy()",
         plan.max_concurrent_trials,
         4,
@@ -41,10 +41,10 @@ def test_the_speedup_is_that_of_the_run_with_the_suggested_policy():
     """The pilots of a LearningPolicy would keep their slots, so the amounts that were learned are suggested."""
     advice = advise(trials(16), nodes((8, 0)), facts(240.0, 4))
 
-    assert (advice.policy.python, advice.policy.file, advice.at_once) == (
-        'CpuPolicy(cpus=0.1111, memory="144MiB")',
-        "{kind: CpuPolicy, cpus: 0.1111, memory: 144MiB}",
-        72,
+    assert (repr(advice.policy), advice.policy.to_yaml(one_line=True), advice.at_once) == (
+        'CpuPolicy(cpus=0.1, memory="144MiB")',
+        "{kind: CpuPolicy, cpus: 0.1, memory: 144MiB}",
+        80,
     )
     assert advice.speedup == pytest.approx(4.0, rel=0.01)
 
@@ -52,8 +52,8 @@ def test_the_speedup_is_that_of_the_run_with_the_suggested_policy():
 def test_learning_is_suggested_if_its_pilots_cost_little():
     advice = advise(trials(1440), nodes((8, 0)), facts(60.0 * 360, 4))
 
-    assert advice.policy.python == "LearningPolicy()"
-    assert advice.speedup == pytest.approx(360 / 21, rel=0.01)
+    assert repr(advice.policy) == "LearningPolicy()"
+    assert advice.speedup == pytest.approx(360 / 19, rel=0.01)
 
 
 def test_no_policy_is_suggested_for_trials_that_use_the_cpus_of_the_machine():
@@ -61,7 +61,7 @@ def test_no_policy_is_suggested_for_trials_that_use_the_cpus_of_the_machine():
     found = advise(trials(32, cpus=0.5), nodes((16, 0)), facts(240.0, 8, usable_cpus=2))
 
     assert found == (
-        "16 trials would fit at once instead of 8, but this run would not end earlier, because trials share the CPUs, "
+        "32 trials would fit at once instead of 8, but this run would not end earlier, because trials share the CPUs, "
         "and their processes take time to start"
     )
 
@@ -98,15 +98,15 @@ def test_trials_on_gpus_share_the_time_of_the_gpu():
 
     advice = advise(trials(24, gpus=1.0, gpu_utilization=0.2), cluster, facts(24 * 60.0, 1))
 
-    assert advice.policy.python == 'GpuMemoryPolicy(gpu_memory="2304MiB", max_trials_per_gpu=6, memory="144MiB")'
-    assert advice.at_once == advice.policy.policy.plan(cluster).max_concurrent_trials == 6
+    assert repr(advice.policy) == 'GpuMemoryPolicy(gpu_memory="2256MiB", max_trials_per_gpu=7, memory="144MiB")'
+    assert advice.at_once == advice.policy.plan(cluster).max_concurrent_trials == 7
     assert 4 < advice.speedup < 6
 
 
 def test_trials_without_gpus_stay_on_cpus_if_the_cluster_has_gpus():
     cluster = ClusterCapacity(nodes=(gpu_node("a", gpu_memory_gib=16),))
 
-    assert advise(trials(16), cluster, facts(0.0, 2)).policy.python == "LearningPolicy(CpuPolicy())"
+    assert advise(trials(16), cluster, facts(0.0, 2)).policy == LearningPolicy(CpuPolicy())
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_trials_without_gpus_stay_on_cpus_if_the_cluster_has_gpus():
         ),
         pytest.param(
             advise(trials(16), nodes((8, 0)), facts(60.0, 4, most_open=4)),
-            "72 trials would fit at once, but the run never had more than 4 unfinished trials. Raise "
+            "80 trials would fit at once, but the run never had more than 4 unfinished trials. Raise "
             "max_concurrent_trials or the limit of the search algorithm",
             id="a searcher that suggests few trials",
         ),
@@ -137,21 +137,3 @@ def test_trials_without_gpus_stay_on_cpus_if_the_cluster_has_gpus():
 )
 def test_without_advice_the_reason_is_known(found, why):
     assert found == why
-
-
-@pytest.mark.parametrize(
-    ("gpus", "elapsed_s"),
-    [
-        pytest.param(0.0, 0.0, id="a LearningPolicy on CPUs"),
-        pytest.param(0.0, 16 * 60.0, id="learned amounts on CPUs"),
-        pytest.param(1.0, 16 * 60.0, id="learned amounts on GPUs"),
-    ],
-)
-def test_the_code_and_the_file_of_a_suggested_policy_are_equal(gpus, elapsed_s, tmp_path):
-    cluster = ClusterCapacity(nodes=(gpu_node("a", gpu_memory_gib=16, cpus=8),))
-    used = trials(16, gpus=gpus, gpu_utilization=0.2 if gpus else None)
-
-    named = advise(used, cluster, facts(elapsed_s, 1)).policy
-
-    (tmp_path / "policy.yaml").write_text(named.file)
-    assert load_policy(tmp_path / "policy.yaml") == eval(named.python, vars(policies)) == named.policy

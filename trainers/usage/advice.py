@@ -36,24 +36,6 @@ _START_CPU_S: Final = 1.0
 
 
 @dataclass(frozen=True)
-class NamedPolicy:
-    """A policy as Python code and as the text of a policy file."""
-
-    policy: ResourcePolicy
-    python: str
-    file: str
-
-    @classmethod
-    def of(cls, kind: type[ResourcePolicy], **fields: float | str) -> "NamedPolicy":
-        """Return a policy with these fields."""
-        arguments = [
-            f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}" for name, value in fields.items()
-        ]
-        lines = [f"kind: {kind.__name__}", *(f"{name}: {value}" for name, value in fields.items())]
-        return cls(kind(**fields), f"{kind.__name__}({', '.join(arguments)})", f"{{{', '.join(lines)}}}")
-
-
-@dataclass(frozen=True)
 class Advice:
     """A policy that would run more trials of a run at once.
 
@@ -65,14 +47,14 @@ class Advice:
         is_rough: Whether the speed-up is uncertain, because other programs used much of the CPUs.
     """
 
-    policy: NamedPolicy
+    policy: ResourcePolicy
     at_once: int
     instead_of: int
     speedup: float | None = None
     is_rough: bool = False
 
     def __str__(self) -> str:
-        text = f"{self.policy.python} would run up to {self.at_once} trials at once instead of {self.instead_of}"
+        text = f"{self.policy!r} would run up to {self.at_once} trials at once instead of {self.instead_of}"
         if self.speedup is None:
             return text
         note = ", a rough estimate because other programs used the CPUs" if self.is_rough else ""
@@ -155,7 +137,7 @@ def advise(trials: Sequence[TrialRun], capacity: ClusterCapacity, facts: RunFact
     """Return a policy under which more of these trials run at once, or the reason why none is suggested."""
     step = max(1, len(trials) // _MOST_SIMULATED)
     trials = trials[::step]
-    named, start = _learning_policy(trials, capacity)
+    start = _learning_policy(trials, capacity)
     learned = start.model_copy(update={"num_pilots": 1}).learn(_observations(trials))
     if learned.needs is None or not learned.needs.amounts.keys() & {"cpus", "gpu_memory_bytes"}:
         return f"what the trials used is not known, because none of them was measured for {SHORTEST_S:g} s"
@@ -176,7 +158,7 @@ def advise(trials: Sequence[TrialRun], capacity: ClusterCapacity, facts: RunFact
             f"{would_fit} trials would fit at once, but the run never had more than {at_once} unfinished trials. "
             "Raise max_concurrent_trials or the limit of the search algorithm"
         )
-    advice = Advice(named, at_once, facts.at_once)
+    advice = Advice(start, at_once, facts.at_once)
     if not facts.elapsed_s or step > 1 or any(trial.gpus and trial.need.gpu_utilization is None for trial in trials):
         return advice
     simulation = _Simulation(trials, capacity, facts)
@@ -187,7 +169,7 @@ def advise(trials: Sequence[TrialRun], capacity: ClusterCapacity, facts: RunFact
     advice = replace(advice, speedup=facts.elapsed_s / (after_s + rest_s), is_rough=simulation.is_rough)
     fixed = _with_learned_amounts(learned, plan)
     if fixed is not None:
-        fits = fixed.policy.plan(capacity).max_concurrent_trials
+        fits = fixed.plan(capacity).max_concurrent_trials
         speedup = facts.elapsed_s / (simulation.duration_s([1 / fits] * len(trials)) + rest_s)
         if speedup >= _GAIN * (advice.speedup or 1.0):
             advice = replace(advice, policy=fixed, speedup=speedup)
@@ -199,7 +181,7 @@ def advise(trials: Sequence[TrialRun], capacity: ClusterCapacity, facts: RunFact
     return advice
 
 
-def _with_learned_amounts(learned: LearningPolicy, plan: TrialPlan) -> NamedPolicy | None:
+def _with_learned_amounts(learned: LearningPolicy, plan: TrialPlan) -> ResourcePolicy | None:
     """Return a policy that starts with what was learned, or ``None`` if this depends on the config."""
     if learned.needs is None or learned.needs.depends_on_config or len(plan.slots) > 1:
         return None
@@ -207,13 +189,11 @@ def _with_learned_amounts(learned: LearningPolicy, plan: TrialPlan) -> NamedPoli
     host = {} if need.host_memory_bytes is None else {"memory": _mebibytes(need.host_memory_bytes)}
     if not plan.use_gpu:
         cpus = 1.0 if need.cpus is None else math.floor(need.cpus * TICKS) / TICKS
-        return NamedPolicy.of(CpuPolicy, cpus=int(cpus) if cpus >= 1 else cpus, **host)
+        return CpuPolicy(cpus=int(cpus) if cpus >= 1 else cpus, **host)
     if need.gpu_memory_bytes is None:
         return None
     most = max(1, round(1 / plan.worker.gpus))
-    return NamedPolicy.of(
-        GpuMemoryPolicy, gpu_memory=_mebibytes(need.gpu_memory_bytes), max_trials_per_gpu=most, **host
-    )
+    return GpuMemoryPolicy(gpu_memory=_mebibytes(need.gpu_memory_bytes), max_trials_per_gpu=most, **host)
 
 
 def _mebibytes(amount: int) -> str:
@@ -238,14 +218,12 @@ def trials_per_gpu(usages: Sequence[GpuMemoryUsage], device_bytes: int) -> int:
     return learned.plan(ClusterCapacity(nodes=(node,))).max_concurrent_trials
 
 
-def _learning_policy(trials: Sequence[TrialRun], capacity: ClusterCapacity) -> tuple[NamedPolicy, LearningPolicy]:
+def _learning_policy(trials: Sequence[TrialRun], capacity: ClusterCapacity) -> LearningPolicy:
     """Return the policy to suggest. ``AutoPolicy`` would move trials without GPUs to GPUs."""
     has_gpus = any(node.resources.gpus for node, _ in capacity.groups)
-    policy, python, file = LearningPolicy(), "LearningPolicy()", "{kind: LearningPolicy}"
     if has_gpus and not any(trial.gpus for trial in trials):
-        policy = LearningPolicy(CpuPolicy())
-        python, file = "LearningPolicy(CpuPolicy())", "{kind: LearningPolicy, start: {kind: CpuPolicy}}"
-    return NamedPolicy(policy, python, file), policy
+        return LearningPolicy(CpuPolicy())
+    return LearningPolicy()
 
 
 def _observations(trials: Sequence[TrialRun]) -> list[TrialObservation]:

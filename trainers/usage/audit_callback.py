@@ -61,6 +61,6 @@ def audit_lines(advice: Advice | str) -> list[str]:
     if isinstance(advice, str):
         return [f"no policy would run more trials at once: {advice}"]
     return [
-        f"to run the trials this way, write run(…, {advice.policy.python}, …), or change nothing in the program: write "
-        f"{advice.policy.file} to policy.yaml, and start tune-policies exec policy.yaml PROGRAM"
+        f"to run the trials this way, write run(…, {advice.policy!r}, …), or change nothing in the program: write "
+        f"{advice.policy.to_yaml(one_line=True)} to policy.yaml, and start tune-policies exec policy.yaml PROGRAM"
     ]

@@ -7,6 +7,7 @@ package are imported first, so no other class can use their names.
 
 import functools
 import inspect
+import math
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -214,11 +215,14 @@ class ResourcePolicy(Value):
             raise InvalidResourcesError(f"{cls.__name__}: {why}") from error
         return cls.from_dict(data)
 
-    def to_yaml(self) -> str:
+    def to_yaml(self, *, one_line: bool = False) -> str:
         """Return the content of a policy file, with the fields that differ from their defaults."""
         import yaml  # trials import this module, and need no files
 
-        return yaml.safe_dump(_plain(self), sort_keys=False, allow_unicode=True)
+        data = _plain(self)
+        if one_line:
+            return yaml.safe_dump(data, sort_keys=False, default_flow_style=True, width=math.inf).rstrip()
+        return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
 
     @model_serializer(mode="wrap")
     def _with_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

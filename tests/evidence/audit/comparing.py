@@ -31,7 +31,7 @@ class RecordingAudit(AuditCallback):
         advice = run.advice
         found: dict[str, Any] = {"why": str(advice)}
         if isinstance(advice, Advice):
-            found |= {"policy": advice.policy.python, "file": advice.policy.file, "speedup": advice.speedup}
+            found |= {"policy": repr(advice.policy), "file": advice.policy.to_yaml(), "speedup": advice.speedup}
             found |= {"at_once": advice.at_once, "instead_of": advice.instead_of}
         Path(os.environ[_RECORD]).write_text(json.dumps(found))
 
