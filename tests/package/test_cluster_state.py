@@ -76,3 +76,11 @@ def test_requested_nodes_of_autoscaler_v2_are_not_counted_as_workers():
     state = to_cluster_state(reply(*nodes, autoscaler_v2=True, pending=[("gpu", 2), ("cpu", 1)]), {})
 
     assert (state.workers_by_type, state.num_workers) == (Counter(gpu=1), 2)
+
+
+@pytest.mark.parametrize(("autoscaler_v2", "version"), [(True, 2), (False, 1)])
+def test_the_state_of_a_cluster_contains_the_version_of_its_autoscaler(autoscaler_v2, version):
+    v1 = {"autoscaler_report": {"active_nodes": {"gpu": 1}, "node_type_mapping": {"10.0.0.1": "gpu"}}}
+    answer = reply(("10.0.0.1", "gpu", HEAD), autoscaler_v2=autoscaler_v2)
+
+    assert to_cluster_state(answer, {} if autoscaler_v2 else v1).autoscaler_version == version

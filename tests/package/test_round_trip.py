@@ -7,6 +7,7 @@ import ray
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ray._private.accelerators.tpu import infer_tpu_pod_type_from_topology
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from tests.unit.designed_clusters import PARTS_OF_GPUS, a_design, cluster_plans, filled_in, gpu_type
@@ -50,6 +51,9 @@ def without_slice_heads(resources):
 
 def labels(node_type):
     typed = {"ray.io/accelerator-type": node_type.accelerator_type} if node_type.accelerator_type else {}
+    if node_type.topology:
+        pod_type = infer_tpu_pod_type_from_topology(node_type.topology, node_type.accelerator_type)
+        typed |= {"ray.io/tpu-worker-id": "0", "ray.io/tpu-pod-type": pod_type}
     return typed | node_type.labels
 
 

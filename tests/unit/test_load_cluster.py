@@ -120,6 +120,27 @@ def test_the_autoscaler_recognizes_a_device_type_only_by_its_resource(load_group
 TPU = {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "4x4"}
 
 
+@pytest.mark.parametrize(
+    ("changes", "env", "expected"),
+    [
+        pytest.param({}, [], 2, id="the default"),
+        pytest.param({"rayVersion": "2.60.0"}, [], 2, id="the default of a version of Ray"),
+        pytest.param({"rayVersion": "2.46.0"}, [], 1, id="the default of an older version of Ray"),
+        pytest.param({"autoscalerOptions": {"version": "v1"}}, [], 1, id="version v1"),
+        pytest.param({"autoscalerOptions": {"version": "v2"}, "rayVersion": "2.46.0"}, [], 2, id="version v2"),
+        pytest.param({}, [{"name": "RAY_enable_autoscaler_v2", "value": "0"}], 1, id="a variable of the head"),
+        pytest.param(
+            {"rayVersion": "2.46.0"}, [{"name": "RAY_enable_autoscaler_v2", "value": "1"}], 2, id="a variable for v2"
+        ),
+    ],
+)
+def test_the_version_of_the_autoscaler_is_read_as_kuberay_and_ray_choose_it(load, changes, env, expected):
+    data = manifest([], **changes)
+    data["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["env"] = env
+
+    assert load(data).capacity.autoscaler_version == expected
+
+
 def test_each_replica_of_a_tpu_group_is_a_whole_slice(load_group):
     group = load_group(numOfHosts=4, replicas=1, maxReplicas=3, template=pod(TPU, **{"cpu": "24", "google.com/tpu": 4}))
 

@@ -97,9 +97,6 @@ NO_MISTAKES = {
     "TPU slices without labels under version v1": TPU.replace("version: v2", "version: v1").replace(
         '      labels:\n        ray.io/tpu-worker-id: "0"\n        ray.io/tpu-pod-type: v6e-16\n', ""
     ),
-    "TPU slices that do not grow": TPU.replace("replicas: 0", "replicas: 2")
-    .replace("minReplicas: 0", "minReplicas: 2")
-    .replace('      labels:\n        ray.io/tpu-worker-id: "0"\n        ray.io/tpu-pod-type: v6e-16\n', ""),
     "TPUs of one host": TPU.replace(": 4x4", ": 2x4")
     .replace("numOfHosts: 4", "numOfHosts: 1")
     .replace('google.com/tpu: "4"', 'google.com/tpu: "8"'),

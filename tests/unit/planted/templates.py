@@ -62,6 +62,7 @@ FIELDS = (
             "medium: memory"),
     plant("a node selector next to the template", CLUSTER, "      maxReplicas: 9\n",
           "      maxReplicas: 9\n      nodeSelector: {disk: ssd}\n", "misspelled-field", "nodeSelector: {disk"),
+    _in_pod("the name of a secret", "volumes: [{name: d, secret: {name: s}}]", "misspelled-field", "secret: {name"),
     plant("a misspelled restart policy", CLUSTER, "restartPolicy: Never", "restartPolicy: Allways", "invalid-field",
           "Allways", after=_L4),
     plant("a restart policy in lower case", CLUSTER, "restartPolicy: Never", "restartPolicy: never", "invalid-field",

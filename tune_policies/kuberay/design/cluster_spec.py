@@ -93,18 +93,10 @@ class WorkerGroup(Value):
             devices=self.devices,
             is_expected=is_expected,
         )
-        shape = self.slice_shape
+        shape = slice_shape_of(self)
         for at in range(number):
             changes = {} if shape is None else self._host_of(shape, at)
             yield alike.model_copy(update={"node_id": f"{self.name}-{at}", **changes})
-
-    @property
-    def slice_shape(self) -> SliceShape | None:
-        """The shape of the group's TPU slices, or ``None`` if it has none or Ray does not support their topology."""
-        if self.accelerator_type is None or self.topology is None:
-            return None
-        is_known = self.topology in TOPOLOGIES.get(self.accelerator_type, ())
-        return SliceShape(self.topology, self.accelerator_type) if is_known else None
 
     def _host_of(self, shape: SliceShape, at: int) -> dict[str, Any]:
         slice_number, host = divmod(at, self.num_hosts)
@@ -116,6 +108,14 @@ class WorkerGroup(Value):
         }
         custom = {**self.resources.custom, **({shape.head_resource: 1} if host == 0 else {})}
         return {"labels": {**labels, **self.labels}, "resources": self.resources.replaced(custom=custom)}
+
+
+def slice_shape_of(group: WorkerGroup) -> SliceShape | None:
+    """Return the shape of a group's TPU slices, or ``None`` if it has none or Ray does not support their topology."""
+    if group.accelerator_type is None or group.topology is None:
+        return None
+    is_known = group.topology in TOPOLOGIES.get(group.accelerator_type, ())
+    return SliceShape(group.topology, group.accelerator_type) if is_known else None
 
 
 def head_of(node_type: NodeType) -> NodeCapacity:

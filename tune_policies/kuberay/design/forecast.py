@@ -9,7 +9,7 @@ from pydantic import Field
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import AutoscalerVersion, ClusterCapacity
 from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
-from tune_policies.kuberay.design.cluster_spec import MOST_NODES, ClusterSpec, WorkerGroup
+from tune_policies.kuberay.design.cluster_spec import MOST_NODES, ClusterSpec, WorkerGroup, slice_shape_of
 from tune_policies.placement.launches import format_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.autoscaling import AutoscalingPolicy
@@ -223,7 +223,7 @@ def _slices_without_labels(cluster: ClusterSpec, plan: TrialPlan) -> Iterator[st
     """Yield a warning for each group of TPU slices that autoscaler v2 does not add for Ray Train."""
     wanted = {slot.topology for slot in plan.slots} - {None}
     for group in cluster.groups:
-        shape = group.slice_shape
+        shape = slice_shape_of(group)
         can_grow = cluster.is_autoscaling and cluster.autoscaler_version == 2 and group.max_nodes > group.min_nodes
         if shape is None or shape.has_one_host or shape.topology not in wanted or not can_grow:
             continue

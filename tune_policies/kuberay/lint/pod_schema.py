@@ -226,6 +226,14 @@ _PARTS: Final = {
 _GROUP_FIELDS: Final = ("groupName", "maxReplicas", "minReplicas", "numOfHosts", "rayStartParams", "replicas")
 
 
+_MEANT: Final = {
+    ("ConfigMapVolumeSource", "configMapName"): "name",
+    ("PersistentVolumeClaimVolumeSource", "name"): "claimName",
+    ("SecretVolumeSource", "name"): "secretName",
+}
+"""The fields that are meant by the names of fields in similar parts, by part."""
+
+
 def owner_of(name: str) -> str | None:
     """Return a description of the part of a pod template to which a field belongs, or ``None`` for other fields."""
     owners = [title for title in _PARTS if name in _schema()["$defs"][title]["properties"]]
@@ -234,6 +242,8 @@ def owner_of(name: str) -> str | None:
 
 def _unknown(name: str, schema: Mapping[str, Any]) -> str:
     """Return the message about an unknown field: with the similar name, or with the part to which it belongs."""
+    if meant := _MEANT.get((str(schema.get("title")), name)):
+        return f"unknown field {name!r}; did you mean {meant!r}?"
     near = _near(name, schema)
     owner = "the group, next to template" if name in _GROUP_FIELDS else owner_of(name)
     if near is not None and (not owner or _plain(near) == _plain(name)):

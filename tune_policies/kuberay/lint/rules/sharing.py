@@ -1,16 +1,19 @@
 """Rules for GPUs that pods share below Ray, and for pods that Ray resizes in place."""
 
+import difflib
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tune_policies.files.yaml_documents import Document
 from tune_policies.kuberay.lint.rule import Found, Rule, RuleBook, why
-from tune_policies.kuberay.lint.rules.cluster_parts import Group, extra, groups_of
+from tune_policies.kuberay.lint.rules.cluster_parts import Group, exact, extra, groups_of
 from tune_policies.kuberay.reading.gpu_sharing import (
     HAMI_CORES,
     HAMI_MEMORY,
     HAMI_PERCENTAGE,
+    KAI_CONTAINER,
+    KAI_DEVICES,
     KAI_FRACTION,
     KAI_MEMORY,
     claims_of,
@@ -39,6 +42,10 @@ _IPPR: Final = "ray.autoscaler.v2.instance_manager.cloud_providers.kuberay.ippr_
 _STATE: Final = 'write resources: {GPU: "1"} next to groupName and template, or num-gpus: "1" under rayStartParams'
 
 
+_KAI_BY_PLAIN_NAME: Final = {"gpufraction": KAI_FRACTION, "gpumemory": KAI_MEMORY}
+_OF_KAI: Final = (KAI_FRACTION, KAI_MEMORY, KAI_DEVICES, KAI_CONTAINER)
+
+
 @RULES.of_each(groups_of, "kai-gpu-memory-not-isolated", "note", _KAI)
 def _kai_does_not_isolate(at: Group[HeadGroup]) -> Iterator[Found]:
     """KAI Scheduler only counts the memory. A pod that uses more than its part makes other pods fail."""
@@ -64,6 +71,12 @@ def _kai_invalid(at: Group[HeadGroup]) -> Iterator[Found]:
     if annotations.keys() >= {KAI_FRACTION, KAI_MEMORY}:
         message = f"{at} has both {KAI_FRACTION} and {KAI_MEMORY}"
         yield Found(_annotation_path(at, KAI_MEMORY), message, "keep one of them")
+    for name in annotations:
+        plain = re.sub("[-_]", "", name).lower()
+        near = difflib.get_close_matches(plain, _KAI_BY_PLAIN_NAME, n=1, cutoff=0.85)
+        if near and name not in _OF_KAI:
+            message = f"{at} has the unknown annotation {name!r}; did you mean {_KAI_BY_PLAIN_NAME[near[0]]!r}?"
+            yield Found(_annotation_path(at, name), message, f"write {_KAI_BY_PLAIN_NAME[near[0]]}")
     key = _kai_key(at)
     if key is not None and "nvidia.com/gpu" in at.devices:
         message = f"{at} requests a part of a GPU ({key}) and whole GPUs (nvidia.com/gpu)"
@@ -117,6 +130,25 @@ def _hami_memory_not_stated(at: Group[HeadGroup]) -> Iterator[Found]:
     if cores is not None and not states_memory:
         message = f"{at} states its part of the GPU's cores ({cores}), but not its GPU memory"
         yield Found(at.key_path(cores), message, "write nvidia.com/gpumem (in MiB) under limits")
+
+
+_MOST_MIB: Final = 2**20
+"""More GPU memory in MiB than any GPU has (1 TiB)."""
+
+
+@RULES.of_each(groups_of, "hami-invalid-amount", "error", _HAMI)
+def _hami_invalid(at: Group[HeadGroup]) -> Iterator[Found]:
+    """No GPU has so much, so HAMi never schedules the pod."""
+    for key, quantity in {**at.container.resources.requests, **at.container.resources.limits}.items():
+        amount = exact(quantity)
+        if amount is None:
+            continue
+        is_share = HAMI_PERCENTAGE.fullmatch(key) or HAMI_CORES.fullmatch(key)
+        if is_share and amount > 100:
+            yield Found(at.key_path(key), f"{at} requests {quantity} % ({key})", "write at most 100")
+        elif HAMI_MEMORY.fullmatch(key) and amount > _MOST_MIB:
+            message = f"{at} requests {key}: {quantity}, but the amount is in MiB"
+            yield Found(at.key_path(key), message, 'write a number of MiB without a unit, such as "10240"')
 
 
 @RULES.of_each(groups_of, "hami-gpus-missing", "error", _HAMI)
