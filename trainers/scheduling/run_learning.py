@@ -21,8 +21,9 @@ from tune_policies.ray_compat.background import BackgroundTask
 from tune_policies.ray_compat.tune_request import bundles_of
 from tune_policies.values.errors import InvalidResourcesError
 
-from ..usage.gpu_memory_usage import GPU_MEMORY_KEY, GpuMemoryUsage, bytes_to_plan
-from ..usage.process_usage import SHORTEST_S, USAGE_KEY, ProcessUsage
+from ..usage.advice import need_of
+from ..usage.gpu_memory_usage import GPU_MEMORY_KEY, GpuMemoryUsage
+from ..usage.process_usage import USAGE_KEY, ProcessUsage
 from .run_admission import RunAdmission
 from .run_plan import RunPlan
 from .trial_record import TrialRecord, request_of
@@ -32,8 +33,6 @@ _logger = logging.getLogger(__name__)
 _WORTHWHILE: Final = 0.5
 """The smallest part of its resources for which a trial moves to a smaller slot."""
 
-_BUSY: Final = 0.95
-"""The utilization from which a device counts as busy all the time."""
 
 LEARNED_FILE: Final = "learned_policy.json"
 """The file in the folder of an experiment with the policy that the run has learned."""
@@ -223,24 +222,9 @@ def _reserved(slot: TrialSlot) -> TrialNeed:
 def used_by(result: Mapping[str, Any], slot: TrialSlot) -> TrialNeed:
     """Return what the process of a trial has used, according to its result.
 
-    CPUs and GPU time count after two seconds, because imports take most of the time of a shorter trial. The driver
-    reports the utilization of a device by all processes, so a trial on a fraction of a GPU counts for its part.
-
     Raises:
         InvalidResourcesError: The result contains other data under the keys of the usage.
     """
-    amounts: dict[str, float] = {}
-    if USAGE_KEY in result:
-        usage = ProcessUsage.from_dict(result[USAGE_KEY])
-        amounts["host_memory_bytes"] = usage.host_memory_bytes
-        if usage.elapsed_s >= SHORTEST_S:
-            amounts["cpus"] = usage.cpu_s / usage.elapsed_s
-            is_shared = slot.trial.gpus < 1
-            # A busy device does not show how much a trial on a part of it could use.
-            if usage.gpu_utilization is not None and not (is_shared and usage.gpu_utilization >= _BUSY):
-                amounts["gpu_utilization"] = usage.gpu_utilization * min(1.0, slot.trial.gpus)
-    if GPU_MEMORY_KEY in result:
-        gpu_bytes = bytes_to_plan(GpuMemoryUsage.from_dict(result[GPU_MEMORY_KEY]))
-        if gpu_bytes is not None:
-            amounts["gpu_memory_bytes"] = gpu_bytes
-    return TrialNeed.from_dict(amounts)
+    usage = ProcessUsage.from_dict(result[USAGE_KEY]) if USAGE_KEY in result else None
+    gpu_memory = GpuMemoryUsage.from_dict(result[GPU_MEMORY_KEY]) if GPU_MEMORY_KEY in result else None
+    return need_of(usage, gpu_memory, slot.trial.gpus)

@@ -30,6 +30,9 @@ from .process_usage import SHORTEST_S, ProcessUsage
 _GAIN: Final = 1.1
 """The minimum speed-up that is worth another policy."""
 
+_BUSY: Final = 0.95
+"""The utilization from which a device counts as busy all the time."""
+
 _MOST_SIMULATED: Final = 2_000
 _START_CPU_S: Final = 1.0
 """The assumed CPU time of the start of a trial's process, in seconds, if it was not measured."""
@@ -85,17 +88,34 @@ class TrialRun:
 
     @property
     def need(self) -> TrialNeed:
-        """What the trial used. CPUs and GPU time count after two seconds, as in a ``LearningPolicy``."""
-        need: dict[str, float | None] = {}
-        if self.process is not None:
-            need["host_memory_bytes"] = self.process.host_memory_bytes
-            if self.process.elapsed_s >= SHORTEST_S:
-                need["cpus"] = self.process.cpu_s / self.process.elapsed_s
-                if self.process.gpu_utilization is not None:
-                    need["gpu_utilization"] = self.process.gpu_utilization * min(1.0, self.gpus)
-        if self.gpu_memory is not None:
-            need["gpu_memory_bytes"] = bytes_to_plan(self.gpu_memory)
-        return TrialNeed.from_dict(need)
+        """What the trial used, as in a ``LearningPolicy``."""
+        return need_of(self.process, self.gpu_memory, self.gpus)
+
+
+def need_of(usage: ProcessUsage | None, gpu_memory: GpuMemoryUsage | None, gpus: float) -> TrialNeed:
+    """Return what a trial needs according to the usage of its process.
+
+    CPUs and GPU time count after two seconds, because imports take most of the time of a shorter trial. The driver
+    reports the utilization of a device by all processes, so a trial on a fraction of a GPU counts for its part.
+
+    Args:
+        usage: The usage of CPUs, host memory and GPU time, or ``None`` if it was not measured.
+        gpu_memory: The usage of GPU memory, or ``None`` if it was not measured.
+        gpus: The number of GPUs that the trial reserved.
+    """
+    amounts: dict[str, float | None] = {}
+    if usage is not None:
+        amounts["host_memory_bytes"] = usage.host_memory_bytes
+        if usage.elapsed_s >= SHORTEST_S:
+            amounts["cpus"] = usage.cpu_s / usage.elapsed_s
+            utilization = usage.gpu_utilization
+            # A busy device does not show how much a trial on a part of it could use.
+            is_hidden = utilization is not None and gpus < 1 and utilization >= _BUSY
+            if utilization is not None and not is_hidden:
+                amounts["gpu_utilization"] = utilization * min(1.0, gpus)
+    if gpu_memory is not None:
+        amounts["gpu_memory_bytes"] = bytes_to_plan(gpu_memory)
+    return TrialNeed.from_dict(amounts)
 
 
 class Machines(NamedTuple):
