@@ -482,6 +482,34 @@ def test_the_inner_scheduler_stops_all_waiting_trials(run_of):
     assert not run.core.waiting
 
 
+class Forgetful(HyperBandScheduler):
+    """Never resumes a paused trial, as ``HyperBandScheduler`` after the last trial of a bracket has failed."""
+
+    def on_trial_add(self, tune_controller, trial):
+        pass
+
+    def on_trial_remove(self, tune_controller, trial):
+        pass
+
+    def choose_trial_to_run(self, tune_controller):
+        return None
+
+
+def test_paused_trials_that_hyperband_never_resumes_are_stopped_when_no_other_trial_runs(run_of):
+    run = run_of(HALVES, inner=Forgetful())
+    first, second = run.add(2)
+    run.run_all()
+    run.core.note_pause(first)
+    run.pause(first)
+    run.step()
+    status_beside_a_running_trial = first.status
+
+    run.fail(second, ERROR)
+    run.step()
+
+    assert (status_beside_a_running_trial, first.status) == (Trial.PAUSED, Trial.TERMINATED)
+
+
 def test_a_scheduler_of_tune_that_looks_only_at_results_sees_the_controller_itself(run_of):
     run = run_of(HALVES, inner=FIFOScheduler())
     run.add(3)

@@ -329,8 +329,25 @@ class RunCore:
         self._raise_memory()
         self._grow(now_s)
         chosen = self._choose(choose, tune_controller, now_s)
+        if chosen is None and self._has_hyperband:
+            self._stop_forgotten()
         self._keep_processes()
         return chosen
+
+    def _stop_forgotten(self) -> None:
+        """Stop paused trials that ``HyperBandScheduler`` never resumes or stops, so that the run ends.
+
+        If the last running trial of a bracket in its last round fails, ``HyperBandScheduler.on_trial_remove`` does not
+        process the bracket, and its paused trials wait indefinitely. Without running trials, no event can change this.
+        """
+        if self._has_active_trials or self.tune.num_future_trials != 0:
+            return
+        unfinished = [trial for trial in self.records if not trial.is_finished()]
+        if any(trial.status != Trial.PAUSED for trial in unfinished):
+            return
+        for trial in unfinished:
+            _logger.warning("%s is stopped, because HyperBandScheduler has paused it and no other trial runs", trial)
+            self.tune.stop(trial)
 
     def _learn(self) -> None:
         why = "" if self.learning is None else self.learning.learn()

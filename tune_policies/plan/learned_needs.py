@@ -146,7 +146,7 @@ class TrialObservation(Value):
         return features_of(self.config)
 
     @cached_property
-    def points(self) -> "dict[tuple[str, float], _Point]":
+    def _points(self) -> "dict[tuple[str, float], _Point]":
         """The amounts by name and growth that were computed before, because an observation is learned many times."""
         return {}
 
@@ -391,10 +391,10 @@ def learn_needs(observations: Sequence[TrialObservation]) -> LearnedNeeds:
         growth = _growth(counted, name)
         points = []
         for seen in counted:
-            point = seen.points.get((name, growth))
+            point = seen._points.get((name, growth))
             if point is None:
                 point = _Point(seen.features, seen.amount(name, growth) or 0, is_guess=seen.is_guess(name))
-                seen.points[name, growth] = point
+                seen._points[name, growth] = point
             if point.amount:
                 points.append(point)
         if points:

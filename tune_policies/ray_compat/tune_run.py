@@ -113,6 +113,10 @@ class TuneRun:
         self._controller._unstage_trial_with_resources(trial)
         self._controller.pause_trial(trial, should_checkpoint=False)
 
+    def stop(self, trial: Trial) -> None:
+        """Stop a trial that is not running."""
+        self._controller.stop_trial(trial)
+
     def report_uncounted(self, trial: Trial, report: Callable[[], None]) -> None:
         """Let Tune requeue a failed trial without counting the failure for ``max_failures`` and ``fail_fast``.
 
