@@ -143,7 +143,7 @@ class TrialObservation(Value):
     @cached_property
     def features(self) -> Mapping[str, float]:
         """The numbers and words of the config that may affect memory. See ``features_of``."""
-        return features_of(self.config)
+        return FrozenDict(features_of(self.config))
 
     @cached_property
     def _points(self) -> "dict[tuple[str, float], _Point]":
