@@ -168,8 +168,8 @@ class ResourcePolicy(Value):
         """Raise an ``InvalidResourcesError``, because ``a or b`` would always be ``a``."""
         raise InvalidResourcesError(
             "a policy has no truth value. To fall back from one policy to another, write GpuPolicy() | CpuPolicy(), "
-            "with | instead of or. To test whether a variable contains a policy, write 'policy is not None'. Instead of "
-            "resources_per_trial=policy, use run(train_fn, policy), or tune.run(train_fn, "
+            "with | instead of or. To test whether a variable contains a policy, write 'policy is not None'. Instead "
+            "of resources_per_trial=policy, use run(train_fn, policy), or tune.run(train_fn, "
             "scheduler=PolicyScheduler(policy))"
         )
 
