@@ -8,7 +8,7 @@ logged once, at debug level, with its trial and its reason.
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -318,7 +318,8 @@ class RunCore:
         reading = self.watch.read(self._group_ids)
         self._learn()
         if self.slots is not None:
-            self._withdraw_all(self.slots.follow_nodes(self.records, self._nodes()))
+            for withdrawal in self.slots.follow_nodes(self.records, self._nodes()):
+                self._withdraw(withdrawal)
             if self.slots.run_plan.timeout_error is not None:
                 self.tune.save_experiment(wait=True)
                 raise self.slots.run_plan.timeout_error
@@ -419,10 +420,6 @@ class RunCore:
             if trial.status == Trial.PENDING and self.tune.actors.group_of(trial.trial_id) in lost_groups:
                 _logger.warning("the placement group of %s was lost and is requested again", trial)
                 self._withdraw(Withdraw(trial, "its placement group was lost"), has_process=False)
-
-    def _withdraw_all(self, withdrawals: Iterable[Withdraw]) -> None:
-        for withdrawal in withdrawals:
-            self._withdraw(withdrawal)
 
     def _withdraw(self, withdrawal: Withdraw, *, has_process: bool | None = None) -> None:
         trial = withdrawal.trial

@@ -108,7 +108,7 @@ class TrialNeed(Value):
 
 
 NOTHING: Final = TrialNeed()
-"""A need of which no amount is known."""
+"""A need without any known amount."""
 
 
 class TrialObservation(Value):
@@ -241,8 +241,8 @@ class LearnedAmount(Value):
 
         Args:
             features: The features of the config.
-            headroom: The fraction that is added to the amount. The residual of a formula counts as headroom, and an
-                amount of which the differences of the trials determine the margin needs none.
+            headroom: The fraction that is added to the amount. The residual of a formula counts as headroom. An amount
+                that already contains a margin gets none.
         """
         beyond = [value / self.most[name] for name, value in features.items() if self.most.get(name, value) < value]
         if any(name not in self.most and self._affects(name) for name in features):
