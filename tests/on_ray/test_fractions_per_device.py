@@ -7,10 +7,10 @@ per-instance availability" (ray-project/ray, 62005) proposes. Then unequal fract
 """
 
 import logging
-import time
 
 import pytest
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tests.autoscaler_v2 import nodes_launched_for_groups
 from tests.on_ray.rays import cluster_of
@@ -34,23 +34,27 @@ def test_the_autoscaler_places_fractions_on_a_node_that_fit_on_no_single_device(
 
 @pytest.mark.rest
 @pytest.mark.timeout(120)
-def test_actors_wait_for_a_node_whose_devices_have_too_little_free_each():
-    """12 actors of 0.3 GPU fit on 4 devices, but Ray places more on a node than its devices can hold."""
+def test_an_actor_waits_for_a_node_whose_devices_have_too_little_free_each():
+    """Ray adds up 0.4 and 0.4 free GPUs on the less used node, although 0.6 fit on a device of the other node."""
 
-    @ray.remote(num_cpus=0, num_gpus=0.3)
+    @ray.remote(num_cpus=0, num_gpus=0.6)
     class Holder:
-        def node(self):
-            return ray.get_runtime_context().get_node_id()
+        def start(self):
+            pass
 
-    with cluster_of({"num_cpus": 8, "num_gpus": 2}, {"num_cpus": 8, "num_gpus": 2}) as cluster:
+    with cluster_of({"num_cpus": 8, "num_gpus": 2}, {"num_cpus": 8, "num_gpus": 1}) as cluster:
         ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
-        calls = [holder.node.remote() for holder in [Holder.remote() for _ in range(12)]]
-        running = 0
-        last_change = time.monotonic()
-        while running < len(calls) and time.monotonic() < last_change + 10:
-            ready, _ = ray.wait(calls, num_returns=len(calls), timeout=1)
-            if len(ready) > running:
-                running, last_change = len(ready), time.monotonic()
+        ids = {node["Resources"]["GPU"]: node["NodeID"] for node in ray.nodes()}
+        two_gpus = NodeAffinitySchedulingStrategy(ids[2], soft=False)
+        one_gpu = NodeAffinitySchedulingStrategy(ids[1], soft=False)
+        others = [Holder.options(scheduling_strategy=two_gpus).remote() for _ in range(2)]
+        # 7 of 8 CPUs in use: Ray chooses the other node, whose GPUs are used by 60 %.
+        others.append(Holder.options(scheduling_strategy=one_gpu, num_gpus=0.35, num_cpus=7).remote())
+        ray.get([other.start.remote() for other in others], timeout=60)
+
+        chosen, pinned = Holder.remote(), Holder.options(scheduling_strategy=one_gpu).remote()
+        ray.get(pinned.start.remote(), timeout=60)
+        started, _ = ray.wait([chosen.start.remote()], timeout=5)
         ray.shutdown()
 
-    assert running < len(calls), CHANGED
+    assert not started, CHANGED
