@@ -60,6 +60,13 @@ def _exit(*, is_sound: bool) -> None:
     raise typer.Exit(not is_sound)
 
 
+def _range_of(seeds: str) -> range:
+    first, separator, end = seeds.partition(":")
+    if not (first.isdecimal() and separator and end.isdecimal()):
+        raise typer.BadParameter(f"{seeds!r} is not a range of seeds. Use FIRST:END, such as 0:40.")
+    return range(int(first), int(end))
+
+
 @app.command()
 def planning(
     *,
@@ -200,10 +207,7 @@ def plain_tune(
     with _own_ray_folder():
         from .plain_tune.comparing import measure_plain_tune
 
-        first, separator, end = seeds.partition(":")
-        if not (first.isdecimal() and separator and end.isdecimal()):
-            raise typer.BadParameter(f"{seeds!r} is not a range of seeds. Use FIRST:END, such as 0:40.")
-        chosen = range(int(first), int(end)) if seed is None else [seed]
+        chosen = _range_of(seeds) if seed is None else [seed]
         _exit(is_sound=measure_plain_tune(chosen, output, shrinks=shrink))
 
 
@@ -234,6 +238,48 @@ def sizing(
     if unknown := sorted(set(sweeps or ()) - SWEEPS.keys()):
         raise typer.BadParameter(f"unknown sweep {unknown[0]!r}. The known sweeps are {', '.join(SWEEPS)}.")
     _exit(is_sound=measure_sizing(range(seed, seed + seeds), sweeps or []))
+
+
+@app.command()
+def sizing_simulator(
+    runs: Annotated[list[str] | None, typer.Argument(help="Names of runs. By default, all.")] = None,
+) -> None:
+    """Run small real sweeps, and compare their durations with those that the simulator of `sizing` predicts."""
+    with _own_ray_folder():
+        from .sizing.real_runs import CHECKS, measure_simulator
+
+        known = [check.name for check in CHECKS]
+        if unknown := sorted(set(runs or ()) - set(known)):
+            raise typer.BadParameter(f"unknown run {unknown[0]!r}. The known runs are: {'; '.join(known)}.")
+        _exit(is_sound=measure_simulator(runs or []))
+
+
+@app.command()
+def sizing_by_hand(
+    trials: Annotated[list[str] | None, typer.Argument(help="scikit-learn or XGBoost. By default, both.")] = None,
+) -> None:
+    """Run real scikit-learn and XGBoost trials under LearningPolicy(), and under each of a few hand settings."""
+    with _own_ray_folder():
+        from .sizing.real_runs import HAND_PROGRAMS, measure_hand_settings
+
+        if unknown := sorted(set(trials or ()) - HAND_PROGRAMS.keys()):
+            raise typer.BadParameter(f"unknown trials {unknown[0]!r}. The known ones are {', '.join(HAND_PROGRAMS)}.")
+        _exit(is_sound=measure_hand_settings(trials or []))
+
+
+@app.command()
+def sizing_programs(
+    *,
+    seeds: Annotated[str, typer.Option(help="Seeds of the programs, as FIRST:END without END.")] = "0:30",
+    output: Annotated[
+        Path | None, typer.Option(help="File of JSON records. Programs that it contains are not run again.")
+    ] = None,
+) -> None:
+    """Run small random programs under a start policy and under LearningPolicy, and compare their durations."""
+    with _own_ray_folder():
+        from .sizing.real_runs import measure_never_slower
+
+        _exit(is_sound=measure_never_slower(_range_of(seeds), output))
 
 
 @app.command()

@@ -8,6 +8,7 @@ runs out of memory. It starts again, from its last result if trials save checkpo
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, NamedTuple, Protocol
 
 from tune_policies.plan.learned_needs import TrialNeed, TrialObservation
@@ -106,12 +107,18 @@ class _Running:
 
 @dataclass
 class Simulation:
-    """One sweep under one rule. ``run`` returns its outcome. Trials that are left after ``limit_s`` count as lost."""
+    """One sweep under one rule. ``run`` returns its outcome.
+
+    Trials that are left after ``limit_s`` count as lost. ``starts_s`` are the times in seconds from the start of each
+    process until its training begins. Further processes need their mean. A trial reports ``num_steps`` times.
+    """
 
     machine: Machine
     trials: Sequence[SimTrial]
     rule: SizingRule
     limit_s: float = math.inf
+    starts_s: Sequence[float] = (START_S,)
+    num_steps: int = NUM_STEPS
     now_s: float = 0.0
     num_ooms: int = 0
     num_lost: int = 0
@@ -125,6 +132,8 @@ class Simulation:
 
     def run(self) -> Outcome:
         self.waiting = list(range(len(self.trials)))
+        self.num_started = 0
+        self.start_s = fmean(self.starts_s)
         self.rule.begin(self.machine, self.trials)
         while self.waiting or self.running:
             if self.may_start:
@@ -164,8 +173,11 @@ class Simulation:
                 cpus, host = cpus - request.cpus, host - request.host_gib
                 trial = self.trials[index]
                 done = self.progress.get(index, 0.0)
-                steps = math.floor(done * NUM_STEPS + 1e-9)
-                self.running.append(_Running(index, trial, request, device, self.now_s + START_S, done, reported=steps))
+                steps = math.floor(done * self.num_steps + 1e-9)
+                is_measured = self.num_started < len(self.starts_s)
+                begin_s = self.now_s + (self.starts_s[self.num_started] if is_measured else self.start_s)
+                self.num_started += 1
+                self.running.append(_Running(index, trial, request, device, begin_s, done, reported=steps))
                 self.waiting.remove(index)
                 break
 
@@ -210,7 +222,7 @@ class Simulation:
     def _next_of(self, each: _Running) -> float:
         if each.training_from_s > self.now_s + 1e-9:
             return each.training_from_s
-        ends = [(each.reported + 1) / NUM_STEPS, 1.0]
+        ends = [(each.reported + 1) / self.num_steps, 1.0]
         if each.done < each.trial.peak_at - 1e-9:
             ends.append(each.trial.peak_at)
         left = max(0.0, min(end for end in ends if end > each.done + 1e-12) - each.done) if each.done < 1 else 0.0
@@ -227,8 +239,8 @@ class Simulation:
         self.num_ooms += 1
         self._stop(each)
         self.failed.setdefault(each.index, []).append(each.request)
-        kept = math.floor(each.done * NUM_STEPS + 1e-9) / NUM_STEPS if each.trial.saves else 0.0
-        lost_s = (each.done - kept) * each.trial.work_s / (each.speed or 1.0) + START_S
+        kept = math.floor(each.done * self.num_steps + 1e-9) / self.num_steps if each.trial.saves else 0.0
+        lost_s = (each.done - kept) * each.trial.work_s / (each.speed or 1.0) + self.start_s
         self.lost_s[each.index] = self.lost_s.get(each.index, 0.0) + lost_s
         self.progress[each.index] = kept
         if len(self.failed[each.index]) >= MOST_FAILURES:
@@ -243,14 +255,14 @@ class Simulation:
         self.may_start = True
 
     def _report(self, each: _Running) -> None:
-        steps = math.floor(each.done * NUM_STEPS + 1e-9)
+        steps = math.floor(each.done * self.num_steps + 1e-9)
         if each.training_from_s > self.now_s + 1e-9 or steps <= each.reported:
             return
         each.reported = steps
         each.num_reports += 1
         if each.done >= 1 - 1e-9:
             self._stop(each)
-        if each.num_reports == 2 or steps == NUM_STEPS:
+        if each.num_reports == 2 or steps == self.num_steps:
             self._tell(each, TrialNeed())
 
     def _tell(self, each: _Running, too_little: TrialNeed) -> None:
@@ -270,7 +282,7 @@ class Simulation:
                 else None,
             ),
             too_little=too_little,
-            num_steps=math.floor(each.done * NUM_STEPS + 1e-9),
+            num_steps=math.floor(each.done * self.num_steps + 1e-9),
             is_saved=each.trial.saves,
             elapsed_s=each.elapsed_s,
             lost_s=self.lost_s.get(each.index, 0.0),
@@ -290,7 +302,7 @@ class Simulation:
             now, then = each.request, choices[0]
             share = max(then.gpu / now.gpu if now.gpu else 0.0, then.cpus / now.cpus if not now.gpu else 0.0)
             estimated_left_s = each.elapsed_s * (1 - each.done) / max(each.done, 0.01)
-            if each.trial.saves and share <= 0.5 and (1 - share) * estimated_left_s > 2 * START_S:
+            if each.trial.saves and share <= 0.5 and (1 - share) * estimated_left_s > 2 * self.start_s:
                 self._stop(each)
-                self.progress[each.index] = math.floor(each.done * NUM_STEPS + 1e-9) / NUM_STEPS
+                self.progress[each.index] = math.floor(each.done * self.num_steps + 1e-9) / self.num_steps
                 self.waiting.insert(0, each.index)

@@ -1,0 +1,99 @@
+"""Runs one program under each of several policies: ``python -m tests.evidence.sizing.running FOLDER``.
+
+The folder contains the program, ``program.json``, and a list of policies, ``policies.json``. All runs use one Ray. A
+short run before the first one loads everything that a process imports. Each outcome is a line of ``outcomes``.
+"""
+
+import json
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from ray import tune
+
+from tests.evidence.sizing.programs import Program
+from tune_policies import CpuPolicy, ResourcePolicy, run
+from tune_policies.policies.policy import build_policy
+
+
+def trainable(program: Program, folder: str) -> Callable[[dict[str, Any]], None]:
+    """Return a trainable that takes the steps of a trial, and appends the times of its process to ``folder``."""
+
+    def note(**event: Any) -> None:
+        with Path(folder, "events").open("a") as file:
+            file.write(json.dumps(event) + "\n")
+
+    def train(config: dict[str, Any]) -> None:
+        case = config["case"]
+        done, checkpoint = 0, tune.get_checkpoint()
+        if checkpoint is not None:
+            with checkpoint.as_directory() as saved:
+                done = json.loads(Path(saved, "done").read_text())
+        step = program.step_of(case["size"], folder)
+        note(created_s=psutil.Process().create_time(), began_s=time.time())
+        begin_cpu_s, num_reports = time.process_time(), 0
+        while done < program.num_steps:
+            time.sleep(program.waiting_s)
+            step()
+            done, num_reports = done + 1, num_reports + 1
+            if num_reports == 2:
+                note(second_s=time.time())
+            if done == program.num_steps:
+                rss = psutil.Process().memory_info().rss
+                note(x=case["x"], ended_s=time.time(), cpu_s=time.process_time() - begin_cpu_s, rss=rss)
+            if not program.saves:
+                tune.report({"steps": done})
+                continue
+            with tempfile.TemporaryDirectory() as saved:
+                Path(saved, "done").write_text(json.dumps(done))
+                tune.report({"steps": done}, checkpoint=tune.Checkpoint.from_directory(saved))
+
+    return train
+
+
+def run_once(program: Program, policy: ResourcePolicy, folder: Path) -> dict[str, Any]:
+    """Run the program under the policy, and return its duration in seconds, the end of its trials, and its events."""
+    folder.mkdir()
+    begin_s = time.time()
+    analysis = run(
+        trainable(program, str(folder)),
+        policy,
+        config={"case": tune.grid_search(program.cases)},
+        storage_path=str(folder / "results"),
+        name="run",
+        verbose=0,
+        raise_on_failed_trial=False,
+    )
+    seconds = time.time() - begin_s
+    events = [json.loads(line) for line in (folder / "events").read_text().splitlines()]
+    num_lost = sum(trial.status != "TERMINATED" for trial in analysis.trials)
+    return {"policy": repr(policy), "seconds": seconds, "num_lost": num_lost, "begin_s": begin_s, "events": events}
+
+
+def main(folder: Path) -> None:
+    """Run the program in ``folder`` under each policy."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(relativeCreated)d %(message)s")
+    logging.getLogger("tune_policies").setLevel(logging.DEBUG)
+    program = Program.from_json((folder / "program.json").read_text())
+    policies = [build_policy(data) for data in json.loads((folder / "policies.json").read_text())]
+    memory = int(program.memory_gib * 2**30)
+    ray.init(address="local", num_cpus=program.num_cpus, _memory=memory, include_dashboard=False, log_to_driver=False)
+    try:
+        short = program.model_copy(update={"num_trials": 1, "num_steps": 1, "waiting_s": 0.0})
+        run_once(short, CpuPolicy(), folder / "short")
+        for number, policy in enumerate(policies):
+            outcome = run_once(program, policy, folder / str(number))
+            with (folder / "outcomes").open("a") as file:
+                file.write(json.dumps(outcome) + "\n")
+    finally:
+        ray.shutdown()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
