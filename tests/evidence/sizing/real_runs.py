@@ -107,12 +107,17 @@ def _plain(policy: ResourcePolicy) -> dict[str, Any]:
 def start_times(outcome: Outcome) -> list[float]:
     """Return how long each process took from the event that allowed its start until its training, in seconds.
 
-    Such an event is the begin of the run, the end of a trial, or a second result, after which a policy may learn.
+    Such an event is the last one before the decision to start a trial: the begin of the run, the end of a trial, or a
+    second result, after which a policy may learn.
     """
     events = outcome["events"]
     times = [outcome["begin_s"], *(event.get("ended_s") or event.get("second_s") or 0.0 for event in events)]
-    started = sorted((event["began_s"], event["created_s"]) for event in events if "began_s" in event)
-    return [began - max(time for time in times if time <= created + 0.05) for began, created in started]
+    started = []
+    for event in events:
+        if "began_s" in event:
+            decided = [at for trial, at in outcome["decisions"] if trial == event["trial"] and at < event["began_s"]]
+            started.append((max(decided), event["began_s"]))
+    return [began - max(time for time in times if time <= decided) for decided, began in sorted(started)]
 
 
 def makespan(outcome: Outcome) -> float:

@@ -22,6 +22,20 @@ from tune_policies import CpuPolicy, ResourcePolicy, run
 from tune_policies.policies.policy import build_policy
 
 
+class Decisions(logging.Handler):
+    """Keeps the times at which the scheduler decided to start each trial, which it logs."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.times: list[tuple[str, float]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the name of the trial and the time of the decision."""
+        trial, separator, _ = record.getMessage().partition(" starts in a slot")
+        if separator:
+            self.times.append((trial, record.created))
+
+
 def trainable(program: Program, folder: str) -> Callable[[dict[str, Any]], None]:
     """Return a trainable that takes the steps of a trial, and appends the times of its process to ``folder``."""
 
@@ -36,7 +50,7 @@ def trainable(program: Program, folder: str) -> Callable[[dict[str, Any]], None]
             with checkpoint.as_directory() as saved:
                 done = json.loads(Path(saved, "done").read_text())
         step = program.step_of(case["size"], folder)
-        note(created_s=psutil.Process().create_time(), began_s=time.time())
+        note(trial=tune.get_context().get_trial_name(), began_s=time.time())
         begin_cpu_s, num_reports = time.process_time(), 0
         while done < program.num_steps:
             time.sleep(program.waiting_s)
@@ -60,6 +74,8 @@ def trainable(program: Program, folder: str) -> Callable[[dict[str, Any]], None]
 def run_once(program: Program, policy: ResourcePolicy, folder: Path) -> dict[str, Any]:
     """Run the program under the policy, and return its duration in seconds, the end of its trials, and its events."""
     folder.mkdir()
+    decisions = Decisions()
+    logging.getLogger("tune_policies").addHandler(decisions)
     begin_s = time.time()
     analysis = run(
         trainable(program, str(folder)),
@@ -71,9 +87,11 @@ def run_once(program: Program, policy: ResourcePolicy, folder: Path) -> dict[str
         raise_on_failed_trial=False,
     )
     seconds = time.time() - begin_s
+    logging.getLogger("tune_policies").removeHandler(decisions)
     events = [json.loads(line) for line in (folder / "events").read_text().splitlines()]
     num_lost = sum(trial.status != "TERMINATED" for trial in analysis.trials)
-    return {"policy": repr(policy), "seconds": seconds, "num_lost": num_lost, "begin_s": begin_s, "events": events}
+    times = {"begin_s": begin_s, "decisions": decisions.times, "events": events}
+    return {"policy": repr(policy), "seconds": seconds, "num_lost": num_lost, **times}
 
 
 def main(folder: Path) -> None:
