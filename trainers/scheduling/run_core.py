@@ -240,6 +240,8 @@ class RunCore:
         """Free the slot of a trial that ended, failed or paused."""
         self._waiting.pop(trial, None)
         self._requested.discard(trial)
+        if self.learning is not None:
+            self.learning.note_stop(trial)
         if self.slots is not None:
             self.slots.release(trial, time.monotonic())
 
@@ -521,7 +523,7 @@ class RunCore:
         return self._start_to_fail(trial)
 
     def _is_full(self) -> bool:
-        """Return whether as many trials run as may run, because more were slower together."""
+        """Return whether as many trials run as may run according to their progress."""
         most = None if self.learning is None else self.learning.most_at_once
         return most is not None and self.slots is not None and len(self.slots.assignments) >= most
 
