@@ -97,7 +97,9 @@ class RunAdmission:
         has_new_limit = self._control.limit != before.limit
         if has_new_limit or self._num_steps >= _MOST_STEPS * self._at_once:
             self._begin(self._at_once)
-        return self._control.reason if self._control.reason != before.reason else ""
+        if self._control.reason != before.reason:
+            return self._control.reason
+        return ""
 
     def _begin(self, num_running: int) -> None:
         self._at_once = num_running

@@ -124,7 +124,9 @@ class RunCore:
     @property
     def waiting(self) -> dict[Trial, None]:
         """The trials that wait to start, in order."""
-        return self._waiting if self.slots is None else self.slots.waiting
+        if self.slots is None:
+            return self._waiting
+        return self.slots.waiting
 
     @property
     def has_waiting_trials(self) -> bool:
@@ -383,7 +385,9 @@ class RunCore:
         return self.tune.groups.ids_without_process.union(starting)
 
     def _nodes(self) -> Sequence[NodeCapacity] | None:
-        return None if self.watch.latest is None else self.watch.latest.nodes
+        if self.watch.latest is None:
+            return None
+        return self.watch.latest.nodes
 
     def _follow(self, reading: Reading) -> None:
         """Request lost placement groups again, and end a run in which no trial can proceed.
