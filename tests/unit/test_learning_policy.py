@@ -4,7 +4,7 @@ import itertools
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.clusters import gpu_node
@@ -19,7 +19,7 @@ from tune_policies import (
     ResourcePolicy,
 )
 from tune_policies.plan.learned_needs import TrialNeed, TrialObservation, learn_needs, most_productive
-from tune_policies.policies.learning import MOST_REQUESTS
+from tune_policies.policies.learning import MOST_REQUESTS, _choices_of, _is_learned, _plan_for, _plan_of, with_need
 from tune_policies.policies.policy import build_policy
 
 GIB = 2**30
@@ -287,6 +287,57 @@ def test_a_run_has_at_most_32_distinct_requests(trials):
         slots |= {str(slot.trial) for slot in (plan.by_config or plan).slots}
 
     assert len(slots) <= MOST_REQUESTS
+
+
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 11),
+        st.sampled_from([1, 2, 4, 8, 64]),
+        st.floats(0.1, 70),
+        st.sampled_from([None, 0.1, 0.6]),
+        st.booleans(),
+        st.none() | st.floats(0.1, 70),
+    ),
+    min_size=4,
+    max_size=24,
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(steps)
+def test_a_decision_is_the_same_as_one_that_computes_everything_again(trials):
+    policy = LearningPolicy()
+
+    for number, batch, gib, busy, ended, too_little in trials:
+        observed = seen(
+            {"batch": batch, "net": f"n{number % 2}"},
+            gib=gib,
+            utilization=busy,
+            ended=ended,
+            trial_id=f"t{number}",
+            too_little=TrialNeed(gpu_memory_bytes=too_little and int(too_little * GIB)),
+        )
+        fresh = ResourcePolicy.from_json(policy.to_json())
+        policy, plan = policy.learn([observed]), policy.learn([observed]).plan(TWO_GPUS)
+        for cache in (_plan_for, _plan_of, _is_learned, _choices_of):
+            cache.cache_clear()
+
+        assert (fresh.learn([observed]), fresh.learn([observed]).plan(TWO_GPUS)) == (policy, plan)
+
+
+@settings(deadline=None, max_examples=30)
+@given(steps, st.sampled_from([(80,), (80, 24), (80, 40, 24)]))
+def test_each_size_gets_the_slot_of_its_own_plan(trials, devices):
+    nodes = [gpu_node(f"n{gib}", gpus=2, cpus=32, gpu_memory_gib=gib, memory_gib=256) for gib in devices]
+    capacity = ClusterCapacity.of(*nodes)
+    start = GpuPolicy()
+
+    plan = LearningPolicy(start).learn([seen({"batch": trial[1]}, gib=trial[2]) for trial in trials]).plan(capacity)
+
+    pilots = start.plan(capacity).common_slot
+    pairs = zip(plan.by_config.sizes, plan.by_config.slots, strict=True) if plan.by_config else ()
+    sized = [(size, slot) for size, slot in pairs if slot != pilots]
+    assert [with_need(start, size).plan(capacity).common_slot for size, _ in sized] == [slot for _, slot in sized]
 
 
 def test_deciding_for_a_config_takes_less_than_5_ms_with_500_observed_configs():

@@ -8,6 +8,16 @@ from tests.evidence.sizing.rules import all_rules
 from tests.evidence.sizing.rules.clusters import max_throughput, vpa_after_oom, vpa_target
 from tests.evidence.sizing.rules.fixed import Fixed, LateOracle, Oracle
 from tests.evidence.sizing.rules.learning import Learning
+from tests.evidence.sizing.rules.tuners import (
+    AutoGluon,
+    Flaml,
+    Nni,
+    cpus_per_job,
+    cpus_per_trial,
+    folds_in_parallel,
+    folds_on_gpus,
+    lgbm_size,
+)
 from tests.evidence.sizing.simulation import GIB, START_S, Machine, SimTrial, Simulation
 from tests.evidence.sizing.sweeps import SWEEPS
 
@@ -106,3 +116,54 @@ def test_after_an_error_the_vertical_pod_autoscaler_adds_100_mib_or_20_percent(u
 def test_the_first_allocation_of_taskvine_has_the_highest_throughput():
     # 90 tasks of 1 GiB and 10 tasks of 10 GiB: 1 + 0.1 * 10 is less than 10.
     assert max_throughput([1.0] * 90 + [10.0] * 10, 10.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("num_cpus", "num_jobs", "minimum", "in_memory", "expected"),
+    [
+        pytest.param(32, 20, 4, None, (4, 8), id="the CPUs limit the jobs"),
+        pytest.param(32, 20, 4, 2, (16, 2), id="the memory limits the jobs"),
+    ],
+)
+def test_the_cpus_of_a_job_are_those_of_the_tests_of_autogluon(num_cpus, num_jobs, minimum, in_memory, expected):
+    assert cpus_per_job(num_cpus, num_jobs, minimum, in_memory) == expected
+
+
+@pytest.mark.parametrize(("ratio", "folds"), [(1.0, 8), (0.8, 6)])
+def test_the_folds_on_a_gpu_are_those_of_the_tests_of_autogluon(ratio, folds):
+    assert folds_on_gpus([96e9], 12e9, ratio) == folds
+
+
+@pytest.mark.parametrize(("available", "folds"), [(100, 8), (9, 4), (2, 1), (0.5, 1)])
+def test_autogluon_fits_all_folds_or_a_power_of_two_in_80_percent_of_the_memory(available, folds):
+    assert folds_in_parallel(8, available, 1) == folds
+
+
+def test_nni_runs_two_trials_on_each_of_two_gpus_as_in_its_test_with_six_trials():
+    rule = Nni()
+    rule.max_trial_number_per_gpu = 2
+    trials = [SimTrial({}, 100, gpu_gib=1, utilization=0.1)] * 6
+
+    assert outcome(trials, rule, Machine((80.0, 80.0), 8, 64)).makespan_s == pytest.approx(2 * (100 + START_S))
+
+
+def test_flaml_estimates_a_model_from_its_leaves_and_trees():
+    # A tree has 3 numbers for each leaf and 4 for each split, with 8 bytes each.
+    assert lgbm_size({"n_estimators": 100, "num_leaves": 31}) == (31 * 3 + 30 * 4 + 1) * 100 * 8
+
+
+@pytest.mark.parametrize(("num_cpus", "at_once", "cpus"), [(32, 4, 3), (4, 4, 1), (32, 1, 15)])
+def test_flaml_divides_half_of_the_cpus(num_cpus, at_once, cpus):
+    assert cpus_per_trial(num_cpus, at_once) == cpus
+
+
+def test_flaml_does_not_try_a_model_above_its_limit():
+    small, large = ({"n_estimators": trees, "max_depth": 16} for trees in (100, 2_000))
+
+    assert outcome([SimTrial(small, 100), SimTrial(large, 100)], Flaml(), Machine((), 4, 30)).num_lost == 1
+
+
+def test_a_trial_that_runs_out_of_memory_is_lost_with_a_rule_without_retries():
+    trials = [SimTrial({}, 100, gpu_gib=gib, utilization=0.1) for gib in (1, 1, 40)]
+
+    assert [outcome(trials, rule).num_lost for rule in (AutoGluon(), Nni())] == [1, 1]

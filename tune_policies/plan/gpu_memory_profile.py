@@ -150,27 +150,32 @@ def fit_memory(points: Sequence[tuple[Mapping[str, float], int]], *, most_terms:
     terms, or ``None`` for the default of 3, or 4 if at most two numbers vary.
     """
     whole = {name for name in points[0][0] if all(isinstance(numbers[name], int) for numbers, _ in points)}
-    coefficients, explained = _best_formula(points, whole, most_terms)
+    coefficients, expected, explained = _best_formula(points, whole, most_terms)
     used = {name for term in coefficients for name in term}
     largest = {name: max(numbers[name] for numbers, _ in points) for name in sorted(whole)}
     of_used = {name: most for name, most in largest.items() if name in used}
     of_unused = {name: most for name, most in largest.items() if name not in used}
-    exact = MemoryFit(FrozenDict(coefficients), 0, FrozenDict(of_used), FrozenDict(of_unused), explained)
-    residual = max(amount - exact.bytes_for(numbers) for numbers, amount in points)
-    return exact._replace(residual_bytes=max(0, residual))
+    residual = max(amount - math.ceil(bytes_) for (_, amount), bytes_ in zip(points, expected, strict=True))
+    return MemoryFit(FrozenDict(coefficients), max(0, residual), FrozenDict(of_used), FrozenDict(of_unused), explained)
 
 
 def _best_formula(
     points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str], most_terms: int | None
-) -> tuple[dict[Term, float], float]:
-    """Return the coefficients of the best formula that uses only ``usable`` numbers, and what it explains."""
+) -> tuple[dict[Term, float], Sequence[float], float]:
+    """Return the best formula that uses only ``usable`` numbers.
+
+    The result contains its coefficients, its amount for each measurement, and the fraction of the variance that it
+    explains.
+    """
     import numpy as np
 
     needed = np.array([amount for _, amount in points], dtype=float)
     names = _relevant_numbers(points, usable)
     possible: list[Term] = [(), *((name,) for name in names), *combinations_with_replacement(names, 2)]
-    terms = [term for term in possible if any(_product(term, numbers) for numbers, _ in points)]
-    columns = np.array([[_product(term, numbers) for term in terms] for numbers, _ in points], dtype=float)
+    values = {name: np.clip([float(numbers[name]) for numbers, _ in points], 0, _MOST) for name in names}
+    by_term = {term: math.prod((values[name] for name in term), start=np.ones(len(points))) for term in possible}
+    terms = [term for term, column in by_term.items() if column.any()]
+    columns = np.column_stack([by_term[term] for term in terms])
     scales = columns.max(axis=0)
     columns /= scales
     precision = _PRECISION * float(needed.max())
@@ -185,7 +190,8 @@ def _best_formula(
             best = (error, chosen, solution)
     error, chosen, solution = best  # always set, because a formula with only the constant is possible
     coefficients = {terms[i]: float(each / scales[i]) for i, each in zip(chosen, solution, strict=True)}
-    return coefficients, max(0.0, 1 - (error / of_constant) ** 2)
+    expected = np.sum([each * by_term[term] for term, each in coefficients.items()], axis=0)
+    return coefficients, expected.tolist(), max(0.0, 1 - (error / of_constant) ** 2)
 
 
 def _solved(

@@ -9,10 +9,11 @@ Amounts are whole numbers: bytes of memory, and ticks of 1/10,000 of a CPU or of
 """
 
 import math
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from statistics import fmean
-from typing import Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
@@ -21,11 +22,18 @@ from tune_policies.values.resources import TICKS, Bytes, Count, UsedBytes, amoun
 from tune_policies.values.units import MOST_BYTES, format_bytes
 from tune_policies.values.value import FrozenDict, Value
 
+if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
+
 HEADROOM: Final = 0.1
 """The fraction by which planned and advised amounts exceed the measured amounts."""
 
 EXPLAINED: Final = 0.8
 """A formula is used if it explains at least this fraction of the variance of the amounts."""
+
+_MEMORY: Final = ("host_memory_bytes", "gpu_memory_bytes")
+"""The amounts that end a trial if they are too small."""
 
 _ALIKE: Final = 1.1
 """Amounts count as equal if they differ by at most this factor."""
@@ -84,13 +92,18 @@ class TrialNeed(Value):
 
     def covers(self, other: "TrialNeed") -> bool:
         """Return whether each known amount of ``other`` is at most the amount of this need."""
-        return all(amount is None or amount <= (getattr(self, name) or 0) for name, amount in other)
+        return all(map(operator.le, other._amounts, self._amounts))
+
+    @cached_property
+    def _amounts(self) -> tuple[float, ...]:
+        """The amounts, with 0 for unknown ones."""
+        return tuple(getattr(self, name) or 0 for name in TrialNeed.model_fields)
 
     def __or__(self, other: "TrialNeed") -> "TrialNeed":
         """Return the maximum of each amount."""
         most = {}
-        for name, amount in self:
-            known = [each for each in (amount, getattr(other, name)) if each is not None]
+        for name in TrialNeed.model_fields:
+            known = [need for need in (getattr(self, name), getattr(other, name)) if need is not None]
             most[name] = max(known, default=None)
         return TrialNeed(**most)
 
@@ -151,14 +164,31 @@ class TrialObservation(Value):
         return {}
 
     @cached_property
+    def _growths(self) -> Mapping[str, float]:
+        """The factor by which each amount of memory grew after the first observation, at least 1."""
+        growths = {}
+        for name in _MEMORY:
+            early = getattr(self.early, name) if self.early else None
+            grown = getattr(self.too_little, name) or 0 if self.ran_out else 0
+            if self.ended:
+                grown = max(grown, getattr(self.used, name) or 0)
+            growths[name] = max(1.0, grown / early) if early else 1.0
+        return FrozenDict(growths)
+
+    @cached_property
     def ran_out(self) -> bool:
         """Whether the trial ran out of memory."""
         return self.too_little != NOTHING
 
-    @property
+    @cached_property
     def counts(self) -> bool:
         """Whether the trial has reported at least twice, has ended, or ran out of memory."""
         return self.num_steps >= 2 or self.ended or self.ran_out
+
+    def _point(self, name: str, growth: float) -> "_Point":
+        point = _Point(self.features, self.amount(name, growth) or 0, is_guess=self.is_guess(name))
+        self._points[name, growth] = point
+        return point
 
     def amount(self, name: str, growth: float) -> int | None:
         """Return the amount of one resource that the trial needs, or ``None`` if it is unknown.
@@ -304,7 +334,7 @@ class LearnedNeeds(Value):
         """Return what a trial whose config has these features needs, with headroom for memory."""
         amounts = {}
         for name, amount in self.amounts.items():
-            amounts[name] = amount.amount_for(features, HEADROOM if name.endswith("_bytes") else 0.0)
+            amounts[name] = amount.amount_for(features, HEADROOM if name in _MEMORY else 0.0)
         return _as_need(amounts)
 
     def is_outside(self, config: Mapping[str, Any]) -> bool:
@@ -329,12 +359,12 @@ class LearnedNeeds(Value):
                 raised[name] = more[0] if more else min(2 * amount, getattr(self.observed, name))
         return self.need_for(config) | TrialNeed(**raised)
 
-    @property
+    @cached_property
     def observed(self) -> TrialNeed:
         """The largest observed amounts, with headroom for memory."""
         return self._times(1)
 
-    @property
+    @cached_property
     def outside(self) -> TrialNeed:
         """What a config outside the observed range gets at least."""
         return self._times(2)
@@ -342,7 +372,7 @@ class LearnedNeeds(Value):
     def _times(self, factor: float) -> TrialNeed:
         amounts = {}
         for name, amount in self.amounts.items():
-            headroom = HEADROOM if name.endswith("_bytes") else 0.0
+            headroom = HEADROOM if name in _MEMORY else 0.0
             amounts[name] = math.ceil(factor * amount.largest * (1 + headroom))
         return _as_need(amounts)
 
@@ -389,18 +419,11 @@ def learn_needs(observations: Sequence[TrialObservation]) -> LearnedNeeds:
     amounts: dict[str, LearnedAmount] = {}
     for name in TrialNeed.model_fields:
         growth = _growth(counted, name)
-        points = []
-        for seen in counted:
-            point = seen._points.get((name, growth))
-            if point is None:
-                point = _Point(seen.features, seen.amount(name, growth) or 0, is_guess=seen.is_guess(name))
-                seen._points[name, growth] = point
-            if point.amount:
-                points.append(point)
+        found = [seen._points.get((name, growth)) or seen._point(name, growth) for seen in counted]
+        points = [point for point in found if point.amount]
         if points:
-            is_memory = name.endswith("_bytes")
             of_points = values if len(points) == len(counted) else _values([point.features for point in points])
-            amounts[name] = _learn_amount(points, of_points, lost=lost if is_memory else None)
+            amounts[name] = _learn_amount(points, of_points, lost=lost if name in _MEMORY else None)
     num_ended = sum(seen.ended for seen in counted)
     return LearnedNeeds(num_trials=len(counted), num_ended=num_ended, amounts=amounts)
 
@@ -413,7 +436,7 @@ def _lost_part(observations: Sequence[TrialObservation]) -> float:
     if ran_out and run_s > 0:
         return min(1.0, fmean(seen.lost_s for seen in ran_out) / run_s)
     if not all(seen.is_saved for seen in observations):
-        grows = any(_growth(ended, name) > _ALIKE for name in TrialNeed.model_fields if name.endswith("_bytes"))
+        grows = any(_growth(ended, name) > _ALIKE for name in _MEMORY)
         return 1.0 if grows else _LOST  # memory that grows late runs out late
     num_steps = fmean(seen.num_steps for seen in ended) if ended else 0.0
     return min(_LOST, _STEPS_LOST / num_steps) if num_steps else _LOST_WITH_CHECKPOINT
@@ -421,27 +444,24 @@ def _lost_part(observations: Sequence[TrialObservation]) -> float:
 
 def _growth(observations: Sequence[TrialObservation], name: str) -> float:
     """Return by which factor an amount grew at most between the first observation and the end of a trial."""
+    if name not in _MEMORY:
+        return 1.0
     growth = 1.0
-    if name.endswith("_bytes") and not any(seen.ended or seen.is_saved for seen in observations):
+    if not any(seen.ended or seen.is_saved for seen in observations):
         growth = _UNKNOWN_GROWTH  # a failure would lose the whole trial
-    for seen in observations:
-        early, used = seen.early and getattr(seen.early, name), getattr(seen.used, name)
-        too_little = getattr(seen.too_little, name, None) if seen.ran_out else None
-        if early and too_little and too_little > early:
-            growth = max(growth, too_little / early)
-        if seen.ended and early and used:
-            growth = max(growth, used / early)
-    return growth
+    return max([growth, *(seen._growths[name] for seen in observations)])
 
 
-def _values(features: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+def _values(features: Sequence[Mapping[str, float]]) -> "dict[str, NDArray[float64]]":
     """Return the values of each feature."""
+    import numpy as np
+
     names = sorted(set().union(*features))
-    return {name: [found.get(name, 0) for found in features] for name in names}
+    return {name: np.array([found.get(name, 0) for found in features], dtype=float) for name in names}
 
 
 def _learn_amount(
-    points: Sequence["_Point"], values: Mapping[str, Sequence[float]], *, lost: float | None
+    points: Sequence["_Point"], values: "Mapping[str, NDArray[float64]]", *, lost: float | None
 ) -> LearnedAmount:
     """Return the amount for the observed features and amounts.
 
@@ -455,7 +475,7 @@ def _learn_amount(
     amounts = sorted(point.amount for point in points)
     largest = max(int(point.amount / _GUESS) if point.is_guess else point.amount for point in points)
     names = list(values)
-    most = {name: max(found) for name, found in values.items()}
+    most = {name: float(found.max()) for name, found in values.items()}
     if len(points) < _FEWEST_FITTED and lost is not None:
         return LearnedAmount(amount=amounts[-1], largest=largest, most=_relevant(most, values, ()))
     if amounts[-1] <= _ALIKE * amounts[0]:
@@ -474,7 +494,7 @@ def _learn_amount(
     if is_explained:
         terms = tuple(fit.coefficients.items())
         used = {name for term, _ in terms for name in term}
-        expected = sum(each * math.prod(np.array(values[name]) for name in term) for term, each in terms)
+        expected = sum(each * math.prod(values[name] for name in term) for term, each in terms)
         least = [int(point.amount / _GUESS) if point.is_guess else point.amount for point in points]
         missing = max(0, math.ceil(np.max(np.array(least) - expected)) - fit.residual_bytes)
         return LearnedAmount(
@@ -502,7 +522,7 @@ def _learn_amount(
 
 
 def _relevant(
-    most: Mapping[str, float], values: Mapping[str, Sequence[float]], used: Collection[str]
+    most: Mapping[str, float], values: "Mapping[str, NDArray[float64]]", used: Collection[str]
 ) -> dict[str, float]:
     """Return the largest values of the features that may affect an amount.
 
@@ -510,7 +530,7 @@ def _relevant(
     """
     if all(len(found) < _KNOWN_AFTER for found in values.values()):
         return dict(most)
-    keys = {_key_of(name) for name, value in most.items() if name in used or min(values[name]) == value}
+    keys = {_key_of(name) for name, value in most.items() if name in used or values[name].min() == value}
     return {name: value for name, value in most.items() if _key_of(name) in keys}
 
 

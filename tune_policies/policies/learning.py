@@ -33,7 +33,7 @@ from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.gpu_selection import GpuTypesPolicy
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, WorkersPolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import PositiveCount
+from tune_policies.values.resources import TICKS, PositiveCount
 from tune_policies.values.units import MIB
 from tune_policies.values.value import Many, Value, counted
 
@@ -131,19 +131,19 @@ class LearningPolicy(ResourcePolicy):
             if known.counts and known != before:
                 new.append(known)
         remembered = _remembered(list(merged.values()))
-        policy = self.model_copy(update={"observations": remembered})
-        if not policy._is_due(new):
-            return policy
+        if not self._is_due(remembered, new):
+            return self.model_copy(update={"observations": remembered})
         needs = learn_needs(remembered)
-        return policy.model_copy(update={"needs": needs, "sizes": _sizes(needs, remembered, self.sizes)})
+        sizes = _sizes(needs, remembered, self.sizes)
+        return self.model_copy(update={"observations": remembered, "needs": needs, "sizes": sizes})
 
-    def _is_due(self, new: Sequence[TrialObservation]) -> bool:
-        """Return whether the policy has enough new observations to learn again."""
-        if with_need(self.start, TrialNeed()) is None or not new:
+    def _is_due(self, remembered: Sequence[TrialObservation], new: Sequence[TrialObservation]) -> bool:
+        """Return whether the policy has enough new observations to learn again from all that it remembers."""
+        if not new or not _is_learned(self.start):
             return False
-        counting = sum(seen.counts for seen in self.observations)
+        counting = sum(seen.counts for seen in remembered)
         if self.needs is None:
-            have_all_reported = counting == len(self.observations)
+            have_all_reported = counting == len(remembered)
             return counting >= self.num_pilots or (counting >= 2 and have_all_reported)
         if counting >= 2 * self.needs.num_trials or (not self.needs.num_ended and any(seen.ended for seen in new)):
             return True
@@ -163,15 +163,12 @@ class LearningPolicy(ResourcePolicy):
         if not self.needs.depends_on_config and len(usual.slots) > 1:
             return usual.with_reasons(*reasons)
         common = usual.common_slot
-        slots: list[TrialSlot] = []
-        sizes: list[TrialNeed] = []
+        size_of: dict[TrialSlot, TrialNeed] = {}
         for size, plan in planned:
-            if plan.common_slot not in slots:
-                slots.append(plan.common_slot)
-                sizes.append(size)
-            else:
-                sizes[slots.index(plan.common_slot)] |= size
-        pilots = self.start.plan(capacity).common_slot
+            slot = plan.common_slot
+            size_of[slot] = size_of.get(slot, size) | size
+        slots, sizes = [*size_of], [*size_of.values()]
+        pilots = _plan_of(self.start, capacity).common_slot
         if pilots.worker.gpus > slots[-1].worker.gpus:  # for a config with an unknown word, which may need any amount
             slots.append(pilots)
             sizes.append(sizes[-1])
@@ -189,7 +186,7 @@ class LearningPolicy(ResourcePolicy):
         if self.needs is None:
             return f"{counted(len(self.observations), 'trial')} observed, too few to plan again"
         now = (plan or self.plan(capacity)).max_concurrent_trials
-        before = self.start.plan(capacity).max_concurrent_trials
+        before = _plan_of(self.start, capacity).max_concurrent_trials
         upto = "up to " if self.needs.depends_on_config else ""
         need = self.needs.observed if self.needs.depends_on_config else _usual(self.needs)
         trials = counted(self.needs.num_trials, "trial")
@@ -216,6 +213,7 @@ class LearningPolicy(ResourcePolicy):
     def _planned(self, capacity: ClusterCapacity) -> Iterable[tuple[TrialNeed, TrialPlan]]:
         """Yield each size with its plan, without sizes that do not fit and sizes that become equal on this cluster."""
         most = _largest_amounts(capacity)
+        devices = {node.smallest_gpu_memory_bytes or 0 for node, _ in capacity.groups}
         least = self._least_share()
         seen: set[TrialNeed] = set()
         for size in self.sizes:
@@ -223,15 +221,21 @@ class LearningPolicy(ResourcePolicy):
             if limited in seen:
                 continue
             seen.add(limited)
-            plan = _plan_for(self.start, limited.model_copy(update={"gpu_utilization": least}), capacity)
+            # Fewer amounts have to be planned if all amounts of which equally many fit on each device are the same.
+            memory = limited.gpu_memory_bytes
+            parts = [device // (device // memory) for device in devices if memory and device >= memory]
+            planned = {"gpu_memory_bytes": min(parts, default=memory), "gpu_utilization": least}
+            plan = _plan_for(self.start, limited.model_copy(update=planned), capacity)
             if plan is not None:
                 yield limited, plan
 
     def _least_share(self) -> float | None:
         """Return the smallest part of a GPU for a trial, or ``None``, so that the GPU's time is enough for all."""
+        utilization = self.needs.amounts.get("gpu_utilization") if self.needs else None
+        if utilization is None:
+            return None
         observed = self.observations[:: max(1, len(self.observations) // _MOST_SAMPLED)]
-        needs = [self.needs.need_of(seen.features) for seen in observed] if self.needs else []
-        busy = [need.gpu_utilization for need in needs if need.gpu_utilization is not None]
+        busy = [min(1.0, utilization.amount_for(seen.features) / TICKS) for seen in observed]
         # A whole number of trials, so that the plans of the sizes rarely change.
         return 1 / max(1, round(_CROWDING / fmean(busy))) if busy and fmean(busy) else None
 
@@ -244,7 +248,7 @@ class LearningPolicy(ResourcePolicy):
         return _limited(_usual(needs), _largest_amounts(capacity))
 
     def _about_start(self) -> Iterable[str]:
-        if with_need(self.start, TrialNeed()) is None:
+        if not _is_learned(self.start):
             yield (
                 f"all trials keep the requests of {type(self.start).__name__}, because what trials with Train workers, "
                 "several GPUs, other devices or different policies need is not learned"
@@ -371,11 +375,8 @@ def _largest_amounts(capacity: ClusterCapacity) -> Mapping[str, float | None]:
 
 def _limited(size: TrialNeed, most: Mapping[str, float | None]) -> TrialNeed:
     """Return ``size`` with amounts that fit on the largest node and device."""
-    limited = size.model_dump()
-    for name, largest in most.items():
-        if limited[name] and largest:
-            limited[name] = min(limited[name], largest)
-    return TrialNeed(**limited)
+    less = {name: largest for name, largest in most.items() if largest and (getattr(size, name) or 0) > largest}
+    return size.model_copy(update=less) if less else size
 
 
 @lru_cache(maxsize=128)
@@ -395,6 +396,22 @@ def _plan_for(start: ResourcePolicy, size: TrialNeed, capacity: ClusterCapacity)
         if plan is None or not plan.use_gpu or plan.worker.cpus >= (size.cpus or 0):
             break
     return plan
+
+
+@lru_cache(maxsize=16)
+def _plan_of(start: ResourcePolicy, capacity: ClusterCapacity) -> TrialPlan:
+    return start.plan(capacity)
+
+
+@lru_cache(maxsize=16)
+def _is_learned(start: ResourcePolicy) -> bool:
+    """Return whether amounts can replace those of ``start``."""
+    return with_need(start, TrialNeed()) is not None
+
+
+@lru_cache(maxsize=16)
+def _choices_of(start: AutoPolicy) -> FirstFeasiblePolicy:
+    return FirstFeasiblePolicy(*start.choices)
 
 
 def with_learned(policy: ResourcePolicy, learned: LearningPolicy) -> ResourcePolicy:
@@ -419,7 +436,7 @@ def with_need(policy: ResourcePolicy, need: TrialNeed, *, divides_cpus: bool = T
     host = {} if need.host_memory_bytes is None else {"memory": max(MIB, need.host_memory_bytes)}
     match policy:
         case AutoPolicy(profile=None):
-            return with_need(FirstFeasiblePolicy(*policy.choices), need, divides_cpus=divides_cpus)
+            return with_need(_choices_of(policy), need, divides_cpus=divides_cpus)
         case CpuPolicy():
             cpus = {} if need.cpus is None else {"cpus": need.cpus}
             return policy.model_copy(update={**cpus, **host})

@@ -268,7 +268,7 @@ def _parts(value: object) -> Iterable[object]:
 def _check_size(policy: object, deepest: int = _DEEPEST) -> None:
     """Raise ``InvalidResourcesError`` if a policy or its plain data contains too many or too deeply nested policies."""
     try:
-        depth, number = _size(policy, {}, tuple(policies_by_kind()))
+        depth, number = _size(policy, {})
     except RecursionError:
         raise InvalidResourcesError(_TOO_DEEP) from None
     if depth > deepest:
@@ -279,7 +279,7 @@ def _check_size(policy: object, deepest: int = _DEEPEST) -> None:
         )
 
 
-def _size(data: object, known: dict[int, tuple[int, int]], kinds: tuple[str, ...]) -> tuple[int, int]:
+def _size(data: object, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
     """Return the nesting depth and the number of policies in ``data``. A policy that appears twice counts twice."""
     if id(data) in known:
         return known[id(data)]
@@ -287,12 +287,12 @@ def _size(data: object, known: dict[int, tuple[int, int]], kinds: tuple[str, ...
         case ResourcePolicy():
             own, inside = 1, data.inner_policies
         case dict():
-            own, inside = int(data.get("kind") in kinds), tuple(data.values())
+            own, inside = int(data.get("kind") in policies_by_kind()), tuple(data.values())
         case list() | tuple():
             own, inside = 0, tuple(data)
         case _:
             return 0, 0
-    sizes = [_size(each, known, kinds) for each in inside]
+    sizes = [_size(each, known) for each in inside]
     known[id(data)] = own + max((depth for depth, _ in sizes), default=0), own + sum(number for _, number in sizes)
     return known[id(data)]
 

@@ -71,7 +71,7 @@ def measure_sizing(seeds: range, only: list[str]) -> bool:
     names = [_BOUND, _FIXED, *(rule for rule in rules if rule != "oracle")]
     table = empty_table(f"Speed relative to the oracle / out-of-memory errors, {len(seeds)} seeds", "Sweep", *names)
     for sweep, results in outcomes.items():
-        cells = [f"{_speed(results[rule], oracle[sweep]):.2f} / {_ooms(results[rule]):.0f}" for rule in names]
+        cells = [_cell(results[rule], oracle[sweep]) for rule in names]
         table.add_row(sweep, *cells)
     console = TextConsole(width=180)
     console.print(table)
@@ -82,6 +82,12 @@ def measure_sizing(seeds: range, only: list[str]) -> bool:
     console.print(table)
     print(f"{describe_machine()}\ncommand: {own_command()}")
     return all(is_met for claim, *_, is_met in claims if claim == "lost trials")
+
+
+def _cell(outcomes: list[Outcome], oracle: list[float]) -> str:
+    num_lost = statistics.fmean(outcome.num_lost for outcome in outcomes)
+    lost = f" ({num_lost:.0f} lost)" if num_lost >= 0.5 else ""
+    return f"{_speed(outcomes, oracle):.2f} / {_ooms(outcomes):.0f}{lost}"
 
 
 def _speed(outcomes: list[Outcome], oracle: list[float]) -> float:
