@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         ProbeError,
         RayVersionError,
         ResourcePolicyError,
+        UnenforcedLimitError,
     )
     from tune_policies.values.resources import Resources
 
@@ -90,6 +91,7 @@ __all__ = [
     "SelectingPolicy",
     "TrialPlan",
     "TrialSlot",
+    "UnenforcedLimitError",
     "applied",
     "as_trainable",
     "load_decision",
