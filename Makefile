@@ -8,7 +8,7 @@ comma := ,
 # TensorFlow installs the CUDA libraries only with its extra.
 EXTRAS := all$(if $(shell command -v nvidia-smi),$(comma)tensorflow-gpu)
 
-.PHONY: install demo test test-rest test-all test-gpu test-ray test-libraries test-lowest test-newest check docs bench mutate clean pod-template-schema
+.PHONY: install demo test test-rest test-all test-gpu test-ray test-libraries test-lowest test-newest test-wheel sbom check docs bench mutate clean pod-template-schema
 
 install: .venv/installed
 
@@ -33,7 +33,7 @@ test-rest: install
 	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest $(THREE_AT_A_TIME) -m "not slow and rest"
 
 test-all: install
-	$(BIN)/python -m pytest $(THREE_AT_A_TIME)
+	$(BIN)/python -m pytest $(THREE_AT_A_TIME) --record-as "all tests"
 
 # AT_ONCE=8 runs eight tests at once, except those that need the whole GPU.
 AT_ONCE := 0
@@ -48,11 +48,12 @@ ON := $(notdir $(PYTHON))
 BORDER = $$(grep --recursive --files-with-matches --include '*.py' 'mark.ray_border' tests)
 MAIN_PATHS := tests/on_ray/test_run.py tests/on_ray/test_train_in_tune.py tests/on_ray/test_ways_in.py
 
+# If no test fails, --record-as enters the versions and the date into docs/evidence/versions.json.
 # The tests of Ray internals and of the main paths, with another version of Ray or Python:
 # make test-ray RAY=2.50.0 PYTHON=python3.12
 test-ray: .venv-ray-$(RAY)-$(ON)/installed
-	RAY_TRAIN_V2_ENABLED=1 .venv-ray-$(RAY)-$(ON)/bin/python -m pytest -m "ray_border and not slow" $(BORDER)
-	RAY_TRAIN_V2_ENABLED=1 .venv-ray-$(RAY)-$(ON)/bin/python -m pytest -m "not slow" $(MAIN_PATHS)
+	RAY_TRAIN_V2_ENABLED=1 .venv-ray-$(RAY)-$(ON)/bin/python -m pytest -m "ray_border and not slow" --record-as "Ray internals" $(BORDER)
+	RAY_TRAIN_V2_ENABLED=1 .venv-ray-$(RAY)-$(ON)/bin/python -m pytest -m "not slow" --record-as "main paths" $(MAIN_PATHS)
 
 .venv-ray-$(RAY)-$(ON)/installed: pyproject.toml constraints.txt
 	test -n "$(RAY)" || { echo "RAY is not set: make test-ray RAY=2.50.0"; exit 1; }
@@ -65,7 +66,9 @@ test-ray: .venv-ray-$(RAY)-$(ON)/installed
 # The unit tests and the main paths with the lowest versions that pyproject.toml allows, or with the newest versions.
 # PyTorch stays pinned. Warnings are not errors here, because other packages warn about each other's versions.
 test-lowest test-newest: test-%: .venv-%-$(ON)/installed
-	RAY_TRAIN_V2_ENABLED=1 .venv-$*-$(ON)/bin/python -m pytest -W default -m "not slow" tests/unit $(MAIN_PATHS)
+	RAY_TRAIN_V2_ENABLED=1 .venv-$*-$(ON)/bin/python -m pytest -W default -m "not slow" --record-as "unit tests" tests/unit
+	RAY_TRAIN_V2_ENABLED=1 .venv-$*-$(ON)/bin/python -m pytest -W default -m "not slow" --record-as "main paths" \
+		$(MAIN_PATHS)
 
 .venv-lowest-$(ON)/installed .venv-newest-$(ON)/installed: pyproject.toml constraints.txt
 	test -x $(@D)/bin/pip || $(PYTHON) -m venv --clear $(@D)
@@ -104,6 +107,27 @@ $(LIBRARY_ENVIRONMENTS): .venv-library-%/installed: pyproject.toml
 	$(@D)/bin/python -m pip install --quiet $(NEEDS-$*) hypothesis pytest pytest-timeout --editable '.[search]'
 	touch $@
 
+# The wheel in a new environment, into which pip installs only the declared dependencies, and the README's program.
+test-wheel: .venv-wheel/installed
+	sed --quiet '/^```python$$/,/^```$$/{//!p}' README.md > .venv-wheel/first.py
+	cd .venv-wheel && RAY_USAGE_STATS_ENABLED=0 bin/python first.py
+	.venv-wheel/bin/tune-policies schema > .venv-wheel/schema.json
+
+.venv-wheel/installed: install
+	rm -rf dist .venv-wheel
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	touch $@
+
+# The software bill of materials of a release: the wheel and its dependencies, in CycloneDX's format.
+CYCLONEDX := cyclonedx-bom==7.5.0
+sbom: .venv-wheel/installed
+	$(PYTHON) -m venv --clear .venv-sbom
+	.venv-sbom/bin/python -m pip install --quiet '$(CYCLONEDX)'
+	.venv-sbom/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON \
+		--output-file dist/sbom.cdx.json .venv-wheel/bin/python
+
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -122,5 +146,5 @@ mutate: install
 	$(BIN)/python -m tests.evidence mutants
 
 clean:
-	rm -rf .venv .venv-ray-* .venv-library-* .venv-lowest-* .venv-newest-* build dist docs/reference/generated *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-ray-* .venv-library-* .venv-lowest-* .venv-newest-* .venv-wheel .venv-sbom build dist docs/reference/generated *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

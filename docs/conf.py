@@ -5,6 +5,7 @@ one page for each public name, and the list of commands.
 """
 
 import inspect
+import json
 import re
 import typing
 from importlib.metadata import version as installed_version
@@ -17,6 +18,7 @@ from pygments.lexers import YamlLexer
 from sphinx.util.typing import stringify_annotation
 
 import tune_policies
+from tests import version_records
 from tune_policies import testing, trainers
 from tune_policies.cli.main import app as commands
 from tune_policies.values.value import Value
@@ -76,7 +78,8 @@ html_theme_options = {
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
 html_sidebars = {
-    page: [] for page in ("index", "install", "tutorial", "concepts", "choose", "migrate", "faq", "architecture")
+    page: []
+    for page in ("index", "install", "tutorial", "concepts", "choose", "migrate", "faq", "support", "architecture")
 }
 html_show_sourcelink = False
 
@@ -169,12 +172,18 @@ def _link_to_public_name(app, env, node, target):
 # ---- The commands ----------------------------------------------------------------------------------------------------
 
 
-def _write_commands(app):
-    page = HERE / "reference" / "generated" / "commands.inc"
-    page.parent.mkdir(exist_ok=True)
+def _write_generated(app):
     text = "\n".join(_command(typer.main.get_command(commands), "tune-policies", level=2))
-    if not page.exists() or page.read_text() != text:
-        page.write_text(text)
+    _write_if_changed("commands.inc", text)
+    _write_if_changed("versions.inc", version_records.table(json.loads(version_records.RECORDS.read_text())))
+
+
+def _write_if_changed(name, text):
+    """Write a file that a page includes. Sphinx parses the page again only if the file has changed."""
+    file = HERE / "reference" / "generated" / name
+    file.parent.mkdir(exist_ok=True)
+    if not file.exists() or file.read_text() != text:
+        file.write_text(text)
 
 
 def _command(command, name, level):
@@ -201,7 +210,7 @@ def _cell(text):
 def setup(app):
     """Connect the functions of this module to Sphinx's events."""
     app.add_lexer("json", YamlLexer)  # the JSON lexer rejects the comment with the file name
-    app.connect("builder-inited", _write_commands)
+    app.connect("builder-inited", _write_generated)
     app.connect("autodoc-process-signature", _signature_of_value)
     app.connect("autodoc-process-docstring", _types_of_fields, priority=400)  # before napoleon
     app.connect("autodoc-skip-member", _skip)

@@ -7,6 +7,8 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.version_records import pytest_addoption, pytest_terminal_summary  # noqa: F401 - hooks of pytest
+
 # Disable the deadline, because the tests do not check how long an example takes.
 # Disable the check of filters, because its result is unreliable if a test has only a few examples.
 _UNCHECKED = [HealthCheck.too_slow, HealthCheck.filter_too_much]

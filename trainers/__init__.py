@@ -86,6 +86,10 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         module = next((module for module, names in _MODULES.items() if name in names), "train.builders")
         return getattr(import_module(f".{module}", __name__), name)
+    if not name.startswith("_"):
+        new = import_module("tune_policies.renamed_names").new_name("tune_policies.trainers", name)
+        if new is not None:
+            return __getattr__(new)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         ProbeError,
         RayVersionError,
         ResourcePolicyError,
+        UnenforcedLimitError,
     )
     from tune_policies.values.resources import Resources
 
@@ -90,6 +91,7 @@ __all__ = [
     "SelectingPolicy",
     "TrialPlan",
     "TrialSlot",
+    "UnenforcedLimitError",
     "applied",
     "as_trainable",
     "load_decision",
@@ -144,6 +146,9 @@ def __getattr__(name: str) -> Any:
         return import_module(f"tune_policies.{name}")
     hint = ""
     if not name.startswith("_"):  # inspection asks for special names, which must not import anything
+        new = import_module("tune_policies.renamed_names").new_name("tune_policies", name)
+        if new is not None:
+            return __getattr__(new)
         owners = [part for part in _PARTS if name in import_module(f"tune_policies.{part}").__all__]
         hint = "".join(f". Write: from tune_policies.{owner} import {name}" for owner in owners[:1])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")

@@ -13,6 +13,7 @@ from ray.train.v2.api.exceptions import WorkerGroupError
 
 from tests.clusters import nodes
 from tests.rest_parameters import further
+from tests.stand_ins import PYNVML
 from tune_policies import CpuPolicy, GpuPolicy, InvalidResourcesError, trainers
 from tune_policies.trainers import build_torch_trainer
 
@@ -90,10 +91,12 @@ def test_workers_with_whole_gpus_use_rays_default_backend():
 @pytest.mark.rest
 @pytest.mark.skipif(torch.cuda.is_available(), reason="requires a machine without a GPU")
 def test_a_run_fails_if_the_limit_of_a_worker_cannot_be_enforced(tmp_path):
-    """The limit cannot be enforced because the GPU is simulated."""
+    """A stand-in for NVIDIA's driver fails, so the node looks like a GPU node with a broken driver."""
+    (tmp_path / "pynvml.py").write_text(PYNVML)
     plan = GpuPolicy(gpus=0.5, cpus=1, num_workers=1).plan(nodes((4, 2)))
+    run_config = RunConfig(storage_path=str(tmp_path), worker_runtime_env={"env_vars": {"PYTHONPATH": str(tmp_path)}})
 
-    trainer = build_torch_trainer(lambda: None, plan=plan, run_config=RunConfig(storage_path=str(tmp_path)))
+    trainer = build_torch_trainer(lambda: None, plan=plan, run_config=run_config)
 
     with pytest.raises(WorkerGroupError, match="torch detects no GPU, so the memory limit cannot be enforced"):
         trainer.fit()
@@ -102,8 +105,10 @@ def test_a_run_fails_if_the_limit_of_a_worker_cannot_be_enforced(tmp_path):
 @pytest.mark.slow
 @pytest.mark.ray_border
 @pytest.mark.skipif(torch.cuda.is_available(), reason="requires a machine without a GPU")
-@pytest.mark.parametrize("gpus", [0.5, 1])
-def test_a_training_loop_runs_with_simulated_gpus_on_cpus(tmp_path, gpus):
+@pytest.mark.parametrize(
+    ("gpus", "is_recognized"), [(0.5, True), (1, True), (1, False)], ids=["a fraction", "recognized", "with the option"]
+)
+def test_a_training_loop_runs_with_simulated_gpus_on_cpus(tmp_path, gpus, is_recognized):
     def loop():
         from ray.train.torch import get_device, prepare_data_loader, prepare_model
         from torch.utils.data import DataLoader, TensorDataset
@@ -114,10 +119,14 @@ def test_a_training_loop_runs_with_simulated_gpus_on_cpus(tmp_path, gpus):
         rank = ray.train.get_context().get_world_rank()
         tmp_path.joinpath(f"{rank}").write_text(f"{sorted(seen)} {torch.distributed.get_backend()}")
 
-    plan = GpuPolicy(gpus=gpus, cpus=1, num_workers=2).plan(nodes((4, 2)))
+    policy = GpuPolicy(gpus=gpus, cpus=1, num_workers=2)
     run_config = RunConfig(storage_path=str(tmp_path))
 
-    build_torch_trainer(loop, plan=plan, on_unenforced_limit="warn", run_config=run_config).fit()
+    if is_recognized:
+        build_torch_trainer(loop, plan=policy, run_config=run_config).fit()
+    else:
+        plan = policy.plan(nodes((4, 2)))
+        build_torch_trainer(loop, plan=plan, on_unenforced_limit="warn", run_config=run_config).fit()
 
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["['counted', 'cpu'] gloo"] * 2
 

@@ -104,7 +104,7 @@ def test_the_gpu_memory_of_a_task_is_limited(nvml):
     assert result_of(remote(state).remote()) == LIMITED
     with pytest.raises(MemoryError, match="Out of memory allocating 5,368,709,120 bytes"):
         result_of(remote(allocate).remote(5))
-    with pytest.raises(ray.exceptions.RayTaskError, match=r'MemoryLimitError: .*Pass on_unenforced_limit="warn"'):
+    with pytest.raises(ray.exceptions.RayTaskError, match=r'UnenforcedLimitError: .*Pass on_unenforced_limit="warn"'):
         result_of(remote(import_and_ignore_errors).remote())
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.rest_parameters import further
-from tests.stand_ins import state_counts, write_stand_ins
+from tests.stand_ins import PYNVML, state_counts, write_stand_ins
 
 ENFORCE = """
 from tune_policies.trainers.process.current_process import CURRENT
@@ -35,20 +35,37 @@ def run(code, tmp_path, **environ):
     )
 
 
+@pytest.fixture
+def broken_driver(tmp_path):
+    """Install a stand-in for NVIDIA's driver that fails, so that the machine looks like a GPU node."""
+    (tmp_path / "pynvml.py").write_text(PYNVML)
+
+
+@pytest.mark.parametrize("framework", ["torch", *further("tensorflow")])
+def test_on_simulated_gpus_a_framework_runs_without_a_limit_and_warns_once(framework, tmp_path):
+    done = run(f"{ENFORCE}enforce()\nimport {framework}; print(*CURRENT.limits.warnings, sep='|')", tmp_path)
+
+    assert done.stdout.strip() == "the GPU is simulated, so its memory limit is not enforced", done.stderr
+
+
 @pytest.mark.parametrize(
     ("framework", "option"), [("torch", "raise"), ("torch", "warn"), *further(("tensorflow", "raise"))]
 )
-def test_a_framework_without_a_visible_gpu_fails_at_import_unless_warnings_are_enabled(framework, option, tmp_path):
+def test_a_framework_without_a_visible_gpu_fails_at_import_unless_warnings_are_enabled(
+    framework, option, tmp_path, broken_driver
+):
     """TensorFlow imports JAX, which does not detect a GPU either, but the error must be about TensorFlow."""
     code = f"{ENFORCE}enforce(on_unenforced_limit='{option}')\nimport {framework}; print(*CURRENT.limits.warnings)"
     refused = f"Ray assigned this process a fraction of a GPU, but {framework} detects no GPU"
 
     done = run(code, tmp_path)
 
-    assert refused in done.stdout if option == "warn" else f"MemoryLimitError: {refused}" in done.stderr, done.stderr
+    assert refused in done.stdout if option == "warn" else f"UnenforcedLimitError: {refused}" in done.stderr, (
+        done.stderr
+    )
 
 
-def test_frameworks_that_are_imported_indirectly_or_have_no_limit_are_reported(tmp_path):
+def test_frameworks_that_are_imported_indirectly_or_have_no_limit_are_reported(tmp_path, broken_driver):
     """JAX and CuPy are real. xgboost is a stand-in, because only the name of an imported module matters.
 
     In the second trial, the modules are already imported, and JAX is initialized on the CPU.
@@ -143,7 +160,9 @@ def test_a_cpu_build_of_torch_alone_fails_at_the_first_result(beside_a_gpu):
     done = beside_a_gpu("import torch; print(*CURRENT.limits.warnings)")
 
     assert done.stdout.strip() == "torch detects no GPU"
-    assert "MemoryLimitError: Ray assigned this process a fraction of a GPU, but torch detects no GPU" in done.stderr
+    assert (
+        "UnenforcedLimitError: Ray assigned this process a fraction of a GPU, but torch detects no GPU" in done.stderr
+    )
 
 
 def test_a_limit_error_that_the_trial_catches_is_a_warning_and_is_raised_at_the_next_result(beside_a_gpu):

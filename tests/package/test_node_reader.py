@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -173,3 +174,54 @@ def test_the_number_of_cpus_per_slurm_task_is_a_cpu_limit(monkeypatch):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
 
     assert node_facts._cpu_limits()["SLURM_CPUS_PER_TASK"] == 3
+
+
+def pci_device(top, address, kind, vendor):
+    folder = top / "sys/bus/pci/devices" / address
+    folder.mkdir(parents=True)
+    (folder / "class").write_text(f"{kind}\n")
+    (folder / "vendor").write_text(f"{vendor}\n")
+
+
+@pytest.mark.parametrize(
+    ("address", "kind", "vendor", "is_gpu"),
+    [
+        ("0000:01:00.0", "0x030200", "0x10de", True),
+        ("0000:43:00.0", "0x120000", "0x1002", True),
+        ("0000:03:00.0", "0x038000", "0x8086", True),
+        ("0000:00:02.0", "0x030000", "0x8086", False),
+        ("0000:00:01.0", "0x030000", "0x1234", False),
+        ("0000:01:00.1", "0x040300", "0x10de", False),
+    ],
+    ids=[
+        *("an NVIDIA GPU", "an AMD accelerator", "an Intel GPU", "Intel's graphics in a laptop"),
+        *("the display of a virtual machine", "the audio of an NVIDIA GPU"),
+    ],
+)
+def test_a_gpu_on_the_pci_bus_is_found_without_its_driver(address, kind, vendor, is_gpu, tmp_path):
+    pci_device(tmp_path, address, kind, vendor)
+
+    assert node_facts.has_gpu_hardware(tmp_path) == is_gpu
+
+
+@pytest.mark.parametrize("file", ["dev/nvidia0", "dev/nvidiactl", "dev/kfd", "proc/driver/nvidia/version"])
+def test_a_file_of_a_driver_is_a_sign_of_a_gpu(file, tmp_path):
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).touch()
+
+    assert node_facts.has_gpu_hardware(tmp_path)
+
+
+def test_nvml_that_fails_is_installed(monkeypatch):
+    """A machine with a broken driver has the library of the driver, so its GPUs are not simulated."""
+
+    class NVMLError(Exception):
+        pass
+
+    def fail():
+        raise NVMLError("Driver Not Loaded")
+
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(NVMLError=NVMLError, nvmlInit=fail))
+
+    assert nvml.is_nvml_installed()
+    assert not node_facts.are_gpus_simulated()

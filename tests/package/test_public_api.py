@@ -30,6 +30,7 @@ from tune_policies import (
     testing,
     trainers,
 )
+from tune_policies.renamed_names import RENAMED
 
 ROOT = Path(__file__).parents[2]
 PUBLIC = {
@@ -204,3 +205,33 @@ def test_user_defined_policies_also_reject_positional_arguments():
 
     with pytest.raises(InvalidResourcesError, match=r"Write HalfPolicy\(share=0.25\)"):
         HalfPolicy(0.25)
+
+
+SUPPORT = (ROOT / "docs" / "support.md").read_text()
+MATURITY = [
+    (package, maturity, name)
+    for package, maturity, names in re.findall(
+        r"^\| `(tune_policies[\w.]*)` \| (\w+) \| (.+) \|$", SUPPORT, re.MULTILINE
+    )
+    for name in re.findall(r"`(\w+)`", names)
+]
+
+
+@pytest.mark.parametrize("package", [kuberay, testing, trainers, tune_policies], ids=lambda package: package.__name__)
+def test_every_public_name_has_one_maturity(package):
+    named = [name for owner, _, name in MATURITY if owner == package.__name__]
+
+    assert sorted(named) == sorted(package.__all__)
+    assert {maturity for _, maturity, _ in MATURITY} == {"stable", "provisional"}
+
+
+@pytest.mark.parametrize(
+    ("package", "name"), [(tune_policies, "GpuPolicy"), (trainers, "run"), (kuberay, "Finding")], ids=str
+)
+def test_a_renamed_public_name_works_with_a_warning_at_the_line_that_uses_it(package, name, monkeypatch):
+    monkeypatch.setitem(RENAMED[package.__name__], "old_name", name)
+
+    with pytest.warns(DeprecationWarning, match=f"{package.__name__}.old_name is now .*{name}") as caught:
+        found = package.old_name
+    assert found is getattr(package, name)
+    assert caught[0].filename == __file__

@@ -1,4 +1,4 @@
-"""Tests that fewer trials run at once if more of them are slower together."""
+"""Tests that more trials run at once while all of them together become faster, and fewer if they become slower."""
 
 import pytest
 
@@ -14,40 +14,84 @@ def window(at_once, speed, *, trials=4, offset=0):
 STARTED = AdmissionControl().after(window(4, 1.0))
 
 
-def test_all_trials_that_fit_may_run_until_the_progress_is_known():
-    assert (AdmissionControl().limit, STARTED.limit) == (None, None)
+def numbers_at_once(total_speed, *, fit=1000):
+    """Return the numbers of trials in the windows of a run, in which trials have this speed together."""
+    control, at_once, numbers = AdmissionControl(), 4, []
+    while len(numbers) < 20:
+        numbers.append(at_once)
+        after = control.after(window(at_once, total_speed(at_once) / at_once))
+        if after.limit == control.limit:
+            break
+        control, at_once = after, min(after.limit, fit)
+    return numbers
+
+
+def test_twice_as_many_trials_may_run_when_the_progress_of_the_first_is_known():
+    assert (AdmissionControl().limit, STARTED.limit) == (None, 8)
 
 
 @pytest.mark.parametrize(
     ("speed", "limit"),
     [
-        pytest.param(1.0, None, id="four times as many trials are four times as fast together"),
-        pytest.param(0.25, None, id="they are as fast together as before"),
-        pytest.param(0.1, 10, id="they are slower together"),
+        pytest.param(1.0, 16, id="twice as many trials are twice as fast together"),
+        pytest.param(0.5, 8, id="they are as fast together as before"),
+        pytest.param(0.1, 6, id="they are slower together"),
     ],
 )
-def test_fewer_trials_run_at_once_if_more_are_slower_together(speed, limit):
-    assert STARTED.after(window(16, speed)).limit == limit
+def test_the_number_of_trials_follows_their_total_speed(speed, limit):
+    assert STARTED.after(window(8, speed)).limit == limit
 
 
-def test_the_number_falls_until_trials_are_not_slower_than_in_the_beginning():
-    control, numbers = STARTED, []
-    while True:
-        at_once = control.limit or 16
-        numbers.append(at_once)
-        after = control.after(window(at_once, 1.0 if at_once <= 4 else 0.5 * 4 / at_once))
-        if after == control:
-            break
-        control = after
-
-    assert numbers == [16, 10, 7, 5, 4]
-
-
-def test_trials_that_ran_in_one_window_only_teach_nothing():
-    assert STARTED.after(window(16, 0.1, offset=100)) == STARTED
+@pytest.mark.parametrize(
+    ("total_speed", "numbers"),
+    [
+        pytest.param(lambda n: n, [4, 8, 16, 32, 50, 50], id="each trial adds its speed, and 50 fit"),
+        pytest.param(lambda n: min(n, 12), [4, 8, 16, 32], id="12 trials use everything"),
+        pytest.param(lambda n: 4, [4, 8], id="4 trials use everything"),
+        pytest.param(lambda n: n if n <= 4 else 2, [4, 8, 6, 5, 4], id="more than 4 trials are slower together"),
+        pytest.param(lambda n: n if n <= 12 else 5, [4, 8, 16, 12, 14, 13, 12], id="more than 12 are slower"),
+    ],
+)
+def test_the_number_grows_while_trials_become_faster_together(total_speed, numbers):
+    assert numbers_at_once(total_speed, fit=50) == numbers
 
 
-def test_the_decision_states_both_numbers_and_speeds():
-    assert STARTED.after(window(16, 0.1)).reason == (
-        "16 trials at once are 0.40 times as fast together as 4, so at most 10 run at once"
-    )
+@pytest.mark.parametrize(
+    ("speed", "limit"),
+    [
+        pytest.param(1.0, 16, id="as fast as the trials before"),
+        pytest.param(0.1, 6, id="far slower than the trials before"),
+        pytest.param(0.4, 8, id="slower, but these may be other trials"),
+    ],
+)
+def test_without_a_trial_in_both_windows_different_trials_are_compared(speed, limit):
+    assert STARTED.after(window(8, speed, offset=100)).limit == limit
+
+
+def test_the_number_grows_if_too_few_trials_can_be_compared():
+    assert STARTED.after(window(8, 0.1, trials=2, offset=100)).limit == 16
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        pytest.param(window(2, 0.1), id="the last trials of a run"),
+        pytest.param(ProgressWindow(at_once=8, steps={}), id="no step"),
+    ],
+)
+def test_a_window_that_cannot_be_compared_decides_nothing(nothing):
+    assert STARTED.after(nothing) == STARTED
+
+
+@pytest.mark.parametrize(
+    ("speed", "reason"),
+    [
+        pytest.param(1.0, "", id="faster"),
+        pytest.param(0.5, "8 trials at once are not faster together than 4, so no more start", id="as fast"),
+        pytest.param(
+            0.1, "8 trials at once are 0.20 times as fast together as 4, so at most 6 run at once", id="slower"
+        ),
+    ],
+)
+def test_the_decision_states_both_numbers(speed, reason):
+    assert STARTED.after(window(8, speed)).reason == reason

@@ -273,7 +273,7 @@ def test_one_sentence_states_what_was_learned_and_what_changes():
     policy = LearningPolicy().learn([seen(gib=2.8, cpus=0.4, utilization=0.1) for _ in range(4)])
 
     assert policy.describe(TWO_GPUS) == (
-        "after 4 trials: 3.1 GiB of GPU memory, 10% of the GPU's time, 0.5 CPU; 40 at once instead of 2"
+        "after 4 trials: 3.1 GiB of GPU memory, 10% of the GPU's time, 0.5 CPU; up to 40 at once instead of 2"
     )
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tune_policies import MemoryLimitError
-from tune_policies.trainers.gpu_memory import limiters
+from tune_policies.trainers.gpu_memory import fraction_limits, limiters
 from tune_policies.trainers.gpu_memory.fraction_limits import FractionLimits, GpuShare, LimitOptions
 from tune_policies.trainers.gpu_memory.framework_settings import OwnEnvironment
 from tune_policies.trainers.gpu_memory.limiters import LIMITERS
@@ -50,6 +50,7 @@ def limit(framework, module, limits=None):
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch):
+    monkeypatch.setattr(fraction_limits, "are_gpus_simulated", lambda: False)  # the frameworks here detect a GPU
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # hide the GPUs of the machine, if it has any
     for name in (
         *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "TF_GPU_ALLOCATOR"),

@@ -3,7 +3,17 @@ import pickle
 import pytest
 
 from tests.clusters import nodes
-from tune_policies import CpuPolicy, GpuPolicy, InvalidResourcesError, Resources, TrialPlan, TrialSlot
+from tune_policies import (
+    ClusterCapacity,
+    CpuPolicy,
+    GpuPolicy,
+    InvalidResourcesError,
+    MixedPolicy,
+    NodeCapacity,
+    Resources,
+    TrialPlan,
+    TrialSlot,
+)
 
 MIXED = TrialPlan(
     slots=(
@@ -147,3 +157,30 @@ def test_remote_options_request_the_resources_of_a_worker():
     assert plan.reuse == "release"
     with pytest.raises(InvalidResourcesError, match="reuse must be 'process', 'release' or 'keep', got 'never'"):
         plan.remote_options(reuse="never")
+
+
+@pytest.mark.parametrize(
+    ("policy", "times"),
+    [
+        (GpuPolicy(gpus=0.5), 1),
+        (GpuPolicy(num_workers=2), 1),
+        (MixedPolicy(GpuPolicy(gpus=0.5), CpuPolicy()), 1),
+        (CpuPolicy(), 0),
+    ],
+    ids=["fractions", "whole GPUs", "mixed", "CPUs"],
+)
+def test_a_plan_on_simulated_gpus_states_once_that_no_limit_is_enforced(policy, times):
+    node = NodeCapacity(node_id="a", resources=Resources(cpus=4, gpus=2), has_simulated_gpus=True)
+
+    text = policy.plan(ClusterCapacity(nodes=(node,))).explain()
+
+    assert text.count("simulated GPUs: memory limits are not enforced") == times
+
+
+def test_a_plan_that_may_use_real_gpus_does_not_call_them_simulated():
+    simulated = NodeCapacity(node_id="a", resources=Resources(cpus=4, gpus=2), has_simulated_gpus=True)
+    real = NodeCapacity(node_id="b", resources=Resources(cpus=4, gpus=2))
+
+    plan = GpuPolicy().plan(ClusterCapacity(nodes=(simulated, real)))
+
+    assert not plan.common_slot.has_simulated_gpus

@@ -34,12 +34,14 @@ from tune_policies.trainers.process.trial_process import SETUP_ARGUMENT
 from tune_policies.trainers.scheduling import run_core, run_failures
 from tune_policies.trainers.scheduling.run_failures import FailureCause
 from tune_policies.trainers.scheduling.slot_board import PATIENCE_S
+from tune_policies.values.errors import UnenforcedLimitError
 
 HALVES, CPUS = GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=2)
 MIXED = MixedPolicy(HALVES, CPUS)
 NODE = gpu_node("a", gpus=1, cpus=4, memory_gib=16)
 TWO_GPUS = gpu_node("a", gpus=2, cpus=4, memory_gib=16)
 OUT_OF_MEMORY = RuntimeError("CUDA error: out of memory")
+UNENFORCED = RayTaskError("train", "…", UnenforcedLimitError("torch detects no GPU"))
 ERROR = ValueError("a mistake")
 NO_ROOM = InfeasibleRequestError("more", "less", "CPU", "Add nodes.")
 
@@ -878,6 +880,30 @@ def test_a_trial_that_cannot_use_its_device_falls_back(run_of):
     assert run.step() is trial
     assert trial.placement_group_factory.required_resources == {"CPU": 2}
     assert '"has_fallen_back":true' in trial.policy_record
+
+
+def test_a_run_whose_first_trials_cannot_enforce_their_limit_ends_once_and_starts_no_further_trial(run_of):
+    run = run_of(HALVES)
+    first, second, *_ = run.add(6, max_failures=3)
+    run.run_all()
+
+    assert run.fail(first, UNENFORCED) == "failed"
+    assert run.step() is None  # the second trial may still succeed
+    assert run.fail(second, UNENFORCED) == "failed"
+    with pytest.raises(UnenforcedLimitError, match=r"torch detects no GPU\. 4 waiting trials did not start"):
+        run.step()
+
+
+def test_a_run_continues_if_other_trials_can_enforce_their_limit(run_of):
+    """One of several nodes may have a broken driver."""
+    run = run_of(HALVES)
+    first, second, third, *_ = run.add(6, max_failures=0)
+    run.run_all()
+    run.fail(first, UNENFORCED)
+
+    run.core.note_result(second, {"loss": 1})
+
+    assert run.step() is third
 
 
 def test_a_trial_that_ran_out_of_memory_is_retried_with_more(run_of, caplog):

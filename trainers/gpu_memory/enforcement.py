@@ -71,7 +71,7 @@ def limit_imported(limits: FractionLimits, modules: Iterable[str]) -> None:
 def require_limit(limits: FractionLimits) -> None:
     """Raise a ``MemoryLimitError`` if a framework could not be limited, or no imported framework detects the device."""
     if limits.refusal is not None:
-        raise MemoryLimitError(limits.refusal)
+        raise type(limits.refusal)(str(limits.refusal))
     _require_visible_device(limits, sorted(limits.blind), may_come=False)
 
 
@@ -92,8 +92,8 @@ def _limit(limits: FractionLimits, name: str) -> None:
     try:
         sees_device = limiter.limit(sys.modules[name], limits)
     except MemoryLimitError as error:
-        limits.refusal = str(error)
-        limits.warn(limits.refusal)
+        limits.refusal = error
+        limits.warn(str(error))
         raise
     if sees_device:
         limits.seeing.add(limiter.framework)
@@ -109,6 +109,9 @@ def _require_visible_device(limits: FractionLimits, names: Iterable[str], *, may
     device = limits.share.device
     missing = [name for name in names if name in limits.blind and name in _MUST_SEE_DEVICE[device]]
     if limits.seeing or not missing or (may_come and device == "GPU" and _may_other_framework_see_gpu(limits)):
+        return
+    if limits.has_simulated_gpu:
+        limits.warn("the GPU is simulated, so its memory limit is not enforced")
         return
     limits.report_unenforced(
         f"Ray assigned this process a fraction of a {device}, but {missing[0]} detects no {device}, so the memory "

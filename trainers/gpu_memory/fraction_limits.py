@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Literal
 
 from pydantic import Field
 
+from tune_policies.probe.node_facts import are_gpus_simulated
 from tune_policies.probe.nvml import NvmlError, read_gpus
-from tune_policies.values.errors import MemoryLimitError
+from tune_policies.values.errors import MemoryLimitError, UnenforcedLimitError
 from tune_policies.values.resources import TICKS, Bytes, UsedBytes, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
@@ -17,6 +19,12 @@ from .overhead import NOTHING_MEASURED, Assumption, Overheads, OverheadSource
 
 SharedDevice = Literal["GPU", "NPU"]
 """Ray resources that can be divided into fractions, and whose memory limits can be enforced."""
+
+
+_CONTINUE: Final = (
+    'Pass on_unenforced_limit="warn" to run, tuner, applied, PolicyScheduler or the builder of the trainer to continue '
+    "without the limit (in tune-policies exec: --on-unenforced-limit=warn)"
+)
 
 
 class GpuShare(Value):
@@ -82,8 +90,8 @@ class FractionLimits:
         by_driver: ``"mps"`` or ``"mig"`` if the driver limits the whole process.
         seeing: Imported frameworks that detect the device, and are limited.
         blind: Imported modules that detect no device.
-        refusal: The reason why a framework could not be limited, or ``None``. It is stored because user code or a
-            library may have caught the error.
+        refusal: The error about a framework that could not be limited, or ``None``. It is stored because user code or
+            a library may have caught the error.
     """
 
     share: GpuShare
@@ -97,7 +105,7 @@ class FractionLimits:
     by_driver: Literal["mps", "mig"] | None = None
     seeing: set[str] = field(default_factory=set)
     blind: list[str] = field(default_factory=list)
-    refusal: str | None = None
+    refusal: MemoryLimitError | None = None
     _warnings: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -113,7 +121,8 @@ class FractionLimits:
     def warnings(self) -> list[str]:
         """The warnings so far, including the reasons why limits are not enforced."""
         texts = [*self._warnings]
-        if not self.seeing:  # otherwise, a framework in ``blind`` may be imported only as a dependency
+        if self.blind and not self.seeing and not self.has_simulated_gpu:
+            # If another framework detects the device, this one may be imported only as a dependency.
             texts += [f"{name} detects no {self.share.device}" for name in self.blind]
         if len(self.seeing) > 1:
             names = " and ".join(sorted(self.seeing))
@@ -181,13 +190,18 @@ class FractionLimits:
             )
 
     def report_unenforced(self, message: str, hint: str = "") -> None:
-        """Raise a ``MemoryLimitError`` about an unenforced limit, or warn with ``on_unenforced_limit="warn"``.
+        """Raise an ``UnenforcedLimitError``, or warn with ``on_unenforced_limit="warn"``.
 
         ``hint`` is appended only to the error.
         """
         if self.options.on_unenforced_limit == "raise":
-            raise MemoryLimitError(f'{message}{hint}. Pass on_unenforced_limit="warn" to run without an enforced limit')
+            raise UnenforcedLimitError(f"{message}{hint}. {_CONTINUE}")
         self.warn(message)
+
+    @cached_property
+    def has_simulated_gpu(self) -> bool:
+        """Whether the GPU of this process does not exist, because it was only declared."""
+        return self.share.device == "GPU" and are_gpus_simulated()
 
     def read_device(self) -> tuple[int, str | None]:
         """Return the visible device's total memory in bytes and its model, without creating a CUDA context.

@@ -178,6 +178,8 @@ def limit_jax(jax: Any, limits: FractionLimits) -> bool:
     has_started = _has_jax_started()
     if not (any(device.platform == "gpu" for device in jax.devices()) if has_started else _expects_gpu(jax)):
         return False
+    if not has_started and limits.has_simulated_gpu:
+        return False
     reason = _why_unlimited(jax)
     if reason is not None:
         limits.report_unenforced(reason)

@@ -184,7 +184,9 @@ class CurrentProcess:
     @property
     def limits(self) -> FractionLimits | None:
         """The limits of the current trial, or ``None`` if this process has no plan or no device."""
-        return None if self._usage is None else self._usage.limits
+        if self._usage is None:
+            return None
+        return self._usage.limits
 
     def require_limit(self) -> None:
         """Raise a ``MemoryLimitError`` if this process could not be limited to its GPU fraction."""
@@ -209,7 +211,9 @@ class CurrentProcess:
         Raises:
             ProbeError: The memory of a framework cannot be read.
         """
-        return None if self._usage is None else self._usage.read()
+        if self._usage is None:
+            return None
+        return self._usage.read()
 
     def keep_usage(self, folder: RunFolder) -> None:
         """Write the GPU memory usage to the folder of a run."""
@@ -307,7 +311,9 @@ class CurrentProcess:
         usage = self._usage_if_known()
         # Most frameworks do not count failed allocations, and torch does not count failures in cuBLAS, cuDNN or MPS.
         self._usage.num_ooms = max(self._usage.num_ooms, before + 1)
-        return None if usage is None else usage.model_copy(update={"num_ooms": self._usage.num_ooms})
+        if usage is None:
+            return None
+        return usage.model_copy(update={"num_ooms": self._usage.num_ooms})
 
     def _usage_if_known(self) -> GpuMemoryUsage | None:
         with self._warned_if_unknown():
@@ -348,7 +354,9 @@ def _note_on_threads(of_user: dict[str, str], num_threads: int) -> str:
 def _number_in(value: str | None, default: int) -> int:
     """Return the first number of a thread variable, because OpenMP accepts a list such as ``4,2``, or ``default``."""
     first = (value or "").partition(",")[0].strip()
-    return max(1, int(first)) if first.isdecimal() else default
+    if first.isdecimal():
+        return max(1, int(first))
+    return default
 
 
 CURRENT: Final = CurrentProcess()

@@ -252,7 +252,9 @@ def plan_of_trial(plan: PlanT) -> "PlanT | TrialPlan":
 
     is_decided = isinstance(plan, TrialPlan) and plan.by_config is None and len(plan.slots) == 1
     slot = None if is_decided else CURRENT.slot
-    return plan if slot is None else TrialPlan(slots=(slot,), limited_by=_OF_SLOT)
+    if slot is None:
+        return plan
+    return TrialPlan(slots=(slot,), limited_by=_OF_SLOT)
 
 
 def trial_plan() -> "TrialPlan":

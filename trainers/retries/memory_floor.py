@@ -119,7 +119,9 @@ def next_share(share_ticks: int, *, growth: float, max_gpus: float, num_devices:
     else:
         share = equal_device_fraction(max(1, TICKS // wanted), num_devices)
     share = min(share, _largest_share(max_gpus, num_devices))
-    return share if share > share_ticks else None
+    if share > share_ticks:
+        return share
+    return None
 
 
 def _largest_share(max_gpus: float, num_devices: float) -> int:

@@ -55,12 +55,16 @@ class TrialDurations:
         there, its_speed = self._measured_s[-reference], self._speeds[-reference]
         if len(here) < _ENOUGH_TRIALS and speed is not None and its_speed is not None and there:
             return max(_SHORTEST_S, _median(there) * its_speed / speed)
-        return _median(here) if here else None
+        if here:
+            return _median(here)
+        return None
 
     def by_speed(self, slot_type: int) -> float | None:
         """Return the inverse speed of this type as a relative duration, or ``None`` if the speed is not known."""
         speed = self._speeds[slot_type]
-        return None if speed is None else 1 / speed
+        if speed is None:
+            return None
+        return 1 / speed
 
     def is_known(self, slot_type: int) -> bool:
         """Return whether this type has a speed or a measured trial."""
@@ -75,13 +79,17 @@ class TrialDurations:
         """
         times = max(self._measured_s, key=len)
         ranks = [(2 * i + 1) * len(times) // (2 * _NUM_QUANTILES) for i in range(_NUM_QUANTILES)]
-        return [times[rank] / _median(times) for rank in ranks] if times else [1.0]
+        if times:
+            return [times[rank] / _median(times) for rank in ranks]
+        return [1.0]
 
 
 def _median(sorted_s: Sequence[float]) -> float:
     """Return the median of sorted durations. Unlike ``statistics.median``, this function does not sort them again."""
     middle = len(sorted_s) // 2
-    return sorted_s[middle] if len(sorted_s) % 2 else (sorted_s[middle - 1] + sorted_s[middle]) / 2
+    if len(sorted_s) % 2:
+        return sorted_s[middle]
+    return (sorted_s[middle - 1] + sorted_s[middle]) / 2
 
 
 class RunningTrial(NamedTuple):

@@ -62,8 +62,8 @@ class PolicyScheduler(RunScheduler):
         inner: The scheduler that decides everything else. The default is Tune's FIFO scheduler.
         isolation: Pass ``"mps"`` to also limit trials with NVIDIA's MPS daemon, if the daemon is running.
         on_unenforced_limit: Whether to raise an error or add a warning to the result if a memory limit cannot be
-            enforced. For example, a setting may disable the limit, or the framework may detect no GPU. To rehearse on
-            simulated GPUs, pass ``"warn"``.
+            enforced. For example, a setting may disable the limit, or the framework may detect no GPU. If this happens
+            in the first trials, the run ends. On simulated GPUs, trials run without limits in any case.
         may_move: Whether a trial that was paused or requeued may resume on another type of device.
         falls_back: Whether a trial that cannot use its device resumes with the policy's next choice without a device,
             such as ``CpuPolicy()`` in ``GpuPolicy() | CpuPolicy()``. For example, other processes may use the memory of

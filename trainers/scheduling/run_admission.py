@@ -8,8 +8,11 @@ from tune_policies.plan.admission import AdmissionControl, ProgressWindow
 _SIMILAR: Final = 1.25
 """A window ends when the number of running trials changes by more than this factor."""
 
-_STEPS_PER_TRIAL: Final = 2
-"""The mean number of steps of a trial after which a window ends, because single steps vary."""
+_STARTING: Final = 0.25
+"""Steps count if at most this part of the processes is starting, because a start keeps CPUs and disks busy."""
+
+_MOST_STEPS: Final = 8
+"""The mean number of steps of a trial after which a window without a decision ends, because speeds may change."""
 
 
 class RunAdmission:
@@ -25,23 +28,50 @@ class RunAdmission:
     def __init__(self, capacity: ClusterCapacity) -> None:
         self._capacity = capacity
         self._control = AdmissionControl()
+        self._is_limiting = False
+        self._most_before = 0
+        self._starting: set[str] = set()
         self._at_once = 0
         self._steps: dict[str, tuple[int, float]] = {}
         self._last_s: dict[str, float] = {}
 
     def limit(self, capacity: ClusterCapacity) -> int | None:
-        """Return how many trials may run at once, or ``None``. On other nodes, all trials that fit may run again."""
+        """Return how many trials may run at once, or ``None``.
+
+        As many trials as under the start policy may always run. If nodes are added or lost, the progress before does
+        not count.
+        """
         if capacity != self._capacity:
-            self._capacity, self._control = capacity, AdmissionControl()
-        return self._control.limit
+            self._capacity = capacity
+            self._control = AdmissionControl(limit=self._control.limit)
+        if not self._is_limiting or self._control.limit is None:
+            return None
+        return max(self._control.limit, self._most_before)
+
+    def open(self) -> None:
+        """Record that the policy has learned, so that more trials may run than under the start policy."""
+        if self._is_limiting:
+            return
+        self._is_limiting = True
+        self._decide()
 
     def note_start(self, trial_id: str) -> None:
         """Record that a process of a trial starts."""
+        self._starting.add(trial_id)
+        self._last_s.pop(trial_id, None)
+
+    def note_end(self, trial_id: str) -> None:
+        """Record that a process of a trial has ended."""
+        self._starting.discard(trial_id)
         self._last_s.pop(trial_id, None)
 
     def note_result(self, trial_id: str, num_running: int, now_s: float) -> str:
-        """Record a result. Return why fewer trials run at once from now on, or ``""``."""
-        if not self._at_once / _SIMILAR <= num_running <= self._at_once * _SIMILAR:
+        """Record a result. Return why no more trials, or fewer, run at once from now on, or ``""``."""
+        self._starting.discard(trial_id)
+        if not self._is_limiting:
+            self._most_before = max(self._most_before, num_running)
+        is_similar = self._at_once / _SIMILAR <= num_running <= self._at_once * _SIMILAR
+        if not is_similar or len(self._starting) > _STARTING * num_running:
             self._begin(num_running)
         self._at_once = max(self._at_once, num_running)
         before_s = self._last_s.get(trial_id)
@@ -50,18 +80,26 @@ class RunAdmission:
             return ""
         number, seconds = self._steps.get(trial_id, (0, 0.0))
         self._steps[trial_id] = number + 1, seconds + now_s - before_s
-        if sum(number for number, _ in self._steps.values()) < _STEPS_PER_TRIAL * self._at_once:
+        if self._num_steps < self._at_once:
             return ""
-        return self.close()
+        return self._decide()
 
-    def close(self) -> str:
-        """End the window, and decide. Return why fewer trials run at once from now on, or ``""``."""
+    @property
+    def _num_steps(self) -> int:
+        return sum(number for number, _ in self._steps.values())
+
+    def _decide(self) -> str:
+        """Decide by the current window. Return why no more trials, or fewer, run at once, or ``""``."""
         if not self._at_once:
             return ""
         before = self._control
         self._control = before.after(ProgressWindow(at_once=self._at_once, steps=self._steps))
-        self._begin(self._at_once)
-        return self._control.reason if self._control.limit != before.limit else ""
+        has_new_limit = self._control.limit != before.limit
+        if has_new_limit or self._num_steps >= _MOST_STEPS * self._at_once:
+            self._begin(self._at_once)
+        if self._control.reason != before.reason:
+            return self._control.reason
+        return ""
 
     def _begin(self, num_running: int) -> None:
         self._at_once = num_running

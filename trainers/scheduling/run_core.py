@@ -30,7 +30,15 @@ from ..process.process_setup import TrialSetup
 from ..process.trial_process import SETUP_ARGUMENT, process_class
 from ..retries.oom_failure import classify_failure
 from ..watches.run_watch import Reading, RunWatch
-from .run_failures import FailureCause, FailureDecision, MemoryRetries, add_note, decide_by_slots, look_up_cause
+from .run_failures import (
+    Enforcement,
+    FailureCause,
+    FailureDecision,
+    MemoryRetries,
+    add_note,
+    decide_by_slots,
+    look_up_cause,
+)
 from .run_growth import RunGrowth
 from .run_learning import RunLearning
 from .run_slots import RunSlots, Start, Withdraw
@@ -68,6 +76,7 @@ class RunCore:
         learning: The observations for the run's ``LearningPolicy``, or ``None``.
         growth: The growth of the last trials under the run's ``GrowingPolicy``, or ``None``.
         watch: The reader of the cluster.
+        enforcement: Whether the trials can enforce their memory limits.
     """
 
     def __init__(self, tune_controller: Any, scheduler: TrialScheduler) -> None:
@@ -79,6 +88,7 @@ class RunCore:
         self.learning: RunLearning | None = None
         self.growth: RunGrowth | None = None
         self.watch = RunWatch()
+        self.enforcement = Enforcement()
         self._trial_of: dict[str, Trial] = {}
         self._waiting: dict[Trial, None] = {}  # only without slots
         self._requested: set[Trial] = set()  # only without slots
@@ -124,7 +134,9 @@ class RunCore:
     @property
     def waiting(self) -> dict[Trial, None]:
         """The trials that wait to start, in order."""
-        return self._waiting if self.slots is None else self.slots.waiting
+        if self.slots is None:
+            return self._waiting
+        return self.slots.waiting
 
     @property
     def has_waiting_trials(self) -> bool:
@@ -199,6 +211,7 @@ class RunCore:
     def note_result(self, trial: Trial, result: Mapping[str, Any]) -> None:
         """Let the policy learn from a result."""
         self.note_usage(trial)
+        self.enforcement.note_result(self.records[trial])
         if self.learning is not None:
             self.learning.note_result(self.records[trial], result)
             if self.slots is not None:
@@ -240,6 +253,8 @@ class RunCore:
         """Free the slot of a trial that ended, failed or paused."""
         self._waiting.pop(trial, None)
         self._requested.discard(trial)
+        if self.learning is not None:
+            self.learning.note_stop(trial)
         if self.slots is not None:
             self.slots.release(trial, time.monotonic())
 
@@ -293,6 +308,9 @@ class RunCore:
             decision = decide_by_slots(self.slots, record, error, cause)
             if decision is not None:
                 return decision
+        decision = self.enforcement.decide(error)
+        if decision is not None:
+            return decision
         if self.retries is None or record.failure is None:
             return FailureDecision("count")
         num_raised = len(record.oom.records)
@@ -312,6 +330,7 @@ class RunCore:
 
         Raises:
             InfeasibleRequestError: No plan has been feasible for ``wait_for_nodes_s``, or no trial can proceed.
+            UnenforcedLimitError: No trial could enforce its memory limit.
         """
         now_s = time.monotonic()
         self._starts_more = False
@@ -327,6 +346,7 @@ class RunCore:
             self._release_stopped()
             self._follow(reading)
         self._update(now_s)
+        self._end_without_limits()
         self._raise_memory()
         self._grow(now_s)
         chosen = self._choose(choose, tune_controller, now_s)
@@ -349,6 +369,16 @@ class RunCore:
         for trial in unfinished:
             _logger.warning("%s is stopped, because HyperBandScheduler has paused it and no other trial runs", trial)
             self.tune.stop(trial)
+
+    def _end_without_limits(self) -> None:
+        """End a run in which no trial could enforce its memory limit."""
+        if self.slots is None or not self.enforcement.holds_trials:
+            return
+        running = [assignment.slot for assignment in self.slots.assignments.values()]
+        error = self.enforcement.error(running, len(self.waiting))
+        if error is not None:
+            self.tune.save_experiment(wait=True)
+            raise error
 
     def _learn(self) -> None:
         why = "" if self.learning is None else self.learning.learn()
@@ -381,7 +411,9 @@ class RunCore:
         return self.tune.groups.ids_without_process.union(starting)
 
     def _nodes(self) -> Sequence[NodeCapacity] | None:
-        return None if self.watch.latest is None else self.watch.latest.nodes
+        if self.watch.latest is None:
+            return None
+        return self.watch.latest.nodes
 
     def _follow(self, reading: Reading) -> None:
         """Request lost placement groups again, and end a run in which no trial can proceed.
@@ -521,7 +553,9 @@ class RunCore:
         return self._start_to_fail(trial)
 
     def _is_full(self) -> bool:
-        """Return whether as many trials run as may run, because more were slower together."""
+        """Return whether no further trial may start, because of the progress, or because the first trials fail."""
+        if self.enforcement.holds_trials:
+            return True
         most = None if self.learning is None else self.learning.most_at_once
         return most is not None and self.slots is not None and len(self.slots.assignments) >= most
 

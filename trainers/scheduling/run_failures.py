@@ -3,20 +3,26 @@
 ``run_core`` applies and logs the decision about a failure. An ``OomRetryScheduler`` decides about out-of-memory errors.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from tune_policies.cluster.capacity import NodeCapacity
 from tune_policies.oom import OutOfMemory
+from tune_policies.oom.classify import walk_errors
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.ray_compat.gcs import dead_actors
+from tune_policies.values.errors import UnenforcedLimitError
+from tune_policies.values.value import counted
 
 from ..retries.memory_floor import MemoryFloor
 from ..retries.oom_failure import classify_failure
 from .run_plan import lost_node
 from .run_slots import RunSlots
 from .trial_record import TrialRecord
+
+_UNENFORCED: Final = f"{UnenforcedLimitError.__module__}.{UnenforcedLimitError.__qualname__}"
 
 
 class FailureDecision(NamedTuple):
@@ -97,6 +103,48 @@ def decide_by_slots(
         return None
     record.has_fallen_back = True
     return FailureDecision("requeue", f"cannot use its device and resumes with {slot}")
+
+
+class Enforcement:
+    """Whether the trials of a run can enforce their memory limits.
+
+    If the first trials cannot, because no framework sees a GPU, further trials would fail in the same way. No further
+    trial starts until a trial reports a result, and the run ends if no running trial is left that might.
+    """
+
+    def __init__(self) -> None:
+        self._message = ""
+        self._has_worked = False
+
+    def note_result(self, record: TrialRecord) -> None:
+        """Record that a trial with a GPU fraction has reported a result."""
+        if record.slot is not None and record.slot.has_gpu_fraction:
+            self._has_worked = True
+
+    def decide(self, error: Exception) -> FailureDecision | None:
+        """Return the decision about the failure of a trial, or ``None`` if its limit had an effect."""
+        message = "" if self._has_worked else unenforced_limit(error)
+        if not message:
+            return None
+        self._message = self._message or message
+        return FailureDecision("fail", "further trials would fail in the same way")
+
+    @property
+    def holds_trials(self) -> bool:
+        """Whether no further trial may start now."""
+        return bool(self._message) and not self._has_worked
+
+    def error(self, running: Iterable[TrialSlot], num_waiting: int) -> UnenforcedLimitError | None:
+        """Return the error that ends the run, or ``None`` if a trial in the slots ``running`` may still succeed."""
+        if not self.holds_trials or any(slot.has_gpu_fraction for slot in running):
+            return None
+        others = f". {counted(num_waiting, 'waiting trial')} did not start" if num_waiting else ""
+        return UnenforcedLimitError(f"{self._message}{others}")
+
+
+def unenforced_limit(error: object) -> str:
+    """Return the message of an ``UnenforcedLimitError`` inside an error, or an empty string."""
+    return next((inner.text for inner in walk_errors(error) if _UNENFORCED in inner.types[:1]), "")
 
 
 def add_note(error: object, text: str) -> None:

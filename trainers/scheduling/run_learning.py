@@ -63,21 +63,26 @@ class RunLearning:
         self._storage: Any = None
         self._unsaved: LearningPolicy | None = None
         self._told = ""
-        self._slower = ""
+        self._why_no_more = ""
         self._admission = RunAdmission(run_plan.capacity)
 
     @property
     def most_at_once(self) -> int | None:
-        """The number of trials that may run at once, because more were slower together, or ``None``."""
+        """The number of trials that may run at once according to their progress, or ``None``."""
         return self._admission.limit(self._run_plan.capacity)
 
     def note_start(self, record: TrialRecord) -> None:
         """Record that a process of a trial starts."""
         self._admission.note_start(record.trial.trial_id)
 
+    def note_stop(self, trial: Trial) -> None:
+        """Record that a process of a trial has ended or paused."""
+        self._admission.note_end(trial.trial_id)
+
     def note_progress(self, record: TrialRecord, num_running: int, now_s: float) -> None:
         """Record the progress of a trial that reports."""
-        self._slower = self._admission.note_result(record.trial.trial_id, num_running, now_s) or self._slower
+        why = self._admission.note_result(record.trial.trial_id, num_running, now_s)
+        self._why_no_more = why or self._why_no_more
 
     def add(self, record: TrialRecord) -> None:
         """Observe a trial of a restored run that has ended."""
@@ -165,15 +170,15 @@ class RunLearning:
     def learn(self) -> str:
         """Let the policy learn from the new observations. Return what a user should know as a sentence, or ``""``."""
         self._save()
-        if self._slower:
-            why, self._slower = self._slower, ""
+        if self._why_no_more:
+            why, self._why_no_more = self._why_no_more, ""
             return why
         if not self._new:
             return ""
         observations, self._new = list(self._new.values()), {}
         why = self._run_plan.learn(observations)
         if why:
-            self._admission.close()  # the progress before more trials run
+            self._admission.open()
         policy = self._run_plan.learning
         if not why or policy is None:
             return ""

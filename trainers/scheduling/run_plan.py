@@ -226,7 +226,9 @@ class RunPlan:
     def timeout_error(self) -> InfeasibleRequestError | None:
         """The error that ends the run if no plan has been feasible for ``wait_for_nodes_s``, or ``None``."""
         waited_s = time.monotonic() - self._infeasible_since_s
-        return self._infeasible if waited_s > self._wait_for_nodes_s else None
+        if waited_s > self._wait_for_nodes_s:
+            return self._infeasible
+        return None
 
     def avoid_node(self, node_id: str) -> None:
         """Avoid a node that has just died, because Ray takes seconds to detect its death."""
@@ -235,7 +237,9 @@ class RunPlan:
     @property
     def policy(self) -> ResourcePolicy | TrialPlan:
         """The policy, or the plan that was passed instead."""
-        return self.plan if self._policy is None else self._policy
+        if self._policy is None:
+            return self.plan
+        return self._policy
 
     @property
     def learning(self) -> LearningPolicy | None:

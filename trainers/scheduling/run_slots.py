@@ -479,7 +479,10 @@ class RunSlots:
             if not assignment.is_granted and is_raised(record):
                 in_the_way.add(assignment.place)
         if own:
-            return own if len(own) == 1 else wanted  # a process with other bundles could block a new process
+            # A process with other bundles could block a new process.
+            if len(own) == 1:
+                return own
+            return wanted
         # Trials of a run normally request the same custom resources.
         sample = records[next(iter(records))]
         for placement in self.board.placements:

@@ -120,7 +120,9 @@ class SlotTypes:
         is_same = slot_type is not None and _without_count_and_speed(self.slots[slot_type]) == (
             _without_count_and_speed(slot)
         )
-        return slot_type if is_same else None
+        if is_same:
+            return slot_type
+        return None
 
     def allowed_types(self, last_slot: TrialSlot | None) -> tuple[int, ...]:
         """Return the slot types in which a trial may run: the types with the same devices as its last slot.
@@ -128,7 +130,9 @@ class SlotTypes:
         All types are allowed if the trial has not run yet (``last_slot`` is ``None``), or if the plan no longer has
         such devices, for instance because their node died.
         """
-        return tuple(range(len(self.slots))) if last_slot is None else self._match(last_slot)[1]
+        if last_slot is None:
+            return tuple(range(len(self.slots)))
+        return self._match(last_slot)[1]
 
     def _match(self, slot: TrialSlot) -> tuple[int | None, tuple[int, ...]]:
         """Return the results of ``type_of`` and ``allowed_types`` for ``slot``, and cache them."""

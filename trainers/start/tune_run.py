@@ -43,7 +43,9 @@ OPTIONS: Final = frozenset(
 """The names of the options of ``PolicyScheduler``. Tune has no arguments with these names."""
 
 
-def run(trainable: Any, policy: _Policy | None = None, **kwargs: Any) -> tune.ExperimentAnalysis:
+def run(
+    trainable: Any, policy: _Policy | None = None, *, resources_per_trial: None = None, **kwargs: Any
+) -> tune.ExperimentAnalysis:
     """Call ``tune.run`` under a policy. The policy plans on the cluster of the run, and the plan is printed.
 
     ``run(train_fn, AutoPolicy(), config={"lr": tune.grid_search([0.1, 0.2])})`` is the same as ``tune.run`` with
@@ -55,6 +57,7 @@ def run(trainable: Any, policy: _Policy | None = None, **kwargs: Any) -> tune.Ex
             result of ``as_trainable``.
         policy: A policy or a plan. If you pass a plan instead of a policy, it is not printed. Omit this argument if
             ``scheduler`` already has a policy.
+        resources_per_trial: Not allowed, because the policy sets the resources.
         **kwargs: Other arguments of ``tune.run``, and options of ``PolicyScheduler``, such as ``may_move=True``. A
             ``scheduler`` becomes the inner scheduler of the ``PolicyScheduler``. ``max_concurrent_trials`` can only
             lower the plan's limit.
@@ -71,7 +74,7 @@ def run(trainable: Any, policy: _Policy | None = None, **kwargs: Any) -> tune.Ex
     """
     _check_trainable(trainable)
     options, tune_run_kwargs = _split(kwargs)
-    _check_arguments(tune_run_kwargs)
+    _check_arguments({**tune_run_kwargs, "resources_per_trial": resources_per_trial})
     scheduler = _under_policy(policy, tune_run_kwargs.get("scheduler"), options)
     connect_if_running()
     return tune.run(trainable, **{**tune_run_kwargs, "scheduler": scheduler})

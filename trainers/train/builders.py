@@ -43,9 +43,9 @@ def build_torch_trainer(
         torch_config: The settings of the process group. The backend is optional.
         isolation: Pass ``"mps"`` to also limit the workers with NVIDIA's MPS daemon, if the daemon is running.
         on_unenforced_limit: Whether to raise an error or add a warning to the worker's report if a memory limit cannot
-            be enforced. For example, a setting may disable the limit, or PyTorch may detect no GPU. To rehearse on
-            simulated GPUs, pass ``"warn"``. A worker without a real GPU then trains on the CPU, and all workers
-            communicate through gloo unless ``torch_config`` sets a backend.
+            be enforced. For example, a setting may disable the limit, or PyTorch may detect no GPU. With ``"warn"``, or
+            if the plan states that the GPUs are simulated, a worker without a real GPU trains on the CPU, and all
+            workers communicate through gloo unless ``torch_config`` sets a backend.
         **trainer_kwargs: Other arguments of ``TorchTrainer``.
 
     Raises:
@@ -59,7 +59,9 @@ def build_torch_trainer(
     plan = plan_for_run(plan, train_loop_config)
     torch_config = torch_config or TorchConfig()
     if torch_config.backend is None:
-        if plan.common_slot.has_gpu_fraction or on_unenforced_limit == "warn":  # NCCL requires a GPU for each worker
+        slot = plan.common_slot
+        # NCCL requires a GPU for each worker.
+        if slot.has_gpu_fraction or slot.has_simulated_gpus or on_unenforced_limit == "warn":
             torch_config = replace(torch_config, backend="gloo")
     elif plan.common_slot.has_gpu_fraction and "nccl" in torch_config.backend.lower():  # PyTorch ignores case
         raise InvalidResourcesError(

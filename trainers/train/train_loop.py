@@ -71,7 +71,8 @@ def in_worker(train_loop: Callable[..., Any], setup: ProcessSetup) -> Callable[.
 
     def set_up(_: Any) -> None:
         setup.apply()
-        if setup.limits.on_unenforced_limit == "warn" and use_cpu_without_gpu():
+        may_use_cpu = setup.slot.has_simulated_gpus or setup.limits.on_unenforced_limit == "warn"
+        if may_use_cpu and use_cpu_without_gpu():
             _logger.warning(
                 "PyTorch detects none of the GPUs that Ray assigned to this worker, so the worker trains on the CPU."
             )

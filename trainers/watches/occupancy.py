@@ -103,7 +103,9 @@ class OccupancyReader:
             return BundleGroup([each.resources for each in bundles], pending[-1].strategy, selectors)
         has_begun = time.time() - controller.started_at > _STARTING_S and not groups
         is_alike = self._is_elastic and controller.job_id == self._job_id
-        return self._gang if has_begun and is_alike else None
+        if has_begun and is_alike:
+            return self._gang
+        return None
 
 
 def _reserved_by_driver(driver: ActorRecord | None, by_group: Mapping[str, GroupRecord]) -> tuple[Reservation, ...]:

@@ -148,7 +148,9 @@ class RunWatch:
         now_s = time.monotonic()
         if error is None:
             self._blocked_since_s = now_s
-        return error if now_s - self._blocked_since_s >= _PATIENCE_S else None
+        if now_s - self._blocked_since_s >= _PATIENCE_S:
+            return error
+        return None
 
     def _find_holders(self, records: Records, pending: Sequence[GroupRecord], own_groups: frozenset[str]) -> str:
         now_s = time.monotonic()

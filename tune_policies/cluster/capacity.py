@@ -68,6 +68,8 @@ class NodeCapacity(Value):
         accelerator_type: Ray's name of the device type, such as ``"A100"``, or ``None`` if Ray reports no type.
         labels: Ray's node labels.
         devices: The physical GPUs, or ``None`` if they were not read.
+        has_simulated_gpus: Whether the GPUs that Ray counts do not exist: they were declared on a node without a
+            driver, a device file or a GPU on its PCI bus.
         address: The IP address.
         is_head: Whether the node is the cluster's head node.
         usable_cpus: The number of CPUs that the cgroup quota, the CPU affinity and ``SLURM_CPUS_PER_TASK`` allow, or
@@ -85,6 +87,7 @@ class NodeCapacity(Value):
     accelerator_type: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     devices: Many[GpuDevice] | None = None
+    has_simulated_gpus: bool = False
     address: str | None = None
     is_head: bool = False
     usable_cpus: Amount | None = None
@@ -130,7 +133,7 @@ class NodeCapacity(Value):
         """The host memory of the node in bytes, and the other properties that affect plans."""
         has = self.resources
         custom = tuple(has.custom.items()) if has.custom else ()
-        gpu_memory = (self.smallest_gpu_memory_bytes, self.devices is None) if has.gpus else ()
+        gpu_memory = (self.smallest_gpu_memory_bytes, self.devices is None, self.has_simulated_gpus) if has.gpus else ()
         others = (has.cpus, has.gpus, custom, self.accelerator_type, gpu_memory, self.usable_cpus, self.is_expected)
         return has.memory_bytes, others
 

@@ -57,4 +57,8 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    if not name.startswith("_"):
+        new = import_module("tune_policies.renamed_names").new_name("tune_policies.kuberay", name)
+        if new is not None:
+            return __getattr__(new)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

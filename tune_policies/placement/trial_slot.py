@@ -59,6 +59,7 @@ class TrialSlot(Value):
             unknown.
         gpu_overhead_bytes: The part of ``gpu_memory_bytes`` that a worker's frameworks use outside of their allocators.
             ``None`` means that the worker determines this amount.
+        has_simulated_gpus: Whether the GPUs of all nodes for this slot type are simulated.
         measured_with: The versions of Ray and the frameworks with which the GPU memory was measured, by package name.
         accelerator_type: Ray's name of the required device type, or ``None`` for any type.
         topology: The topology of the whole TPU slices that each trial reserves, or ``None``.
@@ -76,6 +77,7 @@ class TrialSlot(Value):
     per_worker: Resources = Field(default_factory=Resources)
     gpu_memory_bytes: Bytes | None = None
     gpu_overhead_bytes: UsedBytes | None = None
+    has_simulated_gpus: bool = False
     measured_with: dict[str, str] = Field(default_factory=dict)
     accelerator_type: str | None = None
     topology: str | None = None

@@ -1,27 +1,34 @@
-"""How many trials run at once, decided by their progress: fewer if a larger number makes all of them slower together.
+"""How many trials run at once, decided by their progress: more while all of them together become faster.
 
 A policy that has learned lets more trials run at once. Trials may share something that no resource describes, such as
-the bandwidth of memory or of a disk. So the total speed of all trials is compared before and after. Steps of different
-trials differ, so each trial is compared with itself: the total speed is proportional to the number of trials times the
-median ratio of their speeds. The idea is that of Gandiva (Xiao et al., OSDI 2018), which packs jobs by trial and error.
+the bandwidth of memory or of a disk. So the number at most doubles, and then the total speed of all trials is compared
+before and after. Steps of different trials differ, so each trial is compared with itself: the total speed is
+proportional to the number of trials times the median ratio of their speeds. The idea is that of Gandiva (Xiao et al.,
+OSDI 2018), which packs jobs by trial and error.
 """
 
 import math
 from collections.abc import Mapping
-from statistics import median, stdev
+from statistics import fmean, median, stdev
 from typing import Final
 
 from tune_policies.values.resources import Count, PositiveCount
 from tune_policies.values.value import ByName, Value
 
-_FEWEST_TRIALS: Final = 2
-"""The minimum number of trials that are compared."""
+_GROWTH: Final = 2
+"""The factor by which the number of trials grows between two comparisons."""
+
+_FEWEST_DIFFERENT: Final = 3
+"""The minimum number of trials before and after, if no trial ran in both windows."""
 
 _CONFIDENCE: Final = 2.0
 """A difference counts if it exceeds this number of standard errors."""
 
 _ASSUMED_NOISE: Final = 0.1
 """The assumed standard deviation of the logarithm of a ratio, if it is larger than the observed one."""
+
+_FASTER: Final = 1.05
+"""More trials run at once if the total speed exceeds this multiple of the earlier speed."""
 
 _SLOWER: Final = 0.97
 """Fewer trials run at once if the total speed falls below this part of the earlier speed."""
@@ -48,36 +55,66 @@ class AdmissionControl(Value):
     """The number of trials that may run at once, and the progress from which it follows.
 
     Attributes:
-        limit: The number of trials that may run at once, or ``None`` if all trials that fit may run.
+        limit: The number of trials that may run at once, or ``None`` if no progress is known.
         best: The progress at the number of trials with the highest known total speed, or ``None``.
+        slower_at: The smallest number of trials that was slower than ``best``, or ``None``.
         reason: A sentence about the last decision, or ``""``.
     """
 
     limit: PositiveCount | None = None
     best: ProgressWindow | None = None
+    slower_at: PositiveCount | None = None
     reason: str = ""
 
     def after(self, window: ProgressWindow) -> "AdmissionControl":
-        """Return the control after a window of progress with more trials at once, or with the first trials."""
+        """Return the control after a window of progress, or the same control if it decides nothing."""
+        if not window.speeds:
+            return self
         best = self.best
-        if best is None:
-            enough = len(window.speeds) >= _FEWEST_TRIALS
-            return self.model_copy(update={"best": window}) if enough else self
-        if window.at_once <= best.at_once:
-            return self
-        old, new = best.speeds, window.speeds
-        ratios = [math.log(new[trial] / old[trial]) for trial in sorted(old.keys() & new.keys())]
-        if len(ratios) < _FEWEST_TRIALS:
-            return self
-        gain = window.at_once / best.at_once * math.exp(median(ratios))
-        error = max(_ASSUMED_NOISE, stdev(ratios)) / math.sqrt(len(ratios))
-        if math.log(gain) > _CONFIDENCE * error:
-            return self.model_copy(update={"best": window})
-        if math.log(gain / _SLOWER) < -_CONFIDENCE * error:
-            fewer = (best.at_once + window.at_once) // 2
-            reason = (
-                f"{window.at_once} trials at once are {gain:.2f} times as fast together as {best.at_once}, "
-                f"so at most {fewer} run at once"
-            )
-            return self.model_copy(update={"limit": fewer, "reason": reason})
-        return self
+        if best is None or window.at_once == best.at_once:
+            return self._with_best(window)
+        if window.at_once < best.at_once:
+            return self  # the last trials of a run
+        comparison = _compare(best.speeds, window.speeds)
+        if comparison is None:
+            return self._with_best(window)
+        log_ratio, error = comparison
+        gain = window.at_once / best.at_once * math.exp(log_ratio)
+        if gain > _FASTER:
+            return self._with_best(window)
+        if math.log(gain / _SLOWER) >= -_CONFIDENCE * error:
+            reason = f"{window.at_once} trials at once are not faster together than {best.at_once}, so no more start"
+            return self.model_copy(update={"limit": window.at_once, "reason": reason})
+        fewer = (best.at_once + window.at_once) // 2
+        reason = (
+            f"{window.at_once} trials at once are {gain:.2f} times as fast together as {best.at_once}, "
+            f"so at most {fewer} run at once"
+        )
+        return self.model_copy(update={"limit": fewer, "slower_at": window.at_once, "reason": reason})
+
+    def _with_best(self, window: ProgressWindow) -> "AdmissionControl":
+        """Return the control that compares with ``window``, and lets more trials run at once."""
+        if self.slower_at is None:
+            limit = _GROWTH * window.at_once
+        else:
+            limit = max(window.at_once, (window.at_once + self.slower_at) // 2)
+        return self.model_copy(update={"best": window, "limit": limit, "reason": ""})
+
+
+def _compare(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float, float] | None:
+    """Return the logarithm of the ratio of the speeds per trial and its standard error, or ``None`` if unknown."""
+    ratios = [math.log(after[trial] / before[trial]) for trial in sorted(before.keys() & after.keys())]
+    if ratios:
+        return median(ratios), _noise(ratios) / math.sqrt(len(ratios))
+    if min(len(before), len(after)) < _FEWEST_DIFFERENT:
+        return None
+    logs = [[math.log(speed) for speed in speeds.values()] for speeds in (before, after)]
+    errors = [_noise(speeds) / math.sqrt(len(speeds)) for speeds in logs]
+    return fmean(logs[1]) - fmean(logs[0]), math.hypot(*errors)
+
+
+def _noise(logarithms: list[float]) -> float:
+    """Return the standard deviation of logarithms, or the assumed one if it is larger."""
+    if len(logarithms) < 2:
+        return _ASSUMED_NOISE
+    return max(_ASSUMED_NOISE, stdev(logarithms))

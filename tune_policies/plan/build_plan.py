@@ -90,6 +90,7 @@ def build_plan(
         per_worker=request.worker if request.num_workers else Resources(),
         max_concurrent_trials=count,
         gpu_memory_bytes=request.gpu_memory_bytes,
+        has_simulated_gpus=has_simulated_gpus(groups, request),
         accelerator_type=request.accelerator_type,
         label_selector=capacity.usable_selector,
     )
@@ -98,6 +99,14 @@ def build_plan(
         limited_by=limiting_resource(groups, request, most),
         reasons=(*notes, *about_the_nodes(capacity)),
     )
+
+
+def has_simulated_gpus(groups: Iterable[NodeGroup], request: Request) -> bool:
+    """Return whether the request includes GPUs, and the GPUs of all nodes with room for a worker are simulated."""
+    if not request.worker.gpus:
+        return False
+    with_room = [group.node for group in groups if workers_on_node(group.node, request)]
+    return bool(with_room) and all(node.has_simulated_gpus for node in with_room)
 
 
 def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator[str]:

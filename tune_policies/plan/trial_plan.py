@@ -403,7 +403,9 @@ class TrialPlan(ShownValue):
     @property
     def all_reasons(self) -> tuple[str, ...]:
         """Sentences about the GPU memory that tensors can use, followed by the reasons of the plan."""
-        return tuple(map(one_line, (*self._for_tensors(), *self.reasons)))
+        slots = self.slots if self.by_config is None else self.by_config.slots
+        simulated = [_SIMULATED] if any(slot.has_simulated_gpus for slot in slots) else []
+        return tuple(map(one_line, (*simulated, *self._for_tensors(), *self.reasons)))
 
     def __str__(self) -> str:
         """Return the text of :meth:`explain`."""
@@ -453,6 +455,8 @@ class TrialPlan(ShownValue):
             else:
                 yield f"{tensors}; the overhead is {format_bytes(overhead)}"
 
+
+_SIMULATED: Final = "simulated GPUs: memory limits are not enforced"
 
 _FIRST_WITH_SLICES: Final = (2, 60)
 """The first Ray version that can reserve more than one TPU slice.

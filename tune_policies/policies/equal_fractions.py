@@ -14,7 +14,7 @@ from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGr
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.placement.packing import Request, count_trials, device_slots, workers_on_node
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.plan.build_plan import about_gpu_memory, about_host_memory, about_the_nodes
+from tune_policies.plan.build_plan import about_gpu_memory, about_host_memory, about_the_nodes, has_simulated_gpus
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import MOST, TICKS, amount_of, from_ticks, to_ticks
@@ -256,6 +256,7 @@ def _slots_on(
                 trial=own.worker,
                 max_concurrent_trials=min(count, MOST),
                 gpu_memory_bytes=memory if resource == "GPU" else None,
+                has_simulated_gpus=has_simulated_gpus(groups, own),
                 accelerator_type=alike.accelerator_type,
                 label_selector=selector,
             )

@@ -345,7 +345,9 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         elif types:
             unknown = f", and is unknown for the type {shorten_names(types)}"
             hint = "set memory_bytes of each device"
-        if any(may_be_nvidia(node.accelerator_type) for node, _ in there.groups):
+        if all(node.has_simulated_gpus for node, _ in there.groups):
+            hint = 'declare the type of simulated GPUs, as in ray.init(resources={"accelerator_type:A100": 1})'
+        elif any(may_be_nvidia(node.accelerator_type) for node, _ in there.groups):
             hint = f"install nvidia-ml-py on the GPU nodes and probe again, {hint}"
         return InfeasibleRequestError(
             str(request),

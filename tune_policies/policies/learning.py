@@ -190,7 +190,7 @@ class LearningPolicy(ResourcePolicy):
         upto = "up to " if self.needs.depends_on_config else ""
         need = self.needs.observed if self.needs.depends_on_config else _usual(self.needs)
         trials = counted(self.needs.num_trials, "trial")
-        return f"after {trials}: {upto}{need}; {now} at once instead of {before}"
+        return f"after {trials}: {upto}{need}; up to {now} at once instead of {before}"
 
     def _pilots(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan of ``start``, in which each trial also reserves its part of the host memory of a node.

@@ -15,7 +15,7 @@ import re
 import sys
 from pathlib import Path
 
-from tune_policies.probe.nvml import NvmlError, read_driver, read_gpus
+from tune_policies.probe.nvml import NvmlError, is_nvml_installed, read_driver, read_gpus
 
 # The packages whose versions should be the same on all nodes, because nodes exchange pickled values.
 _PACKAGES = ("ray", "torch", "tensorflow", "jax", "numpy", "tune-policies")
@@ -27,6 +27,18 @@ _CPU_FEATURES = (
 
 # The packages that the process of a trial imports in addition to this package and Ray.
 _NEEDED_BY_TRIALS = ("pydantic", "threadpoolctl", "wrapt", "yaml")
+
+# The files that the drivers of NVIDIA, AMD and MetaX create.
+_GPU_FILES = ("dev/nvidia*", "dev/kfd", "dev/mxc*", "proc/driver/nvidia")
+
+# The PCI classes of display controllers and processing accelerators, and the IDs of the vendors of GPUs
+# (https://pci-ids.ucw.cz): NVIDIA, AMD, Intel and MetaX.
+_GPU_CLASSES = ("0x03", "0x12")
+_INTEL = "0x8086"
+_GPU_VENDORS = ("0x10de", "0x1002", _INTEL, "0x9999")
+
+# Ray sets this label if it detects the type of a node's device.
+_TYPE_LABEL = "ray.io/accelerator-type"
 
 # The variables that current and older Ray versions use to hide AMD and Intel GPUs.
 _DEVICE_VARIABLES = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR")
@@ -40,20 +52,63 @@ def read_node(*, with_gpus: bool, session: str | None) -> dict[str, object]:
 
     ``package`` is the result of ``read_package``, and ``monitor`` describes the autoscaler.
 
-    A fact that cannot be read is ``None``. ``gpu_error`` is the reason why the GPUs could not be read.
+    A fact that cannot be read is ``None``. ``gpu_error`` is the reason why the GPUs could not be read, and
+    ``has_simulated_gpus`` states whether no GPU exists.
 
     Args:
         with_gpus: Whether to read the GPUs.
         session: The name of the Ray session whose autoscaler may run on this node, or ``None`` for a worker node.
     """
-    facts: dict[str, object] = {"gpus": None, "gpu_error": None, "monitor": session and read_monitor(session)}
+    facts: dict[str, object] = {
+        "gpus": None,
+        "gpu_error": None,
+        "has_simulated_gpus": False,
+        "monitor": session and read_monitor(session),
+    }
     facts |= {"usable_cpus": read_usable_cpus(), "cpu_model": read_cpu_model(), "package": read_package()}
     if with_gpus:
         try:
             facts["gpus"] = read_gpus()
         except NvmlError as error:
             facts["gpu_error"] = str(error)
+            facts["has_simulated_gpus"] = are_gpus_simulated()
     return facts
+
+
+def are_gpus_simulated() -> bool:
+    """Return whether the GPUs that Ray counts on this machine do not exist.
+
+    This is the case if Ray has not detected their type, and the machine has no driver, no device file and no GPU on the
+    PCI bus. On a machine with a broken driver, at least one of these signs remains.
+    """
+    if sys.platform != "linux" or is_nvml_installed() or has_gpu_hardware():
+        return False
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return True
+    read_labels = getattr(ray.get_runtime_context(), "get_node_labels", None)  # older versions of Ray lack it
+    return read_labels is None or _TYPE_LABEL not in read_labels()
+
+
+def has_gpu_hardware(root: str = "/") -> bool:
+    """Return whether this machine has a device file of a GPU, or a GPU on its PCI bus.
+
+    ``root`` is the folder that contains ``dev``, ``proc`` and ``sys``.
+    """
+    top = Path(root)
+    if any(any(top.glob(pattern)) for pattern in _GPU_FILES):
+        return True
+    return any(map(_is_gpu, top.glob("sys/bus/pci/devices/*")))
+
+
+def _is_gpu(device: Path) -> bool:
+    try:
+        kind, vendor = [(device / name).read_text().strip() for name in ("class", "vendor")]
+    except OSError:
+        return False
+    # Intel's graphics on the first bus are part of the processor of a laptop.
+    is_integrated = vendor == _INTEL and device.name.partition(":")[2].startswith("00:")
+    return kind.startswith(_GPU_CLASSES) and vendor in _GPU_VENDORS and not is_integrated
 
 
 def read_package() -> dict[str, str | None]:

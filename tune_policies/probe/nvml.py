@@ -141,6 +141,16 @@ def bytes_of_process(devices: list[DeviceUse], pid: int | None = None) -> int | 
     return sum(known) if found and len(known) == len(found) else None
 
 
+def is_nvml_installed() -> bool:
+    """Return whether the driver's NVML library is installed, even if it fails."""
+    try:
+        with _opened():
+            return True
+    except NvmlError as error:
+        # A missing binding has no cause, and says nothing about the driver.
+        return error.__cause__ is not None and type(error.__cause__).__name__ != "NVMLError_LibraryNotFound"
+
+
 def are_gpus_hidden() -> bool:
     """Return whether ``CUDA_VISIBLE_DEVICES`` hides all GPUs from this process."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")

@@ -191,8 +191,8 @@ class _Readings:
         for node_id, facts in found.items():
             self.monitor = self.monitor or facts["monitor"]
             devices, failure = _to_devices(of_id[node_id], facts)
-            cpus = {name: facts[name] for name in ("usable_cpus", "cpu_model")}
-            self.facts[node_id] = NodeFacts(devices=devices, problem=self._problem(facts["package"]), **cpus)
+            others = {name: facts[name] for name in ("usable_cpus", "cpu_model", "has_simulated_gpus")}
+            self.facts[node_id] = NodeFacts(devices=devices, problem=self._problem(facts["package"]), **others)
             if failure:
                 self.failures[node_id] = failure
 
@@ -220,8 +220,10 @@ def _read_nodes(state: ClusterState, timeout_s: float) -> _Readings:
 def _to_devices(node: NodeCapacity, facts: Facts) -> tuple[tuple[GpuDevice, ...] | None, str | None]:
     """Return the GPUs of a node, or ``None`` if they were not read, and a description of the problem, if any."""
     gpus: Any = facts["gpus"]
+    if gpus is None and (facts["gpu_error"] is None or facts["has_simulated_gpus"]):
+        return None, None
     if gpus is None:
-        return None, None if facts["gpu_error"] is None else str(facts["gpu_error"])
+        return None, str(facts["gpu_error"])
     try:
         devices = tuple(GpuDevice(**gpu) for gpu in gpus)
     except InvalidResourcesError as error:

@@ -32,6 +32,7 @@ class NodeFacts(Value):
     """
 
     devices: tuple[GpuDevice, ...] | None = None
+    has_simulated_gpus: bool = False
     usable_cpus: Amount | None = None
     cpu_model: str | None = None
     problem: str | None = None
@@ -42,7 +43,7 @@ class NodeFacts(Value):
         The UUIDs are excluded. The CPU model is also excluded, because a cloud's machine type can have several models.
         """
         devices = self.devices and tuple(d.model_copy(update={"uuid": None}) for d in self.devices)
-        return NodeFacts(devices=devices, usable_cpus=self.usable_cpus, problem=self.problem)
+        return self.model_copy(update={"devices": devices, "cpu_model": None})
 
 
 Kind = tuple[NodeCapacity, ...]

@@ -207,7 +207,9 @@ def find_autoscaler() -> Autoscaler | None:
         if time.monotonic() >= deadline:
             return None
         time.sleep(0.1)
-    return autoscaler if is_one else None
+    if is_one:
+        return autoscaler
+    return None
 
 
 def _adds_nodes(autoscaler: Autoscaler) -> bool | None:
@@ -221,7 +223,9 @@ def _adds_nodes(autoscaler: Autoscaler) -> bool | None:
         return any(node.instance_id or node.ray_node_type_name for node in nodes)
     report = json.loads(_read(DEBUG_AUTOSCALING_STATUS) or b"{}").get("autoscaler_report") or {}
     types = report.get("node_type_mapping")
-    return any(not MIRRORED_TYPE.fullmatch(name) for name in types.values()) if types else None
+    if types:
+        return any(not MIRRORED_TYPE.fullmatch(name) for name in types.values())
+    return None
 
 
 def counted(bundles: list[Bundle]) -> Counter[str]:

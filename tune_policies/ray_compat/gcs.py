@@ -505,7 +505,9 @@ def _accessor() -> Any:
 
 def _hex(identifier: bytes) -> str:
     """Return an identifier in hexadecimal, or ``""`` if it is missing (empty bytes or 0xff bytes)."""
-    return "" if not identifier.strip(b"\xff") else identifier.hex()
+    if not identifier.strip(b"\xff"):
+        return ""
+    return identifier.hex()
 
 
 def _to_actor(actor: Any) -> ActorRecord:

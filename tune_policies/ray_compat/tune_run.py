@@ -89,7 +89,9 @@ class TuneRun:
         if search.has_ended:
             return 0
         total = getattr(search, "total_samples", None) or 0
-        return max(0, total - len(self.trials)) if total > 0 else None
+        if total > 0:
+            return max(0, total - len(self.trials))
+        return None
 
     def register(self, trial: Trial) -> None:
         """Let callbacks of Tune find this run."""
@@ -283,4 +285,6 @@ def handler_of_trial(trial: Trial) -> Any:
 def handler_of(tune_controller: Any) -> Any:
     """Return the ``RunHandler`` that controls the run of ``tune_controller``, or ``None`` if no ``TuneRun`` does."""
     actors = getattr(unwrapped(tune_controller), "_actor_manager", None)
-    return actors.handler if isinstance(actors, TrialActors) else None
+    if isinstance(actors, TrialActors):
+        return actors.handler
+    return None

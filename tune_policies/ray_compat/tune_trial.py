@@ -111,7 +111,9 @@ def unpickled_error(pickled: bytes) -> BaseException | None:
         error = cloudpickle.loads(pickled)
     except Exception:  # noqa: BLE001  # the user's class may be missing, or fail when it is unpickled
         return None
-    return error if isinstance(error, BaseException) else None
+    if isinstance(error, BaseException):
+        return error
+    return None
 
 
 def to_be_replaced(reason: str) -> RayActorError:
@@ -148,7 +150,9 @@ def extremes(domain: object) -> list[int]:
     """Return the minimum and maximum of an integer range, or all values of an integer choice, or else ``[]``."""
     if isinstance(domain, Categorical):
         values = list(domain.categories)
-        return values if all(isinstance(each, int) and not isinstance(each, bool) for each in values) else []
+        if all(isinstance(each, int) and not isinstance(each, bool) for each in values):
+            return values
+        return []
     if not isinstance(domain, Integer):
         return []
     sampler = domain.get_sampler()

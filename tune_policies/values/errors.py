@@ -8,6 +8,7 @@
     ├── ProbeError                           the cluster or a GPU could not be read: start Ray, check the driver
     │   └── RayVersionError                  a feature does not support this Ray version: install a tested version
     ├── MemoryLimitError                     the GPU memory limit could not be applied: see the fix in the message
+    │   └── UnenforcedLimitError             a limit has no effect on this machine: install a build for the GPU
     └── MeasurementError                     a model or a trial failed while its memory was measured: fix its code
 
 Ray sends errors between processes, so each error stores all its data in ``args`` and can be pickled.
@@ -118,6 +119,13 @@ class RayVersionError(ProbeError):
 
 class MemoryLimitError(ResourcePolicyError):
     """A GPU memory limit could not be applied, so the trial must not share its GPU."""
+
+
+class UnenforcedLimitError(MemoryLimitError):
+    """A GPU memory limit has no effect on this machine, for instance because the framework has no GPU support.
+
+    All further trials on such machines would fail in the same way, so a run in which no trial could be limited ends.
+    """
 
 
 class MeasurementError(ResourcePolicyError):

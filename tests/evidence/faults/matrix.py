@@ -37,8 +37,16 @@ _QUICK_HEALTH: Final = {
 }
 _NODE: Final = {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
 _NUM_NODES: Final = 3
-_IDLE_WORKERS: Final = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::_AutoscalingCoordinator")
-"""Worker processes of Ray that exist even if no program runs. ``_AutoscalingCoordinator`` belongs to Ray Train."""
+_IDLE_WORKERS: Final = (
+    "ray::IDLE",
+    "ray::DashboardAgent",
+    "ray::RuntimeEnvAgent",
+    # Ray Train's. The second one never ends on a cluster without a dashboard if its driver was killed, also in plain
+    # Train, because it asks the dashboard whether the driver lives.
+    "ray::_AutoscalingCoordinator",
+    "ray::PlacementGroupCleaner",
+)
+"""Worker processes of Ray that exist even if no program runs."""
 _TIMEOUT_S: Final = 180.0
 _NOTICE_S: Final = 3.0
 

@@ -54,7 +54,7 @@ PLANS: Final = ("placement", "policies")
 """The folders in ``tune_policies`` of the modules that plan."""
 
 RUN_CORE: Final = (
-    *("idle_slots", "own_slots", "run_core", "run_failures", "run_growth", "run_learning", "run_plan"),
+    *("idle_slots", "own_slots", "run_admission", "run_core", "run_failures", "run_growth", "run_learning", "run_plan"),
     *("run_slots", "slot_board", "trial_record", "wrapping_scheduler"),
 )
 """The modules in ``trainers/scheduling`` that decide about the trials of a run."""
