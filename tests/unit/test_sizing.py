@@ -84,6 +84,36 @@ def test_if_the_host_memory_is_full_a_trial_is_killed_until_it_reserves_enough_t
     assert (found.num_ooms, found.num_lost) == (2, 0)
 
 
+@pytest.mark.parametrize(("num_trials", "seconds"), [(2, 100), (4, 200 * 1.2)])
+def test_a_disk_delivers_less_in_total_if_more_is_requested(num_trials, seconds):
+    trials = [SimTrial({}, 100, cpus=0.1, disk=0.5)] * num_trials
+
+    found = outcome(trials, Fixed("", 0, 0.1), Machine((), 4, 30))
+
+    assert found.makespan_s == pytest.approx(seconds + START_S)
+
+
+def test_the_progress_of_trials_limits_how_many_of_them_share_a_disk():
+    sweep = SWEEPS["shared disk"](random.Random(3))
+    limited, unlimited = Learning(""), Learning("")
+    begin = unlimited.begin
+
+    def begin_without_limits(machine, trials):
+        begin(machine, trials)
+        unlimited.progress.limit = lambda capacity: None
+
+    unlimited.begin = begin_without_limits
+
+    assert Simulation(*sweep, limited).run().makespan_s < 0.8 * Simulation(*sweep, unlimited).run().makespan_s
+
+
+@pytest.mark.parametrize(("starts_s", "seconds"), [((3.0,), 103), ((3.0, 5.0), 105), ((3.0, 5.0, 7.0), 105)])
+def test_processes_start_in_the_given_times(starts_s, seconds):
+    simulation = Simulation(Machine((), 2, 30), [SimTrial({}, 100)] * 2, Fixed("", 0), starts_s=starts_s)
+
+    assert simulation.run().makespan_s == pytest.approx(seconds)
+
+
 def test_there_are_at_least_twelve_sweeps():
     assert len(SWEEPS) >= 12
 

@@ -1,8 +1,9 @@
 """A discrete-event simulation of a sweep: trials with their true needs, on the devices and CPUs of one node.
 
 Tune starts the first waiting trials whose requests fit. Trials on a device share its compute, and all trials share the
-CPUs of the node. A trial that exceeds the GPU memory of its fraction, or the largest trial if the host memory is full,
-runs out of memory. It starts again, from its last result if trials save checkpoints.
+CPUs and the disk of the node. A disk delivers less in total if more is requested than it delivers. A trial that exceeds
+the GPU memory of its fraction, or the largest trial if the host memory is full, runs out of memory. It starts again,
+from its last result if trials save checkpoints.
 """
 
 import math
@@ -18,6 +19,8 @@ NUM_STEPS = 20
 START_S = 9.0
 """The time from the start of a trial until its training begins, in seconds: that of a process with PyTorch."""
 MOST_FAILURES = 12
+THRASHING = 0.2
+"""The fraction by which the total speed of a disk falls if twice as much is requested as it delivers."""
 
 
 class Machine(NamedTuple):
@@ -32,7 +35,7 @@ class SimTrial(NamedTuple):
     """A trial and its true needs, which no rule except the oracle may read.
 
     ``work_s`` is its duration alone with enough CPUs. Until the fraction ``peak_at`` of the work is done, it uses the
-    fraction ``early`` of its peak memory.
+    fraction ``early`` of its peak memory. ``disk`` is the part of the node's disk that it uses at full speed.
     """
 
     config: dict[str, Any]
@@ -44,6 +47,7 @@ class SimTrial(NamedTuple):
     early: float = 1.0
     peak_at: float = 0.0
     saves: bool = True
+    disk: float = 0.0
 
 
 class Request(NamedTuple):
@@ -60,6 +64,10 @@ class SizingRule(Protocol):
 
     name: str
 
+    @property
+    def progress(self) -> "Progress | None":
+        """What measures the progress of trials as a run does, and limits how many run at once."""
+
     def begin(self, machine: Machine, trials: Sequence[SimTrial]) -> None:
         """Begin a sweep. Only the oracle may read the needs of ``trials``."""
 
@@ -68,6 +76,22 @@ class SizingRule(Protocol):
 
     def observe(self, observation: TrialObservation) -> bool:
         """Learn from a trial. Return whether the requests of waiting trials may have changed."""
+
+
+class Progress(Protocol):
+    """Measures the progress of trials, as ``RunAdmission`` does in a run."""
+
+    def most_at_once(self) -> int | None:
+        """Return how many trials may run at once, or ``None``."""
+
+    def note_start(self, trial_id: str) -> None:
+        """Record that a process of a trial starts."""
+
+    def note_end(self, trial_id: str) -> None:
+        """Record that a process of a trial has ended."""
+
+    def note_result(self, trial_id: str, num_running: int, now_s: float) -> str:
+        """Record a result."""
 
 
 class Outcome(NamedTuple):
@@ -153,7 +177,11 @@ class Simulation:
             cpus, host = cpus - other.request.cpus, host - other.request.host_gib
             if other.device is not None:
                 free[other.device] -= other.request.gpu
+        progress = self.rule.progress
         for index in list(self.waiting):
+            most = None if progress is None else progress.most_at_once()
+            if most is not None and len(self.running) >= most:
+                break
             if index not in self.chosen:
                 self.chosen[index] = self.rule.requests(index, self.trials[index].config, self.failed.get(index, ()))
             for request in self.chosen[index]:
@@ -179,6 +207,8 @@ class Simulation:
                 self.num_started += 1
                 self.running.append(_Running(index, trial, request, device, begin_s, done, reported=steps))
                 self.waiting.remove(index)
+                if progress is not None:
+                    progress.note_start(str(index))
                 break
 
     def _set_speeds(self) -> None:
@@ -195,6 +225,10 @@ class Simulation:
         used = sum(each.trial.cpus * each.speed for each in active)
         for each in active:
             each.speed /= max(1.0, used / self.machine.cpus)
+        disk = sum(each.trial.disk * each.speed for each in active)
+        for each in active:
+            if each.trial.disk and disk > 1:
+                each.speed /= disk * (1 + THRASHING * (disk - 1))
 
     def _advance(self) -> None:
         """Advance to the next start of a training, result, growth of memory, or end, and handle it."""
@@ -253,6 +287,8 @@ class Simulation:
     def _stop(self, each: _Running) -> None:
         self.running.remove(each)
         self.may_start = True
+        if self.rule.progress is not None:
+            self.rule.progress.note_end(str(each.index))
 
     def _report(self, each: _Running) -> None:
         steps = math.floor(each.done * self.num_steps + 1e-9)
@@ -260,6 +296,9 @@ class Simulation:
             return
         each.reported = steps
         each.num_reports += 1
+        if self.rule.progress is not None:
+            self.rule.progress.note_result(str(each.index), len(self.running), self.now_s)
+            self.may_start = True  # the limit may have changed
         if each.done >= 1 - 1e-9:
             self._stop(each)
         if each.num_reports == 2 or steps == self.num_steps:

@@ -96,6 +96,10 @@ def _waiting_on_cpus(rng: random.Random) -> SimTrial:
     return SimTrial({"lr": rng.random()}, _minutes(rng, 3), host_gib=0.5 * rng.uniform(0.9, 1.1), cpus=0.1)
 
 
+def _shared_disk(rng: random.Random) -> SimTrial:
+    return SimTrial({"lr": rng.random()}, _minutes(rng, 3), host_gib=0.5, cpus=0.1, disk=1 / 8)
+
+
 def _host_memory_by_config(rng: random.Random) -> SimTrial:
     trees, depth = rng.choice((50, 100, 200, 400)), rng.choice((4, 8, 16))
     config = {"n_estimators": trees, "max_depth": depth}
@@ -116,5 +120,6 @@ SWEEPS: Final[dict[str, Callable[[random.Random], Sweep]]] = {
     "mixed devices": _of(_alike, Machine((80.0, 24.0, 24.0), 64, 512)),
     "failing late": _of(_failing_late),
     "waiting, on CPUs": _of(_waiting_on_cpus, Machine((), 4, 32)),
+    "shared disk": _of(_shared_disk, Machine((), 4, 32)),
     "host memory by config": _of(_host_memory_by_config, Machine((), 32, 32)),
 }

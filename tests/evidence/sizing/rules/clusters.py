@@ -40,6 +40,7 @@ class _Observing:
     """Waits for ``fewest`` trials with the start request, and then requests ``amount_gib`` of memory for all."""
 
     name, fewest = "", 1
+    progress = None
 
     def begin(self, machine: Machine, trials: Sequence[SimTrial]) -> None:
         self.machine = machine

@@ -13,6 +13,8 @@ from ..simulation import Machine, Request, SimTrial
 class Fixed:
     """Every trial starts with the same request. After an out-of-memory error, its memory is doubled."""
 
+    progress = None
+
     def __init__(self, name: str, gpu: float = 1.0, cpus: float = 1.0, host_gib: float = 0.0) -> None:
         self.name, self.request = name, Request(cpus, host_gib, gpu)
 
@@ -49,7 +51,8 @@ class Oracle(Fixed):
     def requests(self, index: int, config: dict[str, Any], failed: Sequence[Request]) -> list[Request]:
         trial = self.trials[index]
         if not self.machine.gpus_gib:
-            return [Request(trial.cpus, trial.host_gib)]
+            # The parts of CPUs also limit how many trials use the disk.
+            return [Request(max(trial.cpus, trial.disk * self.machine.cpus), trial.host_gib)]
         found = []
         for gib in sorted(set(self.machine.gpus_gib), reverse=True):
             by_utilization = max(1, round(self.crowding / trial.utilization)) if trial.utilization else 10_000

@@ -6,6 +6,7 @@ from typing import Any
 
 from tune_policies import ClusterCapacity, GpuDevice, LearningPolicy, NodeCapacity, ResourcePolicy, Resources
 from tune_policies.plan.learned_needs import TrialNeed, TrialObservation
+from tune_policies.trainers.scheduling.run_admission import RunAdmission
 
 from ..simulation import GIB, Machine, Request, SimTrial
 
@@ -24,8 +25,22 @@ def capacity_of(machine: Machine) -> ClusterCapacity:
     return ClusterCapacity.of(*nodes)
 
 
+class RunProgress(RunAdmission):
+    """The progress of a simulated run on a cluster that stays the same."""
+
+    def __init__(self, capacity: ClusterCapacity) -> None:
+        super().__init__(capacity)
+        self._all = capacity
+
+    def most_at_once(self) -> int | None:
+        """Return how many trials may run at once, or ``None``."""
+        return self.limit(self._all)
+
+
 class Learning:
     """Feeds observations to a ``LearningPolicy``, and plans again when it has learned."""
+
+    progress: RunProgress
 
     def __init__(self, name: str, start: ResourcePolicy | None = None) -> None:
         self.name, self.start = name, start
@@ -34,6 +49,7 @@ class Learning:
         self.policy = LearningPolicy() if self.start is None else LearningPolicy(self.start)
         self.capacity, self.devices = capacity_of(machine), sorted(set(machine.gpus_gib))
         self.host_gib = machine.host_gib
+        self.progress = RunProgress(self.capacity)
         self.plan = self.policy.plan(self.capacity)
         self.too_little: dict[int, TrialNeed] = {}
         self.own: dict[int, TrialNeed] = {}
@@ -86,6 +102,7 @@ class Learning:
         if self.policy.needs == before.needs:
             return False
         self.plan = self.policy.plan(self.capacity)
+        self.progress.open()
         return True
 
 

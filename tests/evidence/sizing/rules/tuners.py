@@ -34,6 +34,7 @@ class _Once:
     """Gives all trials the same request, and gives up trials that ran out of memory."""
 
     request = Request()
+    progress = None
 
     def requests(self, index: int, config: dict[str, Any], failed: Sequence[Request]) -> list[Request]:
         return [] if failed else [self.request]
