@@ -16,6 +16,7 @@ from tune_policies import (
     GpuMemoryPolicy,
     GpuPolicy,
     LearningPolicy,
+    MixedPolicy,
     ResourcePolicy,
 )
 from tune_policies.plan.learned_needs import TrialNeed, TrialObservation, learn_needs, most_productive
@@ -242,6 +243,7 @@ def test_two_trials_are_enough_if_all_started_trials_have_reported():
         pytest.param(CpuPolicy(num_workers=2), id="Train workers"),
         pytest.param(GpuPolicy(gpus=2), id="several GPUs"),
         pytest.param(AcceleratorPolicy(resource="NPU"), id="other devices"),
+        pytest.param(MixedPolicy(GpuPolicy(gpus=0.5), CpuPolicy(cpus=2)), id="different policies"),
     ],
 )
 def test_a_start_policy_whose_trials_are_not_learned_keeps_its_requests_and_says_so(start):
@@ -251,6 +253,15 @@ def test_a_start_policy_whose_trials_are_not_learned_keeps_its_requests_and_says
 
     assert plan.slots == start.plan(capacity).slots
     assert any("is not learned" in reason for reason in plan.reasons)
+
+
+def test_devices_of_different_sizes_each_run_as_many_trials_as_fit():
+    nodes = [gpu_node(f"{gib}", gpus=1, cpus=32, gpu_memory_gib=gib, memory_gib=256) for gib in (80, 24)]
+
+    plan = LearningPolicy().learn([seen(gib=5) for _ in range(4)]).plan(ClusterCapacity.of(*nodes))
+
+    # 5 GiB plus 10 % fit 14 times on 80 GiB and 4 times on 24 GiB.
+    assert sorted(slot.max_concurrent_trials for slot in plan.slots) == [4, 14]
 
 
 def test_other_fields_of_the_start_policy_still_apply():

@@ -2,11 +2,24 @@
 
 import pytest
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import ResourceChangingScheduler
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    HyperBandScheduler,
+    PopulationBasedTraining,
+    ResourceChangingScheduler,
+)
 
 from tests.clusters import GIB
-from tests.unit.small_runs import SmallRun, new_trial
-from tune_policies import CappedPolicy, CpuPolicy, GrowingPolicy, LearningPolicy, NodeCapacity, Resources
+from tests.unit.small_runs import SmallRun, new_trial, reading
+from tune_policies import (
+    CappedPolicy,
+    CpuPolicy,
+    FreeCapacityPolicy,
+    GrowingPolicy,
+    LearningPolicy,
+    NodeCapacity,
+    Resources,
+)
 from tune_policies.oom import OutOfMemory
 from tune_policies.plan.learned_needs import TrialNeed
 from tune_policies.values.units import MIB
@@ -250,3 +263,119 @@ def test_the_number_of_trials_follows_their_progress(run_of, step_s, at_once):
 
     assert len(learned) == 6
     assert len(run.slots.assignments) == at_once
+
+
+def test_trials_with_several_bundles_keep_their_requests_and_the_log_says_that_nothing_is_learned(run_of, caplog):
+    run = run_of(LearningPolicy(START))
+    run.add(4, bundles=({"CPU": 1}, {"CPU": 2}))
+    for trial in run.run_all():
+        report(run, trial)
+    run.step()
+
+    assert policy_of(run).observations == ()
+    assert {len(trial.placement_group_factory.bundles) for trial in run.trials} == {2}
+    assert caplog.text.count("the policy does not learn from such trials") == 1
+
+
+def test_trials_with_train_workers_keep_the_requests_of_the_start_policy_and_the_plan_says_so(run_of):
+    run = run_of(LearningPolicy(CpuPolicy(cpus=1, num_workers=2)))
+    run.add(4)
+    for trial in run.run_all():
+        report(run, trial)
+    run.step()
+
+    assert policy_of(run).observations == ()
+    assert any("Train workers" in reason for reason in run.slots.run_plan.plan.reasons)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        pytest.param(
+            lambda: PopulationBasedTraining(
+                "training_iteration", "loss", "min", 100, hyperparam_mutations={"lr": [0.1, 0.2]}
+            ),
+            id="PBT",
+        ),
+        pytest.param(lambda: ASHAScheduler("training_iteration", "loss", "min", max_t=100), id="ASHA"),
+        pytest.param(lambda: HyperBandScheduler("training_iteration", "loss", "min", max_t=9), id="HyperBand"),
+    ],
+)
+def test_a_run_learns_under_a_scheduler_that_stops_pauses_or_copies_trials(monkeypatch, inner):
+    run = SmallRun(monkeypatch, LearningPolicy(START), NODE, inner=inner())
+    run.add(20, config={"lr": 0.1})
+    for trial in run.run_all():
+        report(run, trial, loss=1.0)
+        run.complete(trial)
+
+    assert len(run.run_all()) > 4
+
+
+def test_a_paused_trial_resumes_in_the_slot_that_was_learned_meanwhile(monkeypatch):
+    run = SmallRun(monkeypatch, LearningPolicy(START), NODE)
+    run.add(8)
+    paused, *others = run.run_all()
+    report(run, paused)
+    run.pause(paused)
+    for trial in others:
+        report(run, trial)
+        run.complete(trial)
+
+    run.run_all()
+
+    assert run.slots.assignments[paused].slot.trial.cpus == 0.5
+
+
+def follow(run, *nodes):
+    """Let the run notice that the cluster has these nodes now."""
+    run.cluster.nodes = nodes
+    for _ in range(4):
+        run.cluster.clock.advance(10)
+        run.watch.next_reading = reading(nodes)
+        run.step()
+
+
+def test_what_is_learned_also_applies_to_a_node_that_joins(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(60)
+    pilots = run.run_all()
+    for trial in pilots:
+        report(run, trial)
+        run.complete(trial)
+    before = len(run.run_all())
+
+    follow(run, NODE, NODE.model_copy(update={"node_id": "b"}))
+
+    assert run.slots.run_plan.plan.max_concurrent_trials == 2 * before
+    assert policy_of(run).needs is not None
+
+
+def test_what_was_learned_stays_if_a_node_is_lost(monkeypatch):
+    nodes = NODE, NODE.model_copy(update={"node_id": "b"})
+    run = SmallRun(monkeypatch, LearningPolicy(START), *nodes)
+    run.add(60)
+    for trial in run.run_all():
+        report(run, trial)
+        run.complete(trial)
+    run.run_all()
+    before = run.slots.run_plan.plan.max_concurrent_trials
+
+    follow(run, *nodes[:1])
+
+    assert run.slots.run_plan.plan.max_concurrent_trials == before / 2
+    assert policy_of(run).needs is not None
+
+
+def test_a_policy_learns_beside_other_programs_on_the_free_resources(monkeypatch):
+    node = NODE.model_copy(update={"in_use": Resources(cpus=4)})
+    run = SmallRun(monkeypatch, FreeCapacityPolicy(LearningPolicy(START)), node)
+    run.add(20)
+    pilots = run.run_all()
+    for trial in pilots:
+        report(run, trial)
+        run.complete(trial)
+    run.run_all()
+
+    reserved = sum(assignment.slot.trial.cpus for assignment in run.slots.assignments.values())
+    assert len(pilots) == 2
+    assert (len(run.slots.assignments), reserved) == (8, 4)

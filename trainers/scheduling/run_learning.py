@@ -63,6 +63,7 @@ class RunLearning:
         self._storage: Any = None
         self._unsaved: LearningPolicy | None = None
         self._told = ""
+        self._keeps_bundles = False
         self._why_no_more = ""
         self._admission = RunAdmission(run_plan.capacity)
 
@@ -85,7 +86,14 @@ class RunLearning:
         self._why_no_more = why or self._why_no_more
 
     def add(self, record: TrialRecord) -> None:
-        """Observe a trial of a restored run that has ended."""
+        """Observe a trial of a restored run that has ended, and warn about trials from which nothing is learned."""
+        if record.keeps_own_bundles and not self._keeps_bundles:
+            self._keeps_bundles = True
+            _logger.warning(
+                "%s keeps its request of several bundles, because the use of its other processes is not measured, so "
+                "the policy does not learn from such trials",
+                record.trial,
+            )
         self._storage = record.trial.storage
         if record.trial.is_finished() and record.trial.status == Trial.TERMINATED:
             self._observe(record, record.trial.run_metadata.last_result or {}, ended=True)
