@@ -4,6 +4,8 @@ import random
 
 import pytest
 
+from tests.evidence.sizing.programs import Program, draw
+from tests.evidence.sizing.real_runs import CHECKS, Check, makespan, predict, start_times
 from tests.evidence.sizing.rules import all_rules
 from tests.evidence.sizing.rules.clusters import max_throughput, vpa_after_oom, vpa_target
 from tests.evidence.sizing.rules.fixed import Fixed, LateOracle, Oracle
@@ -20,6 +22,7 @@ from tests.evidence.sizing.rules.tuners import (
 )
 from tests.evidence.sizing.simulation import GIB, START_S, Machine, SimTrial, Simulation
 from tests.evidence.sizing.sweeps import SWEEPS
+from tune_policies import CpuPolicy
 
 ONE_GPU = Machine((80.0,), 8, 64)
 
@@ -197,3 +200,41 @@ def test_a_trial_that_runs_out_of_memory_is_lost_with_a_rule_without_retries():
     trials = [SimTrial({}, 100, gpu_gib=gib, utilization=0.1) for gib in (1, 1, 40)]
 
     assert [outcome(trials, rule).num_lost for rule in (AutoGluon(), Nni())] == [1, 1]
+
+
+def real_outcome(*trials, begin_s=1_000.0):
+    """Return the outcome of a run from the times of the decision, the training and the end of each trial."""
+    decisions, events = [], []
+    for i, (decided, began, ended) in enumerate(trials):
+        decisions.append((f"t{i}", begin_s + decided))
+        events.append({"trial": f"t{i}", "began_s": begin_s + began})
+        ended_s = begin_s + ended
+        events.append({"x": i / len(trials), "ended_s": ended_s, "cpu_s": 0.1, "rss": GIB // 4})
+    return {"begin_s": begin_s, "decisions": decisions, "events": events}
+
+
+def test_a_process_starts_in_the_time_since_the_end_that_allowed_its_start():
+    outcome = real_outcome((0.5, 3, 13), (0.5, 4, 14), (13.2, 18, 28))
+
+    # The first two wait since the begin of the run, and the third since the end of the first.
+    assert start_times(outcome) == pytest.approx([3, 4, 5])
+
+
+def test_the_simulator_predicts_the_makespan_from_measured_starts():
+    program = Program(kind="sleeping", num_trials=4, num_steps=5, step_s=2.0)
+    outcome = real_outcome((0.5, 3, 13), (0.5, 4, 14), (13.2, 18, 28), (14.2, 18, 28))
+
+    assert predict(Check("", program, CpuPolicy()), outcome) == pytest.approx(makespan(outcome))
+
+
+def test_there_are_twelve_runs_that_the_simulator_predicts():
+    assert len({check.name for check in CHECKS}) == 12
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_programs_have_8_to_24_trials_of_2_to_10_s(seed):
+    program = draw(seed)
+
+    assert program == draw(seed)
+    assert 8 <= program.num_trials <= 24
+    assert 1.9 <= program.num_steps * program.step_s <= 10
