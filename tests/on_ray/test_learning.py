@@ -1,11 +1,13 @@
 """Runs whose policy changes the resources of trials: one learns from its first trials, in the other, trials grow."""
 
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 import ray
 from ray import tune
+from ray.tune.schedulers import PopulationBasedTraining
 
 from tune_policies import ClusterCapacity, CpuPolicy, GrowingPolicy, LearningPolicy, Resources, load_policy, run
 
@@ -95,3 +97,36 @@ def test_the_last_trial_grows_into_the_free_cpus_and_loses_no_step(tmp_path):
     last = trials[-1].last_result
     assert max(cpus) == 4
     assert last["done_steps"] == last["training_iteration"]
+
+
+def saves_steps(config):
+    """Report each step with a checkpoint."""
+    for step in range(6):
+        time.sleep(0.5)
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "step").write_text(str(step))
+            tune.report({"loss": config["lr"]}, checkpoint=tune.Checkpoint.from_directory(folder))
+
+
+@pytest.mark.rest
+def test_a_run_with_population_based_training_learns_and_ends(tmp_path):
+    population = PopulationBasedTraining(
+        "training_iteration", "loss", "min", perturbation_interval=3, hyperparam_mutations={"lr": [0.1, 0.2]}
+    )
+    options = {"config": {"lr": tune.choice([0.1, 0.2])}, "num_samples": 6, "scheduler": population, "verbose": 0}
+
+    analysis = run(saves_steps, LearningPolicy(START), storage_path=str(tmp_path), name="run", **options)
+
+    assert {trial.status for trial in analysis.trials} == {"TERMINATED"}
+    assert load_policy(tmp_path / "run" / "learned_policy.json").needs is not None
+
+
+@pytest.mark.rest
+def test_trials_with_several_bundles_keep_them_and_end(tmp_path):
+    several = tune.with_resources(mostly_wait, tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 1}]))
+
+    analysis = run(several, LearningPolicy(START), num_samples=4, storage_path=str(tmp_path), name="run", verbose=0)
+
+    assert {trial.status for trial in analysis.trials} == {"TERMINATED"}
+    assert {len(trial.placement_group_factory.bundles) for trial in analysis.trials} == {2}
+    assert not (tmp_path / "run" / "learned_policy.json").exists()

@@ -117,6 +117,14 @@ def test_processes_start_in_the_given_times(starts_s, seconds):
     assert simulation.run().makespan_s == pytest.approx(seconds)
 
 
+def test_processes_that_start_slow_down_busy_trials():
+    trials = [SimTrial({}, 10), SimTrial({}, 100)]
+    simulation = Simulation(Machine((), 1, 30), trials, Fixed("", 0, 0.5), starts_s=(1.0, 21.0), start_cpus=1.0)
+
+    # The first trial gets half of the CPU until the second process has started, and ends at 21 s.
+    assert simulation.run().makespan_s == pytest.approx(21 + 100)
+
+
 def test_there_are_at_least_twelve_sweeps():
     assert len(SWEEPS) >= 12
 

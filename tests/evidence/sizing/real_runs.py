@@ -128,8 +128,8 @@ def makespan(outcome: Outcome) -> float:
 def predict(check: Check, outcome: Outcome) -> float:
     """Return the simulated makespan of a run in seconds.
 
-    Measured in the run are the starts of processes, and the CPU time and the memory of each trial. Predicted are the
-    times at which trials run, how much they slow down each other, what the policy learns, and when.
+    Measured in the run are the starts of processes and their CPU time, and the CPU time and the memory of each trial.
+    Predicted are the times at which trials run, how much they slow down each other, what the policy learns, and when.
     """
     program, policy = check.program, check.policy
     needs = {event["x"]: event for event in outcome["events"] if "ended_s" in event}
@@ -147,9 +147,14 @@ def predict(check: Check, outcome: Outcome) -> float:
     else:
         rule = Fixed("", 0.0, getattr(policy, "cpus", 1.0), (getattr(policy, "memory", None) or 0) / GIB)
     machine = Machine((), program.num_cpus, program.memory_gib)
-    starts = start_times(outcome)
-    simulation = Simulation(machine, trials, rule, starts_s=starts, num_steps=program.num_steps)
-    return simulation.run().makespan_s
+    starts_s = start_times(outcome)
+    start_cpu_s = sum(event.get("start_cpu_s", 0.0) for event in outcome["events"])
+    options: dict[str, Any] = {
+        "starts_s": starts_s,
+        "start_cpus": start_cpu_s / sum(starts_s),
+        "num_steps": program.num_steps,
+    }
+    return Simulation(machine, trials, rule, **options).run().makespan_s
 
 
 def measure_simulator(names: Sequence[str]) -> bool:

@@ -50,8 +50,8 @@ def trainable(program: Program, folder: str) -> Callable[[dict[str, Any]], None]
             with checkpoint.as_directory() as saved:
                 done = json.loads(Path(saved, "done").read_text())
         step = program.step_of(case["size"], folder)
-        note(trial=tune.get_context().get_trial_name(), began_s=time.time())
         begin_cpu_s, num_reports = time.process_time(), 0
+        note(trial=tune.get_context().get_trial_name(), began_s=time.time(), start_cpu_s=begin_cpu_s)
         while done < program.num_steps:
             time.sleep(program.waiting_s)
             step()

@@ -134,7 +134,8 @@ class Simulation:
     """One sweep under one rule. ``run`` returns its outcome.
 
     Trials that are left after ``limit_s`` count as lost. ``starts_s`` are the times in seconds from the start of each
-    process until its training begins. Further processes need their mean. A trial reports ``num_steps`` times.
+    process until its training begins. Further processes need their mean. Meanwhile, each of them uses ``start_cpus``. A
+    trial reports ``num_steps`` times.
     """
 
     machine: Machine
@@ -142,6 +143,7 @@ class Simulation:
     rule: SizingRule
     limit_s: float = math.inf
     starts_s: Sequence[float] = (START_S,)
+    start_cpus: float = 0.0
     num_steps: int = NUM_STEPS
     now_s: float = 0.0
     num_ooms: int = 0
@@ -223,6 +225,7 @@ class Simulation:
             if each.device is not None and load[each.device] > 1:
                 each.speed /= load[each.device]
         used = sum(each.trial.cpus * each.speed for each in active)
+        used += self.start_cpus * (len(self.running) - len(active))
         for each in active:
             each.speed /= max(1.0, used / self.machine.cpus)
         disk = sum(each.trial.disk * each.speed for each in active)
