@@ -33,6 +33,7 @@ class RunAdmission:
         self._starting: set[str] = set()
         self._at_once = 0
         self._steps: dict[str, tuple[int, float]] = {}
+        self._num_steps = 0
         self._last_s: dict[str, float] = {}
 
     def limit(self, capacity: ClusterCapacity) -> int | None:
@@ -80,13 +81,10 @@ class RunAdmission:
             return ""
         number, seconds = self._steps.get(trial_id, (0, 0.0))
         self._steps[trial_id] = number + 1, seconds + now_s - before_s
-        if self._num_steps < self._at_once:
+        self._num_steps += 1
+        if self._num_steps % self._at_once:
             return ""
         return self._decide()
-
-    @property
-    def _num_steps(self) -> int:
-        return sum(number for number, _ in self._steps.values())
 
     def _decide(self) -> str:
         """Decide by the current window. Return why no more trials, or fewer, run at once, or ``""``."""
@@ -104,4 +102,5 @@ class RunAdmission:
     def _begin(self, num_running: int) -> None:
         self._at_once = num_running
         self._steps = {}
+        self._num_steps = 0
         self._last_s = {}
