@@ -191,7 +191,7 @@ COMMANDS = {
     "bench report run.json --decision decision.json --packing packing.json --output report.html --force": (0, False),
     "bench plot run.json --output figure.svg --force": (0, False),
     "bench run HOSTILE": (2, True),
-    "bench packing --workload HOSTILE": (2, True),
+    "bench packing HOSTILE": (2, True),
 }  # fmt: skip
 """The exit status of each command (``None`` allows 0 and 1), and whether the command prints a hostile name."""
 
