@@ -615,7 +615,7 @@ def test_after_retries_with_more_host_memory_the_summary_names_the_amount_to_sta
     )
 
     assert usage.summary[-1] == (
-        'start with memory="1.2GiB" in the policy: 2 of 4 trials were retried because of host memory'
+        'start with memory="1.1GiB" in the policy: 2 of 4 trials were retried because of host memory'
     )
     assert str(use).startswith("0.12 of 1 CPU, ")
 
