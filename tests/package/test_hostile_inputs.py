@@ -172,7 +172,7 @@ COMMANDS = {
     "kuberay lint PATH": (1, True),
     "usage run": (0, True),
     "usage run --json": (0, True),
-    "usage run --html run.html --force": (0, True),
+    "usage run --html run.html --force": (0, False),
     "kuberay design policy.yaml --num-trials 2 --min-nodes HOSTILE": (2, True),
     "kuberay design policy.yaml --num-trials 2 --image HOSTILE": (2, True),
     "kuberay design policy.yaml --num-trials 2 --namespace HOSTILE": (2, True),
