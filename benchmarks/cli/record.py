@@ -17,7 +17,7 @@ from tune_policies.values.sanitize import LEFT_OUT
 
 from ..record.run_set import Phase, RunSet
 from ..record.run_set_file import csv_text, file_text, read_run_set
-from ..record.summary import summarize
+from ..record.summary import how_to_measure_a_gpu, summarize
 
 app = typer.Typer()
 
@@ -118,6 +118,8 @@ def compare(
     found = [verdict for each in phase or Phase for verdict in verdicts(run_set, each, same_within)]
     if not found:
         measured = ", ".join(run_set.measured_devices) or "no device"
+        if run_set.measured_devices == ("cpu",):
+            problems.insert(0, how_to_measure_a_gpu(run_set))
         raise UndecidedError(
             f"nothing to compare: the run measured {measured}, but a comparison needs two devices with "
             f"times of the same workload and size. {' '.join(problems)}".rstrip()

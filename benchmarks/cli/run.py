@@ -154,13 +154,12 @@ def _show(run_set: "RunSet", output: Path, *, as_json: bool) -> None:
 
 @app.command()
 def packing(
-    *,
     workload: Annotated[
-        list[str] | None, typer.Option(help="Name of a workload, or module:function; may be repeated.")
+        list[str] | None,
+        typer.Argument(help="Name of a workload, or module:function. Append sizes with @, such as mlp@64."),
     ] = None,
-    size: Annotated[
-        int | None, typer.Option(min=1, help="Size of all workloads, instead of their default sizes.")
-    ] = None,
+    *,
+    size: Annotated[int | None, typer.Option(min=1, help="Size of workloads without their own sizes.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps per trial.")] = None,
     trials_per_gpu: Annotated[
         list[int] | None, typer.Option(min=2, help="Number of concurrent trials on the GPU; may be repeated.")
@@ -179,7 +178,12 @@ def packing(
     """Measure the trials per hour on one GPU, with one trial at a time and with concurrent trials."""
     from ..measuring.packing import Sweep, default_trainings, find_training, measure_throughput
 
-    trainings = [find_training(name, size, steps) for name in workload or ()] or default_trainings()
+    trainings = []
+    for text in workload or ():
+        name, at, own_sizes = text.partition("@")
+        sizes = _parse_sizes(own_sizes, text) if at else [size]
+        trainings += [find_training(name, wanted, steps) for wanted in sizes]
+    trainings = trainings or default_trainings()
     sweep = Sweep(trainings, trials_per_gpu or [2, 4, 8, 16, 32], repetitions, cpus_per_trial, mps)
     record = measure_throughput(sweep, output, force=force)
     if json:

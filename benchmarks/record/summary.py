@@ -135,3 +135,14 @@ def sentence(text: str) -> str:
     """Return the text as a sentence: with a capital first letter, and a full stop if it has no end punctuation."""
     text = text.strip()
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"
+
+
+def how_to_measure_a_gpu(run_set: RunSet, workload: str | None = None) -> str:
+    """Return a sentence with the command that measures a workload, or all workloads of a run, on the CPU and a GPU."""
+    sizes: dict[str, set[int]] = {}
+    for each in run_set.configurations:
+        if workload in (None, each.workload):
+            sizes.setdefault(each.workload, set()).add(each.size)
+    names = " ".join(f"{name}@{','.join(map(str, sorted(found)))}" for name, found in sorted(sizes.items()))
+    cpus = 1 if run_set.settings is None else run_set.settings.cpus
+    return f"On a machine with a GPU, run: tune-policies bench run {names} --device cpu --device gpu --cpus {cpus:g}"

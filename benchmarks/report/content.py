@@ -16,7 +16,7 @@ from ..compare.verdicts import Verdict, verdicts
 from ..decide.crossover import describe
 from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Phase, RunSet
-from ..record.summary import in_words, ratio_with_bounds, sentence
+from ..record.summary import how_to_measure_a_gpu, in_words, ratio_with_bounds, sentence
 from .figures import PHASE_TITLES, cost_figure, crossover_figure, packing_figure, speedup_figure
 from .tables import (
     configurations_table,
@@ -87,6 +87,8 @@ def _not_compared(run_set: RunSet, workload: str) -> Finding:
         return Finding(workload, "none", "not measured", (*failures,))
     if len(devices) == 1:
         why = f"Only {devices[0]} was measured, so there is nothing to compare it with."
+        if run_set.measured_devices == ("cpu",):
+            why = f"{why} {how_to_measure_a_gpu(run_set, workload)}"
     else:
         why = f"{' and '.join(devices)} have no size in common, so nothing can be compared."
     return Finding(workload, "none", "not compared", (why, *failures))
