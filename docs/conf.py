@@ -7,13 +7,16 @@ one page for each public name, and the list of commands.
 import inspect
 import json
 import re
+import textwrap
 import typing
+from importlib.metadata import metadata
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.request import urlopen
 
 import typer
+from docutils import nodes
 from pygments.lexers import YamlLexer
 from sphinx.util.typing import stringify_annotation
 
@@ -56,10 +59,21 @@ copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
 
 html_theme = "pydata_sphinx_theme"
-html_title = project
+html_title = f"{project} {release}"
+html_favicon = "static/mark.svg"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+repositories = [url for url in metadata(project).get_all("Project-URL", []) if url.startswith("Repository,")]
 html_theme_options = {
+    "logo": {
+        "alt_text": project,
+        "image_light": "static/wordmark-light.svg",
+        "image_dark": "static/wordmark-dark.svg",
+    },
+    "navbar_start": ["navbar-logo", "version"],
+    "icon_links": [
+        {"name": "Repository", "url": url.partition(", ")[2], "icon": "fa-solid fa-code-branch"} for url in repositories
+    ],
     "navigation_with_keys": False,
     "show_nav_level": 1,
     "show_toc_level": 2,
@@ -169,6 +183,49 @@ def _link_to_public_name(app, env, node, target):
     return env.get_domain("py").resolve_xref(env, node["refdoc"], app.builder, "obj", PUBLIC[name], node, target)
 
 
+# ---- Search and descriptions -----------------------------------------------------------------------------------------
+
+MAINTAINERS_PAGES = (
+    "architecture",
+    *(f"evidence/{page}" for page in ("audit", "plain-tune", "ray-guides", "ray-internals", "reliability", "tested")),
+)
+"""Pages that search does not find. They contain every term, so they would hide the pages for users."""
+
+KEYWORDS = {
+    "how-to/benchmarks": "speedup, faster, throughput, price, cost",
+    "how-to/gpu-memory": "share, fractional, oversubscribe, co-locate, packing",
+    "how-to/learning": "autotune, automatic, unknown, right-sizing, rightsizing",
+    "how-to/notebooks": "Jupyter, JupyterLab, ipynb, IPython, Colab, VSCode, kernel",
+    "how-to/out-of-memory": "OOM, CUDA, crash, killed, retry",
+    "how-to/plain-tune-failures": "OOM, hang, hangs, stuck, crash, killed, deadlock",
+    "how-to/right-size": "OOM, CUDA, estimate, how much",
+    "how-to/symptoms": "stuck, hang, hangs, frozen, pending, slow, idle, OOM, crash, killed, deadlock, problem",
+    "how-to/trackers": "MLflow, wandb, TensorBoard, artifact, artefact, logging, Comet, Neptune",
+    "how-to/train-in-tune": "deadlock, hang, stuck, DDP, distributed",
+    "how-to/usage": "utilisation, utilization, underutilised, underutilized, idle, monitor, monitoring, nvidia-smi",
+}
+"""Further words by which search finds a page: other spellings, symptoms and names of products."""
+
+DESCRIPTION_LENGTH = 160
+"""The number of characters of a description that search engines show."""
+
+
+def _hide_maintainers_pages(app, env):
+    for page in MAINTAINERS_PAGES:
+        env.metadata[page]["no-search"] = ""
+
+
+def _add_meta(app, doctree):
+    """Add the keywords of a page, and its first paragraph as its description."""
+    page = app.env.docname
+    paragraph = next((node for node in doctree.findall(nodes.paragraph) if node.parent.tagname == "section"), None)
+    if paragraph is not None:
+        text = " ".join(paragraph.astext().split())
+        doctree.insert(0, nodes.meta(name="description", content=textwrap.shorten(text, DESCRIPTION_LENGTH)))
+    if page in KEYWORDS:
+        doctree.insert(0, nodes.meta(name="keywords", content=KEYWORDS[page]))
+
+
 # ---- The commands ----------------------------------------------------------------------------------------------------
 
 
@@ -211,6 +268,8 @@ def setup(app):
     """Connect the functions of this module to Sphinx's events."""
     app.add_lexer("json", YamlLexer)  # the JSON lexer rejects the comment with the file name
     app.connect("builder-inited", _write_generated)
+    app.connect("env-updated", _hide_maintainers_pages)
+    app.connect("doctree-read", _add_meta)
     app.connect("autodoc-process-signature", _signature_of_value)
     app.connect("autodoc-process-docstring", _types_of_fields, priority=400)  # before napoleon
     app.connect("autodoc-skip-member", _skip)
