@@ -25,11 +25,11 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     ray_version_of,
     workers_of,
 )
-from tune_policies.kuberay.reading.gpu_sharing import STRATEGIES
+from tune_policies.kuberay.reading.gpu_sharing import STRATEGIES, gpus_given, has_misplaced_kai_part
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
 from tune_policies.kuberay.reading.ray_counts import NEURON_CHIPS, ray_counts
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import suggest
+from tune_policies.values.value import counted, suggest
 
 RULES: Final = RuleBook()
 
@@ -154,12 +154,10 @@ def _stated_gpus(cluster: ClusterInFile) -> Iterator[_StatedGpus]:
 
 
 def _gpus(at: Group[HeadGroup]) -> int | None:
-    """Return the number of GPUs that the Ray container requests, or ``None`` if unknown."""
-    if has_other_gpus(at):
-        return None
-    amounts = [exact(amount) for key, amount in at.devices.items() if ray_resource(key) == "GPU"]
-    known = [each for each in amounts if each is not None]
-    return int(sum(known)) if len(known) == len(amounts) else None
+    """Return the number of GPUs or parts of GPUs that the Ray container requests, or ``None`` if unknown."""
+    given = gpus_given(at.spec.template)
+    is_elsewhere = has_other_gpus(at) or has_misplaced_kai_part(at.spec.template, at.cluster.metadata)
+    return None if given == 0 and is_elsewhere else given
 
 
 def has_other_gpus(at: Group[HeadGroup]) -> bool:
@@ -176,7 +174,8 @@ def _gpus_differ_from_limit(gpus: _StatedGpus) -> Iterator[Found]:
     A different number is only correct if the device plugin reports a wrong number.
     """
     if gpus.requested not in (0, gpus.stated):
-        message = f"Ray counts {gpus.stated} GPUs in {gpus.at}, but each pod requests {gpus.requested} from Kubernetes"
+        stated = counted(gpus.stated, "GPU")
+        message = f"Ray counts {stated} in {gpus.at}, but each pod requests {gpus.requested} from Kubernetes"
         yield Found(gpus.path, message, f'unless the device plugin reports a wrong number, write "{gpus.requested}"')
 
 
@@ -184,7 +183,8 @@ def _gpus_differ_from_limit(gpus: _StatedGpus) -> Iterator[Found]:
 def _gpus_without_device(gpus: _StatedGpus) -> Iterator[Found]:
     """Without a limit for the device, Kubernetes places the pod on any node, and trials find no GPU."""
     if gpus.requested == 0 < gpus.stated:
-        message = f"Ray counts {gpus.stated} GPUs in {gpus.at}, but its Ray container requests none from Kubernetes"
+        stated = counted(gpus.stated, "GPU")
+        message = f"Ray counts {stated} in {gpus.at}, but its Ray container requests none from Kubernetes"
         fix = f'write nvidia.com/gpu: "{gpus.stated}", or the key of another vendor, under limits'
         yield Found(gpus.path, message, fix)
 
