@@ -18,7 +18,6 @@ from tune_policies.kuberay.lint.rule import Found, RuleBook
 from tune_policies.kuberay.lint.rules.cluster_parts import (
     READS_GROUP_FIELDS,
     Group,
-    devices_of,
     exact,
     extra,
     groups_of,
@@ -42,18 +41,8 @@ _GPU_PAGE: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides
 _SPELLINGS: Final = {name.lower(): name for name in ("CPU", "GPU", "TPU", "HPU", "NPU")}
 
 
-@RULES.of_each(groups_of, "device-fraction", "error", _KUBERNETES)
-def _fractional_device(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Kubernetes allocates whole devices only, and refuses the pod."""
-    for path, container in at.containers:
-        for key, amount in devices_of(container).items():
-            if (known := exact(amount)) is not None and known.denominator != 1:
-                section = "limits" if key in container.resources.limits else "requests"
-                fix = "request whole devices here; a trial can request a fraction of a GPU from Ray"
-                yield Found((*path, "resources", section, key), f"{at} requests {amount} {key}", fix)
-
-
-_KEYS: Final = tuple(plugin.key for plugin in DEVICE_PLUGINS if plugin.key is not None)
+_DEFAULTS_OF_HAMI: Final = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
+_KEYS: Final = (*(plugin.key for plugin in DEVICE_PLUGINS if plugin.key is not None), *_DEFAULTS_OF_HAMI)
 _NEAR_KEY: Final = 0.8
 _OF_HAMI: Final = re.compile(r"[\w.-]+/(\w*(mem|cores|memory|core)(-percentage)?|priority)")
 """Matches the resources of HAMi, whose administrators can change their names."""
@@ -65,7 +54,10 @@ def _device_misspelled(at: Group[HeadGroup]) -> Iterator[Found]:
     for path, container in at.containers:
         for key in {**container.resources.limits, **container.resources.requests}:
             domain, _, _ = key.partition("/")
-            is_known = _OF_HAMI.fullmatch(key) or (ray_resource(key) is not None and "." in domain)
+            # Administrators can rename the resources of HAMi, but a name similar to a default one is a mistake.
+            is_of_hami = _OF_HAMI.fullmatch(key) and (key in _DEFAULTS_OF_HAMI or domain != "nvidia.com")
+            is_priority = key == "nvidia.com/priority"
+            is_known = is_of_hami or is_priority or (ray_resource(key) is not None and "." in domain)
             if "/" not in key or is_known:
                 continue
             if near := difflib.get_close_matches(key.lower(), _KEYS, n=1, cutoff=_NEAR_KEY):
