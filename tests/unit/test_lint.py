@@ -172,6 +172,14 @@ def test_a_misspelled_kind_hides_no_other_mistake():
     assert [each.rule for each in lint_text(text, "x")] == ["invalid-field", "group-never-starts"]
 
 
+def test_the_fix_for_a_missing_device_type_names_the_label_and_the_resource_that_trials_request():
+    text = SOUND_CLUSTER.replace("      labels:\n        ray.io/accelerator-type: L4\n", "")
+
+    (found,) = [each for each in lint_text(text, "x") if each.rule == "device-type-missing"]
+    assert "ray.io/accelerator-type: A100" in found.fix
+    assert '"accelerator_type:A100": "1"' in found.fix
+
+
 def test_no_option_of_ray_start_is_called_misspelled():
     options = [name.removeprefix("--") for each in start.params for name in each.opts if name.startswith("--")]
     params = json.dumps(dict.fromkeys(options, "x"))
