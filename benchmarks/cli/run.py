@@ -71,13 +71,16 @@ def run(
     if resume is not None:
         _check_resume(context)
     else:
+        default_rounds, num_blocks, default_timeout_s = 5, 10, 60
+        if quick:
+            default_rounds, num_blocks, default_timeout_s = 3, 5, 15
         settings = Settings(
             sizes=_sizes(workload or [], size or [], quick=quick),
             devices=tuple(map(str, parse_devices(device or ["cpu", "gpu"]))),
             cpus=cpus,
-            num_rounds=rounds or (3 if quick else 5),
-            num_blocks=5 if quick else 10,
-            process_timeout_s=process_timeout_s or (15 if quick else 60),
+            num_rounds=rounds or default_rounds,
+            num_blocks=num_blocks,
+            process_timeout_s=process_timeout_s or default_timeout_s,
             seed=seed,
             has_control=control,
         )
@@ -133,12 +136,13 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
 
 
 def _parse_sizes(text: str, workload: str) -> list[int]:
-    sizes = [int(each) if each.isdecimal() and len(each) < 10 else 0 for each in text.split(",")]
-    if 0 in sizes:
+    words = text.split(",")
+    are_sizes = all(word.isdecimal() and len(word) < 10 and int(word) > 0 for word in words)
+    if not are_sizes:
         raise InvalidResourcesError(
             f"workload {workload!r}: after the @, write sizes, whole numbers of 1 or above, such as mlp@64,256"
         )
-    return sizes
+    return [int(word) for word in words]
 
 
 def _show(run_set: "RunSet", output: Path, *, as_json: bool) -> None:
