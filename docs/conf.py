@@ -170,9 +170,79 @@ def _types_of_fields(app, what, name, found, options, lines):
             lines[number] = f"    {field[1]} ({shown}): {line[field.end() :]}"
 
 
+GUIDES = {
+    "AutoPolicy": "how-to/policies",
+    "CpuPolicy": "how-to/tune",
+    "GpuPolicy": "how-to/tune",
+    "GpuMemoryPolicy": "how-to/gpu-memory",
+    "AcceleratorPolicy": "how-to/accelerators",
+    "EvenSplitPolicy": "how-to/right-size",
+    "LearningPolicy": "how-to/learning",
+    "GrowingPolicy": "how-to/learning",
+    "MixedPolicy": "how-to/mixed-clusters",
+    "FirstFeasiblePolicy": "how-to/mixed-clusters",
+    "FreeCapacityPolicy": "how-to/shared-gpus",
+    "BenchmarkedPolicy": "how-to/benchmarks",
+    "ByConfigPolicy": "how-to/mixed-clusters",
+    "CappedPolicy": "how-to/tune",
+    "ReservingPolicy": "how-to/shared-gpus",
+    "SelectingPolicy": "how-to/mixed-clusters",
+    "AutoscalingPolicy": "how-to/autoscaling",
+    "PolicyScheduler": "how-to/tune",
+    "OomRetryScheduler": "how-to/out-of-memory",
+    "PolicyCallback": "how-to/usage",
+}
+"""The guide of each policy and scheduler."""
+
+METHODS_OF_POLICIES = (
+    "``policy.plan(capacity)`` returns the :class:`~tune_policies.TrialPlan` for a cluster, and ``policy | other`` "
+    "falls back to another policy if the first is infeasible."
+)
+
+
+def _examples():
+    """Return the example of each name, as lines."""
+    text = (HERE / "reference" / "examples.txt").read_text()
+    parts = re.findall(r"^\[(\w+)\]$(.*?)(?=^\[\w+\]$|\Z)", text, re.MULTILINE | re.DOTALL)
+    return {name: example.strip().splitlines() for name, example in parts}
+
+
+EXAMPLES = _examples()
+
+
+def _add_example(app, what, name, found, options, lines):
+    """Add the example of a public name, and for policies also their methods and their guide."""
+    public = name.rpartition(".")[2]
+    if what not in ("class", "function", "exception") or public not in EXAMPLES:
+        return
+    if public == "PolicyScheduler":
+        _move_options_first(lines)
+    lines += ["", "Example:", *(f"    {line}" for line in EXAMPLES[public]), ""]
+    if inspect.isclass(found) and issubclass(found, tune_policies.ResourcePolicy):
+        lines += [METHODS_OF_POLICIES, ""]
+    if public in GUIDES:
+        lines += [f"Guide: :doc:`/{GUIDES[public]}`", ""]
+
+
+def _move_options_first(lines):
+    """Move the section with the options after the first sentence."""
+    begin = lines.index("Args:")
+    end = next(number for number in range(begin + 1, len(lines)) if lines[number][:1].strip())
+    options = lines[begin:end]
+    del lines[begin:end]
+    lines[2:2] = options
+
+
+INTERNAL = {"around", "use_options_of", "set_search_properties", "choose_trial_to_run"}
+"""The methods of ``PolicyScheduler`` that only Tune and this package call."""
+
+
 def _skip(app, what, name, found, skip, options):
-    """Skip pydantic's settings, and the fields of named tuples, because the tuple's docstring describes them."""
-    return True if name == "model_config" or type(found).__name__ == "_tuplegetter" else None
+    """Skip pydantic's settings and internal methods, and the fields of named tuples, which the docstring describes."""
+    of_scheduler = getattr(found, "__qualname__", "").startswith("PolicyScheduler.")
+    is_internal = of_scheduler and name in INTERNAL
+    is_field = type(found).__name__ == "_tuplegetter"
+    return True if name == "model_config" or is_field or is_internal else None
 
 
 def _link_to_public_name(app, env, node, target):
@@ -271,6 +341,7 @@ def setup(app):
     app.connect("env-updated", _hide_maintainers_pages)
     app.connect("doctree-read", _add_meta)
     app.connect("autodoc-process-signature", _signature_of_value)
+    app.connect("autodoc-process-docstring", _add_example, priority=300)
     app.connect("autodoc-process-docstring", _types_of_fields, priority=400)  # before napoleon
     app.connect("autodoc-skip-member", _skip)
     app.connect("missing-reference", _link_to_public_name)

@@ -85,6 +85,7 @@ class PolicyScheduler(RunScheduler):
         InfeasibleRequestError: In the run, not even one trial fits.
         ProbeError: In the run, the cluster cannot be read.
         MemoryLimitError: In a trial, the GPU memory cannot be limited, or other processes use it.
+        UnenforcedLimitError: In the run, the memory limits of the first trials cannot be enforced.
     """
 
     def __init__(
