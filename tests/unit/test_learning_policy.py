@@ -20,7 +20,7 @@ from tune_policies import (
     ResourcePolicy,
 )
 from tune_policies.plan.learned_needs import TrialNeed, TrialObservation, learn_needs, most_productive
-from tune_policies.policies.learning import MOST_REQUESTS, _choices_of, _is_learned, _plan_for, _plan_of, with_need
+from tune_policies.policies.learning import MOST_REQUESTS, _choices_of, _plan_for, _plan_of, with_need
 from tune_policies.policies.policy import build_policy
 
 GIB = 2**30
@@ -255,6 +255,21 @@ def test_a_start_policy_whose_trials_are_not_learned_keeps_its_requests_and_says
     assert any("is not learned" in reason for reason in plan.reasons)
 
 
+class Listing(ResourcePolicy):
+    """A policy without a hash, because a field is a list."""
+
+    names: list[str]
+
+    def plan(self, capacity):
+        return CpuPolicy().plan(capacity)
+
+
+def test_a_start_policy_needs_no_hash():
+    policy = LearningPolicy(Listing(names=["a"])).learn(BY_BATCH)
+
+    assert policy.plan(CPUS).slots == CpuPolicy().plan(CPUS).slots
+
+
 def test_devices_of_different_sizes_each_run_as_many_trials_as_fit():
     nodes = [gpu_node(f"{gib}", gpus=1, cpus=32, gpu_memory_gib=gib, memory_gib=256) for gib in (80, 24)]
 
@@ -330,7 +345,7 @@ def test_a_decision_is_the_same_as_one_that_computes_everything_again(trials):
         )
         fresh = ResourcePolicy.from_json(policy.to_json())
         policy, plan = policy.learn([observed]), policy.learn([observed]).plan(TWO_GPUS)
-        for cache in (_plan_for, _plan_of, _is_learned, _choices_of):
+        for cache in (_plan_for, _plan_of, _choices_of):
             cache.cache_clear()
 
         assert (fresh.learn([observed]), fresh.learn([observed]).plan(TWO_GPUS)) == (policy, plan)

@@ -275,7 +275,8 @@ class LearnedAmount(Value):
                 that already contains a margin gets none.
         """
         beyond = [value / self.most[name] for name, value in features.items() if self.most.get(name, value) < value]
-        if any(name not in self.most and self._affects(name) for name in features):
+        unknown = features.keys() - self.most.keys()
+        if any(map(self._affects, unknown)):
             return _ANY * self.largest
         if beyond:
             return math.ceil(self.largest * max(2.0, min(math.prod(beyond), _ANY)) * (1 + headroom))
@@ -473,15 +474,16 @@ def _learn_amount(
     import numpy as np
 
     amounts = sorted(point.amount for point in points)
-    largest = max(int(point.amount / _GUESS) if point.is_guess else point.amount for point in points)
+    measured = [point for point in points if not point.is_guess]
+    guessed = [int(point.amount / _GUESS) for point in points if point.is_guess]
+    largest = max([point.amount for point in measured] + guessed)
     names = list(values)
     most = {name: float(found.max()) for name, found in values.items()}
     if len(points) < _FEWEST_FITTED and lost is not None:
         return LearnedAmount(amount=amounts[-1], largest=largest, most=_relevant(most, values, ()))
     if amounts[-1] <= _ALIKE * amounts[0]:
         return LearnedAmount(amount=amounts[-1], largest=largest, most=_relevant(most, values, ()))
-    measured = sorted((point for point in points if not point.is_guess), key=lambda point: point.amount)
-    measured = measured or list(points)
+    measured = sorted(measured or points, key=lambda point: point.amount)
     step = max(1, len(measured) / _MOST_FITTED)
     chosen = [measured[-1 - int(i * step)] for i in range(min(len(measured), _MOST_FITTED))]
     dense = [({name: point.features.get(name, 0) for name in names}, point.amount) for point in chosen]

@@ -403,7 +403,6 @@ def _plan_of(start: ResourcePolicy, capacity: ClusterCapacity) -> TrialPlan:
     return start.plan(capacity)
 
 
-@lru_cache(maxsize=16)
 def _is_learned(start: ResourcePolicy) -> bool:
     """Return whether amounts can replace those of ``start``."""
     return with_need(start, TrialNeed()) is not None
