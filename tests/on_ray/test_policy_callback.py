@@ -83,7 +83,7 @@ def test_a_run_records_and_prints_its_usage(tmp_path, capfd):
     )
 
     printed, usage = capfd.readouterr().out, usage_of(tmp_path)
-    assert [PLAN.explain() in printed, "Resources used" in printed, "trials: 2 finished, 1 failed" in printed] == [
+    assert [PLAN.headline in printed, "Resources used" in printed, "trials: 2 finished, 1 failed" in printed] == [
         True
     ] * 3
     assert [trial.last_result["is_final"] for trial in analysis.trials if not trial.config["fails"]] == [False] * 2

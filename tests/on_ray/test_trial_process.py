@@ -2,10 +2,12 @@
 
 import json
 import os
+import sys
 import time
 import warnings
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -177,8 +179,18 @@ def test_a_trainable_keeps_its_class_and_name_and_is_not_modified(tmp_path):
     assert (dict(vars(report)), dict(vars(Named))) == before
 
 
-def train_on_the_available_device(config):
+def break_driver():
+    """Let this process look like one on a GPU node whose driver is broken."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # hide the GPU of the machine, if it has one
+
+    def fail():
+        raise OSError("Driver Not Loaded")
+
+    sys.modules["pynvml"] = SimpleNamespace(NVMLError=OSError, nvmlInit=fail)
+
+
+def train_on_the_available_device(config):
+    break_driver()
     import torch
 
     plan = trial_plan()
@@ -188,7 +200,7 @@ def train_on_the_available_device(config):
 
 class TrainsOnTheAvailableDevice(tune.Trainable):
     def setup(self, config):
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        break_driver()
         import torch
 
         self.device = str(torch.zeros(1).device)

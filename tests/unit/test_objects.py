@@ -180,3 +180,9 @@ def test_a_name_in_a_part_of_the_package_gets_its_import():
 def test_a_saved_policy_with_all_fields_is_unchanged():
     """Files contain all fields, so that a later default does not change them."""
     assert json.loads(CpuPolicy(cpus=2).to_json())["exclude_gpu_nodes"] is False
+
+
+def test_a_type_checker_refuses_resources_per_trial_in_run():
+    parameter = inspect.signature(tune_policies.run).parameters["resources_per_trial"]
+
+    assert parameter.annotation is None
