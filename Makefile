@@ -133,10 +133,11 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# Builds the site in build/site. A broken link or an unresolved name is an error.
+# Builds the site in build/site. A broken link or an unresolved name is an error. Then checks search and pages.
 docs: install
-	rm -rf docs/reference/generated
+	rm -rf docs/reference/generated build/site
 	$(BIN)/python -m sphinx --builder html --nitpicky --fail-on-warning --keep-going --quiet --jobs auto docs build/site
+	$(BIN)/python docs/check_site.py build/site
 
 bench: install
 	$(BIN)/python -m tests.evidence planning

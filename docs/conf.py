@@ -7,13 +7,16 @@ one page for each public name, and the list of commands.
 import inspect
 import json
 import re
+import textwrap
 import typing
+from importlib.metadata import metadata
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.request import urlopen
 
 import typer
+from docutils import nodes
 from pygments.lexers import YamlLexer
 from sphinx.util.typing import stringify_annotation
 
@@ -56,10 +59,21 @@ copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
 
 html_theme = "pydata_sphinx_theme"
-html_title = project
+html_title = f"{project} {release}"
+html_favicon = "static/mark.svg"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+repositories = [url for url in metadata(project).get_all("Project-URL", []) if url.startswith("Repository,")]
 html_theme_options = {
+    "logo": {
+        "alt_text": project,
+        "image_light": "static/wordmark-light.svg",
+        "image_dark": "static/wordmark-dark.svg",
+    },
+    "navbar_start": ["navbar-logo", "version"],
+    "icon_links": [
+        {"name": "Repository", "url": url.partition(", ")[2], "icon": "fa-solid fa-code-branch"} for url in repositories
+    ],
     "navigation_with_keys": False,
     "show_nav_level": 1,
     "show_toc_level": 2,
@@ -156,9 +170,79 @@ def _types_of_fields(app, what, name, found, options, lines):
             lines[number] = f"    {field[1]} ({shown}): {line[field.end() :]}"
 
 
+GUIDES = {
+    "AutoPolicy": "how-to/policies",
+    "CpuPolicy": "how-to/tune",
+    "GpuPolicy": "how-to/tune",
+    "GpuMemoryPolicy": "how-to/gpu-memory",
+    "AcceleratorPolicy": "how-to/accelerators",
+    "EvenSplitPolicy": "how-to/right-size",
+    "LearningPolicy": "how-to/learning",
+    "GrowingPolicy": "how-to/learning",
+    "MixedPolicy": "how-to/mixed-clusters",
+    "FirstFeasiblePolicy": "how-to/mixed-clusters",
+    "FreeCapacityPolicy": "how-to/shared-gpus",
+    "BenchmarkedPolicy": "how-to/benchmarks",
+    "ByConfigPolicy": "how-to/mixed-clusters",
+    "CappedPolicy": "how-to/tune",
+    "ReservingPolicy": "how-to/shared-gpus",
+    "SelectingPolicy": "how-to/mixed-clusters",
+    "AutoscalingPolicy": "how-to/autoscaling",
+    "PolicyScheduler": "how-to/tune",
+    "OomRetryScheduler": "how-to/out-of-memory",
+    "PolicyCallback": "how-to/usage",
+}
+"""The guide of each policy and scheduler."""
+
+METHODS_OF_POLICIES = (
+    "``policy.plan(capacity)`` returns the :class:`~tune_policies.TrialPlan` for a cluster, and ``policy | other`` "
+    "falls back to another policy if the first is infeasible."
+)
+
+
+def _examples():
+    """Return the example of each name, as lines."""
+    text = (HERE / "reference" / "examples.txt").read_text()
+    parts = re.findall(r"^\[(\w+)\]$(.*?)(?=^\[\w+\]$|\Z)", text, re.MULTILINE | re.DOTALL)
+    return {name: example.strip().splitlines() for name, example in parts}
+
+
+EXAMPLES = _examples()
+
+
+def _add_example(app, what, name, found, options, lines):
+    """Add the example of a public name, and for policies also their methods and their guide."""
+    public = name.rpartition(".")[2]
+    if what not in ("class", "function", "exception") or public not in EXAMPLES:
+        return
+    if public == "PolicyScheduler":
+        _move_options_first(lines)
+    lines += ["", "Example:", *(f"    {line}" for line in EXAMPLES[public]), ""]
+    if inspect.isclass(found) and issubclass(found, tune_policies.ResourcePolicy):
+        lines += [METHODS_OF_POLICIES, ""]
+    if public in GUIDES:
+        lines += [f"Guide: :doc:`/{GUIDES[public]}`", ""]
+
+
+def _move_options_first(lines):
+    """Move the section with the options after the first sentence."""
+    begin = lines.index("Args:")
+    end = next(number for number in range(begin + 1, len(lines)) if lines[number][:1].strip())
+    options = lines[begin:end]
+    del lines[begin:end]
+    lines[2:2] = options
+
+
+INTERNAL = {"around", "use_options_of", "set_search_properties", "choose_trial_to_run"}
+"""The methods of ``PolicyScheduler`` that only Tune and this package call."""
+
+
 def _skip(app, what, name, found, skip, options):
-    """Skip pydantic's settings, and the fields of named tuples, because the tuple's docstring describes them."""
-    return True if name == "model_config" or type(found).__name__ == "_tuplegetter" else None
+    """Skip pydantic's settings and internal methods, and the fields of named tuples, which the docstring describes."""
+    of_scheduler = getattr(found, "__qualname__", "").startswith("PolicyScheduler.")
+    is_internal = of_scheduler and name in INTERNAL
+    is_field = type(found).__name__ == "_tuplegetter"
+    return True if name == "model_config" or is_field or is_internal else None
 
 
 def _link_to_public_name(app, env, node, target):
@@ -167,6 +251,49 @@ def _link_to_public_name(app, env, node, target):
     if node.get("refdomain") != "py" or name not in PUBLIC:
         return None
     return env.get_domain("py").resolve_xref(env, node["refdoc"], app.builder, "obj", PUBLIC[name], node, target)
+
+
+# ---- Search and descriptions -----------------------------------------------------------------------------------------
+
+MAINTAINERS_PAGES = (
+    "architecture",
+    *(f"evidence/{page}" for page in ("audit", "plain-tune", "ray-guides", "ray-internals", "reliability", "tested")),
+)
+"""Pages that search does not find. They contain every term, so they would hide the pages for users."""
+
+KEYWORDS = {
+    "how-to/benchmarks": "speedup, faster, throughput, price, cost",
+    "how-to/gpu-memory": "share, fractional, oversubscribe, co-locate, packing",
+    "how-to/learning": "autotune, automatic, unknown, right-sizing, rightsizing",
+    "how-to/notebooks": "Jupyter, JupyterLab, ipynb, IPython, Colab, VSCode, kernel",
+    "how-to/out-of-memory": "OOM, CUDA, crash, killed, retry",
+    "how-to/plain-tune-failures": "OOM, hang, hangs, stuck, crash, killed, deadlock",
+    "how-to/right-size": "OOM, CUDA, estimate, how much",
+    "how-to/symptoms": "stuck, hang, hangs, frozen, pending, slow, idle, OOM, crash, killed, deadlock, problem",
+    "how-to/trackers": "MLflow, wandb, TensorBoard, artifact, artefact, logging, Comet, Neptune",
+    "how-to/train-in-tune": "deadlock, hang, stuck, DDP, distributed",
+    "how-to/usage": "utilisation, utilization, underutilised, underutilized, idle, monitor, monitoring, nvidia-smi",
+}
+"""Further words by which search finds a page: other spellings, symptoms and names of products."""
+
+DESCRIPTION_LENGTH = 160
+"""The number of characters of a description that search engines show."""
+
+
+def _hide_maintainers_pages(app, env):
+    for page in MAINTAINERS_PAGES:
+        env.metadata[page]["no-search"] = ""
+
+
+def _add_meta(app, doctree):
+    """Add the keywords of a page, and its first paragraph as its description."""
+    page = app.env.docname
+    paragraph = next((node for node in doctree.findall(nodes.paragraph) if node.parent.tagname == "section"), None)
+    if paragraph is not None:
+        text = " ".join(paragraph.astext().split())
+        doctree.insert(0, nodes.meta(name="description", content=textwrap.shorten(text, DESCRIPTION_LENGTH)))
+    if page in KEYWORDS:
+        doctree.insert(0, nodes.meta(name="keywords", content=KEYWORDS[page]))
 
 
 # ---- The commands ----------------------------------------------------------------------------------------------------
@@ -211,7 +338,10 @@ def setup(app):
     """Connect the functions of this module to Sphinx's events."""
     app.add_lexer("json", YamlLexer)  # the JSON lexer rejects the comment with the file name
     app.connect("builder-inited", _write_generated)
+    app.connect("env-updated", _hide_maintainers_pages)
+    app.connect("doctree-read", _add_meta)
     app.connect("autodoc-process-signature", _signature_of_value)
+    app.connect("autodoc-process-docstring", _add_example, priority=300)
     app.connect("autodoc-process-docstring", _types_of_fields, priority=400)  # before napoleon
     app.connect("autodoc-skip-member", _skip)
     app.connect("missing-reference", _link_to_public_name)

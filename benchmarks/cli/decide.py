@@ -84,7 +84,9 @@ def decide(
         raise InvalidResourcesError(
             "--node-cpus requires --num-trials. Pass the number of trials of the run too, or omit --node-cpus"
         )
-    nodes = None if num_trials is None else NodesQuestion(num_trials=num_trials, node_cpus=node_cpus)
+    nodes = None
+    if num_trials is not None:
+        nodes = NodesQuestion(num_trials=num_trials, node_cpus=node_cpus)
     terms = Terms(steps_per_trial=steps_per_trial, gpu=gpu, gpu_type=gpu_type, same_within=same_within, nodes=nodes)
     found_prices = None if prices is None else load_prices(prices, region=region, use_spot=spot)
     record = None if packing is None else read_throughput(packing)
@@ -95,10 +97,10 @@ def decide(
     if output is not None:
         write_new(output, f"{decided.decision.to_json()}\n", force=force)
     if not decided.is_decided:
-        until_then = "" if output is None else f". With the decision in {output}, all trials run on CPUs"
-        print_to_stderr(
-            f"nothing is decided, because every answer is ambiguous. Run more rounds on an idle machine{until_then}"
-        )
+        message = "nothing is decided, because every answer is ambiguous. Run more rounds on an idle machine"
+        if output is not None:
+            message += f". With the decision in {output}, all trials run on CPUs"
+        print_to_stderr(message)
         raise typer.Exit(1)
 
 
@@ -108,7 +110,8 @@ def _show(decided: "Decided", *, as_json: bool) -> None:
 
     for note in decided.notes[:_MOST_NOTES]:
         print_to_stderr(f"note: {note}")
-    if (left_out := len(decided.notes) - _MOST_NOTES) > 0:
+    left_out = len(decided.notes) - _MOST_NOTES
+    if left_out > 0:
         print(f"note: omitted {counted(left_out, 'further note')}", file=sys.stderr)
     if as_json:
         print(decided.decision.to_json())

@@ -17,7 +17,7 @@ from tune_policies.values.sanitize import LEFT_OUT
 
 from ..record.run_set import Phase, RunSet
 from ..record.run_set_file import csv_text, file_text, read_run_set
-from ..record.summary import summarize
+from ..record.summary import how_to_measure_a_gpu, summarize
 
 app = typer.Typer()
 
@@ -27,7 +27,7 @@ File = Annotated[Path, typer.Argument(help="The file that `run` wrote.")]
 def print_measured(run_set: RunSet, *, as_json: bool) -> None:
     """Print the measurements and the problems of a run as a table or as JSON."""
     if as_json:
-        configurations = [each.model_dump(mode="json") for each in summarize(run_set)]
+        configurations = [summary.model_dump(mode="json") for summary in summarize(run_set)]
         print(
             json_text.dumps(
                 {"configurations": configurations, "problems": list(run_set.problems())}, indent=2, ensure_ascii=False
@@ -65,7 +65,8 @@ def export(
     if output is not None:
         check_new(output, force=force, inputs=(file,))
     run_set = read_run_set(file)
-    run_set = run_set.redacted() if redact else run_set
+    if redact:
+        run_set = run_set.redacted()
     text = csv_text(run_set) if format_ is Format.CSV else file_text(run_set)
     if output is None:
         print(text, end="")
@@ -115,9 +116,11 @@ def compare(
 
     run_set = read_run_set(file)
     problems = list(run_set.problems())
-    found = [verdict for each in phase or Phase for verdict in verdicts(run_set, each, same_within)]
+    found = [verdict for one_phase in phase or Phase for verdict in verdicts(run_set, one_phase, same_within)]
     if not found:
         measured = ", ".join(run_set.measured_devices) or "no device"
+        if run_set.measured_devices == ("cpu",):
+            problems.insert(0, how_to_measure_a_gpu(run_set))
         raise UndecidedError(
             f"nothing to compare: the run measured {measured}, but a comparison needs two devices with "
             f"times of the same workload and size. {' '.join(problems)}".rstrip()
@@ -125,7 +128,9 @@ def compare(
     for problem in problems:
         print_to_stderr(problem)
     if as_json:
-        print(json_text.dumps([{**each.model_dump(mode="json"), "word": each.word} for each in found], indent=2))
+        print(
+            json_text.dumps([{**verdict.model_dump(mode="json"), "word": verdict.word} for verdict in found], indent=2)
+        )
     else:
         print_verdicts(found)
 
@@ -147,10 +152,15 @@ def report(
 
     check_new(output, force=force, inputs=(file, decision, packing))
     hint = "create a decision with `tune-policies bench decide`"
-    run, throughput = read_run_set(file), read_throughput(packing) if packing else None
+    run = read_run_set(file)
+    throughput = read_throughput(packing) if packing else None
     decided = read_value(decision, Decision, "decision", hint=hint) if decision else None
     if redact:
-        run, throughput = run.redacted(), throughput and throughput.redacted()
-        decided = decided and decided.model_copy(update={"price_source": LEFT_OUT if decided.price_source else None})
+        run = run.redacted()
+        if throughput is not None:
+            throughput = throughput.redacted()
+        if decided is not None:
+            price_source = LEFT_OUT if decided.price_source else None
+            decided = decided.model_copy(update={"price_source": price_source})
     write_new(output, html_page(build_content(run, decided, throughput)), force=force)
     print(output)

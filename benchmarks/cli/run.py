@@ -71,13 +71,16 @@ def run(
     if resume is not None:
         _check_resume(context)
     else:
+        default_rounds, num_blocks, default_timeout_s = 5, 10, 60
+        if quick:
+            default_rounds, num_blocks, default_timeout_s = 3, 5, 15
         settings = Settings(
             sizes=_sizes(workload or [], size or [], quick=quick),
             devices=tuple(map(str, parse_devices(device or ["cpu", "gpu"]))),
             cpus=cpus,
-            num_rounds=rounds or (3 if quick else 5),
-            num_blocks=5 if quick else 10,
-            process_timeout_s=process_timeout_s or (15 if quick else 60),
+            num_rounds=rounds or default_rounds,
+            num_blocks=num_blocks,
+            process_timeout_s=process_timeout_s or default_timeout_s,
             seed=seed,
             has_control=control,
         )
@@ -133,12 +136,13 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
 
 
 def _parse_sizes(text: str, workload: str) -> list[int]:
-    sizes = [int(each) if each.isdecimal() and len(each) < 10 else 0 for each in text.split(",")]
-    if 0 in sizes:
+    words = text.split(",")
+    are_sizes = all(word.isdecimal() and len(word) < 10 and int(word) > 0 for word in words)
+    if not are_sizes:
         raise InvalidResourcesError(
             f"workload {workload!r}: after the @, write sizes, whole numbers of 1 or above, such as mlp@64,256"
         )
-    return sizes
+    return [int(word) for word in words]
 
 
 def _show(run_set: "RunSet", output: Path, *, as_json: bool) -> None:
@@ -154,13 +158,12 @@ def _show(run_set: "RunSet", output: Path, *, as_json: bool) -> None:
 
 @app.command()
 def packing(
-    *,
     workload: Annotated[
-        list[str] | None, typer.Option(help="Name of a workload, or module:function; may be repeated.")
+        list[str] | None,
+        typer.Argument(help="Name of a workload, or module:function. Append sizes with @, such as mlp@64."),
     ] = None,
-    size: Annotated[
-        int | None, typer.Option(min=1, help="Size of all workloads, instead of their default sizes.")
-    ] = None,
+    *,
+    size: Annotated[int | None, typer.Option(min=1, help="Size of workloads without their own sizes.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps per trial.")] = None,
     trials_per_gpu: Annotated[
         list[int] | None, typer.Option(min=2, help="Number of concurrent trials on the GPU; may be repeated.")
@@ -179,7 +182,12 @@ def packing(
     """Measure the trials per hour on one GPU, with one trial at a time and with concurrent trials."""
     from ..measuring.packing import Sweep, default_trainings, find_training, measure_throughput
 
-    trainings = [find_training(name, size, steps) for name in workload or ()] or default_trainings()
+    trainings = []
+    for text in workload or ():
+        name, at, own_sizes = text.partition("@")
+        sizes = _parse_sizes(own_sizes, text) if at else [size]
+        trainings += [find_training(name, wanted, steps) for wanted in sizes]
+    trainings = trainings or default_trainings()
     sweep = Sweep(trainings, trials_per_gpu or [2, 4, 8, 16, 32], repetitions, cpus_per_trial, mps)
     record = measure_throughput(sweep, output, force=force)
     if json:

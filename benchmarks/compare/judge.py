@@ -19,6 +19,7 @@ after the band is widened by ``FACTOR_IN_DOUBT``.
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cache
+from itertools import chain
 from math import exp, inf, log, pi, sqrt
 from statistics import median
 from typing import Final, NamedTuple
@@ -83,7 +84,7 @@ def ratio_interval(first: Times, second: Times) -> Interval:
         InvalidResourcesError: The configurations have no round in common, or a time is not above 0.
     """
     ratios = _log_ratios(first, second)
-    ratio, low, high = (exp(each[0]) for each in paired_bounds(np.array([list(ratios.values())])))
+    ratio, low, high = (exp(bound[0]) for bound in paired_bounds(np.array([list(ratios.values())])))
     if len(ratios) < FEWEST_ROUNDS:
         low, high = min(low, ratio / FACTOR_OF_PROCESSES), max(high, ratio * FACTOR_OF_PROCESSES)
     return Interval(ratio, low, high, len(ratios))
@@ -121,9 +122,9 @@ def error_of_blocks(first: Times, second: Times) -> float:
     variance = 0.0
     for times in (first, second):
         logs = [np.log(blocks) for blocks in times.values() if blocks]
-        scatters = [_NORMAL_SCALE * float(np.median(np.abs(each - np.median(each)))) for each in logs]
+        scatters = [_NORMAL_SCALE * float(np.median(np.abs(blocks - np.median(blocks)))) for blocks in logs]
         # The variance of the median of n normal values is pi / 2 times the variance of their mean.
-        of_medians = (pi / 2 * scatter**2 / len(each) for each, scatter in zip(logs, scatters, strict=True))
+        of_medians = (pi / 2 * scatter**2 / len(blocks) for blocks, scatter in zip(logs, scatters, strict=True))
         variance += sum(of_medians) / len(logs) ** 2
     return sqrt(variance)
 
@@ -133,10 +134,11 @@ def _log_ratios(first: Times, second: Times) -> dict[int, float]:
     medians = {number: (median(first[number]), median(second[number])) for number in common_rounds(first, second)}
     if not medians:
         raise InvalidResourcesError("no round has times of both configurations. Measure both configurations")
-    if wrong := [each for pair in medians.values() for each in pair if not each > 0]:
-        raise InvalidResourcesError(
-            f"a step must take more than 0 s, got {wrong[0]} s. If the file was edited, measure again"
-        )
+    for time in chain.from_iterable(medians.values()):
+        if not time > 0:  # also raises for NaN
+            raise InvalidResourcesError(
+                f"a step must take more than 0 s, got {time} s. If the file was edited, measure again"
+            )
     return {number: log(one) - log(other) for number, (one, other) in medians.items()}
 
 
@@ -181,7 +183,9 @@ def compare_times(first: Times, second: Times, *, same_within: float = 0.05, dou
         raise InvalidResourcesError(f"same_within must be between 0 and 1, such as 0.05 for 5 %, got {same_within}")
     interval = ratio_interval(first, second)
     drift = drift_of_ratio(first, second, same_within)
-    reasons = [*doubts, *([drift] if drift else [])]
+    reasons = list(doubts)
+    if drift:
+        reasons.append(drift)
     outcome = outcome_of(interval, same_within, is_doubtful=bool(reasons))
     by_chance = student_quantile(SURER) * error_of_blocks(first, second)
     if outcome in (Outcome.FIRST, Outcome.SECOND) and abs(log(interval.ratio)) <= by_chance:
@@ -206,7 +210,9 @@ def outcome_of(interval: Interval, same_within: float, *, is_doubtful: bool) -> 
     band = log(1 + same_within)
     if not is_doubtful and -band <= log(interval.low) and log(interval.high) <= band:
         return Outcome.SAME
-    allowed = band + (log(FACTOR_IN_DOUBT) if is_doubtful else 0)
+    allowed = band
+    if is_doubtful:
+        allowed += log(FACTOR_IN_DOUBT)
     surer = interval.at_confidence(SURER)
     if log(interval.low) > allowed and surer.low > 1:
         return Outcome.SECOND

@@ -31,11 +31,16 @@ OF_THE_WORK: Final = {"dtype": "dtype", "samples_per_step": "samples per step", 
 def problems_of_readings(noise: Sequence[NoiseReading], num_cpus: int) -> Iterator[str]:
     """Yield a sentence for each disturbance during the rounds on a machine with ``num_cpus`` CPUs."""
     most_load = max(MOST_LOAD, MOST_PART_OF_CPUS * num_cpus)
-    if noise and (load := fmean(each.load for each in noise)) > most_load:
+    if not noise:
+        return
+    load = fmean(reading.load for reading in noise)
+    if load > most_load:
         yield f"other processes used {load:.2f} CPUs (limit: {most_load:g}). Stop them, or measure on an idle machine"
-    if (throttled_s := sum(each.throttled_s or 0 for each in noise)) > MOST_THROTTLED_S:
+    throttled_s = sum(reading.throttled_s or 0 for reading in noise)
+    if throttled_s > MOST_THROTTLED_S:
         yield f"the cgroup's quota stopped the processes for {throttled_s:.1f} s. Use fewer CPUs, or raise the quota"
-    if causes := sorted({cause for each in noise for cause in each.gpu_throttled}):
+    causes = sorted({cause for reading in noise for cause in reading.gpu_throttled})
+    if causes:
         yield f"a GPU's clock was throttled ({', '.join(causes)}). Cool the GPU, or lock its clocks"
 
 
@@ -53,7 +58,10 @@ def control_problem(run_set: RunSet, configuration: Configuration, phase: Phase,
     surer = found.at_confidence(SURE)
     is_sure = surer.low > 1 or surer.high < 1
     apart = abs(log(found.ratio))
-    if apart <= log(1 + same_within) * (0.5 if is_sure else 1):
+    allowed = log(1 + same_within)
+    if is_sure:
+        allowed *= 0.5
+    if apart <= allowed:
         return None
     return (
         f"two equal configurations on {configuration.device} seem to differ by {exp(apart) - 1:.1%}"
@@ -67,15 +75,19 @@ def doubts_of(
     """Return the doubts about the times of two configurations of one workload and size, as sentences."""
     # Only one device has a control. If the control differs from its twin, the times on all devices are doubtful.
     group = (first.workload, first.size)
-    controlled = (each for each in run_set.configurations if (each.workload, each.size) == group)
+    controlled = (
+        configuration
+        for configuration in run_set.configurations
+        if (configuration.workload, configuration.size) == group
+    )
     disagreements = [
-        each.message
-        for each in run_set.failures
-        if each.kind == "disagreed" and (each.configuration.workload, each.configuration.size) == group
+        failure.message
+        for failure in run_set.failures
+        if failure.kind == "disagreed" and (failure.configuration.workload, failure.configuration.size) == group
     ]
     return [
         *problems_of_readings(run_set.noise, run_set.environment.num_cpus),
-        *filter(None, (control_problem(run_set, each, phase, same_within) for each in controlled)),
+        *filter(None, (control_problem(run_set, configuration, phase, same_within) for configuration in controlled)),
         *(
             f"the configurations did not do the same work: {difference}"
             for difference in (*disagreements[:1], *_other_work(run_set.of(first), run_set.of(second)))
@@ -109,7 +121,9 @@ class Verdict(Value):
         """The name of the faster device (``"GPU"``, ``"CPU"``, ``"gpu@0.25"``), ``"same"`` or ``"ambiguous"``."""
         outcome = self.comparison.outcome
         faster = {Outcome.FIRST: self.first, Outcome.SECOND: self.second}.get(outcome)
-        return outcome.value if faster is None else in_words(faster)
+        if faster is None:
+            return outcome.value
+        return in_words(faster)
 
 
 def verdicts(run_set: RunSet, phase: Phase, same_within: float = 0.05) -> tuple[Verdict, ...]:
@@ -132,4 +146,4 @@ def verdicts(run_set: RunSet, phase: Phase, same_within: float = 0.05) -> tuple[
                 names = {"first": first.device, "second": second.device, "phase": phase}
                 compared = compare_times(*times, same_within=same_within, doubts=doubts)
                 found.append(Verdict(workload=first.workload, size=first.size, comparison=compared, **names))
-    return tuple(sorted(found, key=lambda each: (run_set.workloads.index(each.workload), each.size)))
+    return tuple(sorted(found, key=lambda verdict: (run_set.workloads.index(verdict.workload), verdict.size)))

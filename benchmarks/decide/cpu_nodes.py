@@ -77,7 +77,13 @@ class Nodes(NamedTuple):
         gpu_s = self.num_trials * gpu_trial_s
         number = self._fewest(cpu_trial_s, gpu_s)
         low, high = (self._fewest(speedup * gpu_trial_s, gpu_s) for speedup in speedups)
-        gpu_cost = None if gpu_price is None else gpu_price * gpu_s / 3600
+        nodes_s = nodes_cost = gpu_cost = as_cheap_up_to = None
+        if number is not None:
+            nodes_s = self._seconds(number, cpu_trial_s)
+            nodes_cost = self._cost(number, cpu_trial_s)
+        if gpu_price is not None:
+            gpu_cost = gpu_price * gpu_s / 3600
+            as_cheap_up_to = self._most(cpu_trial_s, gpu_cost)
         return GpuOrNodes(
             num_trials=self.num_trials,
             node_cpus=self.node_cpus,
@@ -87,24 +93,28 @@ class Nodes(NamedTuple):
             num_nodes=number,
             low=low,
             high=high,
-            nodes_s=None if number is None else self._seconds(number, cpu_trial_s),
-            nodes_cost=None if number is None else self._cost(number, cpu_trial_s),
-            as_cheap_up_to=None if gpu_cost is None else self._most(cpu_trial_s, gpu_cost),
+            nodes_s=nodes_s,
+            nodes_cost=nodes_cost,
+            as_cheap_up_to=as_cheap_up_to,
         )
 
     def _seconds(self, number: int, trial_s: float) -> float:
         return math.ceil(self.num_trials / (number * self.trials_per_node)) * trial_s
 
     def _cost(self, number: int, trial_s: float) -> float | None:
-        return None if self.price is None else number * self.price * self._seconds(number, trial_s) / 3600
+        if self.price is None:
+            return None
+        return number * self.price * self._seconds(number, trial_s) / 3600
 
     def _fewest(self, trial_s: float, deadline_s: float) -> int | None:
         """Return the smallest number of nodes that meet the deadline, or ``None`` if a single trial takes longer."""
         in_turn = math.floor(deadline_s / trial_s * (1 + _ROUNDING))
-        return math.ceil(self.num_trials / (in_turn * self.trials_per_node)) if in_turn else None
+        if in_turn:
+            return math.ceil(self.num_trials / (in_turn * self.trials_per_node))
+        return None
 
     def _most(self, trial_s: float, cost: float) -> int | None:
         """Return the largest number of busy nodes that cost at most ``cost``, or ``None`` if one node costs more."""
         numbers = range(math.ceil(self.num_trials / self.trials_per_node), 0, -1)
         limit = cost * (1 + _ROUNDING)
-        return next((each for each in numbers if (self._cost(each, trial_s) or math.inf) <= limit), None)
+        return next((number for number in numbers if (self._cost(number, trial_s) or math.inf) <= limit), None)

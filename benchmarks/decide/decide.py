@@ -54,7 +54,7 @@ def trials_s(
     """
     times = run_set.times_s(configuration, PHASE)
     return {
-        number: tuple(price * (start + steps_per_trial * each) for each in times[number])
+        number: tuple(price * (start + steps_per_trial * step_s) for step_s in times[number])
         for number, start in starts_s(run_set, configuration).items()
     }
 
@@ -119,7 +119,7 @@ class Decided(NamedTuple):
     @property
     def is_decided(self) -> bool:
         """Whether at least one size has an unambiguous answer."""
-        return any(size.answer != "ambiguous" for each in self.decision.workloads for size in each.sizes)
+        return any(size.answer != "ambiguous" for workload in self.decision.workloads for size in workload.sizes)
 
 
 def decide(
@@ -160,7 +160,7 @@ def decide(
             for reason in reasons:
                 doubts.setdefault((workload, reason), []).append(str(size))
         if sizes:
-            found = crossover({each.size: each.answer for each in sizes})
+            found = crossover({decided.size: decided.answer for decided in sizes})
             decided_workload = WorkloadDecision(
                 workload=workload,
                 sizes=tuple(sizes),
@@ -187,7 +187,9 @@ def _gpu_of(run_set: RunSet, wanted: str | None) -> str:
         )
     if not gpus or "cpu" not in measured:
         missing = [
-            f"; the cluster has no {each.device}: {each.why_missing}" for each in run_set.devices if each.why_missing
+            f"; the cluster has no {device.device}: {device.why_missing}"
+            for device in run_set.devices
+            if device.why_missing
         ]
         raise UndecidedError(
             f"a decision needs times of cpu and gpu, but the run measured {', '.join(measured) or 'nothing'}"
@@ -218,15 +220,16 @@ class _Case(NamedTuple):
     def decision(self, workloads: list[WorkloadDecision]) -> Decision:
         """Return the decision for these workloads."""
         environment, prices = self.run_set.environment, self.prices
+        of_prices = {}
+        if prices is not None:
+            of_prices = {"price_date": prices.date, "currency": prices.currency, "price_source": prices.source}
         return Decision(
             measured_at=self.run_set.created_at,
             cpu_model=environment.cpu_model,
             accelerator_type=self._accelerator_type,
-            versions={name: each for name, each in environment.versions.items() if name in FRAMEWORKS},
+            versions={name: version for name, version in environment.versions.items() if name in FRAMEWORKS},
             workloads=tuple(workloads),
-            price_date=None if prices is None else prices.date,
-            currency=None if prices is None else prices.currency,
-            price_source=None if prices is None else prices.source,
+            **of_prices,
         )
 
     def decide(self, configurations: tuple[Configuration, Configuration]) -> tuple[SizeDecision, tuple[str, ...]]:
@@ -240,7 +243,7 @@ class _Case(NamedTuple):
             prices = cpu.cost_per_trial / cpu.trial_s, gpu.cost_per_trial / gpu.trial_s
             costs = compare_trials(self.run_set, configurations, steps, same_within=same_within, prices=prices)
             by_cost = {"cheapest": _WORDS[costs.outcome], "flips_at": by_time.ratio * gain}
-            reasons += tuple(f"by cost, {each}" for each in costs.reasons if each not in reasons)
+            reasons += tuple(f"by cost, {reason}" for reason in costs.reasons if reason not in reasons)
         size = SizeDecision(
             size=configurations[0].size,
             answer=_WORDS[by_time.outcome],
@@ -263,13 +266,16 @@ class _Case(NamedTuple):
             raise InvalidResourcesError(
                 "the cluster has no node without GPUs, so the number of CPUs of a CPU node is unknown. Pass --node-cpus"
             )
-        price = None if self.prices is None else self.prices.per_hour(cpus=node_cpus).per_hour
-        gpu_cost = size.gpu.cost_per_trial
+        price = gpu_price = None
+        if self.prices is not None:
+            price = self.prices.per_hour(cpus=node_cpus).per_hour
+        if size.gpu.cost_per_trial is not None:
+            gpu_price = size.gpu.cost_per_trial * gain / size.gpu.trial_s * 3600
         return Nodes(question.num_trials, node_cpus, size.cpu.num_threads or 1, price).against_gpu(
             cpu_trial_s=size.cpu.trial_s,
             gpu_trial_s=size.gpu.trial_s / gain,
             speedups=(size.low * gain, size.high * gain),
-            gpu_price=None if gpu_cost is None else gpu_cost * gain / size.gpu.trial_s * 3600,
+            gpu_price=gpu_price,
         )
 
     def _times(self, configuration: Configuration) -> tuple[DeviceTimes, float]:
@@ -278,23 +284,27 @@ class _Case(NamedTuple):
         cpus = max(run.num_threads for run in runs)
         peak = max((run.peak_gpu_bytes for run in runs if run.peak_gpu_bytes), default=None)
         device = parse_device(configuration.device)
-        gpus = max(1.0, device.amount) if device.resource == "GPU" else 0.0
-        # The number of concurrent trials that do not slow each other down.
-        in_turn = self._at_once(GpuPolicy(gpus=gpus, cpus=cpus) if gpus else CpuPolicy(cpus=cpus))
-        at_once, gain = in_turn, 1.0
-        if gpus:
-            is_sized_by_memory = device.amount == 1 and peak is not None
-            memory_bytes = (peak or 0) + _OUTSIDE_ALLOCATORS_BYTES
-            sharing = GpuMemoryPolicy(gpu_memory=memory_bytes, cpus=cpus) if is_sized_by_memory else device.policy(cpus)
+        # ``in_turn`` is the number of concurrent trials that do not slow each other down.
+        if device.resource == "GPU":
+            gpus = max(1.0, device.amount)
+            in_turn = self._at_once(GpuPolicy(gpus=gpus, cpus=cpus))
+            sharing = device.policy(cpus)
+            if device.amount == 1 and peak is not None:
+                sharing = GpuMemoryPolicy(gpu_memory=peak + _OUTSIDE_ALLOCATORS_BYTES, cpus=cpus)
             at_once = max(in_turn, self._at_once(sharing))
             gain = self._gain(configuration, at_once // in_turn if in_turn else 1)
-        price = None
-        if self.prices is not None:
-            gpu_type = self.terms.gpu_type or self._accelerator_type
-            price = self.prices.per_hour(cpus=cpus, gpus=gpus, accelerator_type=gpu_type)
+        else:
+            gpus, gain = 0.0, 1.0
+            in_turn = at_once = self._at_once(CpuPolicy(cpus=cpus))
         starts = starts_s(self.run_set, configuration)
         steps = self.run_set.times_s(configuration, PHASE)
         trial_s = _median_of_medians(trials_s(self.run_set, configuration, self.terms.steps_per_trial).values())
+        price_of = cost_per_trial = None
+        if self.prices is not None:
+            gpu_type = self.terms.gpu_type or self._accelerator_type
+            price = self.prices.per_hour(cpus=cpus, gpus=gpus, accelerator_type=gpu_type)
+            price_of = price.of
+            cost_per_trial = price.per_hour / gain * trial_s / 3600
         times = DeviceTimes(
             device=configuration.device,
             step_s=_median_of_medians(steps[number] for number in starts),
@@ -302,8 +312,8 @@ class _Case(NamedTuple):
             trial_s=trial_s,
             at_once=at_once,
             trials_per_hour=in_turn * gain * 3600 / trial_s,
-            cost_per_trial=None if price is None else price.per_hour / gain * trial_s / 3600,
-            price_of=None if price is None else price.of,
+            cost_per_trial=cost_per_trial,
+            price_of=price_of,
             peak_gpu_bytes=peak,
             num_threads=cpus,
         )
@@ -332,7 +342,7 @@ class _Case(NamedTuple):
 
     @property
     def _accelerator_type(self) -> str | None:
-        return next((each.accelerator_type for each in self.run_set.devices if each.device == self.gpu), None)
+        return next((device.accelerator_type for device in self.run_set.devices if device.device == self.gpu), None)
 
 
 def _median_of_medians(processes: Iterable[tuple[float, ...]]) -> float:

@@ -80,7 +80,11 @@ class Prices(Value):
     @property
     def accelerator_types(self) -> tuple[str, ...]:
         """The types of GPUs that have a price."""
-        return tuple(sorted({*self.gpus, *(each.accelerator_type for each in self.instances if each.accelerator_type)}))
+        return tuple(
+            sorted(
+                {*self.gpus, *(instance.accelerator_type for instance in self.instances if instance.accelerator_type)}
+            )
+        )
 
     def per_hour(self, *, cpus: float, gpus: float = 0, accelerator_type: str | None = None) -> Price:
         """Return the lowest price per hour of a trial's resources.
@@ -99,7 +103,7 @@ class Prices(Value):
     def _named(self, accelerator_type: str | None) -> str:
         """Return the name of a GPU type in these prices, such as A100-80GB for Ray's A100-80G."""
         types = self.accelerator_types
-        known = {_plain(each): each for each in types}
+        known = {_plain(name): name for name in types}
         if accelerator_type is None:
             raise InvalidResourcesError(
                 "the type of the GPUs is unknown, so their price is unknown too. Use --gpu-type to pass a name from "
@@ -113,24 +117,30 @@ class Prices(Value):
         return known[_plain(accelerator_type)]
 
     def _of_instances(self, cpus: float, gpus: float, name: str | None) -> Iterator[Price]:
-        for each in self.instances:
+        for instance in self.instances:
             # For a trial without GPUs, `name` is `None`, so machines with GPUs are skipped.
-            if each.accelerator_type == name and (part := each.part(cpus, gpus)) <= 1:
-                where = f" in {each.region}" if each.region else ""
-                yield Price(each.price * part, f"{part:.3g} of {each.name}{where}")
+            if instance.accelerator_type != name:
+                continue
+            part = instance.part(cpus, gpus)
+            if part <= 1:
+                where = f" in {instance.region}" if instance.region else ""
+                yield Price(instance.price * part, f"{part:.3g} of {instance.name}{where}")
 
     def _of_parts(self, cpus: float, gpus: float, name: str | None) -> Iterator[Price]:
         """Yield the sums of the separate prices of the GPUs and the CPUs."""
         if self.cpu is not None and (name is None or name in self.gpus):
-            of_gpus = gpus * self.gpus[name] if name is not None else 0.0
-            what = f"{gpus:g} {name} and {amount_of(cpus, 'CPU')}" if name is not None else amount_of(cpus, "CPU")
-            yield Price(of_gpus + cpus * self.cpu, what)
+            of_cpus = cpus * self.cpu
+            if name is None:
+                yield Price(of_cpus, amount_of(cpus, "CPU"))
+            else:
+                yield Price(gpus * self.gpus[name] + of_cpus, f"{gpus:g} {name} and {amount_of(cpus, 'CPU')}")
         elif name is not None and name in self.gpus:
             for with_cpus in self._of_instances(cpus, 0, None):
                 yield Price(gpus * self.gpus[name] + with_cpus.per_hour, f"{gpus:g} {name} and {with_cpus.of}")
 
     def _none(self, cpus: float, gpus: float, name: str | None) -> str:
-        what = amount_of(cpus, "CPU") + (f" with {gpus:g} {name}" if name is not None else " without a GPU")
+        with_gpus = "without a GPU" if name is None else f"with {gpus:g} {name}"
+        what = f"{amount_of(cpus, 'CPU')} {with_gpus}"
         return f"there is no price for {what}. Add an instance that is large enough, or the price of one CPU as `cpu`"
 
 
@@ -164,7 +174,8 @@ def load_prices(path: str | Path, *, region: str | None = None, use_spot: bool =
         if path.suffix.lower() == ".csv":
             text = read_text(path, what="price file", max_bytes=_MAX_CSV_BYTES)
             day = f"{datetime.fromtimestamp(path.stat().st_mtime, tz=UTC):%Y-%m-%d}"
-            return _of_skypilot(text, f"{path.name}{', spot' if use_spot else ''}", day, region, use_spot=use_spot)
+            source = f"{path.name}, spot" if use_spot else path.name
+            return _of_skypilot(text, source, day, region, use_spot=use_spot)
         if use_spot:
             raise InvalidResourcesError("this file contains no spot prices. Use SkyPilot's vms.csv, or omit --spot")
         return _own(read_data(path, what="price file"), path.name, region)
@@ -180,9 +191,9 @@ def _own(data: object, name: str, region: str | None) -> Prices:
     prices = Prices.from_dict(data)
     if region is None or not prices.instances:
         return prices
-    there = tuple(each for each in prices.instances if each.region == region)
+    there = tuple(instance for instance in prices.instances if instance.region == region)
     if not there:
-        raise _no_such_region(region, {each.region for each in prices.instances if each.region})
+        raise _no_such_region(region, {instance.region for instance in prices.instances if instance.region})
     return prices.model_copy(update={"instances": there})
 
 
@@ -211,12 +222,11 @@ def _of_skypilot(text: str, source: str, day: str, region: str | None, *, use_sp
     there = [row for row in rows if region is None or row.cells["Region"] == region]
     if region is not None and not there:
         raise _no_such_region(region, {row.cells["Region"] for row in rows})
+    price_column = "SpotPrice" if use_spot else "Price"
     instances: list[Instance] = []
     of_gpus: dict[str, float] = {}
     for row in there:
-        price, cpus, count = (
-            row.number(each) for each in ("SpotPrice" if use_spot else "Price", "vCPUs", "AcceleratorCount")
-        )
+        price, cpus, count = (row.number(column) for column in (price_column, "vCPUs", "AcceleratorCount"))
         name, machine = row.cells["AcceleratorName"] or None, row.cells["InstanceType"]
         if not price or (name and not count):  # the catalog has no price in this region
             continue
@@ -235,16 +245,18 @@ def _rows(text: str) -> Iterator[_Row]:
     reader = csv.DictReader(text.splitlines(keepends=True), strict=True)
     try:
         found = reader.fieldnames or []
-        if missing := [name for name in COLUMNS if name not in found]:
-            raise InvalidResourcesError(
-                f"line 1: the column {missing[0]} is missing{suggest(missing[0], found)} (SkyPilot's vms.csv has "
-                f"{', '.join(COLUMNS)})"
-            )
-        for cells in reader:
-            if None in cells or None in cells.values():
+        for name in COLUMNS:
+            if name not in found:
                 raise InvalidResourcesError(
-                    f"line {reader.line_num} has {'more' if None in cells else 'fewer'} cells than the "
-                    f"{len(found)} columns of line 1"
+                    f"line 1: the column {name} is missing{suggest(name, found)} (SkyPilot's vms.csv has "
+                    f"{', '.join(COLUMNS)})"
+                )
+        for cells in reader:
+            # DictReader collects surplus cells under the key None, and fills missing cells with None.
+            if None in cells or None in cells.values():
+                difference = "more" if None in cells else "fewer"
+                raise InvalidResourcesError(
+                    f"line {reader.line_num} has {difference} cells than the {len(found)} columns of line 1"
                 )
             yield _Row(reader.line_num, cells)
     except csv.Error as error:

@@ -32,7 +32,9 @@ class Device(NamedTuple):
         return _NAMES.get(self.resource, self.resource)
 
     def __str__(self) -> str:
-        return self.name if self.amount == 1 else f"{self.name}@{self.amount:g}"
+        if self.amount == 1:
+            return self.name
+        return f"{self.name}@{self.amount:g}"
 
     def policy(self, cpus: float) -> ResourcePolicy:
         """Return the policy that gives a trial this device and ``cpus`` CPUs."""
@@ -65,7 +67,7 @@ def parse_device(text: str) -> Device:
     name, at, amount = text.strip().partition("@")
     resource = _RESOURCES.get(name.lower())
     if resource is None:
-        known = [_NAMES.get(each, each) for each in _RESOURCES.values()]
+        known = [_NAMES.get(resource, resource) for resource in _RESOURCES.values()]
         hint = suggest(name, known) or f"; known: {', '.join(known)}"
         raise InvalidResourcesError(f"unknown device {text!r}{hint}")
     if not at:
@@ -115,7 +117,9 @@ def _only_type(device: Device, capacity: ClusterCapacity) -> str | None:
     if device.resource == "CPU":
         return None
     types = {node.accelerator_type for node, _ in capacity.groups if device.resource in node.resources.ticks}
-    return types.pop() if len(types) == 1 else None
+    if len(types) == 1:
+        return types.pop()
+    return None
 
 
 class Colocation(NamedTuple):
@@ -135,7 +139,10 @@ class Colocation(NamedTuple):
         if self.shares_cpus_on is None:
             return plan.remote_options()
         # The first process that needs an accelerator reserves the CPUs that all processes share.
-        holder = next((each for each in group.configurations if each.device != "cpu"), group.configurations[0])
+        holder = next(
+            (configuration for configuration in group.configurations if configuration.device != "cpu"),
+            group.configurations[0],
+        )
         own = {} if configuration == holder else {"num_cpus": 0}
         return plan.on_nodes({NODE_ID: self.shares_cpus_on}).remote_options() | own
 

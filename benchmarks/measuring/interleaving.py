@@ -27,7 +27,9 @@ class Group(NamedTuple):
     def without(self, configurations: Iterable[Configuration]) -> "Group":
         """Return the group without these configurations."""
         dropped = set(configurations)
-        return self._replace(configurations=tuple(each for each in self.configurations if each not in dropped))
+        return self._replace(
+            configurations=tuple(configuration for configuration in self.configurations if configuration not in dropped)
+        )
 
 
 def groups_of(settings: Settings, devices: Sequence[str]) -> tuple[Group, ...]:
@@ -56,7 +58,7 @@ def is_done(run_set: RunSet, group: Group, number: int) -> bool:
 
 def num_missing(run_set: RunSet) -> int:
     """Return the number of groups that remain to be measured, over all rounds."""
-    groups = groups_of(settings_of(run_set), [each.device for each in run_set.devices if each.slot is not None])
+    groups = groups_of(settings_of(run_set), [device.device for device in run_set.devices if device.slot is not None])
     return sum(not is_done(run_set, group, number) for group in groups for number in range(run_set.num_rounds))
 
 
@@ -77,7 +79,7 @@ def interleave(
     phases: Mapping[Configuration, Sequence[Phase]], num_sweeps: int, seed: str
 ) -> Iterator[list[tuple[Configuration, Phase]]]:
     """Yield the turns of each sweep in random order. A sweep has one turn for each phase of each configuration."""
-    turns = [(configuration, phase) for configuration, each in phases.items() for phase in each]
+    turns = [(configuration, phase) for configuration, planned in phases.items() for phase in planned]
     for number in range(num_sweeps):
         yield _shuffled(turns, f"{seed}/{number}")
 
@@ -117,6 +119,6 @@ def _comparable(run_set: RunSet) -> dict[str, object]:
         **machine.model_dump(include={"cpu_model", "num_cpus", "usable_cpus", "python"}),
         "list of GPUs": ", ".join(sorted(map(str, machine.gpus))) or "none",  # sorted, because NVML may renumber them
         **{f"version of {name}": version for name, version in sorted(machine.versions.items())},
-        **{f"device {each.device}": each.slot for each in run_set.devices},
-        **{f"type of {each.device}": each.accelerator_type for each in run_set.devices},
+        **{f"device {device.device}": device.slot for device in run_set.devices},
+        **{f"type of {device.device}": device.accelerator_type for device in run_set.devices},
     }

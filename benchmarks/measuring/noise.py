@@ -61,7 +61,7 @@ def read_noise() -> NoiseCounters:
 
 def noise_between(number: int, before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> NoiseReading:
     """Return the largest load and throttling of a host between two readings, ``before`` and ``after``."""
-    hosts = {each.host for each in before} & {each.host for each in after}
+    hosts = {snapshot.host for snapshot in before} & {snapshot.host for snapshot in after}
     pairs = [([b for b in before if b.host == host], [a for a in after if a.host == host]) for host in sorted(hosts)]
     throttled = [
         later[0].throttled_s - earlier[0].throttled_s
@@ -72,18 +72,20 @@ def noise_between(number: int, before: Sequence[NoiseCounters], after: Sequence[
         round=number,
         load=max((_load(*pair) for pair in pairs), default=0.0),
         throttled_s=max(throttled, default=None),
-        gpu_throttled=tuple(sorted({cause for each in (*before, *after) for cause in each.gpu_throttled})),
+        gpu_throttled=tuple(sorted({cause for snapshot in (*before, *after) for cause in snapshot.gpu_throttled})),
     )
 
 
 def _load(before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> float:
     """Return the mean number of CPUs of a host that other processes used."""
-    first, last = min(before, key=lambda each: each.at_s), max(after, key=lambda each: each.at_s)
-    earlier = {pid: seconds for each in before for pid, seconds in each.own_s.items()}
-    later = {pid: seconds for each in after for pid, seconds in each.own_s.items()}
+    first, last = min(before, key=lambda snapshot: snapshot.at_s), max(after, key=lambda snapshot: snapshot.at_s)
+    earlier = {pid: seconds for snapshot in before for pid, seconds in snapshot.own_s.items()}
+    later = {pid: seconds for snapshot in after for pid, seconds in snapshot.own_s.items()}
     own_s = sum(seconds - earlier.get(pid, 0.0) for pid, seconds in later.items())
     passed_s = last.at_s - first.at_s
-    return max(0.0, last.busy_s - first.busy_s - own_s) / passed_s if passed_s > 0 else 0.0
+    if passed_s > 0:
+        return max(0.0, last.busy_s - first.busy_s - own_s) / passed_s
+    return 0.0
 
 
 def _throttled_s() -> float | None:

@@ -67,9 +67,10 @@ def find_training(workload: str, size: int | None, num_steps: int | None) -> Tra
         default = _DEFAULTS[workload]
         return default._replace(num_steps=num_steps or default.num_steps)
     if size is None or num_steps is None:
-        missing = " and ".join(name for name, given in (("--size", size), ("--steps", num_steps)) if given is None)
+        missing = " and ".join(name for name, given in (("a size", size), ("--steps", num_steps)) if given is None)
         raise InvalidResourcesError(
-            f"{workload}: pass {missing}. A trial must take several seconds, because startup dominates shorter trials"
+            f"{workload}: pass {missing}, such as bench packing {workload}@{size or 64} --steps {num_steps or 1000}. "
+            "A trial must take several seconds, because startup dominates shorter trials"
         )
     return Training(f"{workload}[{size}]", workload, size, num_steps)
 
@@ -153,7 +154,9 @@ class Sharing(NamedTuple):
     @property
     def isolation(self) -> Literal["mps"] | None:
         """The mechanism that limits trials to their fraction of the GPU, or ``None``."""
-        return "mps" if self.mode.uses_mps else None
+        if self.mode.uses_mps:
+            return "mps"
+        return None
 
 
 def measure_throughput(sweep: Sweep, output: Path | None, *, force: bool = False) -> ThroughputRecord:
@@ -164,8 +167,10 @@ def measure_throughput(sweep: Sweep, output: Path | None, *, force: bool = False
         InvalidResourcesError: The cluster has several GPUs, no MPS daemon responds although ``use_mps`` is set,
             ``output`` exists although ``force`` is not set, or it cannot be written.
     """
-    if sweep.use_mps and (reason := query_mps_daemon()):
-        raise InvalidResourcesError(f"--mps requires an MPS daemon, but {reason}")
+    if sweep.use_mps:
+        reason = query_mps_daemon()
+        if reason:
+            raise InvalidResourcesError(f"--mps requires an MPS daemon, but {reason}")
     if output is not None:
         check_new(output, force=force, example=json.dumps(dict.fromkeys(ThroughputRecord.model_fields)))
     with locked(output) if output is not None else nullcontext():
@@ -273,11 +278,10 @@ def _check(sharing: Sharing, trials: Sequence[Any]) -> None:
     for trial in trials:
         if trial.status != "TERMINATED":
             file = trial.error_file
-            reason = (
-                read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").strip()
-                if file
-                else "no error was recorded"
-            )
+            if file:
+                reason = read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").strip()
+            else:
+                reason = "no error was recorded"
             raise FailedRunError(f"a trial failed: {reason.splitlines()[-1]}")
         if trial.placement_group_factory.required_resources.get("GPU", 0) * sharing.trials_per_gpu > 1:
             raise FailedRunError(f"a trial reserved more than 1/{sharing.trials_per_gpu} of the GPU")

@@ -87,22 +87,27 @@ def steps_of_block(seconds: Callable[[int], float], *, step_s: float | None = No
         # If the steps take at least a third of `BLOCK_S`, the cost of the clock and of the first step is negligible.
         if taken >= BLOCK_S / 3:
             return fitting
-        number = min(fitting, number * 10) if fitting > number else number * 2
+        if fitting > number:
+            number = min(fitting, number * 10)
+        else:
+            number *= 2
 
 
 def wait_for_devices(result: Any) -> None:
     """Wait until the devices of all imported frameworks are idle. ``result`` is the result of the last step."""
     for name, wait in _WAITS.items():
-        if (module := sys.modules.get(name)) is not None:
+        module = sys.modules.get(name)
+        if module is not None:
             wait(module, result)
 
 
 def _wait_for_torch(torch: Any) -> None:
+    accelerator = getattr(torch, "accelerator", None)  # PyTorch before 2.6 does not have it
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    elif (accelerator := getattr(torch, "accelerator", None)) is not None and accelerator.is_available():
+    elif accelerator is not None and accelerator.is_available():
         accelerator.synchronize()
-    elif torch.backends.mps.is_available():  # PyTorch before 2.6 has no torch.accelerator
+    elif torch.backends.mps.is_available():
         torch.mps.synchronize()
 
 
@@ -139,7 +144,10 @@ def has_used_gpu(counters: Mapping[str, Any], imported: Container[str]) -> bool:
     """
     for memory in counters.values():
         # Prefer the peak of allocations, because waiting for a GPU can grow the memory pool without an allocation.
-        if memory.held_bytes if memory.peak_allocated_bytes is None else memory.peak_allocated_bytes:
+        used_bytes = memory.peak_allocated_bytes
+        if used_bytes is None:
+            used_bytes = memory.held_bytes
+        if used_bytes:
             return True
     if not any(name in imported for name in _COUNTED) or any(name in imported for name in _UNCOUNTED):
         return False
@@ -223,7 +231,9 @@ def _line(error: BaseException) -> str:
     # Skip frames of the measurement and of `torch_device`, because the error is usually in the workload.
     own = (str(Path(__file__).parent), steps_module.__file__)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
-    return f"{last} ({frames[-1].filename}:{frames[-1].lineno})" if frames else last
+    if frames:
+        return f"{last} ({frames[-1].filename}:{frames[-1].lineno})"
+    return last
 
 
 class WorkloadProcess:
@@ -280,12 +290,14 @@ class WorkloadProcess:
         self._timers = {
             phase: BlockTimer(step, steps.synchronize) for phase, step in phases.items() if step is not None
         }
+        is_whole = len(times) == steps.steps_per_epoch
+        # The first step may include compilation. Without losses, a step may end before its work is done.
+        step_s = min(times[1:], default=None) if losses else None
         return FirstEpoch(
-            epoch_s=ended - prepared if len(times) == steps.steps_per_epoch else None,
+            epoch_s=ended - prepared if is_whole else None,
             num_steps=len(times),
             phases=tuple(self._timers),
-            # The first step may include compilation. Without losses, a step may end before its work is done.
-            step_s=min(times[1:], default=None) if losses else None,
+            step_s=step_s,
             facts={
                 "losses": tuple(losses[:_MOST_LOSSES]),
                 "num_threads": num_threads,
@@ -319,7 +331,9 @@ class WorkloadProcess:
         ``step_s`` is the duration of a step in the first epoch in seconds, if known.
         """
         # ``step_s`` includes transfers, so it does not apply to ``COMPUTE``, whose steps may be much faster.
-        return steps_of_block(self._timers[phase].seconds, step_s=step_s if phase is Phase.TRANSFERS else None)
+        if phase is not Phase.TRANSFERS:
+            step_s = None
+        return steps_of_block(self._timers[phase].seconds, step_s=step_s)
 
     @_returns_errors
     def time_block(self, phase: Phase, num_steps: int) -> float:

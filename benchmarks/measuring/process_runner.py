@@ -88,7 +88,9 @@ class MeasuredProcess:
 
     @property
     def _num_warmups(self) -> int:
-        return 0 if self._step_s is not None and self._step_s >= _LONG_STEP_S else _NUM_WARMUPS
+        if self._step_s is not None and self._step_s >= _LONG_STEP_S:
+            return 0
+        return _NUM_WARMUPS
 
     def start(self, plan: TrialPlan, reserved: Mapping[str, Any], device: str) -> None:
         """Start the process, and wait until its first epoch is done and the number of steps in a block is known.

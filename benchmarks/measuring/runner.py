@@ -90,12 +90,19 @@ class GroupRun:
         All processes have ended when this method returns.
         """
         ordered = order_of_processes(self.group, self.settings.seed, self.current.number)
-        for together in [ordered] if self.colocation.is_together else [[each] for each in ordered]:
-            self._measure_together(together)
+        if self.colocation.is_together:
+            self._measure_together(ordered)
+        else:
+            for configuration in ordered:
+                self._measure_together([configuration])
 
     def added_to(self, run_set: RunSet) -> RunSet:
         """Return ``run_set`` with these measurements added."""
-        runs = [each.run() for each in self._processes if each.configuration not in self._failures and each.has_times]
+        runs = [
+            process.run()
+            for process in self._processes
+            if process.configuration not in self._failures and process.has_times
+        ]
         runs.sort(key=lambda run: self.group.configurations.index(run.configuration))
         return run_set.model_copy(
             update={
@@ -172,7 +179,7 @@ def new_run_set(settings: Settings, capacity: ClusterCapacity, environment: Envi
         seed=settings.seed,
         created_at=datetime.now(UTC),
         environment=environment,
-        devices=tuple(each.found for each in _planned(settings, capacity)),
+        devices=tuple(planned.found for planned in _planned(settings, capacity)),
         num_rounds=settings.num_rounds,
         settings=settings,
     )
@@ -187,7 +194,7 @@ def measure(run_set: RunSet, capacity: ClusterCapacity) -> Iterator[RunSet]:
         InvalidResourcesError: The record has no settings, or a device is unknown.
     """
     settings = settings_of(run_set)
-    plans = {str(each.device): each.plan for each in _planned(settings, capacity) if each.plan is not None}
+    plans = {str(planned.device): planned.plan for planned in _planned(settings, capacity) if planned.plan is not None}
     groups = groups_of(settings, list(plans)) if plans else ()
     # All groups have the same devices.
     colocation = colocate(groups[0], plans, capacity) if groups else Colocation(is_together=True)

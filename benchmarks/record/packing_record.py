@@ -119,14 +119,16 @@ class ThroughputRecord(Value):
         for sample in self.samples:
             if sample.workload == workload:
                 samples.setdefault((sample.mode, sample.trials_per_gpu), []).append(sample.trials_per_hour)
-        by_number = sorted(samples, key=lambda each: (each[1], each[0]))
-        return {each: spread(samples[each]) for each in by_number}
+        by_number = sorted(samples, key=lambda mode_and_number: (mode_and_number[1], mode_and_number[0]))
+        return {key: spread(samples[key]) for key in by_number}
 
     def speedup(self, workload: str, mode: PackingMode, trials_per_gpu: int) -> float | None:
         """Return the median rate divided by the rate of one trial at a time, or ``None`` if no trial ran alone."""
         rates = self.rates(workload)
         alone = rates.get((PackingMode.ALONE, 1))
-        return rates[mode, trials_per_gpu].median / alone.median if alone else None
+        if alone:
+            return rates[mode, trials_per_gpu].median / alone.median
+        return None
 
     def stops_paying_at(self, workload: str) -> int | None:
         """Return the number of trials per GPU above which more trials do not pay off without MPS."""
@@ -142,7 +144,7 @@ class ThroughputRecord(Value):
                 for seed, loss in enumerate(sample.losses):
                     by_seed.setdefault(seed, []).append(loss)
         middles = {seed: abs(statistics.median(losses)) for seed, losses in by_seed.items()}
-        apart = ((max(each) - min(each)) / middles[seed] for seed, each in by_seed.items() if middles[seed])
+        apart = ((max(losses) - min(losses)) / middles[seed] for seed, losses in by_seed.items() if middles[seed])
         return max(apart, default=0.0)
 
 

@@ -20,7 +20,9 @@ def ignoring_fields(*names: str) -> Any:
     """Return a validator that ignores these obsolete fields, so that files of earlier versions can still be read."""
 
     def without_them(data: Any) -> Any:
-        return {key: value for key, value in data.items() if key not in names} if isinstance(data, dict) else data
+        if isinstance(data, dict):
+            return {key: value for key, value in data.items() if key not in names}
+        return data
 
     return model_validator(mode="before")(without_them)
 
@@ -41,8 +43,10 @@ class GpuFacts(Value):
             self.power_limit_w and f"{self.power_limit_w:g} W",
             self.driver and f"driver {self.driver}",
         )
-        known = ", ".join(each for each in details if each)
-        return f"{self.name} ({known})" if known else self.name
+        known = ", ".join(detail for detail in details if detail)
+        if known:
+            return f"{self.name} ({known})"
+        return self.name
 
 
 class Environment(Value):
@@ -68,13 +72,15 @@ class Environment(Value):
     _former = ignoring_fields("commit", "has_changes")
 
     def __str__(self) -> str:
-        usable = self.usable_cpus
-        of = f"{format_amount(usable)} of " if usable is not None and usable != self.num_cpus else ""
-        parts = [self.cpu_model, f"{of}{counted(self.num_cpus, 'CPU')}"]
+        cpus = counted(self.num_cpus, "CPU")
+        if self.usable_cpus is not None and self.usable_cpus != self.num_cpus:
+            cpus = f"{format_amount(self.usable_cpus)} of {cpus}"
+        parts = [self.cpu_model, cpus]
         if self.host_memory_bytes is not None:
-            limit = self.cgroup_memory_bytes
-            of = f"{format_bytes(limit)} of " if limit is not None else ""
-            parts.append(f"{of}{format_bytes(self.host_memory_bytes)} of host memory")
+            memory = f"{format_bytes(self.host_memory_bytes)} of host memory"
+            if self.cgroup_memory_bytes is not None:
+                memory = f"{format_bytes(self.cgroup_memory_bytes)} of {memory}"
+            parts.append(memory)
         gpus = Counter(map(str, self.gpus))
         parts += [f"{number} {gpu}" for gpu, number in gpus.items()] or ["no NVIDIA GPU"]
         versions = [f"Python {self.python}"] if self.python else []
@@ -150,7 +156,10 @@ class Configuration(Value):
     is_control: bool = False
 
     def __str__(self) -> str:
-        return f"{self.workload}[{self.size}] on {self.device}{' (control)' if self.is_control else ''}"
+        text = f"{self.workload}[{self.size}] on {self.device}"
+        if self.is_control:
+            return f"{text} (control)"
+        return text
 
 
 class Block(Value):
@@ -220,8 +229,10 @@ class ProcessRun(Value):
     def times_s(self, phase: Phase) -> tuple[float, ...]:
         """Return the seconds per step of each block except warm-ups, or the duration of the first epoch in seconds."""
         if phase is Phase.FIRST_EPOCH:
-            return () if self.first_epoch_s is None else (self.first_epoch_s,)
-        return tuple(each.seconds_per_step for each in self.blocks if each.phase is phase and not each.is_warmup)
+            if self.first_epoch_s is None:
+                return ()
+            return (self.first_epoch_s,)
+        return tuple(block.seconds_per_step for block in self.blocks if block.phase is phase and not block.is_warmup)
 
 
 class DeviceFound(Value):
@@ -327,9 +338,9 @@ class RunSet(Value):
         )
         changes = {
             "command": LEFT_OUT,
-            "devices": tuple(each.redacted() for each in self.devices),
+            "devices": tuple(device.redacted() for device in self.devices),
             "runs": tuple(runs),
-            "failures": tuple(each.model_copy(update={"message": LEFT_OUT}) for each in self.failures),
+            "failures": tuple(failure.model_copy(update={"message": LEFT_OUT}) for failure in self.failures),
             "is_redacted": True,
         }
         return self.model_copy(update=changes)
@@ -353,11 +364,13 @@ class RunSet(Value):
     def times_s(self, configuration: Configuration, phase: Phase) -> dict[int, tuple[float, ...]]:
         """Return the seconds per step of each block, by round. Rounds that have no times of this phase are omitted."""
         times = {run.round: run.times_s(phase) for run in self.of(configuration)}
-        return {number: each for number, each in times.items() if each}
+        return {number: of_round for number, of_round in times.items() if of_round}
 
     def sizes(self, workload: str) -> tuple[int, ...]:
         """Return the measured sizes of a workload, ascending."""
-        return tuple(sorted({each.size for each in self.configurations if each.workload == workload}))
+        return tuple(
+            sorted({configuration.size for configuration in self.configurations if configuration.workload == workload})
+        )
 
     @property
     def workloads(self) -> tuple[str, ...]:
@@ -375,7 +388,7 @@ class RunSet(Value):
 
     def failed(self) -> tuple[Incident, ...]:
         """Return the failures. Equal failures in several rounds are merged."""
-        return _incidents((each.configuration, each.message, each.round) for each in self.failures)
+        return _incidents((failure.configuration, failure.message, failure.round) for failure in self.failures)
 
     def warnings(self) -> tuple[Incident, ...]:
         """Return the warnings of processes that have times. Equal warnings in several rounds are merged."""
@@ -384,14 +397,16 @@ class RunSet(Value):
     @property
     def devices_in_order(self) -> tuple[str, ...]:
         """The requested or measured devices. The CPU comes first, because other devices are compared with it."""
-        devices = [each.device for each in self.devices] + [each.device for each in self.configurations]
-        return tuple(sorted(dict.fromkeys(devices), key=lambda each: each != "cpu"))
+        devices = [device.device for device in self.devices] + [
+            configuration.device for configuration in self.configurations
+        ]
+        return tuple(sorted(dict.fromkeys(devices), key=lambda device: device != "cpu"))
 
     @property
     def measured_devices(self) -> tuple[str, ...]:
         """The measured devices, with the CPU first."""
         measured = {configuration.device for configuration in self.configurations}
-        return tuple(each for each in self.devices_in_order if each in measured)
+        return tuple(device for device in self.devices_in_order if device in measured)
 
 
 def _incidents(found: Iterable[tuple[Configuration, str, int]]) -> tuple[Incident, ...]:

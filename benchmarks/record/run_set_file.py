@@ -120,7 +120,9 @@ def _cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = one_line(value)
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    if text.startswith(_FORMULA):
+        return f"'{text}"
+    return text
 
 
 def _rows(run: ProcessRun) -> list[tuple[object, ...]]:

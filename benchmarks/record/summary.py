@@ -45,8 +45,10 @@ def time_of(run_set: RunSet, configuration: Configuration, phase: Phase) -> Spre
 
     Each process contributes the median of its blocks. Return ``None`` if there are no times of this phase.
     """
-    medians = [statistics.median(each) for each in run_set.times_s(configuration, phase).values()]
-    return spread(medians) if medians else None
+    medians = [statistics.median(times) for times in run_set.times_s(configuration, phase).values()]
+    if medians:
+        return spread(medians)
+    return None
 
 
 class ConfigurationSummary(Value):
@@ -68,19 +70,30 @@ class ConfigurationSummary(Value):
 
 def summarize(run_set: RunSet) -> tuple[ConfigurationSummary, ...]:
     """Return a summary of each configuration, sorted by workload, size and device, with a control after its twin."""
-    ordered = sorted(run_set.configurations, key=lambda each: (each.workload, each.size, each.device, each.is_control))
-    return tuple(_summarize(run_set, each) for each in ordered)
+    ordered = sorted(
+        run_set.configurations,
+        key=lambda configuration: (
+            configuration.workload,
+            configuration.size,
+            configuration.device,
+            configuration.is_control,
+        ),
+    )
+    return tuple(_summarize(run_set, configuration) for configuration in ordered)
 
 
 def _summarize(run_set: RunSet, configuration: Configuration) -> ConfigurationSummary:
     processes = run_set.of(configuration)
-    times = {phase: time for phase in Phase if (time := time_of(run_set, configuration, phase))}
+    times = {phase: time_of(run_set, configuration, phase) for phase in Phase}
+    times_s = {phase: time for phase, time in times.items() if time}
     samples = _most(run.samples_per_step for run in processes)
-    with_transfers = times.get(Phase.TRANSFERS)
+    samples_per_s = None
+    if samples and Phase.TRANSFERS in times_s:
+        samples_per_s = samples / times_s[Phase.TRANSFERS].median
     return ConfigurationSummary(
         configuration=configuration,
-        times_s=times,
-        samples_per_s=samples / with_transfers.median if samples and with_transfers else None,
+        times_s=times_s,
+        samples_per_s=samples_per_s,
         peak_host_bytes=_most(run.peak_host_bytes for run in processes),
         peak_gpu_bytes=_most(run.peak_gpu_bytes for run in processes),
     )
@@ -97,8 +110,8 @@ def time_text(seconds: float, half_iqr: float | None = None) -> str:
     """
     # Choose the unit by the rounded number, so that 0.9999 ms becomes 1 ms instead of 1000 µs.
     written = float(f"{seconds:.3g}")
-    short = next((each for each in _SHORT if written >= each[0]), _SHORT[-1])
-    factor, unit = next(((each, name) for least, each, name in _LONG if seconds >= least), short)
+    short = next((unit for unit in _SHORT if written >= unit[0]), _SHORT[-1])
+    factor, unit = next(((size, name) for least, size, name in _LONG if seconds >= least), short)
     apart = "" if half_iqr is None else f" ±{digits(half_iqr / factor, 2)}"
     return f"{digits(seconds / factor)}{apart} {unit}"
 
@@ -116,7 +129,9 @@ def ratio_with_bounds(ratio: float, low: float, high: float) -> str:
 def _ratio_digits(ratio: float) -> str:
     if 0.1 <= ratio < 2:
         return f"{ratio:.2f}"
-    return f"{ratio:.1f}" if 2 <= ratio < 100 else digits(ratio, 2)
+    if 2 <= ratio < 100:
+        return f"{ratio:.1f}"
+    return digits(ratio, 2)
 
 
 def digits(number: float, count: int = 3) -> str:
@@ -128,10 +143,24 @@ def digits(number: float, count: int = 3) -> str:
 
 def in_words(device: str) -> str:
     """Return the display name of a device: ``"CPU"`` for ``"cpu"``, and ``"GPU"`` for ``"gpu"``."""
-    return device.upper() if device in {"cpu", "gpu"} else device
+    if device in {"cpu", "gpu"}:
+        return device.upper()
+    return device
 
 
 def sentence(text: str) -> str:
     """Return the text as a sentence: with a capital first letter, and a full stop if it has no end punctuation."""
     text = text.strip()
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"
+    end = "" if text.endswith((".", "!", "?")) else "."
+    return f"{text[:1].upper()}{text[1:]}{end}"
+
+
+def how_to_measure_a_gpu(run_set: RunSet, workload: str | None = None) -> str:
+    """Return a sentence with the command that measures a workload, or all workloads of a run, on the CPU and a GPU."""
+    sizes: dict[str, set[int]] = {}
+    for configuration in run_set.configurations:
+        if workload in (None, configuration.workload):
+            sizes.setdefault(configuration.workload, set()).add(configuration.size)
+    names = " ".join(f"{name}@{','.join(map(str, sorted(found)))}" for name, found in sorted(sizes.items()))
+    cpus = 1 if run_set.settings is None else run_set.settings.cpus
+    return f"On a machine with a GPU, run: tune-policies bench run {names} --device cpu --device gpu --cpus {cpus:g}"

@@ -16,7 +16,7 @@ from ..compare.verdicts import Verdict, verdicts
 from ..decide.crossover import describe
 from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Phase, RunSet
-from ..record.summary import in_words, ratio_with_bounds, sentence
+from ..record.summary import how_to_measure_a_gpu, in_words, ratio_with_bounds, sentence
 from .figures import PHASE_TITLES, cost_figure, crossover_figure, packing_figure, speedup_figure
 from .tables import (
     configurations_table,
@@ -54,66 +54,84 @@ def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) 
 
     The findings are based on steps with transfers if these were measured.
     """
-    decided = {each.workload: each for each in decision.workloads} if decision else {}
+    decided = {}
+    if decision:
+        decided = {of_workload.workload: of_workload for of_workload in decision.workloads}
     named_doubts = doubts_of_all(verdicts)
     found = []
     for workload in sorted({*run_set.workloads, *(failure.configuration.workload for failure in run_set.failures)}):
         answers = list(_answers(workload, verdicts, named_doubts)) or [_not_compared(run_set, workload)]
         if decision and workload in decided:
-            devices = [each.device for each in answers]
+            devices = [answer.device for answer in answers]
             gpu = decided[workload].sizes[0].gpu.device
             at = devices.index(gpu) if gpu in devices else 0
             trials = tuple(_trial_sentences(decided[workload], decision))
             answers[at] = answers[at]._replace(sentences=answers[at].sentences + trials)
         if len(answers) > 1:
-            answers = [each._replace(workload=f"{workload}, {in_words(each.device or '')}") for each in answers]
+            answers = [answer._replace(workload=f"{workload}, {in_words(answer.device or '')}") for answer in answers]
         found += answers
     return tuple(found)
 
 
 def doubts_of_all(verdicts: Verdicts) -> tuple[str, ...]:
     """Return the reasons for doubt that all comparisons share. These reasons affect the whole run."""
-    named = [each.comparison.reasons for found in verdicts.values() for each in found]
+    named = [verdict.comparison.reasons for found in verdicts.values() for verdict in found]
     if len(named) < 2:
         return ()
-    return tuple(reason for reason in named[0] if all(reason in each for each in named))
+    return tuple(reason for reason in named[0] if all(reason in reasons for reasons in named))
 
 
 def _not_compared(run_set: RunSet, workload: str) -> Finding:
-    devices = sorted({in_words(each.device) for each in run_set.configurations if each.workload == workload})
-    of_it = [each for each in run_set.failures if each.configuration.workload == workload]
-    failures = dict.fromkeys(sentence(f"On {in_words(each.configuration.device)}: {each.message}") for each in of_it)
+    devices = sorted(
+        {
+            in_words(configuration.device)
+            for configuration in run_set.configurations
+            if configuration.workload == workload
+        }
+    )
+    of_it = [failure for failure in run_set.failures if failure.configuration.workload == workload]
+    failures = dict.fromkeys(
+        sentence(f"On {in_words(failure.configuration.device)}: {failure.message}") for failure in of_it
+    )
     if not devices:
         return Finding(workload, "none", "not measured", (*failures,))
     if len(devices) == 1:
         why = f"Only {devices[0]} was measured, so there is nothing to compare it with."
+        if run_set.measured_devices == ("cpu",):
+            why = f"{why} {how_to_measure_a_gpu(run_set, workload)}"
     else:
         why = f"{' and '.join(devices)} have no size in common, so nothing can be compared."
     return Finding(workload, "none", "not compared", (why, *failures))
 
 
 def _answers(workload: str, verdicts: Verdicts, named_doubts: Collection[str]) -> Iterator[Finding]:
-    others = dict.fromkeys(each.second for found in verdicts.values() for each in found if each.workload == workload)
+    others = dict.fromkeys(
+        verdict.second for found in verdicts.values() for verdict in found if verdict.workload == workload
+    )
     for other in others:
         # Some workloads have no times of the preferred phase, so use the first phase that both devices have.
         for phase in _PHASES:
-            of_both = [each for each in verdicts.get(phase, ()) if (each.workload, each.second) == (workload, other)]
+            of_both = [
+                verdict
+                for verdict in verdicts.get(phase, ())
+                if (verdict.workload, verdict.second) == (workload, other)
+            ]
             if of_both:
-                yield _answer(sorted(of_both, key=lambda each: each.size), phase, named_doubts)
+                yield _answer(sorted(of_both, key=lambda verdict: verdict.size), phase, named_doubts)
                 break
 
 
 def _answer(verdicts: list[Verdict], phase: Phase, named_doubts: Collection[str]) -> Finding:
     first, second = in_words(verdicts[0].first), in_words(verdicts[0].second)
     stretches = [
-        _Stretch(outcome, {each.size: each.comparison for each in group})
-        for outcome, group in groupby(verdicts, key=lambda each: each.comparison.outcome)
+        _Stretch(outcome, {verdict.size: verdict.comparison for verdict in group})
+        for outcome, group in groupby(verdicts, key=lambda verdict: verdict.comparison.outcome)
     ]
     sentences = []
     named = set(named_doubts)
-    for each in reversed(stretches):
-        sentences.append(_stretch_text(each, first, second))
-        reasons = dict.fromkeys(reason for one in each.compared.values() for reason in one.reasons)
+    for stretch in reversed(stretches):
+        sentences.append(_stretch_text(stretch, first, second))
+        reasons = dict.fromkeys(reason for one in stretch.compared.values() for reason in one.reasons)
         sentences += [sentence(reason) for reason in reasons if reason not in named]
         named |= reasons.keys()
     if phase is not Phase.TRANSFERS:
@@ -125,7 +143,7 @@ def _answer(verdicts: list[Verdict], phase: Phase, named_doubts: Collection[str]
 def _badge(
     stretches: list[_Stretch], first: str, second: str
 ) -> tuple[Literal["gain", "stay", "same", "ambiguous", "depends"], str]:
-    ranks = [_RANKS[each.outcome] for each in stretches if each.outcome in _RANKS]
+    ranks = [_RANKS[stretch.outcome] for stretch in stretches if stretch.outcome in _RANKS]
     if ranks not in (sorted(ranks), sorted(ranks, reverse=True)):
         return "depends", f"{first} or {second}, depending on the size"
     where = "" if len(stretches) == 1 else f" from {min(stretches[-1].compared)}"
@@ -151,7 +169,7 @@ def _stretch_text(stretch: _Stretch, first: str, second: str) -> str:
         factors += f" at {lowest}, {_factor(stretch.compared[highest], is_inverse=is_first)} at {highest}"
         where = f"at sizes {lowest} to {highest}"
     if stretch.outcome is Outcome.SAME:
-        within = max(each.same_within for each in stretch.compared.values())
+        within = max(comparison.same_within for comparison in stretch.compared.values())
         return f"The same within {within:.0%} {where}: {faster} is {factors}."
     if stretch.outcome is Outcome.AMBIGUOUS:
         return f"Ambiguous {where}: {faster} is {factors}."
@@ -160,13 +178,16 @@ def _stretch_text(stretch: _Stretch, first: str, second: str) -> str:
 
 def _factor(comparison: Comparison, *, is_inverse: bool) -> str:
     ratio, low, high = comparison.ratio, comparison.low, comparison.high
-    return ratio_with_bounds(1 / ratio, 1 / high, 1 / low) if is_inverse else ratio_with_bounds(ratio, low, high)
+    if is_inverse:
+        return ratio_with_bounds(1 / ratio, 1 / high, 1 / low)
+    return ratio_with_bounds(ratio, low, high)
 
 
 def _trial_sentences(decided: WorkloadDecision, decision: Decision) -> Iterator[str]:
-    answers = {each.size: each.answer for each in decided.sizes}
+    answers = {size.size: size.answer for size in decided.sizes}
     yield f"Over a whole trial of {decided.steps_per_trial:,} steps: {describe(answers)}."
-    if cheapest := {each.size: each.cheapest for each in decided.sizes if each.cheapest}:
+    cheapest = {size.size: size.cheapest for size in decided.sizes if size.cheapest}
+    if cheapest:
         dated = f", at prices of {decision.price_date}" if decision.price_date else ""
         yield f"By cost{dated}: {describe(cheapest, 'cheaper')}."
 
@@ -174,10 +195,12 @@ def _trial_sentences(decided: WorkloadDecision, decision: Decision) -> Iterator[
 def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
     """Return one sentence that summarizes all findings."""
     if not run_set.workloads:
-        return "Nothing was measured, because every process failed." if run_set.failures else "Nothing was measured."
+        if run_set.failures:
+            return "Nothing was measured, because every process failed."
+        return "Nothing was measured."
     if len(findings) <= _MOST_NAMED:
-        return f"{'; '.join(f'{each.workload}: {each.badge}' for each in findings)}."
-    counts = Counter(each.badge for each in findings)
+        return f"{'; '.join(f'{finding.workload}: {finding.badge}' for finding in findings)}."
+    counts = Counter(finding.badge for finding in findings)
     return f"{'; '.join(f'{badge}: {count} of {len(findings)}' for badge, count in counts.most_common())}."
 
 
@@ -189,36 +212,40 @@ def build_content(
     findings = find(run_set, compared, decision)
     doubts = (sentence(f"All results are affected: {doubt}") for doubt in doubts_of_all(compared))
     other_run = _other_run(run_set, decision) if decision else ()
-    commands = (run_set.command, *([packing.command] if packing and packing.command else []))
-    again = "Run these commands in the same working directory, with the versions above:"
-    sections = (
-        Section("Verdict", (*_missing(run_set), *other_run, *doubts), findings=findings),
-        *([_cost(decision)] if decision else []),
-        _times(run_set),
-        _speedups([each for found in compared.values() for each in found]),
-        *([_packing(packing)] if packing else []),
-        Section("All measurements", tables=(configurations_table(run_set),)),
-        _conditions(run_set),
-        *([] if run_set.is_redacted else [Section("Run it again", (again,), commands=commands)]),
-    )
-    gpus = ", ".join(dict.fromkeys(each.name for each in run_set.environment.gpus)) or "no NVIDIA GPU"
+    sections = [Section("Verdict", (*_missing(run_set), *other_run, *doubts), findings=findings)]
+    if decision:
+        sections.append(_cost(decision))
+    sections.append(_times(run_set))
+    sections.append(_speedups([verdict for found in compared.values() for verdict in found]))
+    if packing:
+        sections.append(_packing(packing))
+    sections.append(Section("All measurements", tables=(configurations_table(run_set),)))
+    sections.append(_conditions(run_set))
+    if not run_set.is_redacted:
+        commands = [run_set.command]
+        if packing and packing.command:
+            commands.append(packing.command)
+        again = "Run these commands in the same working directory, with the versions above:"
+        sections.append(Section("Run it again", (again,), commands=tuple(commands)))
+    gpus = ", ".join(dict.fromkeys(gpu.name for gpu in run_set.environment.gpus)) or "no NVIDIA GPU"
     details = (
         f"Measured on {run_set.created_at:%Y-%m-%d %H:%M %Z}: {run_set.environment.cpu_model}, {gpus}; "
         f"{counted(run_set.num_rounds, 'round')} of fresh processes in random order, seed {run_set.seed}."
     )
-    return Content("GPU against CPU", summarise(run_set, findings), details, sections)
+    return Content("GPU against CPU", summarise(run_set, findings), details, tuple(sections))
 
 
 def _missing(run_set: RunSet) -> Iterator[str]:
-    for each in run_set.devices:
-        if each.slot is None:
-            why = each.why_missing or "not found"
+    for device in run_set.devices:
+        if device.slot is None:
+            why = device.why_missing or "not found"
             yield sentence(
-                f"the cluster has no {in_words(each.device)}, so the report does not cover this device: {why}"
+                f"the cluster has no {in_words(device.device)}, so the report does not cover this device: {why}"
             )
     if not run_set.is_complete:
         yield "The run was stopped before it was complete."
-    if (num_workloads := len(run_set.workloads)) * len(_PHASES) > _MOST_FIGURES:
+    num_workloads = len(run_set.workloads)
+    if num_workloads * len(_PHASES) > _MOST_FIGURES:
         yield f"Each section shows its first {_MOST_FIGURES} figures. The tables contain all {num_workloads} workloads."
 
 
@@ -251,13 +278,15 @@ def _times(run_set: RunSet) -> Section:
         "compute only, they are on the device. The first epoch includes the start of the process and compilation. "
         "A point is the median over processes, and its bar is the interquartile range."
     )
-    return Section("Time by size", (text if pictures else "No time was measured.",), pictures=pictures)
+    if not pictures:
+        text = "No time was measured."
+    return Section("Time by size", (text,), pictures=pictures)
 
 
 def _speedups(compared: list[Verdict]) -> Section:
     by_pair: dict[tuple[str, str], list[Verdict]] = {}
-    for each in compared:
-        by_pair.setdefault((each.workload, each.second), []).append(each)
+    for verdict in compared:
+        by_pair.setdefault((verdict.workload, verdict.second), []).append(verdict)
     pictures = _pictures(
         (f"speedup-{at}", f"{workload}: speed of {other} relative to {found[0].first}, by size", speedup_figure(found))
         for at, ((workload, other), found) in enumerate(sorted(by_pair.items()), 1)
@@ -266,21 +295,19 @@ def _speedups(compared: list[Verdict]) -> Section:
         "A device is faster if its points are above the gray band, and slower if they are below it. A bar is the 95 % "
         "interval over processes. If a bar is only partly inside the band, the verdict is ambiguous."
     )
-    return Section(
-        "Speed-up",
-        (text if pictures else "The run has no times that can be compared between two devices.",),
-        pictures=pictures,
-    )
+    if not pictures:
+        text = "The run has no times that can be compared between two devices."
+    return Section("Speed-up", (text,), pictures=pictures)
 
 
 def _cost(decision: Decision) -> Section:
     pictures = _pictures(
         (
             f"cost-{at}",
-            f"{each.workload}: cost of a trial against its time, by size",
-            cost_figure(each, decision.currency),
+            f"{decided.workload}: cost of a trial against its time, by size",
+            cost_figure(decided, decision.currency),
         )
-        for at, each in enumerate(decision.workloads, 1)
+        for at, decided in enumerate(decision.workloads, 1)
     )
     texts = ["The time of a trial includes its start and all its steps. Trials per hour are for the whole cluster."]
     if decision.price_date or decision.price_source:
@@ -301,14 +328,14 @@ def _packing(packing: ThroughputRecord) -> Section:
 
 
 def _conditions(run_set: RunSet) -> Section:
-    found = [each for each in run_set.devices if each.slot]
+    found = [device for device in run_set.devices if device.slot]
     texts = (
         turns(run_set),
         *machine_lines(run_set),
         *(
-            f"a trial on {in_words(each.device)} reserves {each.slot}, and the cluster can run "
-            f"{counted(each.at_once, 'trial')} at once"
-            for each in found
+            f"a trial on {in_words(device.device)} reserves {device.slot}, and the cluster can run "
+            f"{counted(device.at_once, 'trial')} at once"
+            for device in found
         ),
         *map(str, (*run_set.failed(), *run_set.warnings())),
     )

@@ -97,18 +97,22 @@ def put_sizes(axes: Any, sizes: Collection[int], what: str = "size") -> None:
 
 
 def _whole(size: float) -> str:
-    return f"{size:,.0f}" if size >= 10_000 else f"{size:.0f}"
+    if size >= 10_000:
+        return f"{size:,.0f}"
+    return f"{size:.0f}"
 
 
 def put_log_amounts(axis: Any, values: Iterable[float], label: str, write: Callable[[float], str] = digits) -> None:
     """Make an axis logarithmic, and set its label and tick labels. ``write`` formats the value of a tick."""
-    low, high = min(values := list(values)), max(values)
+    values = list(values)
+    low, high = min(values), max(values)
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     if low == high:
         axis.axes.set(**{f"{axis.axis_name}lim": (low / 1.5, high * 1.5)})
     # If the range spans less than a factor of five, a logarithmic locator would set too few ticks.
     places = next((subs for most, subs in _LOG_TICKS.items() if high / low < most), (1,))
-    axis.set_major_locator(AutoLocator() if high / low < 5 else LogLocator(subs=places, numticks=9))
+    locator = AutoLocator() if high / low < 5 else LogLocator(subs=places, numticks=9)
+    axis.set_major_locator(locator)
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: write(value))
     axis.set_label_text(f"{label}\n(log scale)")
@@ -135,8 +139,12 @@ def cut(text: str, most: int) -> str:
 
     Unprintable characters are replaced, because SVG files must not contain them.
     """
-    line = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
-    return line if len(line) <= most else f"{line[: most // 2]}…{line[len(line) + most // 2 + 1 - most :]}"
+    line = "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in " ".join(text.split())
+    )
+    if len(line) <= most:
+        return line
+    return f"{line[: most // 2]}…{line[len(line) + most // 2 + 1 - most :]}"
 
 
 def title(name: str, about: str = "") -> str:
@@ -151,14 +159,7 @@ def crossover_figure(run_set: RunSet, workloads: Iterable[str], phase: Phase) ->
     Return ``None`` if there are no times of this phase.
     """
     times = {
-        workload: {
-            device: {
-                size: (time.median, time.low, time.high)
-                for size in run_set.sizes(workload)
-                if (time := time_of(run_set, Configuration(workload=workload, size=size, device=device), phase))
-            }
-            for device in run_set.measured_devices
-        }
+        workload: {device: _points(run_set, workload, device, phase) for device in run_set.measured_devices}
         for workload in workloads
     }
     shown = [workload for workload, lines in times.items() if any(lines.values())]
@@ -179,6 +180,16 @@ def crossover_figure(run_set: RunSet, workloads: Iterable[str], phase: Phase) ->
     return figure
 
 
+def _points(run_set: RunSet, workload: str, device: str, phase: Phase) -> dict[int, tuple[float, float, float]]:
+    """Return the median and the quartiles of the measured times of a workload on a device, by size."""
+    points = {}
+    for size in run_set.sizes(workload):
+        time = time_of(run_set, Configuration(workload=workload, size=size, device=device), phase)
+        if time:
+            points[size] = (time.median, time.low, time.high)
+    return points
+
+
 @mpl.rc_context(LOOK)
 def speedup_figure(verdicts: Sequence[Verdict]) -> Figure:
     """Draw the speedup of one device over another by size, with intervals and the band that counts as the same.
@@ -187,20 +198,20 @@ def speedup_figure(verdicts: Sequence[Verdict]) -> Figure:
     phases.
     """
     figure, (axes,) = _panels(1)
-    within = max(each.comparison.same_within for each in verdicts)
+    within = max(verdict.comparison.same_within for verdict in verdicts)
     band = (1 / (1 + within), 1 + within)
     axes.axhspan(*band, color=INK, alpha=0.15, linewidth=0, label=f"the same within {within:.0%}")
     axes.axhline(1, color=INK, linewidth=0.8)
     looks = strokes(PHASE_TITLES)
-    for phase in dict.fromkeys(each.phase for each in verdicts):
+    for phase in dict.fromkeys(verdict.phase for verdict in verdicts):
         points = {
-            each.size: (each.comparison.ratio, each.comparison.low, each.comparison.high)
-            for each in verdicts
-            if each.phase is phase
+            verdict.size: (verdict.comparison.ratio, verdict.comparison.low, verdict.comparison.high)
+            for verdict in verdicts
+            if verdict.phase is phase
         }
         _line(axes, points, looks[phase], PHASE_TITLES[phase])
-    put_sizes(axes, {each.size for each in verdicts})
-    ends = (end for each in verdicts for end in (each.comparison.low, each.comparison.high))
+    put_sizes(axes, {verdict.size for verdict in verdicts})
+    ends = (end for verdict in verdicts for end in (verdict.comparison.low, verdict.comparison.high))
     first, second = (cut(in_words(device), 12) for device in (verdicts[0].first, verdicts[0].second))
     put_log_amounts(axes.yaxis, [*band, *ends], f"times as fast as {first}", ratio_text)
     axes.set(title=title(verdicts[0].workload, f": {second}"))
@@ -212,19 +223,22 @@ def speedup_figure(verdicts: Sequence[Verdict]) -> Figure:
 def cost_figure(decided: WorkloadDecision, currency: str | None) -> Figure | None:
     """Draw the cost of a trial against its time, with a point for each size. Return ``None`` if there are no prices."""
     lines: dict[str, list[tuple[int, float, float]]] = {}
-    for each in decided.sizes:
-        for times in (each.cpu, each.gpu):
+    for size in decided.sizes:
+        for times in (size.cpu, size.gpu):
             if times.cost_per_trial:
-                lines.setdefault(times.device, []).append((each.size, times.trial_s, times.cost_per_trial))
+                lines.setdefault(times.device, []).append((size.size, times.trial_s, times.cost_per_trial))
     if not lines:
         return None
     figure, (axes,) = _panels(1)
     for (device, line), look in zip(lines.items(), STROKES, strict=False):
         _, xs, ys = zip(*line, strict=True)
         axes.plot(xs, ys, label=cut(in_words(device), 16), **look._asdict())
-        for size, x, y in line if len(line) <= 4 else (line[0], line[-1]):
-            axes.annotate(str(size), (x, y), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=SMALL)
-    cost = f"cost of a trial{f', {cut(currency, 12)}' if currency else ''}"
+        labeled = line if len(line) <= 4 else (line[0], line[-1])
+        for number, x, y in labeled:
+            axes.annotate(str(number), (x, y), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=SMALL)
+    cost = "cost of a trial"
+    if currency:
+        cost += f", {cut(currency, 12)}"
     put_log_amounts(axes.xaxis, [x for line in lines.values() for _, x, _ in line], "time of a trial", time_text)
     put_log_amounts(axes.yaxis, [y for line in lines.values() for _, _, y in line], cost)
     axes.margins(x=0.1, y=0.12)
@@ -247,9 +261,12 @@ def packing_figure(record: ThroughputRecord, workload: str) -> Figure:
             _line(axes, points, look, label)
     for (mode, number), rate in rates.items():
         if mode.is_plan:
-            color = STROKES[3 if mode.uses_mps else 1].color
-            axes.plot(number, rate.median, marker="*", markersize=13, linestyle="", color=color, label=mode.value)
-    if end := record.stops_paying_at(workload):
+            stroke = STROKES[3] if mode.uses_mps else STROKES[1]
+            axes.plot(
+                number, rate.median, marker="*", markersize=13, linestyle="", color=stroke.color, label=mode.value
+            )
+    end = record.stops_paying_at(workload)
+    if end:
         axes.axvline(end, linestyle=":", color=INK, label="stops paying")
     put_sizes(axes, {number for _, number in rates}, "trials per GPU")
     axes.set(title=title(workload), ylabel="trials per hour")

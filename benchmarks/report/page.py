@@ -67,7 +67,9 @@ def _colour_of_page(found: re.Match[str]) -> str:
     colour = found[0].upper()
     if colour == INK.upper():
         return "currentColor"
-    return f"var({colour_variable(colour)})" if colour in ON_DARK else found[0]
+    if colour in ON_DARK:
+        return f"var({colour_variable(colour)})"
+    return found[0]
 
 
 def _drawn(figure: Figure, kind: str, *, salt: str, **options: Any) -> bytes:

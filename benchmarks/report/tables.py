@@ -3,7 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -23,24 +23,35 @@ from ..record.run_set import Phase, RunSet
 from ..record.summary import ConfigurationSummary, digits, in_words, ratio_text, ratio_with_bounds, summarize, time_text
 
 _MEASURED: Final[dict[str, Callable[[ConfigurationSummary], str]]] = {
-    "Samples/s": lambda each: digits(each.samples_per_s) if each.samples_per_s else "",
-    "Host memory": lambda each: format_bytes(each.peak_host_bytes) if each.peak_host_bytes else "",
-    "GPU memory": lambda each: format_bytes(each.peak_gpu_bytes) if each.peak_gpu_bytes else "",
+    "Samples/s": lambda summary: _cell(digits, summary.samples_per_s),
+    "Host memory": lambda summary: _cell(format_bytes, summary.peak_host_bytes),
+    "GPU memory": lambda summary: _cell(format_bytes, summary.peak_gpu_bytes),
 }
+
+
+def _cell(write: Callable[[Any], str], amount: float | None) -> str:
+    """Return an amount as text, or an empty cell if the amount is unknown or zero."""
+    if not amount:
+        return ""
+    return write(amount)
 
 
 def configurations_table(run_set: RunSet) -> Table:
     """Return the table of configurations with their times and memory. Missing devices also have a row."""
     columns = ("Workload", "Device", "Size", "Compute", "With transfers", "First epoch", *_MEASURED)
     rows = []
-    for each in summarize(run_set):
-        device = f"{in_words(each.configuration.device)}{' (control)' if each.configuration.is_control else ''}"
-        found = (each.times_s.get(phase) for phase in Phase)
-        times = ("" if time is None else time_text(time.median, time.iqr / 2) for time in found)
-        used = (cell(each) for cell in _MEASURED.values())
-        rows.append((each.configuration.workload, device, str(each.configuration.size), *times, *used))
-    missing = [each.device for each in run_set.devices if each.why_missing is not None]
-    rows += [("all", device, "missing", *[""] * (len(columns) - 3)) for device in missing]
+    for summary in summarize(run_set):
+        device = in_words(summary.configuration.device)
+        if summary.configuration.is_control:
+            device += " (control)"
+        times = []
+        for phase in Phase:
+            time = summary.times_s.get(phase)
+            times.append("" if time is None else time_text(time.median, time.iqr / 2))
+        used = (cell(summary) for cell in _MEASURED.values())
+        rows.append((summary.configuration.workload, device, str(summary.configuration.size), *times, *used))
+    empty = [""] * (len(columns) - 3)
+    rows += [("all", found.device, "missing", *empty) for found in run_set.devices if found.why_missing is not None]
     caption = "Time of a step, and of the first epoch: median of the processes ± half the interquartile range"
     return Table(caption, columns, tuple(rows), num_texts=2).without_columns()
 
@@ -69,16 +80,14 @@ def decision_tables(decision: Decision) -> tuple[Table, ...]:
     )
     if not any(size.cpu.cost_per_trial or size.gpu.cost_per_trial for _, size in of_each):
         return times, *_nodes_tables(decision)
+    rows = []
+    for workload, size in of_each:
+        equal_at = "" if size.flips_at is None else ratio_text(size.flips_at)
+        rows.append((workload, size.cheapest or "", str(size.size), _cost(size.cpu), _cost(size.gpu), equal_at))
     costs = Table(
         f"{decision.currency or 'Cost'} for 1,000 trials",
         ("Workload", "Cheaper", "Size", "On CPU", "On GPU", "Equal cost at a price ratio of"),
-        tuple(
-            (
-                *(workload, size.cheapest or "", str(size.size), _cost(size.cpu), _cost(size.gpu)),
-                "" if size.flips_at is None else ratio_text(size.flips_at),
-            )
-            for workload, size in of_each
-        ),
+        tuple(rows),
         num_texts=2,
     )
     return times, costs, *_nodes_tables(decision)
@@ -92,38 +101,47 @@ def _nodes_tables(decision: Decision) -> Iterator[Table]:
         for size in decided.sizes
         if size.gpu_or_nodes is not None
     ]
-    if of_each:
-        _, size, first = of_each[0]
-        num_gpus = max(1, int(parse_device(size.gpu.device).amount))
-        money = decision.currency or "cost"
-        yield Table(
-            f"{counted(first.num_trials, 'trial')} on {counted(num_gpus, 'GPU')}, or on the minimum number of "
-            f"{first.node_cpus}-CPU nodes that finish at least as early",
-            (
-                *("Workload", "Size", "Time on GPU", "CPU nodes", "Time on nodes"),
-                *(f"GPU, {money}", f"Nodes, {money}", "Maximum number of nodes for the same cost as the GPU"),
-            ),
-            tuple(
-                (
-                    *(workload, str(size.size), time_text(each.gpu_s), _num_nodes(each)),
-                    "" if each.nodes_s is None else time_text(each.nodes_s),
-                    *("" if cost is None else digits(cost) for cost in (each.gpu_cost, each.nodes_cost)),
-                    "" if each.gpu_cost is None else str(each.as_cheap_up_to or "none"),
-                )
-                for workload, size, each in of_each
-            ),
-            num_texts=1,
-        ).without_columns()
+    if not of_each:
+        return
+    _, size, first = of_each[0]
+    num_gpus = max(1, int(parse_device(size.gpu.device).amount))
+    money = decision.currency or "cost"
+    rows = []
+    for workload, size, compared in of_each:
+        nodes_time = gpu_cost = nodes_cost = as_cheap_up_to = ""
+        if compared.nodes_s is not None:
+            nodes_time = time_text(compared.nodes_s)
+        if compared.nodes_cost is not None:
+            nodes_cost = digits(compared.nodes_cost)
+        if compared.gpu_cost is not None:
+            gpu_cost = digits(compared.gpu_cost)
+            as_cheap_up_to = str(compared.as_cheap_up_to or "none")
+        times = (time_text(compared.gpu_s), _num_nodes(compared), nodes_time)
+        rows.append((workload, str(size.size), *times, gpu_cost, nodes_cost, as_cheap_up_to))
+    yield Table(
+        f"{counted(first.num_trials, 'trial')} on {counted(num_gpus, 'GPU')}, or on the minimum number of "
+        f"{first.node_cpus}-CPU nodes that finish at least as early",
+        (
+            *("Workload", "Size", "Time on GPU", "CPU nodes", "Time on nodes"),
+            *(f"GPU, {money}", f"Nodes, {money}", "Maximum number of nodes for the same cost as the GPU"),
+        ),
+        tuple(rows),
+        num_texts=1,
+    ).without_columns()
 
 
 def _num_nodes(found: GpuOrNodes) -> str:
     """Return the smallest number of nodes and its interval as text. "none" means that no number is enough."""
-    number, low, high = (str(each or "none") for each in (found.num_nodes, found.low, found.high))
-    return number if number == low == high else f"{number} ({low} to {high})"
+    number, low, high = (str(nodes or "none") for nodes in (found.num_nodes, found.low, found.high))
+    if number == low == high:
+        return number
+    return f"{number} ({low} to {high})"
 
 
 def _cost(times: DeviceTimes) -> str:
-    return "" if times.cost_per_trial is None else digits(1000 * times.cost_per_trial)
+    if times.cost_per_trial is None:
+        return ""
+    return digits(1000 * times.cost_per_trial)
 
 
 def packing_table(record: ThroughputRecord) -> Table:
@@ -147,7 +165,9 @@ def result_console() -> Console:
     """Return a console for stdout with the width of the terminal, of ``COLUMNS``, or of ``_COLUMNS_IN_FILES``."""
     console = TextConsole(highlight=False)
     is_known = console.is_terminal or "COLUMNS" in os.environ
-    return console if is_known else TextConsole(highlight=False, width=_COLUMNS_IN_FILES)
+    if is_known:
+        return console
+    return TextConsole(highlight=False, width=_COLUMNS_IN_FILES)
 
 
 def _show(tables: Iterable[Table], lines: Iterable[str], console: Console | None = None) -> None:
@@ -174,7 +194,8 @@ def _in_rich(table: Table) -> RichTable:
 
 def print_run_set(run_set: RunSet, console: Console | None = None) -> None:
     """Print the table of configurations, missing measurements, the noise, the machine, and the command."""
-    _show([configurations_table(run_set)] if run_set.runs else [], _lines(run_set), console)
+    tables = [configurations_table(run_set)] if run_set.runs else []
+    _show(tables, _lines(run_set), console)
 
 
 def _lines(run_set: RunSet) -> Iterator[str]:
@@ -188,35 +209,41 @@ def _lines(run_set: RunSet) -> Iterator[str]:
 
 def turns(run_set: RunSet) -> str:
     """Return a string that states how the configurations of a round were interleaved."""
-    return f"configurations interleaved by {'block' if run_set.is_interleaved else 'process'}"
+    if run_set.is_interleaved:
+        return "configurations interleaved by block"
+    return "configurations interleaved by process"
 
 
 def machine_lines(run_set: RunSet) -> Iterator[str]:
     """Yield sentences about the machine, the load of other processes, and the disturbances of the run."""
     yield f"Machine: {run_set.environment}"
     if run_set.noise:
-        yield f"Noise: other processes used {_range([each.load for each in run_set.noise])} CPUs"
+        yield f"Noise: other processes used {_range([reading.load for reading in run_set.noise])} CPUs"
         yield from problems_of_readings(run_set.noise, run_set.environment.num_cpus)
 
 
 def _range(values: Sequence[float], digits: int = 2) -> str:
     least, most = (f"{value:.{digits}f}" for value in (min(values), max(values)))
-    return least if least == most else f"{least} to {most}"
+    if least == most:
+        return least
+    return f"{least} to {most}"
 
 
 def print_verdicts(found: Sequence[Verdict]) -> None:
     """Print the table of compared configurations, and below it the reasons for ambiguous or doubtful verdicts."""
     texts, numbers = ("Workload", "Phase", "First", "Second", "Faster"), ("Size", "Times as fast", "Interval", "Rounds")
     rows, reasons = [], defaultdict[str, list[str]](list)
-    for each in found:
-        one = each.comparison
-        words = (each.workload, each.phase, each.first, each.second, each.word, str(each.size))
+    for verdict in found:
+        one = verdict.comparison
+        words = (verdict.workload, verdict.phase, verdict.first, verdict.second, verdict.word, str(verdict.size))
         rows.append((*words, f"{one.ratio:.3g}", f"{one.low:.3g} to {one.high:.3g}", str(one.num_rounds)))
         for reason in one.reasons:
-            reasons[reason].append(f"{each.workload}[{each.size}] {each.phase}")
+            reasons[reason].append(f"{verdict.workload}[{verdict.size}] {verdict.phase}")
     notes = []
     for reason, configurations in reasons.items():
-        where = ", ".join(dict.fromkeys(configurations)) if len(configurations) < len(found) else "all"
+        where = "all"
+        if len(configurations) < len(found):
+            where = ", ".join(dict.fromkeys(configurations))
         notes.append(f"* {where}: {reason}")
     caption = "Speed of the second device relative to the first, with its 95 % interval"
     _show([Table(caption, (*texts, *numbers), tuple(rows), num_texts=len(texts))], notes)
@@ -232,18 +259,19 @@ def _below(decided: WorkloadDecision) -> Iterator[str]:
     answers = {size.size: size.answer for size in decided.sizes}
     yield f"{decided.workload}, in trials of {decided.steps_per_trial:,} steps: {describe(answers)}"
     on_cpu, on_gpu = [size.cpu for size in decided.sizes], [size.gpu for size in decided.sizes]
-    if by_cost := {size.size: size.cheapest for size in decided.sizes if size.cheapest is not None}:
+    by_cost = {size.size: size.cheapest for size in decided.sizes if size.cheapest is not None}
+    if by_cost:
         yield f"{decided.workload}, by cost: {describe(by_cost, 'cheaper')}"
         yield f"a trial is charged for {_priced_resources(on_cpu)} on CPUs, or {_priced_resources(on_gpu)} on a GPU"
     yield f"concurrent trials: {_at_once(on_cpu)} on CPUs, {_at_once(on_gpu)} on GPUs"
 
 
 def _at_once(times: Sequence[DeviceTimes]) -> str:
-    return _range([each.at_once for each in times], digits=0)
+    return _range([of_size.at_once for of_size in times], digits=0)
 
 
 def _priced_resources(times: Sequence[DeviceTimes]) -> str:
-    return ", ".join(dict.fromkeys(each.price_of or "an unknown price" for each in times))
+    return ", ".join(dict.fromkeys(of_size.price_of or "an unknown price" for of_size in times))
 
 
 def _source_lines(decision: Decision) -> Iterator[str]:
@@ -270,11 +298,10 @@ def throughput_lines(record: ThroughputRecord) -> Iterator[str]:
     """Yield a sentence for each workload about the number of trials per GPU that pay off, and for each omitted run."""
     for workload in record.workloads:
         end = record.stops_paying_at(workload)
-        where = (
-            "up to the largest measured number, more trials per GPU paid off"
-            if end is None
-            else f"more than {end} trials per GPU do not pay off"
-        )
+        if end is None:
+            where = "up to the largest measured number, more trials per GPU paid off"
+        else:
+            where = f"more than {end} trials per GPU do not pay off"
         apart = record.largest_difference_of_losses(workload)
         yield f"{workload}: {where}, and losses of trials with the same seed differ by at most {apart:.2%}"
     for failure in record.failures:

@@ -115,7 +115,7 @@ def check_workload(name: str) -> BuiltIn | None:
     for part in submodules:  # for submodules, importlib.util.find_spec would import the package
         spec = spec and PathFinder.find_spec(part, spec.submodule_search_locations or ())
     if spec is None:
-        near = suggest(module, (each.stem for each in Path.cwd().glob("*.py")))
+        near = suggest(module, (file.stem for file in Path.cwd().glob("*.py")))
         raise InvalidResourcesError(f"workload {name!r}: there is no module {module!r} in {Path.cwd()}{near}")
     if spec.origin is not None and spec.origin.endswith(".py"):
         _check_defines(function, Path(spec.origin), name)

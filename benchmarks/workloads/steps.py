@@ -56,11 +56,15 @@ def checked_steps(steps: Any, workload: str) -> Steps:
         raise InvalidResourcesError(
             f"{workload}: tolerance must be a finite fraction of the loss, such as 0.02, got {shorten(tolerance)}"
         )
-    samples = steps.samples_per_step
+    dtype, samples = steps.dtype, steps.samples_per_step
+    if dtype is not None:
+        dtype = str(dtype).removeprefix("torch.")
+    if samples is not None:
+        samples = _count(samples, "samples_per_step", workload)
     return steps._replace(
         steps_per_epoch=_count(steps.steps_per_epoch, "steps_per_epoch", workload),
-        dtype=None if steps.dtype is None else str(steps.dtype).removeprefix("torch."),
-        samples_per_step=None if samples is None else _count(samples, "samples_per_step", workload),
+        dtype=dtype,
+        samples_per_step=samples,
         tolerance=float(tolerance),
     )
 
@@ -116,7 +120,7 @@ def tensorflow_device(device: str) -> str:
 
     kind = {"cpu": "CPU", "gpu": "GPU"}.get(device, device)
     if not tf.config.list_logical_devices(kind):
-        kinds = ", ".join(sorted({each.device_type for each in tf.config.list_logical_devices()}))
+        kinds = ", ".join(sorted({device.device_type for device in tf.config.list_logical_devices()}))
         raise unseen("TensorFlow", device, f"TensorFlow {tf.__version__} detects only {kinds}")
     return f"/{kind}:0"
 
@@ -134,7 +138,9 @@ def jax_device(device: str) -> Any:
 def _built_for(torch: Any) -> str:
     if torch.version.cuda:
         return f"CUDA {torch.version.cuda}"
-    return f"ROCm {torch.version.hip}" if torch.version.hip else "no GPU"
+    if torch.version.hip:
+        return f"ROCm {torch.version.hip}"
+    return "no GPU"
 
 
 def unseen(library: str, device: str, why: str = "") -> ProbeError:

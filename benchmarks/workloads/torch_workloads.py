@@ -88,8 +88,10 @@ def _convolution(before: int, after: int, size: int, stride: int = 1) -> tuple[n
 
 def _basic_block(before: int, after: int, stride: int) -> nn.Module:
     body = nn.Sequential(*_convolution(before, after, 3, stride), nn.ReLU(), *_convolution(after, after, 3))
-    is_same = stride == 1 and before == after
-    return _Residual(body, nn.Identity() if is_same else nn.Conv2d(before, after, 1, stride, bias=False))
+    short: nn.Module = nn.Identity()
+    if stride != 1 or before != after:
+        short = nn.Conv2d(before, after, 1, stride, bias=False)
+    return _Residual(body, short)
 
 
 def _bottleneck(before: int, width: int, stride: int) -> nn.Module:
@@ -125,7 +127,9 @@ def _resnet50() -> nn.Module:
     before = 64
     for width, num_blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
         for index in range(num_blocks):
-            blocks.append(_bottleneck(before, width, 2 if index == 0 and width > 64 else 1))
+            # The pooling layer of the stem has halved the resolution already, so the first group keeps it.
+            stride = 2 if index == 0 and width > 64 else 1
+            blocks.append(_bottleneck(before, width, stride))
             before = 4 * width
     stem = (nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
     return _resnet(stem, blocks, before, 1_000)
@@ -182,13 +186,14 @@ def _training(
     there = [_moved(batch, where) for batch in host]
     train = _trainer(model, where, precision)
     from_host, from_device = cycle(host), cycle(there)
+    tolerance = Steps._field_defaults["tolerance"] if precision == "float32" else _ROUNDED
     return Steps(
         with_transfers=lambda: train(_moved(next(from_host), where)),
         compute=lambda: train(next(from_device)),
         steps_per_epoch=num_batches,
         dtype=precision,
         samples_per_step=batch_size,
-        tolerance=Steps._field_defaults["tolerance"] if precision == "float32" else _ROUNDED,
+        tolerance=tolerance,
     )
 
 

@@ -29,6 +29,7 @@ from tune_policies import (
     run,
     tuner,
 )
+from tune_policies.policies.policy import OPTIONS_OF_RUNS
 from tune_policies.trainers.start.tune_run import OPTIONS
 from tune_policies.trainers.usage.resource_usage import USAGE_FILE, ResourceUsage
 
@@ -178,7 +179,7 @@ def test_every_entry_point_validates_the_options_of_a_policy_scheduler(start, op
 def test_no_option_of_a_policy_scheduler_is_an_argument_of_tune():
     of_tune = {*inspect.signature(tune.run).parameters, *inspect.signature(tune.Tuner).parameters}
 
-    assert {"isolation", "on_unenforced_limit", "may_move", "falls_back", "wait_for_nodes_s"} <= OPTIONS
+    assert OPTIONS == OPTIONS_OF_RUNS
     assert not OPTIONS & of_tune
 
 

@@ -152,9 +152,10 @@ def test_compare_exits_with_1_if_nothing_can_be_compared(line, message, bench):
         ("compare timed.json --same-within 5", "same_within must be between 0 and 1"),
         ("packing --output a.json", "Choose another file"),
         ("packing --mps", "--mps requires an MPS daemon, but "),
-        ("packing --workload mpl", "unknown workload 'mpl'; did you mean 'mlp'?"),
-        ("packing --workload tf-mlp", "tf-mlp: pass --size and --steps"),
-        ("packing --workload tests.models:mlp --size 64", "tests.models:mlp: pass --steps"),
+        ("packing mpl", "unknown workload 'mpl'; did you mean 'mlp'?"),
+        ("packing tf-mlp", "tf-mlp: pass a size and --steps, such as bench packing tf-mlp@64 --steps 1000"),
+        ("packing tests.models:mlp@64", "tests.models:mlp: pass --steps"),
+        ("packing tests.models:mlp --size 64", "tests.models:mlp: pass --steps"),
     ],
 )
 def test_invalid_usage_is_explained_on_stderr_and_changes_no_file(line, message, bench, tmp_path):

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests import models
 from tests.rest_parameters import further
-from tune_policies import MeasurementError
+from tune_policies import GpuMemoryPolicy, MeasurementError
 from tune_policies.trainers import estimate_gpu_memory
 
 GIB = 2**30
@@ -190,8 +190,27 @@ def test_an_error_names_the_part_that_failed(model_fn, batch, kwargs, message):
 def test_the_explanation_lists_the_parts_and_the_unknown_memory():
     text = estimate_gpu_memory(lambda: linear(8192), (1, 8192), torch.optim.AdamW).explain()
 
-    assert text.splitlines()[:3] == ["2.1 GiB of GPU memory, estimated", "  256 MiB parameters", "  256 MiB gradients"]
+    assert text.splitlines()[:3] == [
+        "2.1 GiB of GPU memory, estimated. At the peak of a training step:",
+        "  256 MiB parameters",
+        "  256 MiB gradients that exist at this moment",
+    ]
     assert "  - not included: workspaces of cuBLAS and cuDNN, which depend on the chosen kernels" in text
+
+
+def test_the_explanation_ends_with_a_policy_that_has_room_for_the_estimate():
+    estimate = estimate_gpu_memory(lambda: linear(8192), (1, 8192), torch.optim.AdamW)
+
+    policy = eval(estimate.explain().splitlines()[-1].removeprefix("write "), {"GpuMemoryPolicy": GpuMemoryPolicy})
+
+    assert 1.1 <= policy.gpu_memory / estimate.total_bytes < 1.2
+
+
+def test_the_explanation_states_that_the_peak_is_before_most_gradients_exist():
+    """With a large batch, the peak is at the start of the backward pass, when only the last gradients exist."""
+    text = estimate_gpu_memory(lambda: linear(1024), (2**18, 1024)).explain()
+
+    assert "(at this moment, most gradients do not exist yet)" in text
 
 
 WITHOUT = """

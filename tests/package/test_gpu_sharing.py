@@ -250,6 +250,113 @@ def test_trials_get_no_more_gpu_memory_than_their_pod_has(data, mib, gpu_memory,
     assert promised <= (mib or 0) * MIB
 
 
+def on_affinity(**values):
+    """Return a manifest whose pods select labels of nodes by a required node affinity."""
+    expressions = [{"key": f"nvidia.com/gpu.{key}", "operator": "In", "values": each} for key, each in values.items()]
+    terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    return labeled(manifest(GPU, pod={"affinity": affinity}))
+
+
+def labeled(data):
+    """Return the manifest with the device type A100 in the labels of its group."""
+    data["spec"]["workerGroupSpecs"][0]["labels"] = {"ray.io/accelerator-type": "A100"}
+    return data
+
+
+def as_labels(data):
+    """Return the manifest with the annotations of its pods as labels."""
+    metadata = data["spec"]["workerGroupSpecs"][0]["template"]["metadata"]
+    metadata["labels"] = metadata.pop("annotations")
+    return data
+
+
+COMBINATIONS = {
+    "KAI, one part that Ray counts as 2 GPUs": (kai({"gpu-fraction": "0.5"}, num_gpus="2"), A100_MIB / 2),
+    "HAMi, one GPU that Ray counts as 2": (hami({"nvidia.com/gpumem": 10_240}, num_gpus="2"), 10_240),
+    "a whole GPU that Ray counts as 4": (manifest(GPU, selector=A100, num_gpus="4"), A100_MIB),
+    "MIG, one device that Ray counts as 2": (
+        manifest({"nvidia.com/mig-3g.20gb": "1"}, selector=A100, num_gpus="2"), 19_968,
+    ),
+    "MIG, devices of two sizes": (
+        manifest({"nvidia.com/mig-3g.20gb": 1, "nvidia.com/mig-1g.5gb": 1}, selector=A100, num_gpus="2"), 4864 * 2,
+    ),
+    "MPS, the label of the device plugin": (on_labels({**A100, "nvidia.com/mps.capable": "true"}), None),
+    "time slices, a node affinity": (
+        on_affinity(product=["NVIDIA-A100-SXM4-40GB-SHARED"], replicas=["4"]), A100_MIB / 4,
+    ),
+    "time slices, several numbers": (
+        on_affinity(product=["NVIDIA-A100-SXM4-40GB-SHARED"], replicas=["2", "10"]), A100_MIB / 10,
+    ),
+    "time slices, whole GPUs too": (
+        on_affinity(product=["NVIDIA-A100-SXM4-40GB", "NVIDIA-A100-SXM4-40GB-SHARED"]), None,
+    ),
+    "DRA, a claim of another container": (labeled(dra(claims=None, num_gpus="1")), None),
+    "KAI, an annotation of the cluster": (
+        with_annotations(kai({}), {"gpu-fraction": "0.5"}), None,
+    ),
+    "KAI, a label": (as_labels(kai({"gpu-fraction": "0.5"})), None),
+    "Koordinator": (manifest({"koordinator.sh/gpu-memory-ratio": 50}, selector=A100, num_gpus="1"), None),
+    "Aliyun": (manifest({"aliyun.com/gpu-mem": 3}, selector=A100, num_gpus="1"), None),
+    "HAMi, a misspelled amount": (hami({"nvidia.com/gpumemory": 3000}), None),
+    "Volcano": (
+        manifest({"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 3000}, selector=A100, num_gpus="1"), 3000,
+    ),
+}  # fmt: skip
+"""Combinations and mistakes, with the GPU memory that a pod may use in MiB, or ``None`` if it is unknown."""
+
+
+@pytest.mark.parametrize(("data", "mib"), [pytest.param(*case, id=name) for name, case in COMBINATIONS.items()])
+@pytest.mark.parametrize("gpu_memory", ["1GiB", "3GiB", "8GiB"])
+def test_combined_ways_of_sharing_promise_no_more_gpu_memory_than_the_pod_has(data, mib, gpu_memory, tmp_path):
+    try:
+        plan = AutoscalingPolicy(GpuMemoryPolicy(gpu_memory=gpu_memory)).plan(loaded(data, tmp_path).capacity)
+    except InfeasibleRequestError:
+        promised = 0
+    else:
+        promised = sum(slot.gpu_memory_bytes * slot.max_concurrent_trials for slot in plan.slots) / 2
+
+    assert promised <= (mib or 0) * MIB
+
+
+def test_a_plan_states_that_ray_counts_more_gpus_than_a_pod_has(tmp_path):
+    cluster = loaded(manifest(GPU, selector=A100, num_gpus="4"), tmp_path)
+
+    assert any("counts 4 GPUs" in text and "only 1" in text for text in cluster.assumptions)
+
+
+def test_a_claim_for_a_network_interface_leaves_the_gpu_memory_known(tmp_path):
+    data = manifest(GPU, selector=A100, claims=["rdma-nic"], pod={"resourceClaims": [{"name": "rdma-nic"}]})
+
+    assert GpuMemoryPolicy(gpu_memory="30GiB").plan(loaded(data, tmp_path).capacity).max_concurrent_trials == 2
+
+
+def test_ray_before_2_56_does_not_resize_pods(tmp_path):
+    data = resized()
+    data["spec"]["rayVersion"] = "2.55.0"
+
+    assert loaded(data, tmp_path).groups[0].resources.cpus == 8
+    assert "resize-ignored" in rules(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(hami({"nvidia.com/gpumem": 10_240}, num_gpus="2"), id="HAMi"),
+        pytest.param(kai({"gpu-fraction": "0.5"}, num_gpus="2"), id="KAI"),
+    ],
+)
+def test_lint_finds_a_number_of_parts_that_ray_counts_but_kubernetes_does_not_give(data):
+    assert "gpus-differ-from-limit" in rules(data)
+
+
+def test_volcano_needs_no_number_of_gpus_without_an_autoscaler():
+    data = manifest({"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 3000}, selector=A100)
+    data["spec"]["enableInTreeAutoscaling"] = False
+
+    assert "hami-gpus-missing" not in rules(data)
+
+
 @every_manifest
 def test_a_trial_runs_if_the_known_part_of_its_pod_is_large_enough(data, mib, tmp_path):
     if mib is None or not gpus_of_ray(data):

@@ -172,7 +172,7 @@ COMMANDS = {
     "kuberay lint PATH": (1, True),
     "usage run": (0, True),
     "usage run --json": (0, True),
-    "usage run --html run.html --force": (0, True),
+    "usage run --html run.html --force": (0, False),
     "kuberay design policy.yaml --num-trials 2 --min-nodes HOSTILE": (2, True),
     "kuberay design policy.yaml --num-trials 2 --image HOSTILE": (2, True),
     "kuberay design policy.yaml --num-trials 2 --namespace HOSTILE": (2, True),
@@ -191,7 +191,7 @@ COMMANDS = {
     "bench report run.json --decision decision.json --packing packing.json --output report.html --force": (0, False),
     "bench plot run.json --output figure.svg --force": (0, False),
     "bench run HOSTILE": (2, True),
-    "bench packing --workload HOSTILE": (2, True),
+    "bench packing HOSTILE": (2, True),
 }  # fmt: skip
 """The exit status of each command (``None`` allows 0 and 1), and whether the command prints a hostile name."""
 

@@ -81,9 +81,19 @@ def name(page):
 # Programs that start Ray instances. Other tests in `make test` and `make test-rest` cover the topics of these pages.
 SLOW_PROGRAMS = {
     *("autoscaling", "data-and-serve", "index", "migrate", "mixed-clusters", "notebooks", "out-of-memory", "pbt"),
-    *("right-size", "rllib", "shared-gpus", "train", "train-in-tune", "usage"),
+    *("right-size", "rllib", "shared-gpus", "trackers", "train", "train-in-tune", "usage"),
 }
-SLOW_COMMANDS = {"benchmarks", "cost", "gpu-memory", "libraries", "pbt", "plans", "sizing"}
+SLOW_COMMANDS = {
+    "benchmarks",
+    "cost",
+    "gpu-memory",
+    "index",
+    "libraries",
+    "plain-tune-failures",
+    "pbt",
+    "plans",
+    "sizing",
+}
 
 
 def is_slow(page, slow):
@@ -172,7 +182,9 @@ MACHINE = NodeCapacity(node_id="gpu", resources=Resources(cpus=8, gpus=1), accel
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "index.md"], ids=name)
 def test_a_front_page_shows_the_plan_of_its_policy(page):
-    (call,) = re.findall(r"^\+ policy = (.*?)  # .*$", page.read_text(), re.MULTILINE)
+    (call,) = re.findall(
+        r"`(GpuMemoryPolicy\(.*?\) \| CpuPolicy\(.*?\))`: a GPU fraction with 18 GiB", page.read_text()
+    )
     policy = GpuMemoryPolicy(gpu_memory="18GiB") | CpuPolicy(cpus=1)
     cluster = ClusterCapacity(nodes=(MACHINE,))
     plan = policy.plan(cluster)
@@ -181,3 +193,9 @@ def test_a_front_page_shows_the_plan_of_its_policy(page):
     assert call == 'GpuMemoryPolicy(gpu_memory="18GiB") | CpuPolicy(cpus=1)'
     assert matches(shown, plan.explain() + "\n")
     assert (ROOT / "docs" / "first-plan.svg").read_text() == plan.plot(cluster).svg
+
+
+def test_the_front_pages_have_the_same_first_program():
+    readme, index = (program(ROOT / page) for page in ("README.md", "docs/index.md"))
+
+    assert readme == index

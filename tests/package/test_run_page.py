@@ -16,6 +16,7 @@ from tune_policies.trainers.usage.resource_usage import (
     PlanInUse,
     ResourceHours,
     ResourceUsage,
+    SlotHours,
     TrialCounts,
     TrialSpan,
 )
@@ -163,16 +164,27 @@ def test_the_table_of_failures_shows_which_trials_were_retried():
     ]
 
 
-def test_a_trial_without_a_known_peak_is_in_the_table():
-    known = {"0.5 GPU": GpuMemoryUsage(gpus=0.5), "8 GiB": GpuMemoryUsage(gpus=0.5, share_bytes=8 * GIB)}
+@pytest.mark.parametrize(("num_ooms", "num_rows"), [(0, 0), (1, 2)], ids=["no trial has facts", "a trial failed"])
+def test_trials_without_known_peaks_are_in_the_table_only_if_a_trial_ran_out_of_memory(num_ooms, num_rows):
+    known = {
+        "0.5 GPU": GpuMemoryUsage(gpus=0.5),
+        "8 GiB": GpuMemoryUsage(gpus=0.5, share_bytes=8 * GIB, num_ooms=num_ooms),
+    }
     run = RunUsage(trials=tuple(TrialUsage(name=name, usage=usage) for name, usage in known.items()))
 
     memory_section = sections(build_run_page("rehearsed", run, None))["GPU memory"]
 
     assert memory_section.pictures == ()
-    assert [row for table in memory_section.tables for row in table.rows] == [
-        (name, "not known", name, "not known", "-", "0") for name in known
-    ]
+    assert sum(len(table.rows) for table in memory_section.tables) == num_rows
+    assert "are not known" in memory_section.texts[0]
+
+
+def test_the_page_of_a_run_without_gpus_has_no_section_about_gpu_memory():
+    record = ResourceUsage(is_final=True, slots=(SlotHours(slot="1 CPU", hours={"CPU": 1.0}),))
+
+    page = build_run_page("on-cpus", RunUsage(trials=(TrialUsage(name="a"),)), record)
+
+    assert "GPU memory" not in sections(page)
 
 
 def usage(*arguments):

@@ -113,3 +113,10 @@ def test_long_names_fit_into_80_columns():
 
     assert max(map(len, lines)) <= 80
     assert all(f"{key}={value}" in " ".join(lines) for key, value in labels.items())
+
+
+def test_in_a_narrow_terminal_each_row_is_a_list_whose_words_are_complete():
+    lines = shown(ClusterCapacity(nodes=(NODE,)), width=40)
+
+    assert lines[:4] == ["1 node", "- Nodes: 1", "  CPU: 96", "  GPU: 8"]
+    assert max(map(len, lines)) <= 40

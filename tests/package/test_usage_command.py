@@ -117,3 +117,10 @@ def test_the_error_for_missing_matplotlib_contains_the_install_command(run_folde
 
     assert done.exit_code == 2
     assert done.stderr == "error: a plot requires matplotlib. Run: pip install 'tune-policies[bench]'\n"
+
+
+def test_with_html_the_command_writes_the_page_and_prints_only_its_name(run_folder, tmp_path):
+    done = usage(run_folder, "--html", tmp_path / "page.html")
+
+    assert (done.exit_code, done.stdout.replace("\n", "")) == (0, str(tmp_path / "page.html"))
+    assert "train_1" in (tmp_path / "page.html").read_text()

@@ -39,6 +39,7 @@ version_records.RECORDS = pathlib.Path(__file__).with_name("versions.json")
 """
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(("body", "passed"), [("pass", [1]), ("assert False", [])])
 def test_a_run_records_its_versions_only_if_no_test_failed(body, passed, tmp_path):
     (tmp_path / "conftest.py").write_text(RECORDER)

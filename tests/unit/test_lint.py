@@ -1,8 +1,11 @@
 """Tests that each finding has the line number of the mistake, and that no file causes a traceback."""
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ray.scripts.scripts import start
 
 from tests.unit.manifests_with import changed
 from tests.unit.planted.sound import CLUSTER as SOUND_CLUSTER
@@ -161,6 +164,28 @@ def test_the_rules_check_all_parts_except_the_wrong_one(old, new, unchecked):
     assert {each.unchecked for each in found} - {None} == {("spec", "workerGroupSpecs", 0, *unchecked)}
     assert {each.rule for each in found} <= {"invalid-field", "misspelled-field", "group-never-starts", "pod-refused"}
     assert [each.rule for each in found].count("group-never-starts") == 1
+
+
+def test_a_misspelled_kind_hides_no_other_mistake():
+    text = SOUND_CLUSTER.replace("kind: RayCluster", "kind: Raycluster").replace("maxReplicas: 9", "maxReplicas: 0")
+
+    assert [each.rule for each in lint_text(text, "x")] == ["invalid-field", "group-never-starts"]
+
+
+def test_the_fix_for_a_missing_device_type_names_the_label_and_the_resource_that_trials_request():
+    text = SOUND_CLUSTER.replace("      labels:\n        ray.io/accelerator-type: L4\n", "")
+
+    (found,) = [each for each in lint_text(text, "x") if each.rule == "device-type-missing"]
+    assert "ray.io/accelerator-type: A100" in found.fix
+    assert '"accelerator_type:A100": "1"' in found.fix
+
+
+def test_no_option_of_ray_start_is_called_misspelled():
+    options = [name.removeprefix("--") for each in start.params for name in each.opts if name.startswith("--")]
+    params = json.dumps(dict.fromkeys(options, "x"))
+    text = SOUND_CLUSTER.replace("rayStartParams: {}", f"rayStartParams: {params}", 1)
+
+    assert "start-param-misspelled" not in {each.rule for each in lint_text(text, "x")}
 
 
 def test_a_wrong_head_does_not_hide_mistakes_in_the_groups():

@@ -239,3 +239,9 @@ def test_a_text_is_shortened_or_wrapped_to_fit(text, width):
 @given(st.lists(st.text("ab", min_size=1, max_size=30), max_size=5).map(" ".join))
 def test_a_wrapped_text_keeps_its_words(text):
     assert "".join("".join(wrapped(text, 200, most=100)).split()) == text.replace(" ", "")
+
+
+def test_an_amount_and_its_unit_stay_on_one_line():
+    lines = wrapped("each trial has 1 CPU and 6 GiB of memory", 26 * 0.6 * 10, 10)
+
+    assert lines == ["each trial has 1 CPU and", "6 GiB of memory"]

@@ -126,7 +126,10 @@ def test_a_device_whose_processes_all_failed_is_mentioned_in_the_finding():
 def test_a_single_device_is_not_compared():
     (found,) = find(a_run_set(workloads=("mlp",), devices=("cpu",), num_rounds=1, has_failure=False), {})
 
-    assert found.sentences == ("Only CPU was measured, so there is nothing to compare it with.",)
+    assert found.sentences == (
+        "Only CPU was measured, so there is nothing to compare it with. On a machine with a GPU, run: "
+        "tune-policies bench run mlp@16,64,256,1024,4096 --device cpu --device gpu --cpus 1",
+    )
 
 
 def test_devices_of_different_sizes_are_not_compared():

@@ -11,7 +11,7 @@ from tests.clusters import gpu_node, nodes
 from tune_policies import CappedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, Resources, TrialPlan, TrialSlot
 from tune_policies.oom import OutOfMemory
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
-from tune_policies.trainers.usage.process_usage import ProcessUsage
+from tune_policies.trainers.usage.process_usage import ProcessUsage, SlotUse
 from tune_policies.trainers.usage.resource_meter import (
     LAST_RUNNING,
     LESS_THAN_SLOT,
@@ -29,7 +29,14 @@ from tune_policies.trainers.usage.resource_meter import (
     available_resources,
     idle_by_reason,
 )
-from tune_policies.trainers.usage.resource_usage import IdleHours, ResourceUsage, TrialCounts
+from tune_policies.trainers.usage.resource_usage import (
+    IdleHours,
+    OutOfMemoryCounts,
+    ResourceHours,
+    ResourceUsage,
+    SlotHours,
+    TrialCounts,
+)
 from tune_policies.trainers.usage.run_monitor import RunMonitor
 
 ONE = 10_000
@@ -584,3 +591,39 @@ def test_the_status_describes_the_latest_step():
     assert status.gpu_memory == {("1 GPU", 0): used}
     assert (status.available, status.idle) == ({"GPU": 2.0}, {("GPU", STARTING): 1.0})
     assert status.trials.num_unfinished == 2
+
+
+def test_trials_that_never_started_are_not_cut_off():
+    """If a run ends early, Tune also terminates the trials that wait."""
+    run = RunMonitor(plan_of(), None, 3, None)
+    running, *_ = trials = [trial(name, last_result={}) for name in "abc"]
+    begin(run, running, 0)
+    run.step(trials, 1)
+    for each in trials:
+        each.status = "TERMINATED"
+    run.end(trials, 2)
+
+    assert run.record(2).trials.model_dump(exclude_defaults=True) == {"num_cut_off": 1, "num_never_started": 2}
+
+
+def test_after_retries_with_more_host_memory_the_summary_names_the_amount_to_start_with():
+    use = SlotUse(num_trials=4, cpus=1, used_cpus=0.12, host_memory_bytes=2**30)
+    usage = ResourceUsage(
+        slots=(SlotHours(slot="1 CPU", use=use),),
+        trials=TrialCounts(num_finished=4, num_retries=2),
+        out_of_memory=OutOfMemoryCounts(num_host_errors=2, num_raised=2),
+    )
+
+    assert usage.summary[-1] == (
+        'start with memory="1.1GiB" in the policy: 2 of 4 trials were retried because of host memory'
+    )
+    assert str(use).startswith("0.12 of 1 CPU, ")
+
+
+def test_if_trials_mostly_start_the_summary_names_what_helps():
+    idle = IdleHours(reason=STARTING, hours=6)
+    usage = ResourceUsage(resources=(ResourceHours(resource="CPU", total_hours=10, used_hours=4, idle=(idle,)),))
+
+    assert usage.summary[-1].startswith(
+        "60% of the CPU time was idle while trials started. Reuse processes with reuse_actors=True"
+    )

@@ -379,3 +379,106 @@ def test_a_policy_learns_beside_other_programs_on_the_free_resources(monkeypatch
     reserved = sum(assignment.slot.trial.cpus for assignment in run.slots.assignments.values())
     assert len(pilots) == 2
     assert (len(run.slots.assignments), reserved) == (8, 4)
+
+
+def observed(run, trial):
+    """Return what the policy has observed about a trial."""
+    run.step()
+    return next(seen for seen in policy_of(run).observations if seen.trial_id == trial.trial_id)
+
+
+def test_the_second_result_counts_although_it_has_no_usage(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(8)
+    for trial in run.run_all():
+        report(run, trial, number=1)
+        run.scheduler.on_trial_result(run.controller, trial, {"training_iteration": 2, "time_total_s": 20.0})
+    run.step()
+
+    assert policy_of(run).needs is not None
+
+
+def test_only_a_result_with_something_new_is_observed(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(8)
+    (trial, *_) = run.run_all()
+    report(run, trial, number=2)
+    before = observed(run, trial)
+    run.scheduler.on_trial_result(run.controller, trial, {"training_iteration": 3, "time_total_s": 90.0})
+
+    assert observed(run, trial) == before
+
+
+@pytest.mark.parametrize(
+    ("has_checkpoint", "lost_s"), [(True, 40.0), (False, 120.0)], ids=["one step", "all steps without a checkpoint"]
+)
+def test_each_out_of_memory_error_loses_what_the_trial_must_repeat(run_of, has_checkpoint, lost_s):
+    run = run_of(LearningPolicy(START))
+    run.add(8)
+    (failing, *_) = run.run_all()
+    failing.has_checkpoint = lambda: has_checkpoint
+    record = run.core.records[failing]
+    record.failure = OutOfMemory(kind="host", framework="python", used_bytes=5 * GIB)
+    failing.run_metadata.last_result = result_of(time_since_restore=60, iterations_since_restore=3)
+    for _ in range(2):
+        run.core.learning.note_too_little(record)
+
+    seen = observed(run, failing)
+
+    assert seen.lost_s == lost_s
+    assert seen.too_little == TrialNeed(host_memory_bytes=5 * GIB)
+
+
+def test_an_error_of_a_process_without_measured_memory_shows_that_the_request_was_too_little(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(8)
+    (failing, *_) = run.run_all()
+    record = run.core.records[failing]
+    record.failure = OutOfMemory(kind="host", framework="python")
+    failing.run_metadata.last_result = result_of()
+    run.core.learning.note_too_little(record)
+
+    assert observed(run, failing).too_little == TrialNeed(host_memory_bytes=4 * GIB)
+
+
+def test_a_smaller_slot_releases_the_difference(run_of):
+    run = run_of(LearningPolicy(START))
+    pilot = run_of_pilots(run)
+    planned = run.slots.run_plan.plan.common_slot
+
+    released = run.core.learning.released_part(run.core.records[pilot])
+
+    assert released == pytest.approx(1 - planned.trial.cpus / 2)
+
+
+@pytest.mark.parametrize("status", [Trial.ERROR, Trial.TERMINATED])
+def test_only_trials_that_have_completed_teach_a_restored_run(run_of, status):
+    run = run_of(LearningPolicy(START))
+    run.add(1)
+    slot = run.slots.run_plan.plan.common_slot.model_dump_json(exclude_defaults=True)
+    trial = new_trial(100)
+    trial.set_status(status)
+    trial.policy_record = f'{{"own": {{"bundles": [{{"CPU": 1.0}}]}}, "slot": {slot}}}'
+    trial.run_metadata.last_result = result_of(training_iteration=3)
+    run.add_trial(trial)
+
+    run.step()
+
+    assert len(policy_of(run).observations) == (status == Trial.TERMINATED)
+
+
+def test_a_line_that_says_the_same_is_printed_once(run_of, capsys):
+    run = run_of(LearningPolicy(START))
+    run.add(20)
+    pilots = run.run_all()
+    for trial in pilots:
+        report(run, trial, number=3)
+    run.step()
+    for trial in pilots:
+        run.complete(trial)
+    run.step()
+
+    lines = [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines() if line.startswith("after ")]
+
+    assert lines
+    assert len(lines) == len(set(lines))

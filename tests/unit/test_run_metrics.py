@@ -64,6 +64,7 @@ def test_each_gauge_has_a_value():
         ("trials", "stopped early"): 0,
         ("trials", "failed"): 0,
         ("trials", "cut off"): 0,
+        ("trials", "never started"): 0,
         ("trials", "not ended"): 3,
     }
 

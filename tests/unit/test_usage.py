@@ -77,10 +77,6 @@ def run_of(*usages):
             "the peak was 4.0 of 8.0 GiB, so LearningPolicy() would run 3 per GPU instead of 2",
         ),
         (
-            [used(7, num_ooms=1), used(1)],
-            "1 of 2 trials ran out of memory with 8.0 GiB, so LearningPolicy() would run 1 per GPU instead of 2",
-        ),
-        (
             [used(15, gpus=1, num_ooms=1)],
             "1 of 1 trial ran out of memory with 16.0 GiB (a whole GPU), so use a GPU with more memory",
         ),
@@ -93,6 +89,27 @@ def run_of(*usages):
 )
 def test_the_advice_depends_on_the_trial_with_the_highest_peak(usages, advice):
     assert advice_of_run(run_of(*usages)) == [advice]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "policy"),
+    [
+        (0.5, "GpuPolicy(), with 1 per GPU instead of 2"),
+        (0.25, 'GpuMemoryPolicy(gpu_memory="8GiB"), with 2 per GPU instead of 4'),
+    ],
+)
+def test_after_out_of_memory_errors_the_advice_is_the_policy_to_write_and_the_cheaper_way(gpus, policy):
+    """The GPU has 16 GiB."""
+    share_gib = 16 * gpus
+    small = {"gpus": gpus, "share_gib": share_gib}
+
+    advice = advice_of_run(run_of(used(share_gib - 1, **small, num_ooms=1), *(used(1, **small) for _ in range(3))))
+
+    assert advice == [
+        f"1 of 4 trials ran out of memory with {share_gib:.1f} GiB. Write {policy}",
+        f"3 of 4 trials fit, so it may be cheaper to keep {1 / gpus:g} per GPU, and to retry the others with more "
+        "memory: scheduler=OomRetryScheduler()",
+    ]
 
 
 def test_problems_are_listed_with_their_trials():
@@ -201,6 +218,7 @@ def test_a_trial_retried_with_a_larger_fraction_has_a_record_per_fraction(tmp_pa
     assert advice_of_run(run) == [
         "the peak was 5.0 of 8.0 GiB (5.8 GiB with overhead), so 2 trials per GPU is right",
         "1 trial ran out of memory with 4.0 GiB, but not with 8.0 GiB: a",
+        'to run without retries, write GpuMemoryPolicy(gpu_memory="6.5GiB")',
         "1 trial exceeded the GPU fraction: a",
     ]
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Final
 
+from tune_policies.plan.learned_needs import memory_to_write
 from tune_policies.plan.safe_overhead import TORCH_OVERHEAD_BYTES
 from tune_policies.values.errors import MeasurementError
 from tune_policies.values.resources import Bytes, UsedBytes
@@ -166,14 +167,18 @@ class GpuMemoryEstimate(Value):
         """Return a text with the estimated total, its parts, and the memory that is not included."""
         parts = {
             "parameters": self.parameters_bytes,
-            "gradients": self.gradients_bytes,
-            "optimizer": self.optimizer_bytes,
-            "batch and activations": self.activations_bytes,
+            "gradients that exist at this moment": self.gradients_bytes,
+            "state of the optimizer": self.optimizer_bytes,
+            "batch, activations and temporary tensors": self.activations_bytes,
             "outside the allocator (safe default)": self.overhead_bytes,
         }
-        lines = [f"{format_bytes(self.total_bytes)} of GPU memory, estimated"]
+        lines = [f"{format_bytes(self.total_bytes)} of GPU memory, estimated. At the peak of a training step:"]
         lines += [f"  {format_bytes(amount)} {name}" for name, amount in parts.items()]
-        return "\n".join(map(one_line, [*lines, *(f"  - not included: {each}" for each in self.unknown)]))
+        if self.gradients_bytes < self.parameters_bytes / 2:
+            lines.append("  (at this moment, most gradients do not exist yet)")
+        lines += [f"  - not included: {each}" for each in self.unknown]
+        lines.append(f'write GpuMemoryPolicy(gpu_memory="{memory_to_write(self.total_bytes)}")')
+        return "\n".join(map(one_line, lines))
 
 
 def estimate_gpu_memory(

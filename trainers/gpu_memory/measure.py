@@ -16,7 +16,7 @@ from tune_policies.policies import GpuMemoryPolicy, GpuPolicy
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.ray_compat.connection import connection
 from tune_policies.ray_compat.tune_trial import class_of_function, draw, extremes, is_domain
-from tune_policies.values.errors import InvalidResourcesError, MeasurementError
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, MeasurementError
 from tune_policies.values.resources import check_count
 from tune_policies.values.units import MIB, is_number
 from tune_policies.values.value import counted, shorten
@@ -82,7 +82,9 @@ def measure_gpu_memory(
     check_trainable(trainable)
     wanted = configs_to_measure(configs, num_samples, seed)
     with connection(None, _CONNECT_S, local="starts a temporary Ray instance"):
-        plan = policy.plan(probe_cluster() if capacity is None else capacity)
+        capacity = probe_cluster() if capacity is None else capacity
+        require_gpu(policy, capacity)
+        plan = policy.plan(capacity)
         readings = _run(trainable, wanted, caps, plan)
     return _profile(wanted, readings, caps, plan)
 
@@ -120,6 +122,7 @@ def plan_by_measuring(
     )
     with connection(None, _CONNECT_S, local="starts a temporary Ray instance"):
         capacity = probe_cluster() if capacity is None else capacity
+        require_gpu(measuring, capacity)
         unmeasured.plan(capacity)  # raises an error early if even 1 MiB per trial is infeasible
         profile = measure_gpu_memory(
             trainable,
@@ -132,6 +135,26 @@ def plan_by_measuring(
             policy=measuring,
         )
     return unmeasured.model_copy(update={"gpu_memory": None, "profile": profile}).plan(capacity)
+
+
+def require_gpu(policy: GpuPolicy, capacity: ClusterCapacity) -> None:
+    """Raise an error with an alternative if the cluster has no GPU on which memory can be measured.
+
+    Raises:
+        InfeasibleRequestError: The cluster has no GPU, or its GPUs are simulated.
+    """
+    types = () if capacity.node_types is None else capacity.node_types
+    nodes = [*capacity.nodes, *(each.as_node() for each in types if each.max_nodes_to_add)]
+    if capacity.node_types is None or any(node.resources.gpus and not node.has_simulated_gpus for node in nodes):
+        return
+    simulated = any(node.has_simulated_gpus for node in nodes)
+    raise InfeasibleRequestError(
+        f"{policy.gpus:g} GPU, because memory is measured on a GPU",
+        "the GPUs of the cluster are simulated" if simulated else "the cluster has no GPU",
+        "GPU",
+        "Run this on a machine with a GPU. Without a GPU, estimate_gpu_memory(model_fn, batch) estimates the memory of "
+        "a PyTorch model, and its explain() ends with the policy to write.",
+    )
 
 
 def check_trainable(trainable: Any) -> None:

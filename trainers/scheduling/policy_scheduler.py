@@ -8,12 +8,18 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
+from ray.tune.schedulers import FIFOScheduler, ResourceChangingScheduler, TrialScheduler
 
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.ray_compat.tune_schedulers import hide_gpu_warning, longest_trials, show_gpu_warning
+from tune_policies.ray_compat.tune_schedulers import (
+    hide_gpu_warning,
+    longest_trials,
+    show_class_again,
+    show_gpu_warning,
+    show_schedulers,
+)
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
@@ -79,6 +85,7 @@ class PolicyScheduler(RunScheduler):
         InfeasibleRequestError: In the run, not even one trial fits.
         ProbeError: In the run, the cluster cannot be read.
         MemoryLimitError: In a trial, the GPU memory cannot be limited, or other processes use it.
+        UnenforcedLimitError: In the run, the memory limits of the first trials cannot be enforced.
     """
 
     def __init__(
@@ -147,7 +154,16 @@ class PolicyScheduler(RunScheduler):
         """
         self._begin()
         hide_gpu_warning()
+        show_class_again(self)
+        inner = [type(part).__name__ for part in nested_schedulers(self.inner)]
+        if type(self.inner) is not FIFOScheduler:
+            show_schedulers(self, [type(self).__name__, *inner])
         return super().set_search_properties(metric, mode, **spec)
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Return the trial that starts now, or ``None``."""
+        show_class_again(self)  # Tune has printed its table
+        return super().choose_trial_to_run(tune_controller)
 
     def _begin(self) -> RunPlan:
         self._core = None

@@ -21,6 +21,7 @@ from tune_policies.ray_compat.connection import connect_if_running, is_through_c
 from tune_policies.ray_compat.tune_entry import change_tune_run_of_program, changed_tune_run
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import check_count
+from tune_policies.values.units import is_number
 from tune_policies.values.value import shorten
 
 from ..scheduling.policy_scheduler import PolicyScheduler
@@ -212,13 +213,25 @@ def _check_trainable(trainable: Any) -> None:
 
 
 def _check_arguments(arguments: Mapping[str, Any]) -> None:
-    if arguments.get("resources_per_trial") is not None:
+    resources = arguments.get("resources_per_trial")
+    if resources is not None:
         raise InvalidResourcesError(
-            "resources_per_trial cannot be passed, because the policy sets it. Change the policy instead"
+            f"resources_per_trial cannot be passed, because the policy sets it. {_instead_of(resources)}"
         )
     most = arguments.get("max_concurrent_trials")  # 0 and None mean no limit in Tune
     if most is not None:
         check_count(most, least=0, name="max_concurrent_trials")
+
+
+def _instead_of(resources: Any) -> str:
+    """Return the policy to write instead of ``resources_per_trial`` as a sentence."""
+    amounts = dict(resources) if isinstance(resources, Mapping) else {}
+    known = {name.lower(): amount for name, amount in amounts.items() if is_number(amount) and amount > 0}
+    if not known or len(known) < len(amounts) or not known.keys() <= {"cpu", "gpu"}:
+        return "Write the amounts in the policy, such as GpuPolicy(gpus=0.5, cpus=2)"
+    fields = [f"{name}s={known[name]:g}" for name in ("gpu", "cpu") if name in known]
+    kind = "GpuPolicy" if "gpu" in known else "CpuPolicy"
+    return f"Write the amounts in the policy: {kind}({', '.join(fields)})"
 
 
 def _to_scheduler(scheduler: TrialScheduler | str | None) -> TrialScheduler | None:

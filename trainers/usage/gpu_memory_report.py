@@ -4,6 +4,7 @@ The advice states how many trials would fit on a GPU, and which trials had probl
 """
 
 import io
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from enum import Enum
@@ -15,10 +16,11 @@ from rich.text import Text
 
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.files.writing import write_new
+from tune_policies.plan.learned_needs import memory_to_write
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import one_line
-from tune_policies.values.units import GIB, format_bytes
+from tune_policies.values.units import GIB, format_bytes, format_request
 from tune_policies.values.value import counted, shorten_names
 
 from .advice import trials_per_gpu
@@ -75,7 +77,7 @@ def advice_of_run(run: RunUsage, record: ResourceUsage | None = None) -> list[st
 def _about_gpu_memory(run: RunUsage, record: ResourceUsage | None) -> list[str]:
     """Return sentences about GPU memory, or an empty list if ``record`` shows no trial with a GPU."""
     known = [trial for trial in run.trials if trial.usage is not None]
-    if _is_without_gpus(run, record):
+    if is_without_gpus(run, record):
         return []
     if not known:
         return [_NOTHING_REPORTED]
@@ -114,7 +116,15 @@ def _about_group(device: int, gpus: float, usages: list[GpuMemoryUsage], *, has_
         yield f"{text} (a whole GPU), so use a GPU with more memory"
         return
     fit = trials_per_gpu(usages, device)
-    if has_advice:  # the record also contains how busy the GPUs were
+    if ran_out:
+        policy = "GpuPolicy()" if fit == 1 else f'GpuMemoryPolicy(gpu_memory="{_to_write(device // fit)}")'
+        yield f"{text}. Write {policy}, with {fit} per GPU instead of {now}"
+        if ran_out <= len(usages) / 2:
+            yield (
+                f"{len(usages) - ran_out} of {counted(len(usages), 'trial')} fit, so it may be cheaper to keep {now} "
+                "per GPU, and to retry the others with more memory: scheduler=OomRetryScheduler()"
+            )
+    elif has_advice:  # the record also contains how busy the GPUs were
         yield text
     elif fit == now:
         yield f"{text}, so {counted(now, 'trial')} per GPU is right"
@@ -131,6 +141,15 @@ def _advise_on_retries(trials: list[TrialUsage]) -> Iterator[str]:
             fitted[_share(ran_out_of[-1]), _share(trial.usage)].append(trial)
     for (small, large), chosen in sorted(fitted.items()):
         yield f"{counted(len(chosen), 'trial')} ran out of memory with {small}, but not with {large}: {_names(chosen)}"
+    retried = [trial for trials_of_sizes in fitted.values() for trial in trials_of_sizes]
+    needs = [bytes_to_plan(trial.usage) for trial in retried if trial.usage]
+    known = [need for need in needs if need]
+    if known:
+        text = f'to run without retries, write GpuMemoryPolicy(gpu_memory="{memory_to_write(max(known))}")'
+        num_fit = len(trials) - len(retried)
+        if num_fit > len(retried):
+            text += f". Because {num_fit} of {counted(len(trials), 'trial')} fit, it may be cheaper to keep the retries"
+        yield text
 
 
 def _advise_on_problems(trials: list[TrialUsage]) -> Iterator[str]:
@@ -157,6 +176,11 @@ def _share(usage: GpuMemoryUsage) -> str:
     return f"{_gib(had)} GiB" if had else amount_of(usage.gpus or 0, "GPU")
 
 
+def _to_write(amount: int) -> str:
+    """Return an amount for a policy, rounded down, because it is the memory of an equal part of a device."""
+    return f"{math.floor(amount / GIB * 10) / 10:g}GiB" if amount >= GIB else format_request(amount)
+
+
 def _gib(amount: int) -> str:
     return f"{amount / GIB:.1f}"
 
@@ -165,7 +189,8 @@ _BAR: Final = 40
 """The length of each bar, in characters. A full bar represents the whole GPU fraction of a trial."""
 
 
-def _is_without_gpus(run: RunUsage, record: ResourceUsage | None) -> bool:
+def is_without_gpus(run: RunUsage, record: ResourceUsage | None) -> bool:
+    """Return whether the record of a run shows that no trial had a GPU."""
     if record is None or any(trial.usage for trial in run.trials):
         return False
     return not any(slot.hours.get("GPU") for slot in record.slots)
@@ -174,10 +199,23 @@ def _is_without_gpus(run: RunUsage, record: ResourceUsage | None) -> bool:
 def usage_view(run: RunUsage, record: ResourceUsage | None = None) -> RenderableType:
     """Return the tables and lines that ``tune-policies usage`` prints."""
     parts = [] if record is None else [resource_usage_view(record)]
-    if not _is_without_gpus(run, record):
+    if not is_without_gpus(run, record):
         parts += [""] if parts else []
-        parts += [_gpu_memory_view(run), *(line(f"- {text}") for text in _about_gpu_memory(run, record))]
+        if _has_known_memory(run):
+            parts.append(_gpu_memory_view(run))
+        else:
+            parts.append(
+                line("- the GPU memory of the trials is not known, for instance because the GPUs are simulated")
+            )
+        parts += [*(line(f"- {text}") for text in _about_gpu_memory(run, record))]
     return Group(*parts)
+
+
+def _has_known_memory(run: RunUsage) -> bool:
+    """Return whether a trial reported its memory, or whether no trial reported a GPU at all."""
+    usages = [usage for trial in run.trials for usage in trial.usages]
+    known = [usage for usage in usages if needed_bytes(usage) or usage.num_ooms or usage.share_kept is not None]
+    return bool(known) or not usages
 
 
 def _gpu_memory_view(run: RunUsage) -> RenderableType:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Final
 
-from tune_policies.values.resources import Count
+from tune_policies.values.resources import Count, amount_of
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 
@@ -57,7 +57,7 @@ class SlotUse(Value):
 
     def __str__(self) -> str:
         parts = [
-            f"{self.used_cpus:.2g} of {self.cpus:g} CPUs",
+            f"{self.used_cpus:.2g} of {amount_of(self.cpus, 'CPU')}",
             f"{format_bytes(self.host_memory_bytes)} of host memory",
         ]
         if self.gpu_utilization is not None:

@@ -15,13 +15,12 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, to_ticks
 
-from .resource_usage import IdleHours, ResourceHours, ResourceUsage, SlotHours
+from .resource_usage import STARTING, IdleHours, ResourceHours, ResourceUsage, SlotHours
 
 COUNTED_RESOURCES: Final = frozenset({"CPU", *DEVICE_RESOURCES})
 """The resources whose use is counted."""
 
 ON_PURPOSE: Final = "left idle on purpose near the end, because a trial in this slot would have ended last"
-STARTING: Final = "trials were starting, or waited for Ray to place them"
 PAUSED: Final = "paused trials waited for other trials"
 SEARCH: Final = "the searcher suggested no trial, although more trials were to come"
 LAST_RUNNING: Final = "no trial was waiting while the last trials were running"

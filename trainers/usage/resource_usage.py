@@ -1,5 +1,6 @@
 """The resources that a run used: the record in the experiment's folder, and its tables for the terminal."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Final, Literal
 
@@ -8,11 +9,18 @@ from rich.console import Group, RenderableType
 
 from tune_policies.cluster.accelerators import public_text
 from tune_policies.files.terminal import empty_table, line
+from tune_policies.plan.learned_needs import memory_to_write
 from tune_policies.values.resources import Count
 from tune_policies.values.sanitize import LEFT_OUT, Redacted
 from tune_policies.values.value import Many, ShownValue, Value, counted
 
 from .process_usage import SlotUse
+
+STARTING: Final = "trials were starting, or waited for Ray to place them"
+"""The reason for idle resources while trials start. Records contain this text."""
+
+MUCH_IDLE: Final = 0.2
+"""The fraction of a resource that must be idle for one reason before the advice mentions the reason."""
 
 USAGE_FILE: Final = "resource_usage.json"
 """The name of the file with the usage record, in the experiment's folder."""
@@ -74,7 +82,7 @@ class SlotHours(Value):
 class TrialCounts(Value):
     """Counts of the trials of a run, by how they ended.
 
-    The first five fields count each trial once. The other fields count retries and fallbacks.
+    The first six fields count each trial once. The other fields count retries and fallbacks.
 
     Attributes:
         num_finished: Trials that reached their end, ``stop={…}``, or the ``max_t`` of the run's ``PolicyScheduler``.
@@ -82,6 +90,7 @@ class TrialCounts(Value):
         num_stopped_early: Trials of a function trainable that a scheduler or a stopper ended earlier.
         num_failed: Trials that ended with an error.
         num_cut_off: Trials that ended early because the whole run ended.
+        num_never_started: Trials that had not started when the whole run ended.
         num_unfinished: Trials that wait, run or are paused.
         num_retries: The number of times that a trial failed and was retried.
         num_fallbacks: Trials that could not use their device and resumed without one.
@@ -91,6 +100,7 @@ class TrialCounts(Value):
     num_stopped_early: Count = 0
     num_failed: Count = 0
     num_cut_off: Count = 0
+    num_never_started: Count = 0
     num_unfinished: Count = 0
     num_retries: Count = 0
     num_fallbacks: Count = 0
@@ -101,6 +111,7 @@ TRIAL_STATES: Final = {
     "num_stopped_early": "stopped early",
     "num_failed": "failed",
     "num_cut_off": "cut off",
+    "num_never_started": "never started",
     "num_unfinished": "not ended",
 }
 """The displayed text of each trial state in ``TrialCounts``. Each trial is in exactly one state."""
@@ -255,8 +266,29 @@ class ResourceUsage(ShownValue):
             f"out of memory: {_out_of_memory(self.out_of_memory)}",
             f"rounds: {planned}{self.num_rounds} run; concurrent trials: at most {self.max_trials_at_once}{on_average}",
             *([f"the plan changed {counted(changes, 'time')}"] if changes > 0 else []),
+            *self._hints(),
             *self.warnings,
         )
+
+    def _hints(self) -> Iterator[str]:
+        """Yield sentences about what to change: the host memory of the policy, or how trials start."""
+        needed = max((slot.use.host_memory_bytes for slot in self.slots if slot.use is not None), default=0)
+        retried = min(self.out_of_memory.num_host_errors, self.trials.num_retries)
+        if needed and retried and self.out_of_memory.num_raised:
+            num_trials = sum(getattr(self.trials, name) for name in TRIAL_STATES)
+            yield (
+                f'start with memory="{memory_to_write(needed)}" in the policy: {retried} of '
+                f"{counted(num_trials, 'trial')} were retried because of host memory"
+            )
+        for each in self.resources:
+            starting = sum(part.hours for part in each.idle if part.reason == STARTING)
+            if each.total_hours and starting / each.total_hours >= MUCH_IDLE:
+                yield (
+                    f"{starting / each.total_hours:.0%} of the {each.resource} time was idle while trials started. "
+                    "Reuse processes with reuse_actors=True, let each trial run longer, or run fewer trials at once "
+                    "with max_concurrent_trials"
+                )
+                return
 
 
 def _public_resource(each: ResourceHours) -> ResourceHours:

@@ -147,6 +147,7 @@ class RunMonitor:
         self._last_runs: dict[str, _TrialRun] = {}
         self._trials: Sequence[Any] = ()
         self._trial_runs: dict[str, TrialRun] = {}
+        self._num_never_started = 0
         self._free_since_s: dict[tuple[str, int], float] = {}
         self._gaps_s: list[float] = []
         self._most_open = 0
@@ -256,7 +257,10 @@ class RunMonitor:
             elif trial.status != _RUNNING:  # Tune reports a start before it sets the status
                 del self._waiting[trial_id]
                 if trial.status == _TERMINATED:
-                    self._outcome_of.setdefault(trial_id, "cut_off")
+                    if trial_id in self._trial_runs or trial.last_result:
+                        self._outcome_of.setdefault(trial_id, "cut_off")
+                    else:
+                        self._num_never_started += 1
         more = self._num_trials is None or self._num_trials > len(trials)
         num_running = len(self._running)
         self._most_open = max(self._most_open, num_waiting + num_paused + num_running)
@@ -492,12 +496,15 @@ class RunMonitor:
         outcomes = Counter(self._outcome_of.values())
         terminated, failed = statuses[_TERMINATED], statuses["ERROR"]
         cut_off = min(self._trials_before.num_cut_off + outcomes["cut_off"], terminated)
-        stopped_early = min(self._trials_before.num_stopped_early + outcomes["stopped_early"], terminated - cut_off)
+        never_started = min(self._num_never_started, terminated - cut_off)
+        most = terminated - cut_off - never_started
+        stopped_early = min(self._trials_before.num_stopped_early + outcomes["stopped_early"], most)
         return TrialCounts(
-            num_finished=terminated - cut_off - stopped_early,
+            num_finished=most - stopped_early,
             num_stopped_early=stopped_early,
             num_failed=failed,
             num_cut_off=cut_off,
+            num_never_started=never_started,
             num_unfinished=len(self._trials) - terminated - failed,
             num_retries=self._num_retries,
             num_fallbacks=0 if self._scheduler is None else self._scheduler.num_fallbacks,

@@ -14,10 +14,10 @@ from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted
 
-from .gpu_memory_report import Verdict, advice_of_run, share_or_device_bytes, share_text
+from .gpu_memory_report import Verdict, advice_of_run, is_without_gpus, share_or_device_bytes, share_text
 from .gpu_memory_usage import GpuMemoryUsage, RunUsage, needed_bytes
 from .resource_meter import unplanned
-from .resource_usage import USAGE_FILE, ResourceUsage, TrialSpan, format_hours
+from .resource_usage import MUCH_IDLE, USAGE_FILE, ResourceUsage, TrialSpan, format_hours
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -26,8 +26,6 @@ _WIDTH: Final = 420
 _FONT: Final = 11.5
 _LETTER: Final = 6.6
 """An upper bound of the mean width of a letter in this font size, in pixels."""
-_MUCH: Final = 0.2
-"""The fraction of a resource that must be idle for one reason before the advice mentions the reason."""
 _NO_RECORD: Final = f"The folder does not contain {USAGE_FILE}. To record the slot of each trial, use PolicyCallback."
 _TIMELINE: Final = "Trials in each slot over time"
 _MOST_LANES: Final = 300
@@ -75,7 +73,7 @@ def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Con
         sections=(
             Section("Advice", tuple(map(_sentence, advice)) or ("None.",)),
             *([_plan(usage), _slots(usage), _failures(usage)] if usage else [Section("Plan and slots", (_NO_RECORD,))]),
-            _memory(run),
+            *([] if is_without_gpus(run, usage) else [_memory(run)]),
         ),
     )
 
@@ -83,7 +81,7 @@ def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Con
 def _advise_on_idle(usage: ResourceUsage) -> Iterator[str]:
     for each in usage.resources:
         part = next((part for part in each.idle if part.reason != unplanned(Why.LEFT_FREE)), None)
-        if part is not None and each.total_hours and (idle := part.hours / each.total_hours) >= _MUCH:
+        if part is not None and each.total_hours and (idle := part.hours / each.total_hours) >= MUCH_IDLE:
             yield f"{idle:.0%} of the {each.resource} time was idle for one reason: {part.reason}"
 
 
@@ -175,7 +173,8 @@ def _memory(run: RunUsage) -> Section:
     ]
     if not known:
         text = "The peaks of the trials are not known, for instance because the GPUs are simulated."
-        return Section("GPU memory", (text,), tables=(table,))
+        has_facts = any(usage.num_ooms or usage.share_kept is not None for _, usage in usages)
+        return Section("GPU memory", (text,), tables=(table,) if has_facts else ())
     nearest = sorted(known, key=lambda each: each[2] / each[3], reverse=True)
     texts = ["Each bar shows the peak of a trial, and the frame around it shows the memory of its GPU fraction."]
     if len(nearest) > _MOST_TRIALS:

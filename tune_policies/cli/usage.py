@@ -23,7 +23,7 @@ def usage(
         Path | None, option("Also plot the GPU memory use and the GPU fraction of each trial to this file.")
     ] = None,
     html: Annotated[
-        Path | None, option("Also write an HTML page about the run, with advice, the plan and the slots.")
+        Path | None, option("Write an HTML page about the run instead, with advice, the plan and the slots.")
     ] = None,
     redact: Redact = False,
     force: Force = False,
@@ -55,6 +55,8 @@ def usage(
             "advice": advice_of_run(run, record),
         }
         print(json_text.dumps(fields, indent=2, ensure_ascii=False))
+    elif html is not None:
+        print(html)
     else:
         TextConsole().print(usage_view(run, record))
 

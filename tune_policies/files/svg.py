@@ -5,6 +5,7 @@ pages. The colors are from Okabe and Ito, for color-blind readers. All texts are
 DejaVu Sans, which is wider than most system fonts.
 """
 
+import re
 from html import escape
 from pathlib import Path
 from textwrap import wrap
@@ -118,6 +119,9 @@ _EM: Final = 0.6
 """The estimated width of a character, as a fraction of the font size."""
 
 
+_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
+
+
 def text_width(text: str, size: float) -> float:
     """Return the estimated width of a string, in pixels."""
     return cell_len(text) * _EM * size
@@ -131,5 +135,7 @@ def fitted(text: str, width: float, size: float = SMALL) -> str:
 
 def wrapped(text: str, width: float, size: float = SMALL, most: int = 6) -> list[str]:
     """Wrap a string at spaces, or within words that are too wide, and return the first ``most`` lines."""
-    lines = wrap(one_line(text), max(2, int(width / (_EM * size))), max_lines=most, placeholder="…")
-    return [fitted(each, width, size) for each in lines]
+    # An amount and its unit stay on one line, as in "6 GiB".
+    joined = re.sub(r"(?<=\d) (?=\w)", _NO_BREAK, one_line(text))
+    lines = wrap(joined, max(2, int(width / (_EM * size))), max_lines=most, placeholder="…")
+    return [fitted(each.replace(_NO_BREAK, " "), width, size) for each in lines]

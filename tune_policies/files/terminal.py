@@ -12,15 +12,21 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, Final, TextIO, cast
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from tune_policies.values.sanitize import escape, one_line, printable, redacted
 
 _NUMBERS: Final = frozenset({"At once", "Nodes", "CPU", "GPU", "OOMs"})
 """The headings of columns with numbers."""
+
+_NARROW: Final = 60
+"""A table in a narrower terminal is printed as a list if its words do not fit."""
+
+_USUAL_WORD: Final = 9
+_BETWEEN_COLUMNS: Final = 3
 
 _STREAMS: Final = ("stdin", "stdout", "stderr")
 
@@ -92,6 +98,26 @@ class TextTable(Table):
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
         """Add a row."""
         super().add_row(*(Text(one_line(cell)) if isinstance(cell, str) else cell for cell in cells), **options)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table, or a list with a line for each cell if the terminal is too narrow for its words."""
+        if options.max_width >= _NARROW or sum(map(_width_of_words, self.columns)) <= options.max_width:
+            yield from super().__rich_console__(console, options)
+            return
+        if self.title:
+            yield self.title
+        for row in zip(*(column.cells for column in self.columns), strict=True):
+            for number, (column, cell) in enumerate(zip(self.columns, row, strict=True)):
+                marker = "  " if number else "- "
+                heading = f"{column.header}: " if str(column.header) else ""
+                yield Text(f"{marker}{heading}{cell}", overflow="fold")
+
+
+def _width_of_words(column: Column) -> int:
+    """Return the width that a column needs, so that its heading and its words of usual length are not divided."""
+    cells = [len(word) for cell in column.cells for word in str(cell).split()]
+    heading = max(map(len, str(column.header).split()), default=0)
+    return max(heading, min(max(cells, default=0), _USUAL_WORD)) + _BETWEEN_COLUMNS
 
 
 def empty_table(title: str, *headings: str) -> Table:

@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field
 
 from tune_policies.plan.gpu_memory_profile import MemoryFit, Term, fit_memory, flat
 from tune_policies.values.resources import TICKS, Bytes, Count, UsedBytes, amount_of
-from tune_policies.values.units import MOST_BYTES, format_bytes
+from tune_policies.values.units import GIB, MIB, MOST_BYTES, format_bytes
 from tune_policies.values.value import FrozenDict, Value
 
 if TYPE_CHECKING:
@@ -569,3 +569,11 @@ def most_productive(amounts: Sequence[int], lost: float) -> list[int]:
         chosen.append(steps[at])
         first = at + 1
     return chosen
+
+
+def memory_to_write(needed_bytes: int) -> str:
+    """Return the amount for the field of a policy, with the usual headroom of 10 %, such as ``"1.1GiB"``."""
+    with_headroom = needed_bytes * (1 + HEADROOM)
+    if with_headroom < GIB:
+        return f"{math.ceil(round(with_headroom / MIB, 6))}MiB"
+    return f"{math.ceil(round(10 * with_headroom / GIB, 6)) / 10:g}GiB"

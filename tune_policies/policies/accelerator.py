@@ -93,8 +93,8 @@ class AcceleratorPolicy(WorkersPolicy):
         if self.topology is not None:
             if self.resource != "TPU" or self.accelerator_type is None:
                 raise InvalidResourcesError(
-                    f"topology={self.topology!r} is valid only for TPU slices. Set resource='TPU' and an "
-                    "accelerator_type such as 'TPU-V6E'"
+                    f"topology={self.topology!r} is valid only for TPU slices. Set resource='TPU', an "
+                    "accelerator_type such as 'TPU-V6E', and num_workers to the number of chips of the slices"
                 )
             if not isinstance(self.num_workers, int):
                 raise InvalidResourcesError(

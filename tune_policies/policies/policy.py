@@ -73,6 +73,12 @@ def documented_fields(doc: str) -> dict[str, str]:
     return {each[1]: each[0] for each in found}
 
 
+OPTIONS_OF_RUNS: Final = frozenset(
+    {"isolation", "on_unenforced_limit", "may_move", "falls_back", "replan_interval_s", "wait_for_nodes_s"}
+)
+"""The options of ``PolicyScheduler``, which policies do not have."""
+
+
 class ResourcePolicy(Value):
     """Decides which resources each trial reserves. A policy is immutable and does no I/O.
 
@@ -99,6 +105,13 @@ class ResourcePolicy(Value):
                 f"{cls.__module__}.{cls.__qualname__} has the same name as the policy {other.__module__}."
                 f"{other.__qualname__}. Rename the class, because its name is the 'kind' in policy files"
             )
+
+    @classmethod
+    def _hint_for(cls, field: str, value: object) -> str:
+        if field not in OPTIONS_OF_RUNS:
+            return ""
+        shown = f'"{value}"' if isinstance(value, str) else shorten(value)
+        return f". It is an option of a run: run(train_fn, policy, {field}={shown})"
 
     @model_validator(mode="after")
     def _must_end(self) -> Self:

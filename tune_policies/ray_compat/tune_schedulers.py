@@ -4,6 +4,7 @@ The private members used here are the same in Ray 2.50 and 2.60.
 """
 
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from ray.actor import ActorHandle
@@ -31,6 +32,30 @@ def scheduler_inside(scheduler: TrialScheduler) -> TrialScheduler | None:
     """Return the scheduler inside Ray's ``ResourceChangingScheduler``, or ``None`` for other schedulers."""
     is_wrapper = isinstance(scheduler, ResourceChangingScheduler)
     return scheduler._base_scheduler if is_wrapper else None
+
+
+def show_schedulers(scheduler: TrialScheduler, names: Sequence[str]) -> None:
+    """Let Tune's table show a scheduler and its inner schedulers, such as ``PolicyScheduler(AsyncHyperBandScheduler)``.
+
+    Tune shows the name of the class, so the object gets a subclass with another name until :func:`show_class_again`.
+    """
+    shown = names[0] + "".join(f"({name}" for name in names[1:]) + ")" * (len(names) - 1)
+    cls = _class_of(scheduler)
+    scheduler.__class__ = type(shown, (cls,), {"__module__": cls.__module__, _SHOWN_FOR: cls})
+
+
+def show_class_again(scheduler: TrialScheduler) -> None:
+    """Give a scheduler its own class again."""
+    scheduler.__class__ = _class_of(scheduler)
+
+
+def _class_of(scheduler: TrialScheduler) -> type:
+    shown_for: type = vars(type(scheduler)).get(_SHOWN_FOR, type(scheduler))
+    return shown_for
+
+
+_SHOWN_FOR: Final = "_shown_for"
+"""The attribute of a renamed class with the original class."""
 
 
 def longest_trials(scheduler: TrialScheduler) -> dict[str, float]:

@@ -206,6 +206,11 @@ class Value(BaseModel):
         _freeze(self)
 
     @classmethod
+    def _hint_for(cls, field: str, value: object) -> str:
+        """Return what to write instead of an unknown field, or an empty string if its name may be misspelled."""
+        return ""
+
+    @classmethod
     def from_dict(cls, data: object) -> Self:
         """Create a value from plain data, as read from YAML or JSON, or raise an ``InvalidResourcesError``."""
         if not isinstance(data, dict) or not _has_names(data):
@@ -471,7 +476,8 @@ def _mistakes(cls: type[Value], detail: Any) -> Iterator[tuple[str, str]]:
         case "extra_forbidden":
             fields = owner.model_fields
             known = f"{owner.__name__} has {', '.join(_own_fields_first(owner))}" if fields else ""
-            yield f"{inside}unknown field {shorten(field)}{suggest(field, fields)}", known
+            hint = owner._hint_for(field, detail["input"]) or suggest(field, fields)
+            yield f"{inside}unknown field {shorten(field)}{hint}", known
         case "too_long":
             limit, number = detail["ctx"]["max_length"], detail["ctx"]["actual_length"]
             got = "more" if number is None else f"{number:,}"

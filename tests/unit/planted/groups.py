@@ -77,6 +77,10 @@ OPERATOR = (
           "enableInTreeAutoscaling: false", "autoscaler-options-unused", "autoscalerOptions"),
     plant("half a GPU in the parameters of ray start", CLUSTER, _PARAMS, 'rayStartParams: {num-gpus: "0.5"}',
           "start-param-not-whole", "num-gpus", after=_L4),
+    plant("a parameter in the style of a field", CLUSTER, _PARAMS, 'rayStartParams: {numCpus: "4"}',
+          "start-param-misspelled", "numCpus", after=_L4),
+    plant("a parameter with dashes", CLUSTER, _PARAMS, 'rayStartParams: {--num-gpus: "2"}',
+          "start-param-misspelled", "--num-gpus", after=_L4),
     plant("a queued pod without requests", QUEUED.replace(_QUEUED_GROUP, _NO_REQUESTS), "replicas: 9",
           "replicas: 9", "kueue-no-requests", "- name: ray-worker", after=_CPU),
 )  # fmt: skip

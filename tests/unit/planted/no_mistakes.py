@@ -57,6 +57,12 @@ NO_MISTAKES = {
     .replace(
         '                limits:\n                  cpu: "8"',
         '                claims: [{name: gpus}]\n                limits:\n                  cpu: "8"',
+    )
+    .replace(
+        "          restartPolicy: Never\n          nodeSelector",
+        "          restartPolicy: Never\n          resourceClaims: [{name: gpus, resourceClaimTemplateName: two}]\n"
+        "          nodeSelector",
+        1,
     ),
     "GPUs hidden by another value": _of_cpus("value: void", "value: none"),
     "CPU nodes separated by selectors": _of_cpus(_VOID, "").replace(

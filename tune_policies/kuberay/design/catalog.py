@@ -393,13 +393,19 @@ def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int)
     """
     if _GKE_SHARING in selector or any(key.endswith(".shared") for key in keys):
         return ()
-    named = (match[1] for key in keys if (match := _MIG_KEY.fullmatch(key)))
-    profile = next(named, selector.get(_GKE_PROFILE))
-    if profile is None:
+    named = [match[1] for key in keys if (match := _MIG_KEY.fullmatch(key))]
+    if not named and _GKE_PROFILE in selector:
+        named = [selector[_GKE_PROFILE]]
+    if not named:
         return None
-    if (size := _PROFILE.fullmatch(profile)) is None:
-        return ()
-    memory = int(int(size[1]) * 10**9 * (1 - _MIG_MARGIN))
-    return (
-        tuple(GpuDevice(index=at, name=f"MIG {profile}", memory_bytes=memory) for at in range(number)) if memory else ()
-    )
+    sizes = [_nominal_gb(profile) for profile in named]
+    least = min(sizes)  # a trial may get the smallest of several kinds of parts
+    memory = int(least * 10**9 * (1 - _MIG_MARGIN))
+    name = f"MIG {named[sizes.index(least)]}"
+    return tuple(GpuDevice(index=at, name=name, memory_bytes=memory) for at in range(number)) if memory else ()
+
+
+def _nominal_gb(profile: str) -> int:
+    """Return the memory of a MIG profile in GB, or 0 if the name of the profile does not contain it."""
+    size = _PROFILE.fullmatch(profile)
+    return 0 if size is None else int(size[1])

@@ -212,8 +212,8 @@ def _types_not_counted(cluster: ClusterSpec, plan: TrialPlan) -> list[str]:
     wanted = {slot.accelerator_type for slot in plan.slots} - {None}
     return [
         f"trials request accelerator_type:{group.accelerator_type}, but the resources of group {group.name!r} do not "
-        "include it, so the autoscaler launches no nodes of this group for these trials. Add "
-        f"accelerator_type:{group.accelerator_type} to the resources of the group"
+        "include it, so the autoscaler launches no nodes of this group for these trials. Write "
+        f'resources: {{"accelerator_type:{group.accelerator_type}": "1"}} in the group'
         for group in cluster.groups
         if cluster.is_autoscaling and group.accelerator_type in wanted and not group.is_type_counted
     ]

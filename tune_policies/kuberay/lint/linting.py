@@ -18,7 +18,14 @@ from tune_policies.kuberay.lint.rules import (
     RULES,
     UNREADABLE,
 )
-from tune_policies.kuberay.reading.documents import check_name, clusters_in, manifests_in, name_of, read_text
+from tune_policies.kuberay.reading.documents import (
+    check_name,
+    clusters_in,
+    manifests_in,
+    name_of,
+    read_text,
+    with_intended_kind,
+)
 from tune_policies.kuberay.reading.kuberay_models import FieldProblem
 from tune_policies.values.errors import InvalidResourcesError
 
@@ -54,7 +61,8 @@ def lint_text(text: str, source: str, name: str | None = None) -> list[Finding]:
     if name is not None:
         check_name(name, (manifest for _, _, manifest in manifests), source)
         manifests = [each for each in manifests if name_of(each[2]) == name]
-    read = [(number, top, manifest, *clusters_in(manifest)) for number, top, manifest in manifests]
+    kinds = [(number, top, *with_intended_kind(manifest)) for number, top, manifest in manifests]
+    read = [(number, top, manifest, *clusters_in(manifest)) for number, top, manifest, _ in kinds]
     retired = [found for _, _, manifest, _, _ in read for found in retired_fields(manifest)]
     has_cluster = any(
         clusters or problems or name_of(manifest) is not None for _, _, manifest, clusters, problems in read
@@ -65,9 +73,9 @@ def lint_text(text: str, source: str, name: str | None = None) -> list[Finding]:
             message = f"{message}: it has values of KubeRay's Helm chart. Pipe the output of `helm template` into lint"
         return [_file_finding(NO_CLUSTER, source, 1, message)]
     findings = []
-    for number, top, manifest, clusters, problems in read:
+    for (number, top, manifest, clusters, problems), (_, _, _, of_kind) in zip(read, kinds, strict=True):
         part = readable(manifest, clusters, problems)
-        for rule, found in _check(manifest, part, problems):
+        for rule, found in _check(manifest, part, [*of_kind, *problems]):
             unchecked = part.omitted_by(found.path) if rule in (INVALID_FIELD, RETIRED) else None
             findings.append(
                 Finding(

@@ -25,11 +25,19 @@ _NEAR: Final = 0.7
 
 
 class PodTemplate(NamedTuple):
-    """A pod template of a manifest, with its name for messages and its path in the document."""
+    """A pod template of a manifest.
+
+    Attributes:
+        name: The name for messages.
+        path: The path in the document.
+        data: The fields of the template.
+        autoscaler: The path and the fields of ``autoscalerOptions``, which KubeRay copies to a container of the head.
+    """
 
     name: str
     path: Path
     data: Mapping[str, Any]
+    autoscaler: tuple[Path, Mapping[str, Any]] | None = None
 
     @property
     def spec(self) -> Mapping[str, Any]:
@@ -89,7 +97,9 @@ def templates_of(manifest: Document) -> Iterator[PodTemplate]:
     place, cluster = cluster_of(manifest)
     head = as_mapping(cluster.get("headGroupSpec"))
     if "template" in head:
-        yield PodTemplate("the head", (*place, "headGroupSpec", "template"), as_mapping(head["template"]))
+        autoscaler = (*place, "autoscalerOptions"), as_mapping(cluster.get("autoscalerOptions"))
+        path = (*place, "headGroupSpec", "template")
+        yield PodTemplate("the head", path, as_mapping(head["template"]), autoscaler)
     for number, group in enumerate(as_list(cluster.get("workerGroupSpecs"))):
         group = as_mapping(group)
         if "template" in group:

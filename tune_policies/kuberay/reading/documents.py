@@ -24,7 +24,7 @@ from tune_policies.kuberay.reading.kuberay_models import (
     read_part,
 )
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import kind_of, shorten, suggest
+from tune_policies.values.value import kind_of, most_similar, shorten, suggest
 
 _GZIP: Final = b"\x1f\x8b"
 """The first bytes of a gzipped file."""
@@ -112,6 +112,16 @@ def clusters_in(manifest: Document) -> tuple[list[ClusterInFile], list[FieldProb
         named = "apiVersion is missing" if version is None else f"apiVersion is {shorten(version)}"
         problems = [FieldProblem(("apiVersion",), f"{named}: use 'ray.io/v1' for a {kind}"), *problems]
     return found, problems
+
+
+def with_intended_kind(manifest: Document) -> tuple[Document, list[FieldProblem]]:
+    """Return a manifest of Ray with the kind that its author probably intended, and the problem of its own kind."""
+    clusters, problems = clusters_in(manifest)
+    is_misspelled = not clusters and [problem.path for problem in problems] == [("kind",)]
+    near = most_similar(str(manifest.data.get("kind")), _PLACES) if is_misspelled else None
+    if near is None:
+        return manifest, []
+    return manifest._replace(data={**manifest.data, "kind": near}), problems
 
 
 def _cluster_of(kind: str, manifest: dict[str, Any]) -> tuple[list[ClusterInFile], list[FieldProblem]]:

@@ -11,6 +11,8 @@ Ray counts whole GPUs in a pod, although several pods may share one GPU. This mo
 * MIG with the strategy ``single``: the label of the product contains the profile.
 * Dynamic resource allocation (DRA): a claim can be for a GPU, a part of one, or another device, so the memory is
   unknown. https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
+* Other schedulers, such as Koordinator and Aliyun's GPU share, have resources of their own for parts of GPUs, so the
+  memory is unknown.
 """
 
 import math
@@ -21,7 +23,8 @@ from typing import Any, Final, Literal, NamedTuple
 from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.cluster.capacity import GpuDevice
 from tune_policies.kuberay.design.catalog import parts_of_gpus
-from tune_policies.kuberay.reading.kuberay_models import Container, PodTemplate, parse_quantity
+from tune_policies.kuberay.design.device_plugins import ray_resource
+from tune_policies.kuberay.reading.kuberay_models import Container, Metadata, PodTemplate, parse_quantity
 from tune_policies.values.errors import InvalidResourcesError
 
 KAI_FRACTION: Final = "gpu-fraction"
@@ -32,16 +35,26 @@ KAI_CONTAINER: Final = "gpu-fraction-container-name"
 HAMI_MEMORY: Final = re.compile(r"[\w.-]+/(gpumem|vgpu-memory)")
 HAMI_PERCENTAGE: Final = re.compile(r"[\w.-]+/(gpumem|vgpu-memory)-percentage")
 HAMI_CORES: Final = re.compile(r"[\w.-]+/(gpucores|vgpu-cores)")
+_HAMI_NUMBER: Final = re.compile(r"volcano\.sh/v?gpu-number")
+"""Matches the resources in which Volcano counts GPUs. The autoscaler does not count them."""
+
+_OTHER_PART: Final = re.compile(r"[\w.-]+/.*(gpu|mem|core|ratio|percent|cuda).*")
+"""Matches the resources in which other schedulers state a part of a GPU, such as ``aliyun.com/gpu-mem``."""
+
+_OTHER_CLAIM: Final = re.compile(r"(?i)(^|[-_.])(nic|rdma|roce|ib|net|network|dranet|efa|cpu|disk|nvme)s?($|[-_.\d])")
+"""Matches the names of claims for other devices than GPUs, such as network interfaces."""
 
 _PRODUCT: Final = "nvidia.com/gpu.product"
 _MIG_CONFIG: Final = "nvidia.com/mig.config"
 _DEVICE_MEMORY: Final = "nvidia.com/gpu.memory"
 _REPLICAS: Final = ("nvidia.com/gpu.replicas", "cloud.google.com/gke-max-shared-clients-per-gpu")
 STRATEGIES: Final = ("nvidia.com/gpu.sharing-strategy", "cloud.google.com/gke-gpu-sharing-strategy")
+_IS_MPS: Final = "nvidia.com/mps.capable"
+"""The label of nodes on which NVIDIA's device plugin runs MPS."""
 
 _MIB: Final = 2**20
 
-Way = Literal["KAI", "HAMi", "time slices", "MPS", "MIG", "DRA"]
+Way = Literal["KAI", "HAMi", "time slices", "MPS", "MIG", "DRA", "another scheduler"]
 
 
 class GpuShare(NamedTuple):
@@ -81,18 +94,51 @@ def share_of_pod(template: PodTemplate, accelerator_type: str | None) -> GpuShar
 def devices_of_pod(template: PodTemplate, number: int, accelerator_type: str | None) -> tuple[GpuDevice, ...] | None:
     """Return the parts of GPUs in a pod, or ``None`` if its GPUs are whole. The result is empty if they are unknown.
 
+    If Ray counts more GPUs than the pod has, the GPUs of the pod are divided among them, so that their memory counts
+    once.
+
     Args:
         template: The template of the pod.
         number: The number of GPUs that Ray counts.
         accelerator_type: Ray's name of the GPU type, or ``None``.
     """
-    share = share_of_pod(template, accelerator_type)
-    if share is None:
+    share, given = share_of_pod(template, accelerator_type), gpus_given(template)
+    is_divided = given is not None and 0 < given < number
+    if share is None and not is_divided:
         return None
-    if not share.memory_bytes:
+    memory = gpu_memory_of_type(accelerator_type) if share is None else share.memory_bytes
+    if not memory:
         return ()
-    name = share.name or f"{accelerator_type or 'GPU'} ({share.way})"
-    return tuple(GpuDevice(index=at, name=name, memory_bytes=share.memory_bytes) for at in range(number))
+    if is_divided:
+        memory = memory * (given or 0) // number
+    name = f"{accelerator_type or 'GPU'} ({'shared' if share is None else share.way})"
+    if share is not None and share.name:
+        name = share.name
+    return tuple(GpuDevice(index=at, name=name, memory_bytes=memory) for at in range(number))
+
+
+def gpus_given(template: PodTemplate) -> int | None:
+    """Return the number of GPUs, or parts of GPUs, that Kubernetes gives to the Ray container of a pod.
+
+    The result is 0 if the container requests none, and ``None`` if the number is unknown, such as for claims.
+    """
+    container = template.spec.containers[0]
+    amounts = {**container.resources.requests, **container.resources.limits}
+    is_other = any(_is_other_part(key) for key in amounts) or any(_claims_of_gpus(template))
+    if is_other:
+        return None
+    numbers = [_whole(amount) for key, amount in amounts.items() if _is_number_of_gpus(key)]
+    known = [number for number in numbers if number is not None]
+    if len(known) < len(numbers):
+        return None
+    return sum(known) or kai_gpus(template)
+
+
+def has_misplaced_kai_part(template: PodTemplate, cluster: Metadata) -> bool:
+    """Return whether annotations of KAI Scheduler are at the cluster, or are labels, where KAI does not read them."""
+    own = template.metadata
+    elsewhere = {*own.labels, *cluster.annotations, *cluster.labels}
+    return not elsewhere.isdisjoint(KAI_PARTS) and own.annotations.keys().isdisjoint(KAI_PARTS)
 
 
 def kai_gpus(template: PodTemplate) -> int:
@@ -120,6 +166,9 @@ def kai_memory_mib(template: PodTemplate) -> int | None:
     return int(text) if re.fullmatch(r"[1-9]\d{0,9}", text, re.ASCII) else None
 
 
+KAI_PARTS: Final = frozenset({KAI_FRACTION, KAI_MEMORY})
+
+
 def claims_of(container: Container) -> list[str]:
     """Return the names of the resource claims that a container uses."""
     claims: Any = (container.resources.model_extra or {}).get("claims")
@@ -127,18 +176,75 @@ def claims_of(container: Container) -> list[str]:
     return [str(entry.get("name")) for entry in entries if isinstance(entry, Mapping)]
 
 
+def may_be_gpu_claim(name: str) -> bool:
+    """Return whether a resource claim may be for a GPU, based on its name."""
+    return not _OTHER_CLAIM.search(name)
+
+
+def node_labels_of(template: PodTemplate) -> dict[str, str]:
+    """Return the labels of the nodes on which a pod can run, from its node selector and its required node affinity.
+
+    If several values are allowed, the result contains the one with the smallest parts of GPUs, or else the first one.
+    """
+    labels: dict[str, str] = {}
+    for expression in _required_expressions(template):
+        key, values = expression.get("key"), expression.get("values")
+        if isinstance(key, str) and expression.get("operator") == "In" and isinstance(values, list) and values:
+            texts = [str(value) for value in values]
+            if key in _REPLICAS:
+                texts.sort(key=lambda text: (len(text), text), reverse=True)  # the largest number first
+            shared = [text for text in texts if re.search(r"-SHARED$|-MIG-", text)]
+            labels.setdefault(key, (shared or texts)[0])
+    return labels | template.spec.nodeSelector
+
+
+def _required_expressions(template: PodTemplate) -> list[Mapping[str, Any]]:
+    """Return the expressions that every node of a pod fulfills. Alternatives are omitted."""
+    part: Any = (template.spec.model_extra or {}).get("affinity")
+    for field in ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"):
+        part = part.get(field) if isinstance(part, Mapping) else None
+    if not isinstance(part, list) or len(part) != 1 or not isinstance(part[0], Mapping):
+        return []
+    found = part[0].get("matchExpressions")
+    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+
+
 def _shares(template: PodTemplate, total: int | None) -> Iterator[GpuShare]:
     annotations, container = template.metadata.annotations, template.spec.containers[0]
     amounts = {**container.resources.requests, **container.resources.limits}
-    of_labels = list(_shares_of_labels(amounts, template.spec.nodeSelector, total))
+    of_labels = list(_shares_of_labels(amounts, node_labels_of(template), total))
     yield from of_labels
     base = of_labels[-1].memory_bytes if of_labels else total  # a fraction of a part is smaller
     if KAI_FRACTION in annotations or KAI_MEMORY in annotations:
         yield GpuShare("KAI", _kai_memory(template, base))
     if any(pattern.fullmatch(key) for key in amounts for pattern in (HAMI_MEMORY, HAMI_PERCENTAGE, HAMI_CORES)):
         yield GpuShare("HAMi", _hami_memory(amounts, base))
-    if claims_of(container):
+    if any(_claims_of_gpus(template)):
         yield GpuShare("DRA", None)
+    if any(_is_other_part(key) for key in amounts):
+        yield GpuShare("another scheduler", None)
+
+
+def _claims_of_gpus(template: PodTemplate) -> Iterator[str]:
+    """Yield the claims that may give GPUs to the Ray container. A GPU under limits is not from a claim of the pod."""
+    container = template.spec.containers[0]
+    names = claims_of(container)
+    has_gpu = any(ray_resource(key) == "GPU" for key in container.resources.limits)
+    if not names and not has_gpu:
+        listed: Any = (template.spec.model_extra or {}).get("resourceClaims")
+        entries = listed if isinstance(listed, list) else []
+        names = [str(entry.get("name")) for entry in entries if isinstance(entry, Mapping)]
+    yield from filter(may_be_gpu_claim, names)
+
+
+def _is_number_of_gpus(key: str) -> bool:
+    return ray_resource(key) == "GPU" or _HAMI_NUMBER.fullmatch(key) is not None
+
+
+def _is_other_part(key: str) -> bool:
+    of_hami = any(pattern.fullmatch(key) for pattern in (HAMI_MEMORY, HAMI_PERCENTAGE, HAMI_CORES))
+    is_known = of_hami or _is_number_of_gpus(key) or ray_resource(key) is not None
+    return not is_known and _OTHER_PART.fullmatch(key) is not None
 
 
 def _kai_memory(template: PodTemplate, total: int | None) -> int | None:
@@ -167,13 +273,14 @@ def _hami_memory(amounts: Mapping[str, str | int | float], total: int | None) ->
 
 
 def _amount(amounts: Mapping[str, str | int | float], pattern: re.Pattern[str]) -> int | None:
-    for key, amount in amounts.items():
-        if pattern.fullmatch(key):
-            try:
-                return math.floor(parse_quantity(amount))
-            except InvalidResourcesError:
-                return None
-    return None
+    return next((_whole(amount) for key, amount in amounts.items() if pattern.fullmatch(key)), None)
+
+
+def _whole(amount: str | int | float) -> int | None:
+    try:
+        return math.floor(parse_quantity(amount))
+    except InvalidResourcesError:
+        return None
 
 
 def _shares_of_labels(
@@ -184,6 +291,8 @@ def _shares_of_labels(
     numbers = [selector[key] for key in _REPLICAS if re.fullmatch(r"[1-9]\d{0,5}", selector.get(key, ""), re.ASCII)]
     replicas = int(numbers[0]) if numbers else None
     strategy = next((selector[key] for key in STRATEGIES if key in selector), "")
+    if not strategy and selector.get(_IS_MPS) == "true":
+        strategy = "mps"
     keys = [key.removesuffix(".shared") for key in amounts]
     in_label = re.search(r"-MIG-(\S+?)(-SHARED)?\Z", product) or re.fullmatch(
         r"all-(\d+g\..+)", selector.get(_MIG_CONFIG, "")

@@ -30,13 +30,23 @@ class Resize(NamedTuple):
 
 def resizes_of(cluster: ClusterInFile) -> dict[str, Resize]:
     """Return the largest sizes by group name. The result is empty if Ray refuses the annotation or does not read it."""
-    if cluster.autoscaler_version != 2 or any(resize_problems(cluster)):
+    if cluster.autoscaler_version != 2 or is_too_old(cluster) or any(resize_problems(cluster)):
         return {}
     return {
         name: Resize(math.floor(parse_quantity(limits["max-cpu"])), math.floor(parse_quantity(limits["max-memory"])))
         for name, limits in _listed(cluster).items()
         if name in groups_by_name(cluster)
     }
+
+
+FIRST_RAY: Final = (2, 56)
+"""The first version of Ray that resizes pods in place
+(https://docs.ray.io/en/master/cluster/kubernetes/user-guides/configuring-ippr.html)."""
+
+
+def is_too_old(cluster: ClusterInFile) -> bool:
+    """Return whether the cluster's Ray does not read the annotation, according to ``rayVersion``."""
+    return cluster.ray_version is not None and cluster.ray_version < FIRST_RAY
 
 
 def resize_problems(cluster: ClusterInFile) -> Iterator[str]:
@@ -58,6 +68,20 @@ def resize_problems(cluster: ClusterInFile) -> Iterator[str]:
     for name, group in groups_by_name(cluster).items():
         if name in listed:
             yield from _wrong_pods(name, group)
+
+
+def too_small(cluster: ClusterInFile) -> Iterator[tuple[str, str]]:
+    """Yield each group whose pods already request as many CPUs and as much memory, with these requests."""
+    if any(resize_problems(cluster)):
+        return
+    groups = groups_by_name(cluster)
+    for name, limits in _listed(cluster).items():
+        if name not in groups:
+            continue
+        requests = groups[name].template.spec.containers[0].resources.requests
+        pairs = (("cpu", "max-cpu"), ("memory", "max-memory"))
+        if all(parse_quantity(limits[most]) <= parse_quantity(requests[key]) for key, most in pairs):
+            yield name, f"{requests['cpu']} CPUs and {requests['memory']} of memory"
 
 
 def unknown_groups(cluster: ClusterInFile) -> list[str]:

@@ -4,8 +4,9 @@ A file contains a catalog (``NodeCatalog``), the output of ``probe --json`` (``C
 manifest or a cluster YAML (``ClusterSpec``).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Any, Final
 
@@ -33,12 +34,13 @@ from tune_policies.kuberay.reading.cluster_yaml import (
     read_cluster_yaml,
 )
 from tune_policies.kuberay.reading.documents import check_name, clusters_in, manifests_in, name_of, read_text
-from tune_policies.kuberay.reading.gpu_sharing import devices_of_pod
+from tune_policies.kuberay.reading.gpu_sharing import devices_of_pod, gpus_given, has_misplaced_kai_part
 from tune_policies.kuberay.reading.in_place_resize import HEAD_GROUP, Resize, resizes_of
 from tune_policies.kuberay.reading.kuberay_models import (
     ClusterInFile,
     FieldProblem,
     HeadGroup,
+    Metadata,
     PodTemplate,
     WorkerGroupSpec,
 )
@@ -85,15 +87,38 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
         amounts = _resized(amounts, resizes.get(HEAD_GROUP))
         fields = _node_fields(amounts, spec.headGroupSpec.labels, spec.headGroupSpec.template)
         head = NodeCapacity(node_id="head", is_head=True, **fields)
+    groups = tuple(_group(each, counts, resizes.get(each.groupName)) for each in spec.workerGroupSpecs)
+    groups = tuple(map(partial(_without_misplaced_part, cluster.metadata), groups, spec.workerGroupSpecs))
     return ClusterSpec(
         name=cluster.metadata.name or "cluster",
         head=head,
-        groups=tuple(_group(each, counts, resizes.get(each.groupName)) for each in spec.workerGroupSpecs),
+        groups=groups,
         is_autoscaling=is_autoscaling,
         autoscaler_version=cluster.autoscaler_version,
         idle_timeout_s=spec.autoscalerOptions.idleTimeoutSeconds,
-        assumptions=(*([] if is_head_known else [HEAD_UNKNOWN]), *([RESIZED] if resizes else [])),
+        assumptions=(
+            *([] if is_head_known else [HEAD_UNKNOWN]),
+            *([RESIZED] if resizes else []),
+            *_missing_gpus(groups, spec.workerGroupSpecs),
+        ),
     )
+
+
+def _without_misplaced_part(cluster: Metadata, group: WorkerGroup, spec: WorkerGroupSpec) -> WorkerGroup:
+    """Return the group with unknown GPU memory if the annotation for its part of a GPU is where KAI ignores it."""
+    is_misplaced = has_misplaced_kai_part(spec.template, cluster) and gpus_given(spec.template) == 0
+    return group.model_copy(update={"devices": ()}) if is_misplaced and group.resources.gpus else group
+
+
+def _missing_gpus(groups: Iterable[WorkerGroup], specs: Iterable[WorkerGroupSpec]) -> Iterator[str]:
+    """Yield a sentence for each group of which Ray counts more GPUs than Kubernetes gives to its pods."""
+    for group, spec in zip(groups, specs, strict=True):
+        stated, given = int(group.resources.gpus), gpus_given(spec.template)
+        if given is not None and 0 < given < stated:
+            yield (
+                f"Ray counts {stated} GPUs on a node of group {group.name!r}, but its pods have only {given}. Their "
+                f"memory counts once. Set the number of GPUs that the group passes to Ray to {given}"
+            )
 
 
 def _resized(amounts: dict[str, int], resize: Resize | None) -> dict[str, int]:

@@ -13,6 +13,7 @@ from tune_policies.kuberay.lint.rules import (
     devices,
     launcher,
     node_labels,
+    pod_parts,
     pod_templates,
     pods,
     scaling,
@@ -48,6 +49,7 @@ DUPLICATE_KEY: Final = Rule(
 
 RULES: Final = (
     *pod_templates.RULES,
+    *pod_parts.RULES,
     *node_labels.RULES,
     *devices.RULES,
     *pods.RULES,

@@ -1,5 +1,7 @@
 """Rules for CPUs, host memory and ``rayStartParams``."""
 
+import difflib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -58,6 +60,38 @@ def _is_whole(text: str) -> bool:
         return int(text) >= 0
     except ValueError:
         return False
+
+
+_PARAMS: Final = (
+    *("address", "block", "dashboard-agent-grpc-port", "dashboard-agent-listen-port", "dashboard-grpc-port"),
+    *(
+        "dashboard-host",
+        "dashboard-port",
+        "disable-usage-stats",
+        "enable-object-reconstruction",
+        "head",
+        "include-dashboard",
+    ),
+    *("labels", "labels-file", "max-worker-port", "memory", "metrics-export-port", "min-worker-port", "no-monitor"),
+    *("node-ip-address", "node-manager-port", "node-name", "num-cpus", "num-gpus", "object-manager-port"),
+    *("object-spilling-directory", "object-store-memory", "plasma-directory", "port", "ray-client-server-port"),
+    *("ray-debugger-external", "redis-password", "redis-username", "resources", "runtime-env-agent-port"),
+    *("system-config", "temp-dir", "worker-port-list"),
+)
+"""The options of ``ray start`` that clusters on Kubernetes use."""
+
+_NEAR_PARAM: Final = 0.85
+
+
+@RULES.of_each(groups_of, "start-param-misspelled", "error", "ray.scripts.scripts.start")
+def _param_misspelled(at: Group[HeadGroup]) -> Iterator[Found]:
+    """KubeRay passes each parameter to ray start, which fails if it does not know an option."""
+    for name in at.spec.rayStartParams:
+        plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lstrip("-").replace("_", "-").lower()
+        near = difflib.get_close_matches(plain, _PARAMS, n=1, cutoff=_NEAR_PARAM)
+        if near and name not in _PARAMS:
+            message = f"{at} has the unknown rayStartParams {name!r}; did you mean {near[0]!r}?"
+            yield Found((*at.path, "rayStartParams", name), message, f"write {near[0]}")
 
 
 @RULES.of_each(groups_of, "start-param-resources", "error", f"{READER} (_get_custom_resources)")

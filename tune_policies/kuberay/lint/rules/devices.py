@@ -18,18 +18,17 @@ from tune_policies.kuberay.lint.rule import Found, RuleBook
 from tune_policies.kuberay.lint.rules.cluster_parts import (
     READS_GROUP_FIELDS,
     Group,
-    devices_of,
     exact,
     extra,
     groups_of,
     ray_version_of,
     workers_of,
 )
-from tune_policies.kuberay.reading.gpu_sharing import STRATEGIES
+from tune_policies.kuberay.reading.gpu_sharing import STRATEGIES, gpus_given, has_misplaced_kai_part
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
 from tune_policies.kuberay.reading.ray_counts import NEURON_CHIPS, ray_counts
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import suggest
+from tune_policies.values.value import counted, suggest
 
 RULES: Final = RuleBook()
 
@@ -42,18 +41,8 @@ _GPU_PAGE: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides
 _SPELLINGS: Final = {name.lower(): name for name in ("CPU", "GPU", "TPU", "HPU", "NPU")}
 
 
-@RULES.of_each(groups_of, "device-fraction", "error", _KUBERNETES)
-def _fractional_device(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Kubernetes allocates whole devices only, and refuses the pod."""
-    for path, container in at.containers:
-        for key, amount in devices_of(container).items():
-            if (known := exact(amount)) is not None and known.denominator != 1:
-                section = "limits" if key in container.resources.limits else "requests"
-                fix = "request whole devices here; a trial can request a fraction of a GPU from Ray"
-                yield Found((*path, "resources", section, key), f"{at} requests {amount} {key}", fix)
-
-
-_KEYS: Final = tuple(plugin.key for plugin in DEVICE_PLUGINS if plugin.key is not None)
+_DEFAULTS_OF_HAMI: Final = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
+_KEYS: Final = (*(plugin.key for plugin in DEVICE_PLUGINS if plugin.key is not None), *_DEFAULTS_OF_HAMI)
 _NEAR_KEY: Final = 0.8
 _OF_HAMI: Final = re.compile(r"[\w.-]+/(\w*(mem|cores|memory|core)(-percentage)?|priority)")
 """Matches the resources of HAMi, whose administrators can change their names."""
@@ -65,7 +54,10 @@ def _device_misspelled(at: Group[HeadGroup]) -> Iterator[Found]:
     for path, container in at.containers:
         for key in {**container.resources.limits, **container.resources.requests}:
             domain, _, _ = key.partition("/")
-            is_known = _OF_HAMI.fullmatch(key) or (ray_resource(key) is not None and "." in domain)
+            # Administrators can rename the resources of HAMi, but a name similar to a default one is a mistake.
+            is_of_hami = _OF_HAMI.fullmatch(key) and (key in _DEFAULTS_OF_HAMI or domain != "nvidia.com")
+            is_priority = key == "nvidia.com/priority"
+            is_known = is_of_hami or is_priority or (ray_resource(key) is not None and "." in domain)
             if "/" not in key or is_known:
                 continue
             if near := difflib.get_close_matches(key.lower(), _KEYS, n=1, cutoff=_NEAR_KEY):
@@ -154,12 +146,10 @@ def _stated_gpus(cluster: ClusterInFile) -> Iterator[_StatedGpus]:
 
 
 def _gpus(at: Group[HeadGroup]) -> int | None:
-    """Return the number of GPUs that the Ray container requests, or ``None`` if unknown."""
-    if has_other_gpus(at):
-        return None
-    amounts = [exact(amount) for key, amount in at.devices.items() if ray_resource(key) == "GPU"]
-    known = [each for each in amounts if each is not None]
-    return int(sum(known)) if len(known) == len(amounts) else None
+    """Return the number of GPUs or parts of GPUs that the Ray container requests, or ``None`` if unknown."""
+    given = gpus_given(at.spec.template)
+    is_elsewhere = has_other_gpus(at) or has_misplaced_kai_part(at.spec.template, at.cluster.metadata)
+    return None if given == 0 and is_elsewhere else given
 
 
 def has_other_gpus(at: Group[HeadGroup]) -> bool:
@@ -176,7 +166,8 @@ def _gpus_differ_from_limit(gpus: _StatedGpus) -> Iterator[Found]:
     A different number is only correct if the device plugin reports a wrong number.
     """
     if gpus.requested not in (0, gpus.stated):
-        message = f"Ray counts {gpus.stated} GPUs in {gpus.at}, but each pod requests {gpus.requested} from Kubernetes"
+        stated = counted(gpus.stated, "GPU")
+        message = f"Ray counts {stated} in {gpus.at}, but each pod requests {gpus.requested} from Kubernetes"
         yield Found(gpus.path, message, f'unless the device plugin reports a wrong number, write "{gpus.requested}"')
 
 
@@ -184,7 +175,8 @@ def _gpus_differ_from_limit(gpus: _StatedGpus) -> Iterator[Found]:
 def _gpus_without_device(gpus: _StatedGpus) -> Iterator[Found]:
     """Without a limit for the device, Kubernetes places the pod on any node, and trials find no GPU."""
     if gpus.requested == 0 < gpus.stated:
-        message = f"Ray counts {gpus.stated} GPUs in {gpus.at}, but its Ray container requests none from Kubernetes"
+        stated = counted(gpus.stated, "GPU")
+        message = f"Ray counts {stated} in {gpus.at}, but its Ray container requests none from Kubernetes"
         fix = f'write nvidia.com/gpu: "{gpus.stated}", or the key of another vendor, under limits'
         yield Found(gpus.path, message, fix)
 

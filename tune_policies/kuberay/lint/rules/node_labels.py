@@ -9,7 +9,8 @@ from tune_policies.files.yaml_documents import Path
 from tune_policies.kuberay.design.device_plugins import GKE_TPU_TYPE, label_values
 from tune_policies.kuberay.lint.pod_schema import PodTemplate, as_list, as_mapping
 from tune_policies.kuberay.lint.rule import Found, Rule
-from tune_policies.kuberay.lint.rules.pod_templates import is_filled_in_later, node_requirements, template_rule
+from tune_policies.kuberay.lint.rules.pod_parts import node_requirements
+from tune_policies.kuberay.lint.rules.pod_templates import is_filled_in_later, template_rule
 from tune_policies.values.value import shorten_names
 
 RULES: Final[list[Rule]] = []

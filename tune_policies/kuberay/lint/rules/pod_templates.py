@@ -1,7 +1,8 @@
 """Rules of Kubernetes for pods that its OpenAPI definitions do not contain.
 
 They follow ``pkg/apis/core/validation/validation.go`` of Kubernetes. The definitions themselves are checked in
-:mod:`tune_policies.kuberay.lint.pod_schema`.
+:mod:`tune_policies.kuberay.lint.pod_schema`, and names, variables, volumes, tolerations and affinities in
+:mod:`tune_policies.kuberay.lint.rules.pod_parts`.
 """
 
 import difflib
@@ -19,7 +20,7 @@ from tune_policies.values.value import shorten
 
 RULES: Final[list[Rule]] = []
 
-_VALIDATION: Final = "https://github.com/kubernetes/kubernetes/blob/master/pkg/apis/core/validation/validation.go"
+VALIDATION: Final = "https://github.com/kubernetes/kubernetes/blob/master/pkg/apis/core/validation/validation.go"
 
 _Check: TypeAlias = Callable[[PodTemplate], Iterator[Found]]
 
@@ -40,7 +41,8 @@ def template_rule(rules: list[Rule], name: str, severity: Severity, source: str)
 
 def _amounts(template: PodTemplate) -> Iterator[tuple[Path, Mapping[str, Any], Mapping[str, Any]]]:
     """Yield the path of the resources of each container, its limits and its requests."""
-    for path, container in template.containers:
+    autoscaler = [] if template.autoscaler is None else [template.autoscaler]
+    for path, container in (*template.containers, *autoscaler):
         resources = as_mapping(container.get("resources"))
         limits, requests = as_mapping(resources.get("limits")), as_mapping(resources.get("requests"))
         yield (*path, "resources"), limits, requests
@@ -63,7 +65,7 @@ def _is_device(key: str) -> bool:
     return "/" in key and domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")
 
 
-@template_rule(RULES, "device-limit-differs", "error", f"{_VALIDATION} (ValidateResourceRequirements)")
+@template_rule(RULES, "device-limit-differs", "error", f"{VALIDATION} (ValidateResourceRequirements)")
 def _device_limit_differs(template: PodTemplate) -> Iterator[Found]:
     """Kubernetes refuses the pod: the request and the limit of a device must be equal, and the limit is required."""
     for path, limits, requests in _amounts(template):
@@ -81,7 +83,19 @@ def _device_limit_differs(template: PodTemplate) -> Iterator[Found]:
                 yield Found(where, message, "write the same amount under requests and limits")
 
 
-@template_rule(RULES, "request-above-limit", "error", f"{_VALIDATION} (ValidateResourceRequirements)")
+@template_rule(RULES, "device-fraction", "error", f"{VALIDATION} (ValidateResourceQuantityValue)")
+def _device_fraction(template: PodTemplate) -> Iterator[Found]:
+    """Kubernetes allocates whole devices only, and refuses the pod."""
+    for path, limits, requests in _amounts(template):
+        for key, amount in {**requests, **limits}.items():
+            number = _number(amount)
+            if _is_device(key) and number is not None and number.denominator != 1:
+                section = "limits" if key in limits else "requests"
+                fix = "request whole devices here; a trial can request a fraction of a GPU from Ray"
+                yield Found((*path, section, key), f"{template.name} requests {amount} {key}", fix)
+
+
+@template_rule(RULES, "request-above-limit", "error", f"{VALIDATION} (ValidateResourceRequirements)")
 def _request_above_limit(template: PodTemplate) -> Iterator[Found]:
     """The API server accepts the cluster, but then Kubernetes refuses its pods, so the cluster stays empty."""
     for path, limits, requests in _amounts(template):
@@ -108,7 +122,7 @@ _MEANT: Final = {
 """The resources that are probably meant by other names, in lower case."""
 
 
-@template_rule(RULES, "resource-unknown", "error", f"{_VALIDATION} (validateContainerResourceName)")
+@template_rule(RULES, "resource-unknown", "error", f"{VALIDATION} (validateContainerResourceName)")
 def _resource_unknown(template: PodTemplate) -> Iterator[Found]:
     """Kubernetes refuses the pod: a resource without a domain must be cpu, memory, ephemeral-storage or hugepages-…."""
     for path, limits, requests in _amounts(template):
@@ -157,7 +171,7 @@ def _repeated(names: Sequence[object]) -> Iterator[tuple[int, str]]:
             seen.add(name)
 
 
-@template_rule(RULES, "duplicate-name", "error", f"{_VALIDATION} (validateContainers, ValidateVolumes)")
+@template_rule(RULES, "duplicate-name", "error", f"{VALIDATION} (validateContainers, ValidateVolumes)")
 def _duplicate_name(template: PodTemplate) -> Iterator[Found]:
     """The API server accepts the cluster, but then Kubernetes refuses its pods, so the cluster stays empty."""
     containers = list(template.containers)
@@ -180,7 +194,7 @@ _VOLUMES_OF_KUBERAY: Final = ("shared-mem", "ray-logs", "ray-tls", "ray-token", 
 """Volumes that KubeRay adds itself (``ray-operator/controllers/ray/utils/constant.go`` and ``common/pod.go``)."""
 
 
-@template_rule(RULES, "volume-missing", "error", f"{_VALIDATION} (ValidateVolumeMounts)")
+@template_rule(RULES, "volume-missing", "error", f"{VALIDATION} (ValidateVolumeMounts)")
 def _volume_missing(template: PodTemplate) -> Iterator[Found]:
     """The API server accepts the cluster, but then Kubernetes refuses its pods, so the cluster stays empty."""
     names = [as_mapping(volume).get("name") for volume in as_list(template.spec.get("volumes"))]
@@ -205,7 +219,7 @@ def _is_port(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65535
 
 
-@template_rule(RULES, "port-invalid", "error", f"{_VALIDATION} (validateContainerPorts)")
+@template_rule(RULES, "port-invalid", "error", f"{VALIDATION} (validateContainerPorts)")
 def _port_invalid(template: PodTemplate) -> Iterator[Found]:
     """The API server accepts the cluster, but then Kubernetes refuses its pods, so the cluster stays empty."""
     for path, container in template.containers:
@@ -229,7 +243,7 @@ _HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc")
 _MUST_SUCCEED_ONCE: Final = ("livenessProbe", "startupProbe")
 
 
-@template_rule(RULES, "probe-invalid", "error", f"{_VALIDATION} (validateProbe, validateHandler)")
+@template_rule(RULES, "probe-invalid", "error", f"{VALIDATION} (validateProbe, validateHandler)")
 def _probe_invalid(template: PodTemplate) -> Iterator[Found]:
     """Kubernetes refuses the pod, or restarts the container because the probe never succeeds."""
     for path, container in template.containers:
@@ -267,117 +281,6 @@ def _problems_of_probe(
             yield (name,), f"has {name} {value}", "write a number of 0 or more"
 
 
-_LABEL_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
-_QUALIFIED_NAME: Final = re.compile(
-    r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
-)
-
-_Problem: TypeAlias = tuple[Path, str, str]
-"""The path below the template, a message that continues the name of the pod, and a fix."""
-
-
-@template_rule(RULES, "pod-refused", "error", _VALIDATION)
-def _pod_refused(template: PodTemplate) -> Iterator[Found]:
-    """The API server accepts the cluster, but then Kubernetes refuses its pods, so the cluster stays empty."""
-    problems = (_names, _labels, _environment, _volumes, _tolerations, _node_affinity)
-    for find in problems:
-        for path, message, fix in find(template):
-            yield Found((*template.path, *path), f"{template.name} {message}", fix)
-
-
-def _names(template: PodTemplate) -> Iterator[_Problem]:
-    top = len(template.path)
-    fix = "use lower-case letters, digits and dashes, with a letter or digit at both ends"
-    for path, container in template.containers:
-        name = container.get("name")
-        if isinstance(name, str) and name and not _LABEL_NAME.fullmatch(name) and not is_filled_in_later(name):
-            yield (*path[top:], "name"), f"has the container name {shorten(name)}, which is not valid", fix
-        if not container.get("image"):
-            yield (*path[top:], "image"), f"has no image for its container {shorten(name)}", "write image"
-        if path[-2] == "initContainers" and container.get("restartPolicy") != "Always":
-            for field in ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle"):
-                if container.get(field) is not None:
-                    yield (*path[top:], field), f"has a {field} in an initial container", f"remove {field}"
-    for number, volume in enumerate(as_list(template.spec.get("volumes"))):
-        name = as_mapping(volume).get("name")
-        if isinstance(name, str) and not _LABEL_NAME.fullmatch(name) and not is_filled_in_later(name):
-            path = ("spec", "volumes", number, "name")
-            yield path, f"has the volume name {shorten(name)}, which is not valid", fix
-
-
-def _labels(template: PodTemplate) -> Iterator[_Problem]:
-    fix = "use at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
-    for path in (("metadata", "labels"), ("spec", "nodeSelector")):
-        for key, value in as_mapping(as_mapping(template.data.get(path[0])).get(path[1])).items():
-            if not _QUALIFIED_NAME.fullmatch(key) and not is_filled_in_later(key):
-                yield (*path, key), f"has the label {shorten(key)}, whose name is not valid", fix
-            if isinstance(value, str) and not _LABEL_VALUE.fullmatch(value) and not is_filled_in_later(value):
-                yield (*path, key), f"has the value {shorten(value)} for the label {key}, which is not valid", fix
-
-
-def _environment(template: PodTemplate) -> Iterator[_Problem]:
-    for path, container in template.containers:
-        for number, variable in enumerate(as_list(container.get("env"))):
-            variable = as_mapping(variable)
-            where, name = (*path[len(template.path) :], "env", number), shorten(variable.get("name"))
-            sources = [key for key, value in as_mapping(variable.get("valueFrom")).items() if value is not None]
-            if variable.get("value") and sources:
-                yield where, f"sets both value and valueFrom of the variable {name}", "write only one of them"
-            elif isinstance(variable.get("valueFrom"), Mapping) and len(sources) != 1:
-                yield (*where, "valueFrom"), f"must have exactly one source for the variable {name}", "write one source"
-
-
-def _volumes(template: PodTemplate) -> Iterator[_Problem]:
-    for number, volume in enumerate(as_list(template.spec.get("volumes"))):
-        sources = [key for key, value in as_mapping(volume).items() if key != "name" and value is not None]
-        if len(sources) > 1:
-            name = shorten(as_mapping(volume).get("name"))
-            message = f"has {len(sources)} sources for the volume {name}: {', '.join(map(str, sources))}"
-            yield ("spec", "volumes", number), message, "write only one of them"
-
-
-def _tolerations(template: PodTemplate) -> Iterator[_Problem]:
-    for number, toleration in enumerate(as_list(template.spec.get("tolerations"))):
-        toleration, where = as_mapping(toleration), ("spec", "tolerations", number)
-        is_exists = toleration.get("operator") == "Exists"
-        if is_exists and toleration.get("value"):
-            yield (*where, "value"), "has a toleration with operator Exists and a value", "remove the value"
-        if not toleration.get("key") and not is_exists:
-            yield where, "has a toleration without a key", "write a key, or operator: Exists"
-        if toleration.get("tolerationSeconds") is not None and toleration.get("effect") != "NoExecute":
-            message = "has a toleration with tolerationSeconds, but without effect: NoExecute"
-            yield (*where, "tolerationSeconds"), message, "write effect: NoExecute, or remove tolerationSeconds"
-
-
-def node_requirements(template: PodTemplate) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Yield the requirements of the node affinity that nodes must or should meet, each with its path below it."""
-    affinity = as_mapping(as_mapping(template.spec.get("affinity")).get("nodeAffinity"))
-    top: Path = ("spec", "affinity", "nodeAffinity")
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
-    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
-    terms: list[tuple[Path, object]] = []
-    for number, term in enumerate(as_list(as_mapping(affinity.get(required)).get("nodeSelectorTerms"))):
-        terms.append(((*top, required, "nodeSelectorTerms", number), term))
-    for number, term in enumerate(as_list(affinity.get(preferred))):
-        terms.append(((*top, preferred, number, "preference"), as_mapping(term).get("preference")))
-    for path, term in terms:
-        for number, requirement in enumerate(as_list(as_mapping(term).get("matchExpressions"))):
-            yield (*path, "matchExpressions", number), as_mapping(requirement)
-
-
-def _node_affinity(template: PodTemplate) -> Iterator[_Problem]:
-    for path, requirement in node_requirements(template):
-        operator, values = requirement.get("operator"), as_list(requirement.get("values"))
-        key = shorten(requirement.get("key"))
-        if operator in ("In", "NotIn") and not values:
-            yield path, f"has a node affinity for {key} with operator {operator}, but no values", "write values"
-        if operator in ("Exists", "DoesNotExist") and values:
-            yield (*path, "values"), f"has a node affinity for {key} with {operator} and values", "remove values"
-        if operator in ("Gt", "Lt") and len(values) != 1:
-            yield path, f"has a node affinity for {key} with {operator}, which needs one value", "write one number"
-
-
 def _autoscaler_volumes(document: Document, _: Sequence[ClusterInFile]) -> Iterator[Found]:
     place, cluster = cluster_of(document)
     head = as_mapping(as_mapping(as_mapping(cluster.get("headGroupSpec")).get("template")).get("spec"))
@@ -396,7 +299,7 @@ RULES.append(
         "autoscaler-volume-missing",
         "error",
         "The autoscaler runs in the pod of the head, which Kubernetes refuses.",
-        f"{_VALIDATION} (ValidateVolumeMounts)",
+        f"{VALIDATION} (ValidateVolumeMounts)",
         _autoscaler_volumes,
     )
 )

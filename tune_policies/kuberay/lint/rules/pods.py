@@ -5,7 +5,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tune_policies.cluster.accelerators import FAMILIES, KNOWN_TYPES, check_accelerator_type, misread_type
+from tune_policies.cluster.accelerators import (
+    ACCELERATOR_TYPE_PREFIX,
+    FAMILIES,
+    KNOWN_TYPES,
+    check_accelerator_type,
+    misread_type,
+)
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS, ray_resource
 from tune_policies.kuberay.lint.rule import Found, RuleBook, Severity
@@ -240,7 +246,10 @@ def _type_missing(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """
     # Ray's autoscaler derives the resource of TPU slices from their node selectors.
     if at.is_autoscaling and not states_type(at) and any(ray_resource(key) != "TPU" for key in at.devices):
-        fix = f"write labels: {{{ACCELERATOR_TYPE}: …}} with Ray's name of the type if trials request it"
+        fix = (
+            f"if trials request the type, write labels: {{{ACCELERATOR_TYPE}: A100}} for label selectors and "
+            f'resources: {{"{ACCELERATOR_TYPE_PREFIX}A100": "1"}} for accelerator_type, with Ray\'s name of the type'
+        )
         yield Found(at.path, f"{at} does not state the device type of its nodes for the autoscaler", fix)
 
 

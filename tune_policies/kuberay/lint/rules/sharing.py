@@ -16,14 +16,21 @@ from tune_policies.kuberay.reading.gpu_sharing import (
     KAI_DEVICES,
     KAI_FRACTION,
     KAI_MEMORY,
+    KAI_PARTS,
     claims_of,
+    gpus_given,
+    has_misplaced_kai_part,
     kai_fraction,
     kai_memory_mib,
+    may_be_gpu_claim,
 )
 from tune_policies.kuberay.reading.in_place_resize import (
     ANNOTATION,
+    FIRST_RAY,
     groups_by_name,
+    is_too_old,
     resize_problems,
+    too_small,
     unknown_groups,
 )
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup
@@ -60,14 +67,24 @@ def _kai_does_not_isolate(at: Group[HeadGroup]) -> Iterator[Found]:
 
 @RULES.of_each(groups_of, "kai-invalid-part", "error", _KAI)
 def _kai_invalid(at: Group[HeadGroup]) -> Iterator[Found]:
-    """KAI Scheduler refuses the pod or does not schedule it."""
+    """KAI Scheduler refuses the pod, does not schedule it, or gives it no part of a GPU."""
     annotations, template = at.spec.template.metadata.annotations, at.spec.template
+    yield from _kai_misplaced(at)
     if KAI_FRACTION in annotations and kai_fraction(template) is None:
         message = f"{KAI_FRACTION} of {at} is {annotations[KAI_FRACTION]!r}"
         yield Found(_annotation_path(at, KAI_FRACTION), message, 'write a number between 0 and 1, such as "0.5"')
     if KAI_MEMORY in annotations and kai_memory_mib(template) is None:
         message = f"{KAI_MEMORY} of {at} is {annotations[KAI_MEMORY]!r}"
         yield Found(_annotation_path(at, KAI_MEMORY), message, 'write a whole number of MiB, such as "4000"')
+    number = annotations.get(KAI_DEVICES, "1")
+    if not re.fullmatch(r"[1-9]\d{0,2}", number, re.ASCII):
+        message = f"{KAI_DEVICES} of {at} is {number!r}"
+        yield Found(_annotation_path(at, KAI_DEVICES), message, 'write a whole number, such as "2"')
+    names = [container.name for _, container in at.containers]
+    name = annotations.get(KAI_CONTAINER)
+    if name is not None and name not in names:
+        message = f"{KAI_CONTAINER} of {at} is {name!r}, but its pods have no such container{suggest(name, names)}"
+        yield Found(_annotation_path(at, KAI_CONTAINER), message, f"write {at.container.name}, the Ray container")
     if annotations.keys() >= {KAI_FRACTION, KAI_MEMORY}:
         message = f"{at} has both {KAI_FRACTION} and {KAI_MEMORY}"
         yield Found(_annotation_path(at, KAI_MEMORY), message, "keep one of them")
@@ -81,6 +98,36 @@ def _kai_invalid(at: Group[HeadGroup]) -> Iterator[Found]:
     if key is not None and "nvidia.com/gpu" in at.devices:
         message = f"{at} requests a part of a GPU ({key}) and whole GPUs (nvidia.com/gpu)"
         yield Found(at.key_path("nvidia.com/gpu"), message, "remove nvidia.com/gpu from the limits and the requests")
+
+
+def _kai_misplaced(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Yield a finding if a group that counts GPUs has its part of a GPU where KAI Scheduler does not read it."""
+    template, cluster = at.spec.template, at.cluster.metadata
+    if not has_misplaced_kai_part(template, cluster) or gpus_given(template) or not _counts_devices(at):
+        return
+    fix = f"write the part under template.metadata.annotations of {at}"
+    for key in sorted(KAI_PARTS):
+        if key in template.metadata.labels:
+            path = (*at.path, "template", "metadata", "labels", key)
+            yield Found(path, f"{key} is a label of {at}, but KAI Scheduler reads only annotations", fix)
+        elif key in {**cluster.annotations, **cluster.labels}:
+            message = f"{key} is set at the cluster, but KAI Scheduler reads only the annotations of pods"
+            yield Found((*at.path, "template"), message, fix)
+
+
+_KAI_QUEUES: Final = ("kai.scheduler/queue", "runai/queue")
+"""Labels for which KubeRay or an admission webhook sets the scheduler of the pods."""
+
+
+@RULES.of_each(groups_of, "kai-scheduler-missing", "note", _KAI)
+def _kai_scheduler_missing(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Without KAI Scheduler, Kubernetes ignores the annotation, so the pod gets no part of a GPU."""
+    key, scheduler = _kai_key(at), extra(at.pod, "schedulerName")
+    labels = {*at.cluster.metadata.labels, *at.spec.template.metadata.labels}
+    if key is not None and scheduler in (None, "default-scheduler") and labels.isdisjoint(_KAI_QUEUES):
+        message = f"{at} has the annotation {key}, but no scheduler that reads it"
+        fix = "write schedulerName: kai-scheduler, or the label kai.scheduler/queue if KubeRay uses KAI Scheduler"
+        yield Found(_annotation_path(at, key), message, fix)
 
 
 @RULES.of_each(groups_of, "shared-gpu-not-counted", "warning", _READER)
@@ -98,14 +145,10 @@ def _not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
 @RULES.of_each(groups_of, "claim-not-counted", "warning", _DRA)
 def _claim_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
     """Ray does not read resource claims: its autoscaler counts no device, so it adds no node for a trial with a GPU."""
-    names = [name for name in claims_of(at.container) if not _OTHER_CLAIM.search(name)]
+    names = [name for name in claims_of(at.container) if may_be_gpu_claim(name)]
     if names and not _counts_devices(at):
         message = f"Ray counts no GPU in {at}, although its Ray container uses the resource claim {names[0]!r}"
         yield Found((*at.container_path, "resources", "claims"), message, f"if the claim is for a GPU, {_STATE}")
-
-
-_OTHER_CLAIM: Final = re.compile(r"(?i)(^|[-_.])(nic|rdma|roce|ib|net|network|dranet|efa|cpu|disk|nvme)s?($|[-_.\d])")
-"""Matches the names of claims for other devices than GPUs, such as network interfaces."""
 
 
 @RULES.of_each(groups_of, "claim-not-used", "warning", _DRA)
@@ -154,11 +197,14 @@ def _hami_invalid(at: Group[HeadGroup]) -> Iterator[Found]:
 @RULES.of_each(groups_of, "hami-gpus-missing", "error", _HAMI)
 def _hami_gpus_missing(at: Group[HeadGroup]) -> Iterator[Found]:
     """The amounts are for each GPU. Without a number of GPUs, Ray's autoscaler counts none."""
+    if not at.is_autoscaling:
+        return  # HAMi assumes one GPU, and Ray detects it when the node starts
     asked = {**at.container.resources.requests, **at.container.resources.limits}
     keys = [key for key in asked if HAMI_MEMORY.fullmatch(key) or HAMI_PERCENTAGE.fullmatch(key)]
     if keys and not _counts_devices(at):
         message = f"{at} requests {keys[0]}, but Ray counts no GPU"
-        yield Found(at.key_path(keys[0]), message, f'write nvidia.com/gpu: "1" under limits, or {_STATE}')
+        fix = _STATE if keys[0].startswith("volcano.sh/") else f'write nvidia.com/gpu: "1" under limits, or {_STATE}'
+        yield Found(at.key_path(keys[0]), message, fix)
 
 
 def _resize_refused(_: Document, clusters: Sequence[ClusterInFile]) -> Iterator[Found]:
@@ -173,19 +219,43 @@ def _resize_refused(_: Document, clusters: Sequence[ClusterInFile]) -> Iterator[
 
 
 def _resize_ignored(_: Document, clusters: Sequence[ClusterInFile]) -> Iterator[Found]:
-    """Only version v2 of Ray's autoscaler resizes pods in place, and only pods of groups that the cluster has."""
+    """Ray's autoscaler resizes pods in place only in version v2, and only pods of groups that the cluster has.
+
+    It reads the annotation of the cluster since Ray 2.56.
+    """
     for cluster in clusters:
+        yield from _resize_misplaced(cluster)
         if ANNOTATION not in cluster.metadata.annotations:
             continue
         if not cluster.spec.enableInTreeAutoscaling or cluster.autoscaler_version != 2:
             message = f"{ANNOTATION} has no effect, because the cluster does not use version v2 of the autoscaler"
             fix = "write enableInTreeAutoscaling: true and autoscalerOptions: {version: v2}"
             yield Found(_RESIZE_PATH, message, fix)
+        if is_too_old(cluster):
+            message = f"{ANNOTATION} has no effect, because Ray {cluster.spec.rayVersion} does not resize pods"
+            yield Found(_RESIZE_PATH, message, f"use Ray {'.'.join(map(str, FIRST_RAY))} or newer")
+        for name, larger in too_small(cluster):
+            message = f"{ANNOTATION} does not enlarge the pods of group {name!r}, which already request {larger}"
+            yield Found(_RESIZE_PATH, message, "write larger amounts for max-cpu and max-memory")
         for name in unknown_groups(cluster):
             near = suggest(name, groups_by_name(cluster))
             message = f"{ANNOTATION} names the group {name!r}, which the cluster does not have{near}"
             yield Found(_RESIZE_PATH, message, "use a groupName, or headgroup for the head")
 
+
+def _resize_misplaced(cluster: ClusterInFile) -> Iterator[Found]:
+    fix = f"write {ANNOTATION} under metadata.annotations of the cluster"
+    for name in cluster.metadata.annotations:
+        if name != ANNOTATION and difflib.SequenceMatcher(None, name.lower(), ANNOTATION).ratio() >= _NEAR_ANNOTATION:
+            message = f"the cluster has the unknown annotation {name!r}; did you mean {ANNOTATION!r}?"
+            yield Found(("metadata", "annotations", name), message, fix)
+    for at in groups_of(cluster):
+        if ANNOTATION in at.spec.template.metadata.annotations:
+            path = (*cluster.path, *_annotation_path(at, ANNOTATION))
+            yield Found(path, f"{ANNOTATION} is an annotation of the pods of {at}, where Ray does not read it", fix)
+
+
+_NEAR_ANNOTATION: Final = 0.85
 
 _RESIZE_PATH: Final = ("metadata", "annotations", ANNOTATION)
 
