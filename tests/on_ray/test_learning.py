@@ -100,8 +100,12 @@ def test_the_last_trial_grows_into_the_free_cpus_and_loses_no_step(tmp_path):
 
 
 def saves_steps(config):
-    """Report each step with a checkpoint."""
-    for step in range(6):
+    """Report each step with a checkpoint, and continue after its last step."""
+    begin = 0
+    if tune.get_checkpoint() is not None:
+        with tune.get_checkpoint().as_directory() as folder:
+            begin = 1 + int(Path(folder, "step").read_text())
+    for step in range(begin, 6):
         time.sleep(0.5)
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "step").write_text(str(step))
