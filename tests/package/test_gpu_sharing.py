@@ -343,6 +343,7 @@ def test_ray_before_2_56_does_not_resize_pods(tmp_path):
     "data",
     [
         pytest.param(hami({"nvidia.com/gpumem": 10_240}, num_gpus="2"), id="HAMi"),
+        pytest.param(hami({"nvidia.com/gpu-mem": 10_240}, num_gpus="2"), id="HAMi, with a misspelled amount"),
         pytest.param(kai({"gpu-fraction": "0.5"}, num_gpus="2"), id="KAI"),
     ],
 )

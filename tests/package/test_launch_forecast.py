@@ -2,6 +2,7 @@
 
 import logging
 import random
+import time
 
 import pytest
 
@@ -17,7 +18,7 @@ from tune_policies import (
     NodeTypeCapacity,
     Resources,
 )
-from tune_policies.placement.launches import has_choice, launched_for_request
+from tune_policies.placement.launches import has_choice, launched_for_pending, launched_for_request
 
 GIB = 2**30
 DEVICE = "accelerator_type:"
@@ -207,3 +208,17 @@ def test_a_limit_on_all_nodes_is_reached_by_the_types_that_ray_launches():
     plan = AutoscalingPolicy(CpuPolicy(cpus=8)).plan(cluster(*BIG_AND_SMALL, limit=4))
 
     assert (plan.max_concurrent_trials, plan.nodes_to_add) == (4, {"small": 4})
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_forecast_of_6000_nodes_takes_less_than_50_milliseconds(version):
+    types = [node_type(f"t{number}", cpus, most=1000) for number, cpus in enumerate((4, 8, 16, 32, 64, 96))]
+    capacity = cluster(*types, version=version)
+    plan = AutoscalingPolicy(CpuPolicy(cpus=2)).plan(capacity)
+
+    def elapsed():
+        start = time.process_time()
+        launched_for_pending(plan.slots, capacity)
+        return time.process_time() - start
+
+    assert min(elapsed() for _ in range(5)) < 0.05

@@ -249,6 +249,8 @@ class _LaunchesOfV2:
         self.left_of = dict(types)
         self.limit = limit
         self.added: Counter[str] = Counter()
+        self.scores: dict[tuple[_Node, tuple[tuple[_Demand, int], ...]], tuple[float, ...] | None] = {}
+        """The score of each node with as many of some bundles as fit, or ``None`` if none fits."""
 
     def launched(self, groups: list[_Group]) -> Launches:
         is_enough = True
@@ -265,19 +267,28 @@ class _LaunchesOfV2:
         return all(self._add_one(bundles) for _ in range(group.number))
 
     def _add_single(self, demand: _Demand, number: int) -> bool:
-        """Place groups of one bundle. The node with the best score for one of them is also the best for the next."""
+        """Place groups of one bundle. The node with the best score for one of them is also the best for the next.
+
+        If the best node is full afterwards, an equal node is the next best one, so equal nodes are filled together.
+        """
         while number > 0:
             best = self._best(self.nodes, {demand: 1})
-            if best is not None:
-                self._take(best)
-            else:
-                best = self._new_node({demand: 1}, [kind for kind, left in self.left_of.items() if left > 0])
+            is_new = best is None
+            if is_new and self.limit > 0:
+                best = self._best((_Node.empty(kind) for kind, left in self.left_of.items() if left > 0), {demand: 1})
             if best is None:
                 return False
+            most = min(self.left_of[best.kind], self.limit) if is_new else self.nodes[best]
             fits = min(number, best.room_for(demand))
             filled = best.with_bundles(demand, fits)
-            self.nodes[filled] = self.nodes.get(filled, 0) + 1
-            number -= fits
+            # A rounding error can leave room for another bundle, which Ray then places on the same node.
+            equal = min(most, number // fits) if filled.room_for(demand) == 0 else 1
+            if is_new:
+                self._launch(best.kind, equal)
+            else:
+                self._take(best, equal)
+            self.nodes[filled] = self.nodes.get(filled, 0) + equal
+            number -= fits * equal
         return True
 
     def _add_one(self, bundles: dict[_Demand, int]) -> bool:
@@ -301,12 +312,14 @@ class _LaunchesOfV2:
     def _best(self, nodes: Iterable[_Node], bundles: Mapping[_Demand, int]) -> _Node | None:
         """Return the node whose score is the highest after as many bundles as possible are placed on it."""
         best, highest = None, None
+        wanted = tuple(bundles.items())
         for node in nodes:
-            filled, left = _placed(node, bundles)
-            if left == bundles:
-                continue
-            score = filled.score
-            if highest is None or score > highest:
+            key = node, wanted
+            if key not in self.scores:
+                filled, left = _placed(node, bundles)
+                self.scores[key] = None if left == bundles else filled.score
+            score = self.scores[key]
+            if score is not None and (highest is None or score > highest):
                 best, highest = node, score
         return best
 
@@ -317,17 +330,20 @@ class _LaunchesOfV2:
         best = self._best(map(_Node.empty, pool), bundles)
         if best is None:
             return None
-        self.limit -= 1
-        self.left_of[best.kind] -= 1
-        self.added[best.kind.name] += 1
+        self._launch(best.kind, 1)
         # Within a placement group, Ray moves a type that it has used to the end of its list.
         pool.remove(best.kind)
         if self.left_of[best.kind] > 0:
             pool.append(best.kind)
         return best
 
-    def _take(self, node: _Node) -> None:
-        self.nodes[node] -= 1
+    def _launch(self, kind: _Kind, number: int) -> None:
+        self.limit -= number
+        self.left_of[kind] -= number
+        self.added[kind.name] += number
+
+    def _take(self, node: _Node, number: int = 1) -> None:
+        self.nodes[node] -= number
         if not self.nodes[node]:
             del self.nodes[node]
 
@@ -355,7 +371,22 @@ def _launched_by_v1(
                 scores.append((filled.score_in_v1(requested), kind.name, kind, left))
         if not scores:
             break
-        _, name, kind, bundles = max(scores, key=lambda each: each[:2])
-        left_of[kind] -= 1
-        added[name] += 1
+        _, name, kind, left = max(scores, key=lambda each: each[:2])
+        equal = _equal_choices(kind, bundles, left_of, limit - added.total())
+        if equal > 1:
+            ((demand, number),) = bundles.items()
+            left = {demand: number - equal * _Node.empty(kind).room_for(demand)}
+        bundles = {demand: number for demand, number in left.items() if number}
+        left_of[kind] -= equal
+        added[name] += equal
     return Launches(dict(added), not bundles)
+
+
+def _equal_choices(kind: _Kind, bundles: Mapping[_Demand, int], left_of: Mapping[_Kind, int], limit: int) -> int:
+    """Return how many times version 1 certainly chooses the same type in a row: while equal bundles fill any type."""
+    if len(bundles) != 1:
+        return 1
+    ((demand, number),) = bundles.items()
+    most = max(_Node.empty(other).room_for(demand) for other, left in left_of.items() if left > 0)
+    repeated = (number - most) // _Node.empty(kind).room_for(demand)
+    return max(1, min(left_of[kind], limit, repeated + 1))

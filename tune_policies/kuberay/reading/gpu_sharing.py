@@ -124,12 +124,11 @@ def gpus_given(template: PodTemplate) -> int | None:
     """
     container = template.spec.containers[0]
     amounts = {**container.resources.requests, **container.resources.limits}
-    is_other = any(_is_other_part(key) for key in amounts) or any(_claims_of_gpus(template))
-    if is_other:
-        return None
     numbers = [_whole(amount) for key, amount in amounts.items() if _is_number_of_gpus(key)]
     known = [number for number in numbers if number is not None]
-    if len(known) < len(numbers):
+    if len(known) < len(numbers) or any(_claims_of_gpus(template)):
+        return None
+    if not any(known) and any(_is_other_part(key) for key in amounts):
         return None
     return sum(known) or kai_gpus(template)
 
