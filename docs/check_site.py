@@ -63,4 +63,5 @@ def problems(site):
 
 if __name__ == "__main__":
     found = list(problems(Path(sys.argv[1])))
-    sys.exit("\n".join(found))
+    if found:
+        sys.exit("\n".join(found))
