@@ -99,6 +99,7 @@ def build_plan(
     )
     return TrialPlan(
         slots=(slot,),
+        # Use ``most`` instead of ``count``, because ``MOST`` is not a resource of the cluster.
         limited_by=limiting_resource(groups, request, most),
         reasons=(*notes, *about_the_nodes(capacity)),
     )
@@ -293,11 +294,12 @@ def _too_many_workers(groups: tuple[NodeGroup, ...], request: Request) -> Infeas
     offered = f"the cluster has room for only {counted(workers, 'such worker')}"
     if workers != count_workers(groups, request):
         offered = f"in addition to a driver with {DRIVER}, {offered}"
-    fewer = largest(
-        0,
-        request.num_workers - 1,
-        lambda n: count_trials(groups, request.model_copy(update={"num_workers": n})) > 0,
-    )
+
+    def fits(num_workers: int) -> bool:
+        smaller = request.model_copy(update={"num_workers": num_workers})
+        return count_trials(groups, smaller) > 0
+
+    fewer = largest(0, request.num_workers - 1, fits)
     short_of = limiting_resource(groups, request, 0)
     if fewer:
         return InfeasibleRequestError(str(request), offered, short_of, f"Set num_workers={fewer}, or add nodes.")

@@ -65,7 +65,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Real):
         if abs(float(value)) < float("inf"):
             return float(value)
-        return str(value)
+        return str(value)  # JSON has no numbers for NaN and infinity
     if isinstance(value, list | tuple | set | frozenset):
         items = map(_plain, value)
         if isinstance(value, set | frozenset):
@@ -182,7 +182,7 @@ def _best_formula(
     terms = [term for term in possible if any(_product(term, numbers) for numbers, _ in points)]
     columns = np.array([[_product(term, numbers) for term in terms] for numbers, _ in points], dtype=float)
     scales = columns.max(axis=0)
-    columns /= scales
+    columns /= scales  # a product of numbers can be many orders of magnitude larger than the constant
     precision = _PRECISION * float(needed.max())
     best: tuple[float, tuple[int, ...], NDArray[float64]] = (math.inf, (), needed)
     of_constant = math.inf

@@ -146,8 +146,10 @@ def _explain(reasons: Mapping[str, str]) -> str:
         named = ", ".join(ids[:_NAMED])
         if len(ids) > _NAMED:
             named += f" and {len(ids) - _NAMED} more"
-        noun = "node" if len(ids) == 1 else "nodes"
-        parts.append(f"{noun} {named}: {why}")
+        if len(ids) > 1:
+            parts.append(f"nodes {named}: {why}")
+        else:
+            parts.append(f"node {named}: {why}")
     return "; ".join(parts)
 
 
