@@ -290,6 +290,7 @@ class _Case(NamedTuple):
             in_turn = self._at_once(GpuPolicy(gpus=gpus, cpus=cpus))
             sharing = device.policy(cpus)
             if device.amount == 1 and peak is not None:
+                # On a whole GPU, the measured peak determines how many trials can share the GPU.
                 sharing = GpuMemoryPolicy(gpu_memory=peak + _OUTSIDE_ALLOCATORS_BYTES, cpus=cpus)
             at_once = max(in_turn, self._at_once(sharing))
             gain = self._gain(configuration, at_once // in_turn if in_turn else 1)

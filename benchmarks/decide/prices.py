@@ -46,7 +46,10 @@ class Instance(Value):
 
     def part(self, cpus: float, gpus: float) -> float:
         """Return the larger of the fractions of the machine's CPUs and GPUs that these resources use."""
-        return max(cpus / self.cpus, gpus / self.gpus if gpus else 0.0)
+        of_cpus = cpus / self.cpus
+        if not gpus:  # the machine may have no GPU
+            return of_cpus
+        return max(of_cpus, gpus / self.gpus)
 
 
 class Price(NamedTuple):

@@ -139,10 +139,8 @@ class Colocation(NamedTuple):
         if self.shares_cpus_on is None:
             return plan.remote_options()
         # The first process that needs an accelerator reserves the CPUs that all processes share.
-        holder = next(
-            (configuration for configuration in group.configurations if configuration.device != "cpu"),
-            group.configurations[0],
-        )
+        with_accelerator = (other for other in group.configurations if other.device != "cpu")
+        holder = next(with_accelerator, group.configurations[0])
         own = {} if configuration == holder else {"num_cpus": 0}
         return plan.on_nodes({NODE_ID: self.shares_cpus_on}).remote_options() | own
 

@@ -81,6 +81,7 @@ def interleave(
     """Yield the turns of each sweep in random order. A sweep has one turn for each phase of each configuration."""
     turns = [(configuration, phase) for configuration, planned in phases.items() for phase in planned]
     for number in range(num_sweeps):
+        # In random order, a drift of the machine's speed affects all configurations alike.
         yield _shuffled(turns, f"{seed}/{number}")
 
 

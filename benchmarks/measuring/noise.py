@@ -49,13 +49,14 @@ def read_noise() -> NoiseCounters:
             used = process.cpu_times()
             own_s[process.pid] = used.user + used.system
     gpus = GpuCounters.visible()
+    gpu_throttled = () if gpus is None else gpus.throttled()
     return NoiseCounters(
         host=platform.node(),
         at_s=time.time(),
         busy_s=sum(getattr(times, name, 0.0) for name in names),
         own_s=own_s,
         throttled_s=_throttled_s(),
-        gpu_throttled=() if gpus is None else gpus.throttled(),
+        gpu_throttled=gpu_throttled,
     )
 
 

@@ -173,7 +173,8 @@ def measure_throughput(sweep: Sweep, output: Path | None, *, force: bool = False
             raise InvalidResourcesError(f"--mps requires an MPS daemon, but {reason}")
     if output is not None:
         check_new(output, force=force, example=json.dumps(dict.fromkeys(ThroughputRecord.model_fields)))
-    with locked(output) if output is not None else nullcontext():
+    lock = nullcontext() if output is None else locked(output)
+    with lock:
         ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
         try:
             for number, record in enumerate(_records(sweep)):

@@ -290,11 +290,13 @@ class WorkloadProcess:
         self._timers = {
             phase: BlockTimer(step, steps.synchronize) for phase, step in phases.items() if step is not None
         }
-        is_whole = len(times) == steps.steps_per_epoch
+        epoch_s = None
+        if len(times) == steps.steps_per_epoch:
+            epoch_s = ended - prepared
         # The first step may include compilation. Without losses, a step may end before its work is done.
         step_s = min(times[1:], default=None) if losses else None
         return FirstEpoch(
-            epoch_s=ended - prepared if is_whole else None,
+            epoch_s=epoch_s,
             num_steps=len(times),
             phases=tuple(self._timers),
             step_s=step_s,

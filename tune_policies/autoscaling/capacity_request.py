@@ -84,7 +84,9 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
     """
     if not isinstance(plan, TrialPlan):
         raise InvalidResourcesError(f"plan must be the TrialPlan of a policy, got {shorten(plan)}")
-    number = plan.min_concurrent_trials if num_trials is None else check_count(num_trials, least=1, name="num_trials")
+    number = plan.min_concurrent_trials
+    if num_trials is not None:
+        number = check_count(num_trials, least=1, name="num_trials")
     autoscaler = find_autoscaler()
     if autoscaler is None:
         logger.info("this cluster has no autoscaler, so no nodes are requested")

@@ -99,8 +99,9 @@ def plan_when_ready(
     num_trials = check_count(num_trials, least=1, name="num_trials")
     if not ray.is_initialized():
         raise ProbeError("this program is not connected to a Ray cluster. Call ray.init() first")
-    chosen = FreeCapacityPolicy(policy) if only_free else policy
-    return _Search(chosen, num_trials, probe, on_progress, only_free).run(timeout_s)
+    if only_free:
+        policy = FreeCapacityPolicy(policy)
+    return _Search(policy, num_trials, probe, on_progress, only_free).run(timeout_s)
 
 
 @dataclass
@@ -124,7 +125,8 @@ class _Search:
             if plan is None:
                 if not errors:
                     self._autoscaler = find_autoscaler()
-                if (of_totals := self._plan_of_totals(choice)) is not None:
+                of_totals = self._plan_of_totals(choice)
+                if of_totals is not None:
                     plan, why = self._wait_until_free(of_totals, len(errors) + 1, timeout_s)
                 else:
                     plan, why = self._wait_for(choice, len(errors) + 1, timeout_s)
@@ -152,21 +154,22 @@ class _Search:
             deadline = time.monotonic() + timeout_s
             logged = Counter[str]()
             while True:
-                if self._read_if_changed() and (plan := self._first_that_runs(number)) is not None:
+                plan = self._first_that_runs(number) if self._read_if_changed() else None
+                if plan is not None:
                     return plan, ""
                 report = autoscaler.report()
                 if report is not None:
                     if report.answers and report.pending != logged:
                         logged = report.pending
-                        self._log(
-                            "the autoscaler is starting "
-                            + (", ".join(f"{count} {name}" for name, count in sorted(logged.items())) or "no nodes")
-                        )
-                    if (why := watch.verdict(report)) is not None:
+                        nodes = ", ".join(f"{count} {name}" for name, count in sorted(logged.items()))
+                        self._log(f"the autoscaler is starting {nodes or 'no nodes'}")
+                    why = watch.verdict(report)
+                    if why is not None:
                         return None, why
                 if time.monotonic() >= deadline:
                     came = len(self._node_ids - before)
-                    return None, f"{came or 'no'} {'node' if came == 1 else 'nodes'} started within {timeout_s:g} s"
+                    started = counted(came, "node") if came else "no nodes"
+                    return None, f"{started} started within {timeout_s:g} s"
                 time.sleep(min(_POLL_S, max(0.0, deadline - time.monotonic())))
 
     def _plan_of_totals(self, choice: ResourcePolicy) -> TrialPlan | None:
@@ -184,7 +187,8 @@ class _Search:
             deadline = time.monotonic() + _RESERVE_TIMEOUT_S
             while time.monotonic() < deadline:  # Ray reports free resources with a delay
                 self._read()
-                if (free := self._first_that_runs(number)) is not None:
+                free = self._first_that_runs(number)
+                if free is not None:
                     return free, ""
                 time.sleep(_POLL_S)
         with ray_errors():
@@ -237,17 +241,20 @@ class _Search:
 
 
 def _name(choice: ResourcePolicy) -> str:
-    return type(choice.inner if isinstance(choice, FreeCapacityPolicy) else choice).__name__
+    if isinstance(choice, FreeCapacityPolicy):
+        choice = choice.inner
+    return type(choice).__name__
 
 
 def _can_reserve(bundles: list[Bundle], timeout_s: float) -> bool:
     """Reserve all bundles, release them, and return whether Ray could reserve them within the timeout."""
+    # Ray reserves the bundles of a placement group together, or none of them.
     asked = [bundle for bundle in bundles if bundle.resources]
-    selectors = [bundle.label_selector for bundle in asked]
+    options = {}
+    if any(bundle.label_selector for bundle in asked):
+        options["bundle_label_selector"] = [bundle.label_selector for bundle in asked]
     with ray_errors():
-        group = placement_group(
-            [bundle.resources for bundle in asked], **({"bundle_label_selector": selectors} if any(selectors) else {})
-        )
+        group = placement_group([bundle.resources for bundle in asked], **options)
         try:
             return bool(group.wait(math.ceil(timeout_s)))  # Ray truncates the timeout to whole seconds
         finally:
@@ -276,11 +283,13 @@ class LaunchWatch:
         self._last = report.number
         if report.refused:
             return "the autoscaler reports that it cannot add a node that satisfies the request"
-        failures = [each for each in report.failures - self._before.failures if self._is_ours(each)]
-        failed = {each.node_type for each in failures}
-        self._silent = 0 if report.pending else self._silent + 1
+        failures = [failure for failure in report.failures - self._before.failures if self._is_ours(failure)]
+        failed = {failure.node_type for failure in failures}
+        self._silent += 1
+        if report.pending:
+            self._silent = 0
         if failed and self._no_other_type(failed, report):
-            return " and ".join(sorted({_describe_failure(each) for each in failures}))
+            return " and ".join(sorted({_describe_failure(failure) for failure in failures}))
         if self._silent >= _SILENT_REPORTS:
             return "the autoscaler launches no further nodes for the request"
         return None
@@ -338,16 +347,18 @@ def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) ->
     Raises:
         InfeasibleRequestError: The nodes that can be added do not have room for these trials.
     """
-    with_least = (each for each in with_inner((choice,)) if isinstance(each, FirstFeasiblePolicy | GpuTypesPolicy))
-    num_trials = max([num_trials, *(each.min_trials for each in with_least)])
+    with_least = (
+        policy for policy in with_inner((choice,)) if isinstance(policy, FirstFeasiblePolicy | GpuTypesPolicy)
+    )
+    num_trials = max([num_trials, *(policy.min_trials for policy in with_least)])
     if capacity.node_types is None:
         return Needs(_hypothetical_plan(choice, capacity, num_trials).bundles(num_trials), None)
-    is_growing = any(isinstance(each, AutoscalingPolicy) for each in with_inner((choice,)))
+    is_growing = any(isinstance(policy, AutoscalingPolicy) for policy in with_inner((choice,)))
     growing = choice if is_growing else AutoscalingPolicy(choice)
     try:
         plan = growing.plan(capacity)
     except InfeasibleRequestError as error:
-        with_gpus = frozenset(each.name for each in capacity.node_types if each.resources.gpus > 0)
+        with_gpus = frozenset(node_type.name for node_type in capacity.node_types if node_type.resources.gpus > 0)
         if error.short_of != Limit.GPU_MEMORY or not with_gpus:
             raise
         # The GPU memory of a node is unknown until it starts.
@@ -355,7 +366,9 @@ def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) ->
     if plan.min_concurrent_trials < num_trials:
         raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} would fit at once")
     types = types_with_room(plan.common_slot, capacity, num_trials)
-    return Needs(plan.bundles(num_trials), frozenset(each.name for each in types if each.max_nodes_to_add))
+    return Needs(
+        plan.bundles(num_trials), frozenset(node_type.name for node_type in types if node_type.max_nodes_to_add)
+    )
 
 
 def _hypothetical_plan(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> TrialPlan:
@@ -367,7 +380,9 @@ def _hypothetical_plan(choice: ResourcePolicy, capacity: ClusterCapacity, num_tr
 
 
 def _too_few(plan: TrialPlan, num_trials: int, offered: str) -> InfeasibleRequestError:
-    asked = f"{plan.common_slot}, with {num_trials} concurrent trials" if num_trials > 1 else str(plan.common_slot)
+    asked = str(plan.common_slot)
+    if num_trials > 1:
+        asked += f", with {num_trials} concurrent trials"
     return InfeasibleRequestError(asked, offered, plan.limited_by, "Request fewer concurrent trials, or add nodes.")
 
 
@@ -381,7 +396,9 @@ def _listed(bundles: list[Bundle]) -> str:
 
     def written(amounts: dict[str, float]) -> str:
         fields = {named[name]: amount for name, amount in amounts.items() if name in named}
-        return str(Resources(**fields, custom={name: each for name, each in amounts.items() if name not in named}))
+        return str(Resources(**fields, custom={name: amount for name, amount in amounts.items() if name not in named}))
 
-    counts = Counter(written(bundle.resources) for bundle in bundles)
-    return " and ".join(f"{count} of {text}" if count > 1 else text for text, count in counts.items())
+    parts = []
+    for text, count in Counter(written(bundle.resources) for bundle in bundles).items():
+        parts.append(f"{count} of {text}" if count > 1 else text)
+    return " and ".join(parts)

@@ -9,6 +9,7 @@ documentation of the frameworks.
 import math
 import re
 from collections.abc import Iterable
+from itertools import chain
 from typing import Final, NamedTuple
 
 from tune_policies.cluster.gpu_sizes import GPU_TOTALS, total_of_type
@@ -81,7 +82,9 @@ class AcceleratorFamily(NamedTuple):
         if self.amounts:
             *most, last = map(str, self.amounts)
             return f"{', '.join(most)} or {last}"
-        return "fractions below 1 and whole numbers" if self.can_be_split else "whole numbers"
+        if self.can_be_split:
+            return "fractions below 1 and whole numbers"
+        return "whole numbers"
 
 
 _ALL_FRAMEWORKS: Final = ("PyTorch", "TensorFlow", "JAX", "CuPy")
@@ -245,17 +248,22 @@ def type_in_text(text: str) -> str | None:
     plain = re.sub(r"\((r|tm)\)", "", text.lower()).replace("arc", "gpu")
     words = [word for word in re.split(r"[\s_-]+", plain) if word not in ("", "nvidia", "tesla", "quadro")]
     beginnings = ["".join(words[:number]) for number in range(1, len(words) + 1)]
-    names = [each.removesuffix("b") if each.endswith("gb") else each for each in beginnings]
-    found = [name for each in names for name in (each, f"geforce{each}") if name in _TYPE_BY_PLAIN_NAME]
+    names = [re.sub(r"gb$", "g", beginning) for beginning in beginnings]
+    candidates = chain.from_iterable((name, f"geforce{name}") for name in names)
+    found = [name for name in candidates if name in _TYPE_BY_PLAIN_NAME]
     longer = [known for known in _TYPE_BY_PLAIN_NAME if len(words) > 1 and known.startswith(beginnings[-1])]
     name = max(found or longer, key=len, default=None)
-    return None if name is None else _TYPE_BY_PLAIN_NAME[name]
+    if name is None:
+        return None
+    return _TYPE_BY_PLAIN_NAME[name]
 
 
 def misread_type(name: str) -> str | None:
     """Return the known type that ``name`` is if a letter replaces a digit, such as ``A100`` for ``A10O``."""
     digits = _plain(name).translate(str.maketrans("oilsz", "01152"))
-    return None if name in KNOWN_TYPES else _TYPE_BY_DIGITS.get(digits)
+    if name in KNOWN_TYPES:
+        return None
+    return _TYPE_BY_DIGITS.get(digits)
 
 
 def _plain(name: str) -> str:
@@ -299,9 +307,12 @@ def similar_type(name: str, types: Iterable[str]) -> str | None:
     others = sorted(set(types) - {name})
     containing = [other for other in others if f"-{_words(name)}-" in f"-{_words(other)}-"]
     contained = [other for other in others if f"-{_words(other)}-" in f"-{_words(name)}-"]
-    if best := containing or contained:
+    best = containing or contained
+    if best:
         return best[0]
-    return None if name in KNOWN_TYPES else most_similar(name, others)
+    if name in KNOWN_TYPES:
+        return None
+    return most_similar(name, others)
 
 
 def _words(name: str) -> str:
@@ -317,7 +328,7 @@ def check_type_of_resource(accelerator_type: str, resource: str) -> str:
     """Return ``accelerator_type`` if it is a type of ``resource``, or raise an ``InvalidResourcesError``."""
     family = family_of_type(accelerator_type)
     if family is None or family.resource != resource:
-        types = {name for each in families_of(resource) for name in each.types}
+        types = {name for family in families_of(resource) for name in family.types}
         known = f"Use one of {', '.join(sorted(types))}" if types else "Ray defines no types of this resource"
         raise InvalidResourcesError(
             f"accelerator_type {accelerator_type!r} is not a type of resource {resource!r}. {known}"
@@ -355,7 +366,9 @@ def _known(name: str, known: frozenset[str], what: str) -> str:
 def gpu_memory_of_type(accelerator_type: str | None) -> int | None:
     """Return the smallest GPU memory of a device type in bytes, or ``None`` if it is unknown."""
     total = total_of_type(accelerator_type)
-    return None if total is None else total.memory_bytes
+    if total is None:
+        return None
+    return total.memory_bytes
 
 
 def may_be_nvidia(accelerator_type: str | None) -> bool:

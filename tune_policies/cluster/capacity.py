@@ -119,14 +119,17 @@ class NodeCapacity(Value):
 
     def with_less(self, resources: Resources) -> "NodeCapacity":
         """Return the node with its resources reduced to ``resources``. Unknown GPU memory remains unknown."""
-        is_hidden = self.devices is not None and len(self.devices) < self.resources.gpus
-        devices = () if is_hidden else self.devices
+        devices = self.devices
+        if devices is not None and len(devices) < self.resources.gpus:
+            devices = ()
         return self.model_copy(update={"resources": resources, "devices": devices, "usable_cpus": None})
 
     @property
     def ray_labels(self) -> Mapping[str, str]:
         """The labels that Ray's selectors match, including the node's identifier."""
-        return self.labels if NODE_ID in self.labels else {NODE_ID: self.node_id, **self.labels}
+        if NODE_ID in self.labels:
+            return self.labels
+        return {NODE_ID: self.node_id, **self.labels}
 
     @cached_property
     def shape(self) -> Shape:
@@ -156,15 +159,20 @@ class NodeCapacity(Value):
 
     def __str__(self) -> str:
         has = self.resources
-        device = f" ({self.accelerator_type})" if self.accelerator_type else ""
-        parts = [amount_of(has.cpus, "CPU"), amount_of(has.gpus, "GPU") + device]  # both are shown even if they are 0
+        gpus = amount_of(has.gpus, "GPU")
+        if self.accelerator_type:
+            gpus += f" ({self.accelerator_type})"
+        parts = [amount_of(has.cpus, "CPU"), gpus]  # both are shown even if they are 0
         rest = has.replaced(cpus=0, gpus=0)
-        return ", ".join(parts if rest.memory_bytes is None and not rest.custom else [*parts, str(rest)])
+        if rest.memory_bytes is not None or rest.custom:
+            parts.append(str(rest))
+        return ", ".join(parts)
 
 
 def _amounts(resources: Resources, accelerator_type: str | None) -> Amounts:
-    of_type = {} if accelerator_type is None else {ACCELERATOR_TYPE_PREFIX + accelerator_type: TICKS}
-    return FrozenDict(resources.ticks | of_type)
+    if accelerator_type is None:
+        return FrozenDict(resources.ticks)
+    return FrozenDict(resources.ticks | {ACCELERATOR_TYPE_PREFIX + accelerator_type: TICKS})
 
 
 class ReducedNodes(Sequence[NodeCapacity]):
@@ -202,7 +210,9 @@ def _joined(parts: Collection[Sequence[NodeCapacity]]) -> Sequence[NodeCapacity]
 
 def nodes_before(nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:
     """Return the original, unreduced nodes. They have the same identifiers and labels as the reduced nodes."""
-    return nodes.before if type(nodes) is ReducedNodes else nodes  # isinstance() with an abstract class is slow
+    if type(nodes) is ReducedNodes:  # isinstance() with an abstract class is slow
+        return nodes.before
+    return nodes
 
 
 class _Chained(Sequence[NodeCapacity]):
@@ -331,7 +341,9 @@ class ClusterCapacity(ShownValue):
     @property
     def usable_selector(self) -> dict[str, str]:
         """The label selector that excludes the unusable nodes, or ``{}`` if there are none."""
-        return {NODE_ID: is_none_of(node.node_id for node in self.unusable)} if self.unusable else {}
+        if self.unusable:
+            return {NODE_ID: is_none_of(node.node_id for node in self.unusable)}
+        return {}
 
     @cached_property
     def groups(self) -> tuple[NodeGroup, ...]:
@@ -353,10 +365,10 @@ class ClusterCapacity(ShownValue):
 
     def _joined_in_steps(self, step_bytes: int, most_steps: int) -> "ClusterCapacity | None":
         """Return the result of ``in_steps_of_memory``, or ``None`` if no shapes can be merged."""
-        steps = [
-            (memory if memory is None else min(memory // step_bytes, most_steps), others)
-            for memory, others in self.nodes_by_shape
-        ]
+        steps = []
+        for memory, others in self.nodes_by_shape:
+            in_steps = None if memory is None else min(memory // step_bytes, most_steps)
+            steps.append((in_steps, others))
         if len(set(steps)) == len(steps):  # usually true, and avoids the slow merge
             return None
         alike: dict[Shape, list[tuple[Shape, Sequence[NodeCapacity]]]] = defaultdict(list)
@@ -365,7 +377,10 @@ class ClusterCapacity(ShownValue):
         by_shape: dict[Shape, Sequence[NodeCapacity]] = {}
         for some in alike.values():
             some.sort(key=_memory_of_shape, reverse=True)
-            by_shape[some[0][0]] = some[0][1] if len(some) == 1 else _joined([nodes for _, nodes in some])
+            shape, nodes = some[0]
+            if len(some) > 1:
+                nodes = _joined([nodes for _, nodes in some])
+            by_shape[shape] = nodes
         seen = self.model_copy()
         seen.__dict__ |= {"nodes_by_shape": by_shape, "_is_in_steps": True}
         return seen
@@ -386,7 +401,8 @@ class ClusterCapacity(ShownValue):
         by_shape = dict(self.nodes_by_shape)
         for shape in {node.shape for node in self.nodes if node.node_id in changed}:
             nodes = tuple(node for node in by_shape.pop(shape) if node.node_id not in changed)
-            by_shape |= {shape: nodes} if nodes else {}
+            if nodes:
+                by_shape[shape] = nodes
         for node in changed.values():
             by_shape[node.shape] = (*by_shape.get(node.shape, ()), node)
         return self._with_shapes(by_shape)
@@ -408,9 +424,11 @@ class ClusterCapacity(ShownValue):
                 if left is None and type(before) is not ReducedNodes:
                     now: Sequence[NodeCapacity] = tuple(nodes)
                 else:
-                    now = ReducedNodes(nodes_before(nodes), before[0].resources if left is None else left)
+                    resources = before[0].resources if left is None else left
+                    now = ReducedNodes(nodes_before(nodes), resources)
                 one = now[0]
-                if others := by_shape.get(one.shape):
+                others = by_shape.get(one.shape)
+                if others:
                     now = ReducedNodes([*nodes_before(others), *nodes_before(now)], one.resources)
                 by_shape[one.shape] = now
         return self._with_shapes(by_shape)
@@ -419,7 +437,8 @@ class ClusterCapacity(ShownValue):
         """Return the cluster plus ``nodes_to_add[name]`` nodes of each node type, and without an autoscaler."""
         by_shape = dict(self.nodes_by_shape)
         for node_type in self.node_types or ():
-            if number := nodes_to_add.get(node_type.name, 0):
+            number = nodes_to_add.get(node_type.name, 0)
+            if number:
                 nodes = self._nodes_of_type(node_type, number)
                 by_shape[nodes[0].shape] = (*by_shape.get(nodes[0].shape, ()), *nodes)
         return self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
@@ -446,10 +465,11 @@ class ClusterCapacity(ShownValue):
     def _with_shapes(self, nodes_by_shape: dict[Shape, Sequence[NodeCapacity]], **changes: Any) -> "ClusterCapacity":
         """Return the cluster with ``nodes_by_shape`` as its alive nodes."""
         of_shapes = nodes_by_shape.values()
-        is_reduced = any(type(each) is ReducedNodes for each in of_shapes)
+        is_reduced = any(type(nodes) is ReducedNodes for nodes in of_shapes)
+        # A tuple would create every reduced node.
         nodes = _Chained(of_shapes) if is_reduced else tuple(chain.from_iterable(of_shapes))
         changed = self.model_copy(update={"nodes": nodes, **changes})
-        changed.__dict__["nodes_by_shape"] = nodes_by_shape
+        changed.__dict__["nodes_by_shape"] = nodes_by_shape  # grouping the nodes again would be slow
         if "_is_in_steps" in self.__dict__:
             changed.__dict__["_is_in_steps"] = True
         return changed
@@ -458,13 +478,13 @@ class ClusterCapacity(ShownValue):
     def of(cls, *nodes: Resources | NodeCapacity) -> "ClusterCapacity":
         """Return a capacity with one node per argument, as in ``of(Resources(cpus=8, gpus=4))``."""
         taken = {node.node_id for node in nodes if isinstance(node, NodeCapacity)}
-        free_ids = (node_id for i in count() if (node_id := f"node-{i}") not in taken)
-        return cls(
-            nodes=tuple(
-                node if isinstance(node, NodeCapacity) else NodeCapacity(node_id=next(free_ids), resources=node)
-                for node in nodes
-            )
-        )
+        free_ids = (f"node-{i}" for i in count() if f"node-{i}" not in taken)
+        named = []
+        for node in nodes:
+            if not isinstance(node, NodeCapacity):
+                node = NodeCapacity(node_id=next(free_ids), resources=node)
+            named.append(node)
+        return cls(nodes=tuple(named))
 
     def gpu_nodes(self, accelerator_type: str | None = None) -> Iterator[NodeCapacity]:
         """Yield the nodes with GPUs, optionally only those with GPUs of one type."""
@@ -518,10 +538,11 @@ def to_resources(totals: Mapping[str, float]) -> Resources:
 
     Amounts of custom resources are capped at the maximum amount of a request.
     """
+    memory = totals.get("memory", 0)
     return Resources(
         cpus=totals.get("CPU", 0),
         gpus=totals.get("GPU", 0),
-        memory_bytes=int(totals["memory"]) if totals.get("memory", 0) >= 1 else None,
+        memory_bytes=int(memory) if memory >= 1 else None,
         custom={name: min(amount, MOST) for name, amount in totals.items() if not _NOT_CUSTOM.match(name)},
     )
 
@@ -538,4 +559,6 @@ def in_use(totals: Mapping[str, float], available: Mapping[str, float]) -> Resou
 def accelerator_type_of(totals: Mapping[str, float]) -> str | None:
     """Return a node's device type, or ``None``. If it has several types, return the first in alphabetical order."""
     types = sorted(name for name in totals if name.startswith(ACCELERATOR_TYPE_PREFIX))
-    return types[0].removeprefix(ACCELERATOR_TYPE_PREFIX) if types else None
+    if types:
+        return types[0].removeprefix(ACCELERATOR_TYPE_PREFIX)
+    return None

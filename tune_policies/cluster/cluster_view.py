@@ -69,7 +69,8 @@ def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:
         table.add_row(str(len(alike)), *columns, memory, _in_use(alike))
         has, kind = alike[0].resources, columns[2]
         named = f"{len(alike)} with {amount_of(has.cpus, 'CPU')}, {amount_of(has.gpus, 'GPU')}"
-        named += f" ({kind})" if kind != "-" else ""
+        if kind != "-":
+            named += f" ({kind})"
         shared_labels = dict(set.intersection(*(set(node.labels.items()) for node in alike)))
         details.append(_details(named, shared_labels, others))
     return Group(table, *(line(text) for text in details if text))
@@ -92,32 +93,35 @@ def _node_types(capacity: ClusterCapacity) -> RenderableType:
 def _columns(node: NodeCapacity) -> tuple[str, ...]:
     has = node.resources
     memory = node.smallest_gpu_memory_bytes
-    gpu_memory = format_bytes(memory) if memory else "not read"
+    gpu_memory = "-"
+    if has.gpus:
+        gpu_memory = format_bytes(memory) if memory else "not read"
     models = sorted({device.name for device in node.devices or ()})
-    return (
-        format_amount(has.cpus),
-        format_amount(has.gpus),
-        node.accelerator_type or ", ".join(models) or "-",
-        gpu_memory if has.gpus else "-",
-    )
+    kind = node.accelerator_type or ", ".join(models) or "-"
+    return format_amount(has.cpus), format_amount(has.gpus), kind, gpu_memory
 
 
-def _host_memory(*each: Resources) -> str:
+def _host_memory(*of_nodes: Resources) -> str:
     """Return the host memory of a node, or the range for several nodes, as text such as ``"14.7 to 14.9 GiB"``."""
-    amounts = [has.memory_bytes for has in each if has.memory_bytes]
+    amounts = [has.memory_bytes for has in of_nodes if has.memory_bytes]
     if not amounts:
         return "not known"
     least, most = format_bytes(min(amounts)), format_bytes(max(amounts))
     if least == most:
         return most
     number, unit = least.split()
-    return f"{number if most.endswith(f' {unit}') else least} to {most}"
+    if most.endswith(f" {unit}"):
+        return f"{number} to {most}"
+    return f"{least} to {most}"
 
 
 def _others(node: NodeCapacity) -> str:
-    few = node.usable_cpus is not None and node.usable_cpus < node.resources.cpus
-    usable = f"only {amount_of(node.usable_cpus or 0, 'CPU')} usable" if few else ""
-    return ", ".join(part for part in (usable, _custom(node.resources)) if part)
+    parts = []
+    if node.usable_cpus is not None and node.usable_cpus < node.resources.cpus:
+        parts.append(f"only {amount_of(node.usable_cpus, 'CPU')} usable")
+    if node.resources.custom:
+        parts.append(_custom(node.resources))
+    return ", ".join(parts)
 
 
 def _custom(has: Resources) -> str:
@@ -133,11 +137,19 @@ def _in_use(nodes: Iterable[NodeCapacity]) -> Text:
         for name, ticks in node.in_use.ticks.items():
             total[name] += ticks
     memory = total.pop("memory", 0)
-    parts = [amount_of(from_ticks(ticks), name) for name, ticks in sorted(total.items())]
-    return Text("\n".join([*map(one_line, parts), *([format_bytes(memory)] if memory else [])]) or "nothing")
+    lines = [one_line(amount_of(from_ticks(ticks), name)) for name, ticks in sorted(total.items())]
+    if memory:
+        lines.append(format_bytes(memory))
+    return Text("\n".join(lines) or "nothing")
 
 
 def _details(named: str, labels: Mapping[str, str], others: str) -> str:
     shown = ", ".join(f"{key}={value}" for key, value in sorted(labels.items()) if key not in _NOT_REPEATED)
-    text = "; ".join(part for part in (others, f"labels {shown}" if shown else "") if part)
-    return f"- {named}: {text}" if text else ""
+    parts = []
+    if others:
+        parts.append(others)
+    if shown:
+        parts.append(f"labels {shown}")
+    if not parts:
+        return ""
+    return f"- {named}: {'; '.join(parts)}"

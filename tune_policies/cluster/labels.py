@@ -39,9 +39,13 @@ class _Condition(NamedTuple):
         match = _CONDITION.fullmatch(text)
         if match is None:
             return None
-        # Ray rejects "in()", but merging contradictory conditions produces it. No node satisfies it.
         one, several = match["one"], match["list"]
-        listed = [one] if several is None else several.split(",") if several else []
+        if several is None:
+            listed = [one]
+        elif several:
+            listed = several.split(",")
+        else:  # Ray rejects "in()", but merging contradictory conditions produces it. No node satisfies it.
+            listed = []
         return cls(frozenset(value.strip() for value in listed), is_excluded=bool(match["excluded"]))
 
     def __and__(self, other: "_Condition") -> "_Condition":
@@ -53,8 +57,12 @@ class _Condition(NamedTuple):
         return _Condition(self.values & other.values, is_excluded=False)
 
     def __str__(self) -> str:
-        listed = ",".join(sorted(self.values))
-        return ("!" if self.is_excluded else "") + (listed if len(self.values) == 1 else f"in({listed})")
+        text = ",".join(sorted(self.values))
+        if len(self.values) != 1:
+            text = f"in({text})"
+        if self.is_excluded:
+            return f"!{text}"
+        return text
 
 
 def check_selector(value: object) -> dict[str, str]:
@@ -108,7 +116,9 @@ def merged(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
         return dict(one or other)
     conditions = _parsed(one)
     for key, condition in _parsed(other).items():
-        conditions[key] = conditions[key] & condition if key in conditions else condition
+        if key in conditions:
+            condition = conditions[key] & condition
+        conditions[key] = condition
     return {key: str(condition) for key, condition in sorted(conditions.items())}
 
 
@@ -131,8 +141,15 @@ def format_selector(selector: Mapping[str, str]) -> str:
     """Return the selector as text of at most 120 characters, with short node identifiers as in Ray's messages."""
     parts = (f"{key}={condition}" for key, condition in sorted(selector.items()))
     text = _NODE_ID.sub(r"\1", ", ".join(parts))
-    return text if len(text) <= 120 else f"{text[:117]}..."
+    if len(text) <= 120:
+        return text
+    return f"{text[:117]}..."
 
 
 def _parsed(selector: Mapping[str, str]) -> dict[str, _Condition]:
-    return {key: parsed for key, condition in selector.items() if (parsed := _Condition.parse(condition)) is not None}
+    found = {}
+    for key, text in selector.items():
+        condition = _Condition.parse(text)
+        if condition is not None:
+            found[key] = condition
+    return found

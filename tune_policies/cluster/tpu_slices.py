@@ -64,7 +64,8 @@ class SliceShape(NamedTuple):
     @property
     def pod_type(self) -> str:
         """Google's name for slices of this shape, such as ``"v4-16"`` (the generation and the number of cores)."""
-        cores = self.chips * (1 if self.accelerator_type in _ONE_CORE_PER_CHIP else 2)
+        per_chip = 1 if self.accelerator_type in _ONE_CORE_PER_CHIP else 2
+        cores = self.chips * per_chip
         return f"{self.accelerator_type.removeprefix('TPU-').lower()}-{cores}"
 
     @property
@@ -80,7 +81,9 @@ class SliceShape(NamedTuple):
     @property
     def selector_text(self) -> str:
         """The property that Train uses to find slices of this shape, as text."""
-        return f"device type {self.accelerator_type}" if self.has_one_host else f"pod type {self.pod_type}"
+        if self.has_one_host:
+            return f"device type {self.accelerator_type}"
+        return f"pod type {self.pod_type}"
 
     @property
     def has_one_host(self) -> bool:
@@ -129,7 +132,8 @@ def find_slices(nodes: Iterable[NodeCapacity], shape: SliceShape) -> Slices:
                 hosts.setdefault(name, []).append(node)
     intact, broken = [], {}
     for name in sorted(hosts):
-        if why := _defect_of_slice(hosts[name], shape):
+        why = _defect_of_slice(hosts[name], shape)
+        if why:
             broken[name] = why
         else:
             intact.append(TpuSlice(name, tuple(sorted(hosts[name], key=lambda node: node.sort_key))))
@@ -138,11 +142,10 @@ def find_slices(nodes: Iterable[NodeCapacity], shape: SliceShape) -> Slices:
 
 def ambiguous_topologies(nodes: Iterable[NodeCapacity], shape: SliceShape) -> list[str]:
     """Return the other topologies in the cluster whose hosts Train may reserve by mistake for ``shape``."""
-    alike = (
-        node
-        for node in nodes
-        if (node.accelerator_type == shape.accelerator_type if shape.has_one_host else _has_pod_type(node, shape))
-    )
+    if shape.has_one_host:
+        alike = [node for node in nodes if node.accelerator_type == shape.accelerator_type]
+    else:
+        alike = [node for node in nodes if _has_pod_type(node, shape)]
     return sorted({node.labels[TOPOLOGY] for node in alike if TOPOLOGY in node.labels} - {shape.topology})
 
 

@@ -120,7 +120,9 @@ def template(file: Path, finalize: Callable[[Any], Any], *, is_html: bool, **glo
 
 def _for_html(value: Any) -> Any:
     """Return a string as one line with escaped control characters, and any other value unchanged."""
-    return one_line(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return one_line(value)
+    return value
 
 
 def colour_variable(colour: str) -> str:

@@ -63,7 +63,9 @@ def parse_data(text: str, source: str, *, max_parts: int = MAX_PARTS) -> Any:
     for document in documents:
         for path, line in document.repeated.items():  # `kuberay lint` accepts them with a note
             raise DocumentError(source, line, f"duplicate key {shorten(path[-1])}. Keep only one of the keys")
-    return documents[0].data if documents else None
+    if documents:
+        return documents[0].data
+    return None
 
 
 class Format(NamedTuple):
@@ -85,28 +87,38 @@ _PRICES: Final = Format("price file", "--prices to `bench decide`")
 def format_of(data: object) -> Format | None:
     """Return the format of a file's data, determined from its keys, or ``None`` if the format is unknown."""
     if isinstance(data, list):
-        return NODE_LIST if any(isinstance(each, dict) and "cpus" in each for each in data) else None
+        if any(isinstance(item, dict) and "cpus" in item for item in data):
+            return NODE_LIST
+        return None
     if not isinstance(data, dict):
         return None
     kind = data.get("kind")
     if isinstance(kind, str) and kind.endswith("Policy"):
         return _POLICY
-    listed = [each for key in ("nodes", "node_types") if isinstance(rows := data.get(key), list) for each in rows]
-    if not {"draining", "read_at", "max_nodes_to_add"}.isdisjoint(data) or any(
-        isinstance(each, dict) and not {"node_id", "resources"}.isdisjoint(each) for each in listed
-    ):
+    if not {"draining", "read_at", "max_nodes_to_add"}.isdisjoint(data):
         return SAVED_CLUSTER
+    for rows in (data.get("nodes"), data.get("node_types")):
+        # A node list contains the amounts directly, and a saved cluster contains them in "resources".
+        if isinstance(rows, list) and any(_is_saved_node(row) for row in rows):
+            return SAVED_CLUSTER
     if "nodes" in data or "node_types" in data:
         return NODE_LIST
     if {"available_node_types", "cluster_name"} & data.keys() or (isinstance(kind, str) and kind.startswith("Ray")):
         return _CLUSTER_FILE
-    return _PRICES if "instances" in data else None
+    if "instances" in data:
+        return _PRICES
+    return None
+
+
+def _is_saved_node(row: object) -> bool:
+    return isinstance(row, dict) and not {"node_id", "resources"}.isdisjoint(row)
 
 
 def _check_parts(text: str | bytes, max_parts: int, *more: str) -> None:
     """Raise ``ValueError`` if a string has too many characters that begin or separate parts."""
-    signs = (",", "[", "{", *more)
-    found = sum(text.count(sign) if isinstance(text, str) else text.count(sign.encode()) for sign in signs)
+    found = 0
+    for sign in (",", "[", "{", *more):
+        found += text.count(sign) if isinstance(text, str) else text.count(sign.encode())
     if found > max_parts:
         raise ValueError(f"the text has about {found:,} parts, but the limit is {max_parts:,}. Remove unneeded parts")
 

@@ -73,16 +73,21 @@ def read_bytes(
             left = max_bytes if is_cut else max_bytes + 1
             chunks: list[bytes] = []
             is_larger = not is_cut and found.st_size > max_bytes
-            while not is_larger and left > 0 and (chunk := file.read(min(left, MIB))):
+            while not is_larger and left > 0:
+                chunk = file.read(min(left, MIB))
+                if not chunk:
+                    break
                 chunks.append(chunk)
                 left -= len(chunk)
             if is_larger or (left == 0 and not is_cut):
                 raise OSError(f"it has more than {max_bytes:,} bytes. Remove unneeded parts")
             return b"".join(chunks)
     except (OSError, ValueError) as error:  # ValueError: not a valid file name
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        reason = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            reason = error.strerror
         is_missing = isinstance(error, FileNotFoundError)
-        raise UnreadableFileError(str(path), what, str(reason), is_missing) from error
+        raise UnreadableFileError(str(path), what, reason, is_missing) from error
 
 
 def _check_regular(mode: int) -> None:
@@ -172,7 +177,8 @@ def wrong_file(path: str | Path, what: str, data: object, error: object, ending:
     If the data has another known format, the message lists the options that accept that format.
     """
     found = format_of(data)
-    if found is None or found.name == what:
-        valid = "" if found is None else "valid "
-        return InvalidResourcesError(f"{path} is not a {valid}{what}: {error}{ending}")
+    if found is None:
+        return InvalidResourcesError(f"{path} is not a {what}: {error}{ending}")
+    if found.name == what:
+        return InvalidResourcesError(f"{path} is not a valid {what}: {error}{ending}")
     return InvalidResourcesError(f"{path} is a {found.name}, not a {what}. Pass it as {found.given_as}{ending}")

@@ -86,8 +86,8 @@ class Column:
 
     def lines(self, text: str, *, x: float = MARGIN, size: float = SMALL, style: str = "", most: int = 6) -> None:
         """Draw a string in up to ``most`` lines, and move ``y`` below it."""
-        for each in wrapped(text, WIDTH - MARGIN - x, size, most):
-            self.text(x, each, size=size, style=style)
+        for line in wrapped(text, WIDTH - MARGIN - x, size, most):
+            self.text(x, line, size=size, style=style)
             self.y += size * 1.35
 
     def box(self, x: float, width: float, height: float, style: str, *, radius: float = 2) -> None:
@@ -130,12 +130,19 @@ def text_width(text: str, size: float) -> float:
 def fitted(text: str, width: float, size: float = SMALL) -> str:
     """Return the text as one line, shortened to ``width`` pixels."""
     plain, cells = one_line(text), int(width / (_EM * size))
-    return plain if cell_len(plain) <= cells else f"{set_cell_size(plain, max(0, cells - 1)).rstrip()}…"
+    if cell_len(plain) <= cells:
+        return plain
+    return f"{set_cell_size(plain, max(0, cells - 1)).rstrip()}…"
 
 
 def wrapped(text: str, width: float, size: float = SMALL, most: int = 6) -> list[str]:
     """Wrap a string at spaces, or within words that are too wide, and return the first ``most`` lines."""
+<<<<<<< HEAD
     # An amount and its unit stay on one line, as in "6 GiB".
     joined = re.sub(r"(?<=\d) (?=\w)", _NO_BREAK, one_line(text))
     lines = wrap(joined, max(2, int(width / (_EM * size))), max_lines=most, placeholder="…")
     return [fitted(each.replace(_NO_BREAK, " "), width, size) for each in lines]
+=======
+    lines = wrap(one_line(text), max(2, int(width / (_EM * size))), max_lines=most, placeholder="…")
+    return [fitted(line, width, size) for line in lines]
+>>>>>>> 2add776a1b7e9111a21482fdb9d5bcd0b35821a7

@@ -85,19 +85,28 @@ class TextConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments with escaped control characters, including segments of text that was styled elsewhere."""
         for segment in super().render(renderable, options):
-            plain = segment.text if segment.control else printable(segment.text)
-            yield segment if plain == segment.text else Segment(plain, segment.style)
+            if not segment.control:
+                plain = printable(segment.text)
+                if plain != segment.text:
+                    segment = Segment(plain, segment.style)
+            yield segment
 
 
 class TextTable(Table):
     """A table that prints each string on a single line. Pass a ``Text`` for a cell with several lines."""
 
     def __init__(self, *headings: Any, title: str = "", title_style: str = "table.title", **options: Any) -> None:
-        super().__init__(*headings, title=Text(one_line(title), style=title_style) if title else None, **options)
+        shown = Text(one_line(title), style=title_style) if title else None
+        super().__init__(*headings, title=shown, **options)
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
         """Add a row."""
-        super().add_row(*(Text(one_line(cell)) if isinstance(cell, str) else cell for cell in cells), **options)
+        shown = []
+        for cell in cells:
+            if isinstance(cell, str):
+                cell = Text(one_line(cell))
+            shown.append(cell)
+        super().add_row(*shown, **options)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table, or a list with a line for each cell if the terminal is too narrow for its words."""
@@ -126,10 +135,11 @@ def empty_table(title: str, *headings: str) -> Table:
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
     )
     for heading in headings:
-        is_number = heading in _NUMBERS
-        table.add_column(
-            Text(one_line(heading)), justify="right" if is_number else "left", overflow="fold", no_wrap=is_number
-        )
+        text = Text(one_line(heading))
+        if heading in _NUMBERS:
+            table.add_column(text, justify="right", overflow="fold", no_wrap=True)
+        else:
+            table.add_column(text, justify="left", overflow="fold")
     return table
 
 
@@ -158,8 +168,8 @@ class _PlainStream:
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        for each in lines:
-            self.write(each)
+        for text in lines:
+            self.write(text)
 
     @property
     def rich_proxied_file(self) -> "_StyledStream":
@@ -192,9 +202,12 @@ def _open(number: int) -> bool:
     name = _STREAMS[number]
     if getattr(sys, name) is not None:
         return False
-    found = os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_WRONLY)
+    # With the opposite direction, using the stream raises an error. A closed stderr (2) is written to nowhere.
+    flags = os.O_RDONLY if number == 1 else os.O_WRONLY
+    found = os.open(os.devnull, flags)
     if found != number:
         os.dup2(found, number)
         os.close(found)
-    setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))
+    mode = "r" if number == 0 else "w"
+    setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
     return True

@@ -61,7 +61,7 @@ def check_new(
     Raises:
         InvalidResourcesError: ``path`` is an input, has no existing folder, or exists and may not be replaced.
     """
-    if any(each is not None and _is_same_file(path, each) for each in inputs):
+    if any(source is not None and _is_same_file(path, source) for source in inputs):
         raise InvalidResourcesError(f"{path} is an input of this command. Choose another output file")
     try:
         is_folder, is_in_folder = path.is_dir(), path.parent.is_dir()
@@ -74,7 +74,9 @@ def check_new(
     if not is_in_folder:
         raise _unwritable(path, "its folder does not exist")
     if force and example is not None:
-        _check_kind(path, example.encode() if isinstance(example, str) else example)
+        if isinstance(example, str):
+            example = example.encode()
+        _check_kind(path, example)
 
 
 def _is_same_file(path: Path, other: Path) -> bool:
@@ -158,10 +160,13 @@ def _written_beside(
     half = target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}")
     try:
         # Private content must not be readable while it is being written.
-        descriptor, is_nameless = _open_half(half, 0o666 if before is None and not is_private else 0o600)
+        mode = 0o666 if before is None and not is_private else 0o600
+        descriptor, is_nameless = _open_half(half, mode)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(content.encode() if isinstance(content, str) else content)
+                if isinstance(content, str):
+                    content = content.encode()
+                file.write(content)
                 file.flush()
                 if before is not None and not is_private:
                     _keep_owner_and_mode(path, target, before, descriptor)
@@ -220,9 +225,10 @@ def _file_exists_error(path: Path) -> InvalidResourcesError:
 
 
 def _unwritable(path: Path, reason: object) -> InvalidResourcesError:
-    text = reason.strerror if isinstance(reason, OSError) and reason.strerror else reason
+    if isinstance(reason, OSError) and reason.strerror:
+        reason = reason.strerror
     return InvalidResourcesError(
-        f"{path} cannot be written: {text}. Choose a file in an existing folder that is writable and has free space"
+        f"{path} cannot be written: {reason}. Choose a file in an existing folder that is writable and has free space"
     )
 
 
@@ -249,10 +255,12 @@ def locked(path: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
         return
     lock = path.with_name(f".{path.name[:200]}.lock")
     deadline = time.monotonic() + timeout_s
-    while (descriptor := _lock(path, lock)) is None:
+    descriptor = _lock(path, lock)
+    while descriptor is None:
         if time.monotonic() >= deadline:
             raise BusyFileError(f"another process is writing {path}. Wait until it ends, or choose another file")
         time.sleep(_POLL_S)
+        descriptor = _lock(path, lock)
     try:
         yield
     finally:

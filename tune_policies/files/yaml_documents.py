@@ -33,7 +33,9 @@ def read_scalar(text: str, tag: str | None, implicit: tuple[bool, bool]) -> Any:
     Raises:
         ValueError: The tag is not supported, or does not match the text.
     """
-    kind = tag if tag not in (None, "!") else _resolver.resolve(yaml.ScalarNode, text, implicit)
+    kind = tag
+    if tag in (None, "!"):
+        kind = _resolver.resolve(yaml.ScalarNode, text, implicit)
     if kind == f"{_PREFIX}merge":
         return text
     if kind not in _KNOWN:
@@ -57,7 +59,9 @@ def key_as_text(key: Any) -> str:
     """Return a key in its JSON form: ``on`` becomes ``"true"``, because YAML reads it as a boolean."""
     if isinstance(key, str):
         return key
-    return json.dumps(key) if key is None or isinstance(key, bool) else shorten(key)
+    if key is None or isinstance(key, bool):
+        return json.dumps(key)
+    return shorten(key)
 
 
 Path = tuple[str | int, ...]
@@ -121,14 +125,17 @@ def read_documents(text: str, source: str, room: int = 1) -> tuple[Document, ...
     if len(text) > MAX_CHARACTERS * room:
         limit = f"{MAX_CHARACTERS * room:,} characters"
         raise DocumentError(source, 1, f"the text has more than {limit}. Remove unneeded parts")
-    if unreadable := yaml.reader.Reader.NON_PRINTABLE.search(text):
+    unreadable = yaml.reader.Reader.NON_PRINTABLE.search(text)
+    if unreadable:
         line = text.count("\n", 0, unreadable.start()) + 1
         raise DocumentError(source, line, f"the character {unreadable.group()!r} is not valid in YAML")
     try:
         return tuple(_documents(text, source, _MAX_PARTS * room))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = 1 if mark is None else min(mark.line, text.count("\n")) + 1  # libyaml may mark the line after the end
+        line = 1
+        if mark is not None:
+            line = min(mark.line, text.count("\n")) + 1  # libyaml may mark the line after the end
         raise DocumentError(source, line, _explain(error, text, line)) from error
     except yaml.YAMLError as error:
         raise DocumentError(source, 1, f"the text is not YAML: {error}") from error
@@ -190,7 +197,8 @@ class _Builder:
             data = self._mapping(path)
         else:
             self._check_tag(event, "seq", line)
-            data = [self.value(each, (*path, number)) for number, each in enumerate(self._until(yaml.SequenceEndEvent))]
+            items = enumerate(self._until(yaml.SequenceEndEvent))
+            data = [self.value(item, (*path, number)) for number, item in items]
         if event.anchor:
             self._open.discard(event.anchor)
             self._anchored[event.anchor] = _Anchored(data, self._num_parts - before, self._deepest - len(path))
@@ -213,7 +221,8 @@ class _Builder:
             line = key_event.start_mark.line + 1
             key = self._key(key_event, path, line)
             if key is None:
-                for name, value in self._merged(self.value(next(self._events), (*path, "<<")), line).items():
+                parts = self.value(next(self._events), (*path, "<<"))
+                for name, value in self._merged(parts, line).items():
                     if name not in merged:
                         merged[name] = value
                         self.lines.setdefault((*path, name), line)
@@ -238,18 +247,24 @@ class _Builder:
 
     def _key(self, event: Any, path: Path, line: int) -> str | None:
         """Return a key as a string, or ``None`` for the key ``<<``, which merges another mapping."""
+        key = None
         is_scalar = isinstance(event, yaml.ScalarEvent)
-        key = self._scalar(event, line) if is_scalar else None
         if isinstance(event, yaml.AliasEvent):
             key = self._alias(event.anchor, path, line)
-        elif is_scalar and event.anchor:
-            self._anchored[event.anchor] = _Anchored(key, 1, 0)
+        elif is_scalar:
+            key = self._scalar(event, line)
+            if event.anchor:
+                self._anchored[event.anchor] = _Anchored(key, 1, 0)
         if isinstance(event, yaml.CollectionStartEvent) or isinstance(key, list | dict):
             raise self._error(line, "a key must be a string (for a Helm chart, use the output of `helm template`)")
-        return None if key == "<<" and is_scalar and event.implicit[0] else key_as_text(key)
+        if key == "<<" and is_scalar and event.implicit[0]:
+            return None
+        return key_as_text(key)
 
     def _merged(self, value: Any, line: int) -> dict[str, Any]:
-        parts = value if isinstance(value, list) else [value]
+        parts = value
+        if not isinstance(value, list):
+            parts = [value]
         if not all(isinstance(part, dict) for part in parts):
             raise self._error(line, "the value of << must be a mapping or a list of mappings")
         return {name: part[name] for part in reversed(parts) for name in part}  # the first mapping has precedence
@@ -265,7 +280,9 @@ class _Builder:
             raise self._error(line, f"the tag {event.tag} is not supported. Remove it")
 
     def _until(self, end: type) -> Iterator[Any]:
-        while not isinstance(event := next(self._events), end):
+        for event in self._events:
+            if isinstance(event, end):
+                return
             yield event
 
     def _count(self, num_parts: int, depth: int, line: int) -> None:

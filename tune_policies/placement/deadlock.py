@@ -81,9 +81,10 @@ class ClusterOccupancy(Value):
     def remaining(self, holding: Iterable[WaitingRun]) -> dict[str, RemainingNode]:
         """Return each node's resources without the permanent reservations and the reservations of the runs' drivers."""
         nodes = {node.node_id: RemainingNode(node.amounts) for node in self.nodes}
-        for each in (*self.permanent, *(each for run in holding for each in run.driver)):
-            if each.node_id in nodes:
-                nodes[each.node_id].hold(each.amounts)
+        drivers = [driver for run in holding for driver in run.driver]
+        for reservation in (*self.permanent, *drivers):
+            if reservation.node_id in nodes:
+                nodes[reservation.node_id].hold(reservation.amounts)
         return nodes
 
 
@@ -95,9 +96,11 @@ def stuck_runs(view: ClusterOccupancy) -> tuple[WaitingRun, ...]:
         stuck = [run for run in waiting if run.gang and most_workers(run.gang, view, nodes) < len(run.gang.bundles)]
         if len(stuck) == len(waiting):
             return tuple(stuck)
-        for each in (each for run in waiting if run not in stuck for each in run.driver):
-            if each.node_id in nodes:
-                nodes[each.node_id].release(each.amounts)
+        # The banker's algorithm: a run that can start will also end, and then release what its driver reserves.
+        can_start = [run for run in waiting if run not in stuck]
+        for reservation in (driver for run in can_start for driver in run.driver):
+            if reservation.node_id in nodes:
+                nodes[reservation.node_id].release(reservation.amounts)
         waiting = stuck
 
 
@@ -117,20 +120,22 @@ def most_workers(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, 
     leaving = _leaving(view, nodes)
     staying = [number for node_id, number in slots.items() if node_id not in leaving]
     of_type = {
-        each.name: RemainingNode(each.amounts).slots(worker, wanted)
-        for each in view.node_types
-        if each.max_nodes_to_add and is_selected(each.as_node().ray_labels)
+        node_type.name: RemainingNode(node_type.amounts).slots(worker, wanted)
+        for node_type in view.node_types
+        if node_type.max_nodes_to_add and is_selected(node_type.as_node().ray_labels)
     }
-    limits = {each.name: each.max_nodes_to_add for each in view.node_types} | dict.fromkeys(leaving, 1)
+    limits = {node_type.name: node_type.max_nodes_to_add for node_type in view.node_types} | dict.fromkeys(leaving, 1)
     holds = of_type | {node_id: slots.get(node_id, 0) for node_id in leaving}
     # Nodes with room for the most workers are added first, so no other mix has room for more workers.
     by_use = sorted(filter(holds.__getitem__, holds), key=lambda name: (-holds[name], name))
-    most = None if view.max_nodes_to_add is None else view.max_nodes_to_add + len(leaving)
+    most = view.max_nodes_to_add
+    if most is not None:
+        most += len(leaving)
     chosen = nodes_within_limits(limits, by_use, most)
     if gang.strategy == "STRICT_PACK":
         return max([*staying, *(holds[name] for name in chosen)], default=0)
     if gang.strategy == "STRICT_SPREAD":
-        return sum(1 for each in staying if each) + sum(chosen.values())
+        return sum(1 for number in staying if number) + sum(chosen.values())
     return sum(staying) + sum(holds[name] * number for name, number in chosen.items())
 
 
@@ -145,11 +150,13 @@ def deadlock_error(view: ClusterOccupancy, run: WaitingRun) -> InfeasibleRequest
     stuck = stuck_runs(view)
     nodes = view.remaining(stuck)
     names = [name for name in gang.bundles[0] if not name.startswith(ACCELERATOR_TYPE_PREFIX)]
-    holding = (*view.permanent, *(each for run in stuck for each in run.driver))
+    holding = (*view.permanent, *(driver for run in stuck for driver in run.driver))
     sums = [_sum(node, nodes[node.node_id], holding, names) for node in view.nodes]
-    shown = sums[:_SHOWN] + ([f"and {len(sums) - _SHOWN} more nodes"] if len(sums) > _SHOWN else [])
+    shown = sums[:_SHOWN]
+    if len(sums) > _SHOWN:
+        shown.append(f"and {len(sums) - _SHOWN} more nodes")
     num_leaving = len(_leaving(view, nodes))
-    if (view.max_nodes_to_add != 0 or num_leaving) and any(each.max_nodes_to_add for each in view.node_types):
+    if (view.max_nodes_to_add != 0 or num_leaving) and any(node_type.max_nodes_to_add for node_type in view.node_types):
         shown.append(_addable(view, names, num_leaving))
     empty = most_workers(gang, view, view.model_copy(update={"permanent": ()}).remaining(()))
     fits = most_workers(gang, view, nodes)
@@ -168,27 +175,30 @@ _SHOWN: Final = 4
 def _sum(node: NodeTotals, left: RemainingNode, holding: Iterable[Reservation], names: Sequence[str]) -> str:
     """Return a node's total, reserved and free amounts as text: "node a: 4 CPUs - 1 CPU reserved by … = 3 CPUs"."""
     held: dict[str, list[Mapping[str, int]]] = {}
-    for each in holding:
-        if each.node_id == node.node_id and any(each.amounts.get(name) for name in names):
-            held.setdefault(each.holder, []).append(each.amounts)
-    parts = [
-        f" - {_added(amounts, names)} reserved by {holder if len(amounts) == 1 else f'{len(amounts)} {holder}s'}"
-        for holder, amounts in sorted(held.items())
-    ]
+    for reservation in holding:
+        if reservation.node_id == node.node_id and any(reservation.amounts.get(name) for name in names):
+            held.setdefault(reservation.holder, []).append(reservation.amounts)
+    text = f"node {node.node_id[:8]}: {_listed(node.amounts, names)}"
+    if not held:
+        return text
+    for holder, amounts in sorted(held.items()):
+        holders = holder if len(amounts) == 1 else f"{len(amounts)} {holder}s"
+        text += f" - {_added(amounts, names)} reserved by {holders}"
     rest = ", ".join(format_ticks(name, left.amount(name)) for name in names)
-    return f"node {node.node_id[:8]}: {_listed(node.amounts, names)}{''.join(parts)}{f' = {rest}' if parts else ''}"
+    return f"{text} = {rest}"
 
 
 def _addable(view: ClusterOccupancy, names: Sequence[str], num_leaving: int) -> str:
     """Return the nodes that can be added as text: "2 gpu with 4 CPUs, 1 GPU, at most 2 together"."""
     types = [
-        f"{each.max_nodes_to_add} {each.name} with {_listed(each.amounts, names)}"
-        for each in sorted(view.node_types, key=lambda each: each.name)
-        if each.max_nodes_to_add
+        f"{node_type.max_nodes_to_add} {node_type.name} with {_listed(node_type.amounts, names)}"
+        for node_type in sorted(view.node_types, key=lambda node_type: node_type.name)
+        if node_type.max_nodes_to_add
     ]
-    most = view.max_nodes_to_add
-    together = "" if most is None else f", at most {most + num_leaving} together"
-    return f"nodes that can be added: {', '.join(types[:_SHOWN])}{together}"
+    text = f"nodes that can be added: {', '.join(types[:_SHOWN])}"
+    if view.max_nodes_to_add is not None:
+        text += f", at most {view.max_nodes_to_add + num_leaving} together"
+    return text
 
 
 def _listed(amounts: Amounts, names: Iterable[str]) -> str:
@@ -202,11 +212,14 @@ def _added(amounts: Iterable[Mapping[str, int]], names: Iterable[str]) -> str:
 
 def _asked(gang: BundleGroup) -> str:
     worker = ray_ticks(gang.bundles[0])
-    each = ", ".join(format_ticks(name, amount) for name, amount in worker.items() if amount) or "nothing"
-    on = f" on nodes with {format_selector(gang.common_selector)}" if gang.common_selector else ""
-    placed = f", {gang.strategy}" if gang.strategy.startswith("STRICT") else ""
+    requested = ", ".join(format_ticks(name, amount) for name, amount in worker.items() if amount) or "nothing"
     workers = "1 worker with" if len(gang.bundles) == 1 else f"{len(gang.bundles)} workers, each with"
-    return f"{workers} {each}{on}{placed}"
+    text = f"{workers} {requested}"
+    if gang.common_selector:
+        text += f" on nodes with {format_selector(gang.common_selector)}"
+    if gang.strategy.startswith("STRICT"):
+        text += f", {gang.strategy}"
+    return text
 
 
 def _short_of(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> str:

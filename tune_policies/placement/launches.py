@@ -12,6 +12,7 @@ The functions follow ``ray.autoscaler.v2.scheduler`` (version 2) and version 1's
 Amounts are floats because Ray uses floats here, and a rounding error can decide between two node types.
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -53,7 +54,11 @@ def launched_for_request(slots: Sequence[TrialSlot], capacity: ClusterCapacity, 
 
 def has_choice(slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> bool:
     """Return whether the processes of a slot fit on several types of nodes that can be added."""
-    types = [_Node.empty(_Kind(each.name, each)) for each in capacity.node_types or () if each.max_nodes_to_add]
+    types = [
+        _Node.empty(_Kind(node_type.name, node_type))
+        for node_type in capacity.node_types or ()
+        if node_type.max_nodes_to_add
+    ]
     demands = [demand for group in _groups_of(slots) for demand in group.bundles]
     return any(sum(_fits(node, demand) for node in types) > 1 for demand in demands)
 
@@ -158,21 +163,23 @@ class _Node(NamedTuple):
     def room_for(self, demand: _Demand) -> int:
         """Return the number of bundles that fit."""
         free = dict(zip(self.kind.total, self.free, strict=True))
-        least: float | None = None
+        least = math.inf
         for name, amount in demand.amounts.items():
             if name == "memory" and not self.kind.is_memory_known:
                 continue
-            holds = free.get(name, 0.0) // amount
-            least = holds if least is None else min(least, holds)
-        return 2**63 if least is None else int(least)
+            least = min(least, free.get(name, 0.0) // amount)
+        if least == math.inf:
+            return 2**63
+        return int(least)
 
     def with_bundles(self, demand: _Demand, number: int) -> "_Node":
         taken = demand.amounts
-        free = tuple(
-            amount - taken[name] * number if name in taken else amount
-            for name, amount in zip(self.kind.total, self.free, strict=True)
-        )
-        return _Node(self.kind, free, self.uses.union(taken), self.has_selector or demand.has_selector)
+        free = []
+        for name, amount in zip(self.kind.total, self.free, strict=True):
+            if name in taken:
+                amount -= taken[name] * number
+            free.append(amount)
+        return _Node(self.kind, tuple(free), self.uses.union(taken), self.has_selector or demand.has_selector)
 
     @property
     def score(self) -> tuple[float, ...]:
@@ -187,7 +194,9 @@ class _Node(NamedTuple):
             used.append(total * (utilization**3))
         is_no_waste = not self.kind.has_gpus or "GPU" in requested
         matching = len(requested & self.kind.total.keys())
-        return is_no_waste, matching, min(used, default=0.0), sum(used) / len(used) if used else 0.0
+        if not used:
+            return is_no_waste, matching, 0.0, 0.0
+        return is_no_waste, matching, min(used), sum(used) / len(used)
 
     def score_in_v1(self, requested: frozenset[str]) -> tuple[float, ...]:
         """Return the score of version 1, for which the resources of all pending bundles match."""
@@ -204,7 +213,9 @@ def _placed(
     """Return the node with as many bundles as fit, in their order, and the remaining bundles."""
     left: dict[_Demand, int] = {}
     for demand, number in bundles.items():
-        fits = min(number, node.room_for(demand)) if not reads_labels or demand.is_selected(node.kind.labels) else 0
+        fits = 0
+        if not reads_labels or demand.is_selected(node.kind.labels):
+            fits = min(number, node.room_for(demand))
         if fits:
             node = node.with_bundles(demand, fits)
         if fits < number:
@@ -215,7 +226,7 @@ def _placed(
 def _launched(groups: list[_Group], capacity: ClusterCapacity, limit: int | None) -> Launches:
     limits = [most for most in (limit, capacity.max_nodes_to_add) if most is not None]
     most = min(limits, default=2**63)
-    types = [(_Kind(each.name, each), each.max_nodes_to_add) for each in capacity.node_types or ()]
+    types = [(_Kind(node_type.name, node_type), node_type.max_nodes_to_add) for node_type in capacity.node_types or ()]
     alive = _alive_nodes(capacity, {demand for group in groups for demand in group.bundles if demand.has_selector})
     if capacity.autoscaler_version == 1:
         return _launched_by_v1(groups, alive, types, most)
@@ -295,17 +306,23 @@ class _LaunchesOfV2:
         """Place all bundles of a group, or none of them."""
         before = dict(self.nodes), dict(self.left_of), self.limit, Counter(self.added)
         touched: Counter[_Node] = Counter()  # Ray considers each node once for a group
-        while bundles and (best := self._best(self.nodes, bundles)) is not None:
+        while bundles:
+            best = self._best(self.nodes, bundles)
+            if best is None:
+                break
             filled, bundles = _placed(best, bundles)
             self._take(best)
             touched[filled] += 1
         pool = [kind for kind, left in self.left_of.items() if left > 0]
-        while bundles and (best := self._new_node(bundles, pool)) is not None:
+        while bundles:
+            best = self._new_node(bundles, pool)
+            if best is None:
+                break
             filled, bundles = _placed(best, bundles)
             touched[filled] += 1
         for node, number in touched.items():
             self.nodes[node] = self.nodes.get(node, 0) + number
-        if bundles:
+        if bundles:  # version 2 launches all nodes for a placement group, or none
             self.nodes, self.left_of, self.limit, self.added = before
         return not bundles
 
@@ -371,6 +388,7 @@ def _launched_by_v1(
                 scores.append((filled.score_in_v1(requested), kind.name, kind, left))
         if not scores:
             break
+<<<<<<< HEAD
         _, name, kind, left = max(scores, key=lambda each: each[:2])
         equal = _equal_choices(kind, bundles, left_of, limit - added.total())
         if equal > 1:
@@ -379,6 +397,11 @@ def _launched_by_v1(
         bundles = {demand: number for demand, number in left.items() if number}
         left_of[kind] -= equal
         added[name] += equal
+=======
+        _, name, kind, bundles = max(scores, key=lambda rank: rank[:2])
+        left_of[kind] -= 1
+        added[name] += 1
+>>>>>>> 2add776a1b7e9111a21482fdb9d5bcd0b35821a7
     return Launches(dict(added), not bundles)
 
 

@@ -78,23 +78,31 @@ def place_slots(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> L
     On the capacity that was used for planning, all slots are placed. On another capacity, as many slots as fit are
     placed, in the order of the types. Slots that do not fit on the alive nodes are placed on nodes that can be added.
     """
-    filled = _fill_with_added(plan_slots, capacity)
-    return Layout(places=tuple(place for slot_type, each in enumerate(filled) for place in each.placements(slot_type)))
+    places: list[Placement] = []
+    for slot_type, slots in enumerate(_fill_with_added(plan_slots, capacity)):
+        places += slots.placements(slot_type)
+    return Layout(places=tuple(places))
 
 
 def with_places(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> tuple[TrialSlot, ...]:
     """Return the slots that fit a cluster, at most as many as planned."""
     filled = _fill_with_added(plan_slots, capacity)
-    return tuple(each.slot.capped(each.num_trials) for each in filled if each.num_trials)
+    return tuple(slots.slot.capped(slots.num_trials) for slots in filled if slots.num_trials)
 
 
 def _fill_with_added(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list["FilledSlots"]:
     filled = _fill(plan_slots, capacity)
-    short = [(each.slot, each.slot.max_concurrent_trials - each.num_trials) for each in filled]
-    workers = sum(missing * max(1, slot.num_workers) for slot, missing in short)
-    most = workers if capacity.max_nodes_to_add is None else min(workers, capacity.max_nodes_to_add)
-    to_add = {each.name: min(most, each.max_nodes_to_add) for each in capacity.node_types or ()}
-    return _fill(plan_slots, capacity.with_nodes_added(to_add)) if any(to_add.values()) else filled
+    # In the worst case, each worker of a missing trial needs a node of its own.
+    most = 0
+    for slots in filled:
+        missing = slots.slot.max_concurrent_trials - slots.num_trials
+        most += missing * max(1, slots.slot.num_workers)
+    if capacity.max_nodes_to_add is not None:
+        most = min(most, capacity.max_nodes_to_add)
+    to_add = {node_type.name: min(most, node_type.max_nodes_to_add) for node_type in capacity.node_types or ()}
+    if any(to_add.values()):
+        return _fill(plan_slots, capacity.with_nodes_added(to_add))
+    return filled
 
 
 def _fill(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list["FilledSlots"]:
@@ -112,7 +120,7 @@ def _fill(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list["F
 
 
 def _num_trials(filled: Iterable["FilledSlots"]) -> int:
-    return sum(each.num_trials for each in filled)
+    return sum(slots.num_trials for slots in filled)
 
 
 def _possible_shapes(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Iterator[ClusterCapacity]:
@@ -122,7 +130,7 @@ def _possible_shapes(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity)
     from a policy that distinguishes more shapes, even if the policy has no slots in the plan.
     """
     if any(slot.worker.memory_bytes is not None for slot in plan_slots):
-        yield capacity
+        yield capacity  # the exact host memory determines how many workers fit
         return
     most_workers = max((slot.num_workers for slot in plan_slots), default=0)
     rounded = with_rounded_memory(capacity, memory=None, num_workers=most_workers)
@@ -182,9 +190,9 @@ class RemainingCapacity(NamedTuple):
             if type(nodes) is not ReducedNodes:  # nothing is in use
                 continue
             resources, by_names = nodes[0].resources, defaultdict(list)
-            in_use = [each for each in self.in_use if each.resource in resources.ticks]
+            in_use = [use for use in self.in_use if use.resource in resources.ticks]
             for node in nodes.before:
-                names = frozenset(each.resource for each in in_use if node.node_id in each.node_ids)
+                names = frozenset(use.resource for use in in_use if node.node_id in use.node_ids)
                 by_names[names].append(node)
             changed[shape] = [(some, _without(resources, names)) for names, some in by_names.items()]
         return self.capacity.with_less(changed)
@@ -193,11 +201,14 @@ class RemainingCapacity(NamedTuple):
         """Return the capacity with these nodes added, and with lower limits for the nodes that can still be added."""
         before = self.capacity
         types = tuple(
-            each.model_copy(update={"max_nodes_to_add": each.max_nodes_to_add - nodes_to_add.get(each.name, 0)})
-            for each in before.node_types or ()
+            node_type.model_copy(
+                update={"max_nodes_to_add": node_type.max_nodes_to_add - nodes_to_add.get(node_type.name, 0)}
+            )
+            for node_type in before.node_types or ()
         )
         most = before.max_nodes_to_add
-        most = None if most is None else max(0, most - sum(nodes_to_add.values()))
+        if most is not None:
+            most = max(0, most - sum(nodes_to_add.values()))
         after = before.with_nodes_added(nodes_to_add).model_copy(update={"node_types": types, "max_nodes_to_add": most})
         return self._replace(capacity=after)
 
@@ -207,9 +218,13 @@ class RemainingCapacity(NamedTuple):
         The key ``None`` counts the trials with Train workers, and the trials on nodes that have to be added.
         """
         filled = self.fill(slot)
-        counts: Counter[str | None] = Counter({None: filled.num_trials} if slot.num_workers else {})
-        for node, count in () if slot.num_workers else filled.workers:
-            counts[None if node.is_expected else node.node_id] += count
+        counts: Counter[str | None] = Counter()
+        if slot.num_workers:
+            counts[None] = filled.num_trials  # workers of one trial may be on several nodes
+        else:
+            for node, count in filled.workers:
+                node_id = None if node.is_expected else node.node_id
+                counts[node_id] += count
         return +counts, filled.left()
 
     def fill(self, slot: TrialSlot) -> "FilledSlots":
@@ -245,9 +260,10 @@ class RemainingCapacity(NamedTuple):
         fits = _by_node(held)
         shape = SliceShape(slot.topology or "", slot.accelerator_type or "")
         runs, missing = [], wanted * slot.num_workers
-        for each in find_slices(self.capacity.nodes, shape).intact:
-            hosts = [_Run(host, [host], fits[host.node_id]) for host in each.hosts if host.node_id in fits]
+        for tpu_slice in find_slices(self.capacity.nodes, shape).intact:
+            hosts = [_Run(host, [host], fits[host.node_id]) for host in tpu_slice.hosts if host.node_id in fits]
             workers = _total(hosts)
+            # Train reserves whole slices, so a slice is used only if its workers use all its chips.
             if missing > 0 and workers * slot.worker.custom.get("TPU", 0) == shape.chips:
                 runs += hosts
                 missing -= workers
@@ -330,7 +346,8 @@ def _selected(
     """Return the nodes that satisfy all conditions of a label selector."""
     nodes = nodes_before(nodes)
     for key, values, is_excluded in conditions:
-        labels_of = attrgetter("ray_labels" if key == NODE_ID else "labels")  # ``labels`` is faster
+        field = "ray_labels" if key == NODE_ID else "labels"  # ``labels`` is faster
+        labels_of = attrgetter(field)
         nodes = [node for node in nodes if (labels_of(node).get(key) in values) != is_excluded]
     return nodes
 
@@ -516,7 +533,8 @@ def _spread(groups: Iterable[_Run], wanted: int) -> list[_Run]:
 def _with_workers(groups: Sequence[_Run], wanted: int, size: int) -> list[_Run]:
     """Return the nodes for ``wanted`` trials of ``size`` workers each, starting with trials that fit on one node."""
     runs = [run.times(size) for run in _spread((_Run(one, nodes, fit // size) for one, nodes, fit in groups), wanted)]
-    if missing := wanted * size - _total(runs):
+    missing = wanted * size - _total(runs)
+    if missing:  # the remaining trials span nodes
         runs += _spread((_Run(one, nodes, fit % size) for one, nodes, fit in groups), missing)
     return runs
 
@@ -527,7 +545,9 @@ def _parts(group: _Run, wanted: int) -> list[_Run]:
     number, rest = divmod(wanted, most) if most else (0, 0)
     if number >= len(nodes):
         return [group]
-    ordered = sorted(nodes, key=_sort_key) if wanted and most else nodes
+    ordered = nodes
+    if wanted and most:
+        ordered = sorted(nodes, key=_sort_key)
     used = number + (rest > 0)
     parts = (ordered[:number], most), (ordered[number:used], rest), (ordered[used:], 0)
     return [_Run(one, some, count) for some, count in parts if some]

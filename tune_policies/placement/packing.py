@@ -68,7 +68,7 @@ class Limit(StrEnum):
     @classmethod
     def of(cls, name: str) -> "Limit | str":
         """Return the limit with this name, or the name itself if it is a resource or a custom limit."""
-        return next((each for each in cls if each == name), name)
+        return next((member for member in cls if member == name), name)
 
 
 def device_slots(ticks: int, share: int) -> int:
@@ -80,6 +80,7 @@ def device_slots(ticks: int, share: int) -> int:
 
 def _slots_by_resource(has: Mapping[str, int], worker: Mapping[str, int]) -> dict[str, int]:
     """Return, for each resource of an idle node, the number of workers that fit."""
+    # If ``memory`` is missing, it is unknown and therefore no limit. A node has none of other missing resources.
     return {
         name: _slots_of(name, has.get(name, 0), needed)
         for name, needed in worker.items()
@@ -88,7 +89,9 @@ def _slots_by_resource(has: Mapping[str, int], worker: Mapping[str, int]) -> dic
 
 
 def _slots_of(name: str, amount: int, needed: int) -> int:
-    return device_slots(amount, needed) if name in DEVICE_RESOURCES else amount // needed
+    if name in DEVICE_RESOURCES:
+        return device_slots(amount, needed)
+    return amount // needed
 
 
 def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, num_drivers: int = 0) -> NodeCapacity:
@@ -147,10 +150,15 @@ class RemainingNode:
 
     def _slots_of(self, name: str, needed: int) -> int:
         if name not in self._devices:
-            return _UNLIMITED if name == "memory" and name not in self._left else self.amount(name) // needed
+            if name == "memory" and name not in self._left:
+                return _UNLIMITED
+            return self.amount(name) // needed
         free = self._devices[name]
-        by_device = sum(ticks // needed * count for ticks, count in free.items())
-        return min(free[TICKS] * TICKS // needed if needed >= TICKS else by_device, self.amount(name) // needed)
+        if needed >= TICKS:  # whole devices
+            by_device = free[TICKS] * TICKS // needed
+        else:  # Ray never splits a fraction between devices
+            by_device = sum(ticks // needed * count for ticks, count in free.items())
+        return min(by_device, self.amount(name) // needed)
 
     def hold(self, amounts: Mapping[str, int]) -> None:
         """Subtract a reservation whose devices are unknown."""
@@ -173,10 +181,14 @@ class RemainingNode:
         devices = {}
         for name, ticks in bundle.items():
             if name in self._devices:
-                if (left := _without(self._devices[name], ticks)) is None:
+                left = _without(self._devices[name], ticks)
+                if left is None:
                     return False
                 devices[name] = left
-            elif ticks > self._left.get(name, _UNLIMITED if name == "memory" else 0):
+                continue
+            # Host memory that is not listed is unknown, so it is not a limit.
+            unlisted = _UNLIMITED if name == "memory" else 0
+            if ticks > self._left.get(name, unlisted):
                 return False
         for name, ticks in bundle.items():
             if name in self._left:
@@ -238,7 +250,9 @@ class BundleGroup(NamedTuple):
     @property
     def common_selector(self) -> Mapping[str, str]:
         """The label selector that all bundles share, or an empty selector if there is none."""
-        return self.selectors[0] if self.selectors and all(each == self.selectors[0] for each in self.selectors) else {}
+        if self.selectors and all(selector == self.selectors[0] for selector in self.selectors):
+            return self.selectors[0]
+        return {}
 
     def with_bundles(self, bundles: Sequence[BundleAmounts]) -> "BundleGroup":
         """Return a copy of the group with these bundles."""
@@ -286,11 +300,14 @@ def _count_placed(wanted: Sequence[_Wanted], nodes: Sequence[NodeCapacity], *, o
     for count in range(most):
         left = list(remaining)
         for bundle, selects in wanted:
-            fits = (each for each in left if selects(each[0].ray_labels) and each[1].allocate(bundle))
-            if (chosen := next(fits, None)) is None:
+            for candidate in left:
+                node, resources = candidate
+                if selects(node.ray_labels) and resources.allocate(bundle):
+                    break
+            else:
                 return count
             if one_each:
-                left.remove(chosen)
+                left.remove(candidate)
     return max(0, most)
 
 
@@ -317,7 +334,8 @@ class Request(Value):
     @model_validator(mode="before")
     @classmethod
     def _split(cls, data: dict[str, Any]) -> dict[str, Any]:
-        if isinstance(workers := data.get("num_workers"), tuple):
+        workers = data.get("num_workers")
+        if isinstance(workers, tuple):
             return {**data, "num_workers": workers[0], "max_workers": workers[1]}
         return data
 
@@ -330,7 +348,9 @@ class Request(Value):
     @property
     def unit(self) -> str:
         """The name of the requesting unit in messages (``"worker"``, or ``"trial"`` if the trial itself trains)."""
-        return "worker" if self.num_workers else "trial"
+        if self.num_workers:
+            return "worker"
+        return "trial"
 
     @cached_property
     def amounts(self) -> Amounts:
@@ -354,20 +374,23 @@ class Request(Value):
         return max(1, self.num_workers)
 
     def __str__(self) -> str:
-        each = str(self.worker)
+        worker = str(self.worker)
         if self.gpu_memory_bytes and self.is_any_share:
             others = self.worker.replaced(gpus=0)
-            each = f"{others}, " if others.ticks else ""
-            each += f"a GPU fraction with {format_bytes(self.gpu_memory_bytes)}"
+            worker = f"a GPU fraction with {format_bytes(self.gpu_memory_bytes)}"
+            if others.ticks:
+                worker = f"{others}, {worker}"
         elif self.gpu_memory_bytes:
-            each += f" with {format_bytes(self.gpu_memory_bytes)} of GPU memory"
+            worker += f" with {format_bytes(self.gpu_memory_bytes)} of GPU memory"
         if self.accelerator_type:
-            each += f" on {self.accelerator_type}"
+            worker += f" on {self.accelerator_type}"
         if self.num_workers == 0:
-            return each
-        grown = f" to {self.max_workers}" if self.max_workers else ""
-        noun = "worker with" if self.num_workers == 1 and not grown else "workers, each with"
-        return f"{self.num_workers}{grown} {noun} {each}"
+            return worker
+        if self.max_workers:
+            return f"{self.num_workers} to {self.max_workers} workers, each with {worker}"
+        if self.num_workers == 1:
+            return f"1 worker with {worker}"
+        return f"{self.num_workers} workers, each with {worker}"
 
 
 def with_rounded_memory(
@@ -383,7 +406,9 @@ def with_rounded_memory(
     if needed is None:
         # Each node can have a different host memory, but most nodes have enough for any number of drivers.
         return capacity.in_steps_of_memory(DRIVER_BYTES, _MOST_DRIVERS)
-    return capacity if needed % DRIVER_BYTES else capacity.in_steps_of_memory(DRIVER_BYTES)
+    if needed % DRIVER_BYTES:
+        return capacity
+    return capacity.in_steps_of_memory(DRIVER_BYTES)
 
 
 def request_of(slot: TrialSlot) -> Request:
@@ -400,12 +425,15 @@ def workers_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 
     """Return how many workers fit on ``node`` beside ``num_drivers`` Train drivers."""
     memory, others = node.shape
     # The number is cached, because most nodes of a large cluster differ only in their host memory.
-    if (fewest := request.slots_beside_memory.get(others)) is None:
+    fewest = request.slots_beside_memory.get(others)
+    if fewest is None:
         fewest = request.slots_beside_memory[others] = _slots_beside_memory(node.amounts, request.amounts)
     needed = request.worker.memory_bytes
     if needed is not None and memory is not None:
         return min(fewest, max(0, memory - num_drivers * DRIVER_BYTES) // needed)
-    return 0 if fewest == _UNLIMITED else fewest
+    if fewest == _UNLIMITED:
+        return 0
+    return fewest
 
 
 def _slots_beside_memory(has: Mapping[str, int], worker: Mapping[str, int]) -> int:
@@ -437,6 +465,7 @@ def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
     most = beside(0) // request.num_workers
     if request.worker.memory_bytes is None:
         return min(most, count_drivers(groups, most))
+    # Drivers and workers share the host memory, so the number of workers depends on the number of drivers.
     return largest(0, most, lambda trials: beside(trials) >= trials * request.num_workers)
 
 
@@ -465,26 +494,28 @@ def _workers_beside(groups: Collection[NodeGroup], request: Request) -> Callable
     the most workers on the nodes with the least spare memory. Otherwise, the function assumes that every node must fit
     all drivers.
     """
-    fits = [
-        (fit, node.resources.memory_bytes, count) for node, count in groups if (fit := workers_on_node(node, request))
-    ]
-    workers, needed = sum(fit * count for fit, _, count in fits), request.worker.memory_bytes
+    workers, needed = 0, request.worker.memory_bytes
+    known = []  # the spare memory, the memory, the number of workers, and the number of nodes of each group
+    for node, count in groups:
+        fit = workers_on_node(node, request)
+        workers += fit * count
+        memory = node.resources.memory_bytes
+        if fit and needed is not None and memory is not None:
+            known.append((memory - fit * needed, memory, fit, count))
     if needed is None:
         return lambda _: workers
-    known = [(memory - fit * needed, memory, fit, count) for fit, memory, count in fits if memory is not None]
     gaps = sorted((spare // DRIVER_BYTES, count) for spare, _, _, count in known)
 
     def beside(num_drivers: int) -> int:
         taken = num_drivers * DRIVER_BYTES
         if taken >= needed:
-            # A bisection calls this function often for thousands of nodes, so the list is built without further calls.
-            return workers - sum(
-                [
-                    count * (fit - (memory - taken) // needed if memory > taken else fit)
-                    for spare, memory, fit, count in known
-                    if spare < taken
-                ]
-            )
+            # A bisection calls this function often for thousands of nodes, so the loop calls no further functions.
+            lost = 0
+            for spare, memory, fit, count in known:
+                if spare < taken:
+                    left_on_node = (memory - taken) // needed if memory > taken else 0
+                    lost += count * (fit - left_on_node)
+            return workers - lost
         left = workers
         for gap, count in gaps:
             lost = min(count, num_drivers // (gap + 1))
@@ -503,7 +534,9 @@ def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
 def drivers_on_node(node: NodeCapacity) -> int:
     """Return how many Train drivers fit an idle node, up to 10,000 if its memory is known."""
     memory = node.resources.memory_bytes
-    return _UNLIMITED if memory is None else min(_MOST_DRIVERS, memory // DRIVER_BYTES)
+    if memory is None:
+        return _UNLIMITED
+    return min(_MOST_DRIVERS, memory // DRIVER_BYTES)
 
 
 def count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
@@ -531,7 +564,8 @@ def limiting_resource(groups: Iterable[NodeGroup], request: Request, num_trials:
     stops: Counter[str] = Counter()
     for some in alike.values():
         slots = slots_on_node(some[0].node, request)
-        if fewest := min(slots.values(), default=0):
+        fewest = min(slots.values(), default=0)
+        if fewest:
             limits = (name for name in slots if slots[name] == fewest)
             stops[min(limits, key=_scarcity)] += fewest * sum(count for _, count in some)
     if request.num_workers and num_trials < stops.total() // request.num_workers:
@@ -542,5 +576,5 @@ def limiting_resource(groups: Iterable[NodeGroup], request: Request, num_trials:
 
 
 def _scarcity(resource: str) -> tuple[int, str]:
-    order = ("GPU", "CPU", "memory")
-    return (order.index(resource) if resource in order else len(order), resource)
+    order = {"GPU": 0, "CPU": 1, "memory": 2}
+    return order.get(resource, len(order)), resource

@@ -206,7 +206,10 @@ class _Kinds:
     def _without_slots(self, node: NodeCapacity) -> NodeCapacity:
         """Return what is left of a node if it has as many of the slots as fit."""
         for request, selects, _ in self._slots:
-            if selects(node.ray_labels) and (fit := workers_on_node(node, request)):
+            if not selects(node.ray_labels):
+                continue
+            fit = workers_on_node(node, request)
+            if fit:
                 node = subtract(node, request.worker.ticks, fit)
         return node
 
@@ -288,7 +291,8 @@ def reserve(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int 
     for _, _, nodes in sorted(by_shape, key=itemgetter(0, 1)):
         if not any(left.values()):
             break
-        for node in (exact.get(each.node_id, each) for each in sorted(nodes, key=_sort_key)):
+        for listed in sorted(nodes, key=_sort_key):
+            node = exact.get(listed.node_id, listed)
             taken = _taken(left, takeable(node, kept_per_device))
             if not any(taken.values()):
                 break
@@ -296,7 +300,8 @@ def reserve(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int 
             kept[node.node_id] = subtract(node, taken)
     if any(node.resources.memory_bytes is None for node, _ in seen.groups):
         left.pop("memory", None)
-    if short_of := sorted(name for name, amount in left.items() if amount > 0):
+    short_of = sorted(name for name, amount in left.items() if amount > 0)
+    if short_of:
         asked, hint = f"resources in addition to the {wish} reserved for other programs", "Reserve less, or add nodes."
         raise InfeasibleRequestError(asked, "the cluster has less than the reserved amount", short_of[0], hint)
     return kept
@@ -314,7 +319,9 @@ def _max_reserved_per_device(capacity: ClusterCapacity, cpus: int) -> int:
         return sum(count * max(0, ticks - kept * num_devices) for count, ticks, num_devices in has) >= cpus
 
     kept = largest(0, max(ticks for _, ticks, _ in has), is_enough)
-    return kept if kept < TICKS else kept // TICKS * TICKS
+    if kept < TICKS:
+        return kept
+    return kept // TICKS * TICKS
 
 
 def _num_devices(node: NodeCapacity) -> int:

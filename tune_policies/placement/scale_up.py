@@ -20,8 +20,11 @@ def nodes_within_limits(limits: Mapping[str, int], order: Iterable[str], most: i
     """Return the number of nodes of each type, chosen in ``order`` up to ``limits`` per type and ``most`` in total."""
     chosen: dict[str, int] = {}
     for name in order:
-        number = limits[name] if most is None else min(limits[name], most - sum(chosen.values()))
-        chosen |= {name: number} if number > 0 else {}
+        number = limits[name]
+        if most is not None:
+            number = min(number, most - sum(chosen.values()))
+        if number > 0:
+            chosen[name] = number
     return chosen
 
 
@@ -31,7 +34,9 @@ def fewest_nodes(slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: 
     The numbers of nodes in ``most`` must be enough for all trials. If the slot of a trial depends on its config, the
     result is for the configs with the largest requests.
     """
-    return _fewest_for_slots(slots, capacity, most) if len(slots) > 1 else _fewest_for(slots[0], capacity, most)
+    if len(slots) > 1:
+        return _fewest_for_slots(slots, capacity, most)
+    return _fewest_for(slots[0], capacity, most)
 
 
 def _fewest_for_slots(
@@ -43,7 +48,7 @@ def _fewest_for_slots(
     most. Otherwise, small node types come first.
     """
     fewest = dict(most)
-    types = {each.name: each.resources for each in capacity.node_types or ()}
+    types = {node_type.name: node_type.resources for node_type in capacity.node_types or ()}
 
     def preference(name: str) -> tuple[object, ...]:
         has = types[name]
@@ -78,19 +83,30 @@ def most_for_devices(
     """
     with_devices = tuple(filter(uses_devices, slots))
     others = [slot for slot in slots if not uses_devices(slot)]
-    plain = {each.name for each in capacity.node_types or () if DEVICE_RESOURCES.isdisjoint(each.resources.ticks)}
+    plain = {
+        node_type.name
+        for node_type in capacity.node_types or ()
+        if DEVICE_RESOURCES.isdisjoint(node_type.resources.ticks)
+    }
     available = {name for name in plain if most.get(name)}
-    held_by = [{each.name for each in types_with_room(slot, capacity, slot.max_concurrent_trials)} for slot in others]
+    held_by = [
+        {node_type.name for node_type in types_with_room(slot, capacity, slot.max_concurrent_trials)} for slot in others
+    ]
     if not with_devices or not others or any(available.isdisjoint(names) for names in held_by):
         return dict(most)
     needed = fewest_nodes(with_devices, capacity, most)
-    return {name: number if name in plain else needed.get(name, 0) for name, number in most.items()}
+    enough = dict(most)
+    for name in most.keys() - plain:
+        enough[name] = needed.get(name, 0)
+    return enough
 
 
 def _fewest_for(slot: TrialSlot, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
     request = request_of(slot)
     is_selected = matcher(slot.label_selector)
-    alive = capacity.where(lambda node: is_selected(node.ray_labels)) if slot.label_selector else capacity
+    alive = capacity
+    if slot.label_selector:
+        alive = capacity.where(lambda node: is_selected(node.ray_labels))
     needed = slot.max_concurrent_trials
     missing = needed * request.processes - _workers(alive.groups, request, needed)
     drivers_left = needed - _drivers(alive.groups, request, needed)
@@ -100,10 +116,14 @@ def _fewest_for(slot: TrialSlot, capacity: ClusterCapacity, most: Mapping[str, i
             break
         node = (NodeGroup(node_type.as_node(), 1),)
         holds, for_drivers = _workers(node, request, needed), _drivers(node, request, needed)
-        number = max(-(-missing // holds), -(-drivers_left // for_drivers) if for_drivers else 0)
+        number = max(0, -(-missing // holds))
+        if for_drivers:
+            number = max(number, -(-drivers_left // for_drivers))
         number = min(number, most.get(node_type.name, 0))
-        missing, drivers_left = missing - number * holds, drivers_left - number * for_drivers
-        taken |= {node_type.name: number} if number else {}
+        if number:
+            taken[node_type.name] = number
+            missing -= number * holds
+            drivers_left -= number * for_drivers
     return taken
 
 
@@ -115,16 +135,20 @@ def types_with_room(slot: TrialSlot, capacity: ClusterCapacity, num_trials: int)
     request = request_of(slot)
     is_selected = matcher(slot.label_selector)
     found: list[tuple[tuple[bool, int, str], NodeTypeCapacity]] = []
-    for each in capacity.node_types or ():
-        node = each.as_node()
-        holds = _workers((NodeGroup(node, 1),), request, num_trials) if is_selected(node.ray_labels) else 0
+    for node_type in capacity.node_types or ():
+        node = node_type.as_node()
+        if not is_selected(node.ray_labels):
+            continue
+        holds = _workers((NodeGroup(node, 1),), request, num_trials)
         if holds:
-            found.append(((each.resources.gpus > 0 and not slot.worker.gpus, -holds, each.name), each))
-    return [each for _, each in sorted(found, key=itemgetter(0))]
+            is_last = node_type.resources.gpus > 0 and not slot.worker.gpus
+            found.append(((is_last, -holds, node_type.name), node_type))
+    return [node_type for _, node_type in sorted(found, key=itemgetter(0))]
 
 
 def _workers(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> int:
-    return count_workers(groups, request, num_drivers=num_trials if request.num_workers else 0)
+    num_drivers = num_trials if request.num_workers else 0
+    return count_workers(groups, request, num_drivers=num_drivers)
 
 
 def _drivers(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> int:
@@ -149,7 +173,10 @@ def plan_on_smallest_node(plan_on: _PlanOn[_Plan]) -> _Plan | None:
     requires GPU memory, each worker gets a whole GPU with that much memory.
     """
     amounts: dict[str, int] = {}
-    while (error := _why_not(plan_on, amounts)) is not None:
+    while True:
+        error = _why_not(plan_on, amounts)
+        if error is None:
+            break
         grown = amounts | {name: max(1, 2 * amounts.get(name, 0)) for name in _short_of(error)}
         if grown == amounts or max(grown.values()) > _MOST:
             return None
@@ -163,7 +190,9 @@ def _least(plan_on: _PlanOn[object], amounts: dict[str, int], name: str) -> int:
     def too_few(amount: int) -> bool:
         return _why_not(plan_on, amounts | {name: amount}) is not None
 
-    return largest(0, amounts[name], too_few) + 1 if too_few(0) else 0
+    if too_few(0):
+        return largest(0, amounts[name], too_few) + 1
+    return 0
 
 
 def _why_not(plan_on: _PlanOn[object], amounts: dict[str, int]) -> InfeasibleRequestError | None:
@@ -192,11 +221,15 @@ def _capacity(amounts: dict[str, int]) -> ClusterCapacity:
     # ``amounts`` contains the memory of each GPU in GiB.
     cpus, gpus, memory = (rest.pop(name, 0) for name in ("CPU", "GPU", Limit.GPU_MEMORY))
     types = [name for name in rest if name.startswith(ACCELERATOR_TYPE_PREFIX)]
-    devices = [GpuDevice(index=i, name="imagined", memory_bytes=memory * GIB) for i in range(gpus if memory else 0)]
+    devices = accelerator_type = None
+    if memory:
+        devices = tuple(GpuDevice(index=i, name="imagined", memory_bytes=memory * GIB) for i in range(gpus))
+    if types:
+        accelerator_type = types[0].removeprefix(ACCELERATOR_TYPE_PREFIX)
     node = NodeCapacity(
         node_id="imagined",
         resources=Resources(cpus=cpus, gpus=gpus, custom={name: rest[name] for name in rest.keys() - set(types)}),
-        accelerator_type=types[0].removeprefix(ACCELERATOR_TYPE_PREFIX) if types else None,
-        devices=tuple(devices) if memory else None,
+        accelerator_type=accelerator_type,
+        devices=devices,
     )
     return ClusterCapacity(nodes=(node,))

@@ -101,7 +101,9 @@ class TrialSlot(Value):
     @property
     def worker(self) -> Resources:
         """The resources of each process that trains (the trial itself, or a Train worker)."""
-        return self.per_worker if self.num_workers else self.trial
+        if self.num_workers:
+            return self.per_worker
+        return self.trial
 
     @property
     def has_device(self) -> bool:
@@ -121,7 +123,9 @@ class TrialSlot(Value):
     @property
     def resources_per_trial(self) -> "dict[str, float] | PlacementGroupFactory":
         """The resources for Tune, as a dict, or as a ``PlacementGroupFactory`` if there is a label selector."""
-        return self.placement_group_factory() if self.label_selector else self.trial_amounts
+        if self.label_selector:
+            return self.placement_group_factory()
+        return self.trial_amounts
 
     def placement_group_factory(self, *, node_id: str | None = None) -> "PlacementGroupFactory":
         """Return the request of a trial for Tune, with the label selector.
@@ -131,9 +135,13 @@ class TrialSlot(Value):
         """
         from ray.tune import PlacementGroupFactory
 
-        selector = self.label_selector if node_id is None else merged(self.label_selector, {NODE_ID: node_id})
-        labels = {"bundle_label_selector": [dict(selector)]} if selector else {}
-        return PlacementGroupFactory([self._trial_bundle], **labels)
+        selector = self.label_selector
+        if node_id is not None:
+            selector = merged(selector, {NODE_ID: node_id})
+        if not selector:
+            return PlacementGroupFactory([self._trial_bundle])
+        # Tune has no other parameter for label selectors.
+        return PlacementGroupFactory([self._trial_bundle], bundle_label_selector=[dict(selector)])
 
     @property
     def trial_amounts(self) -> dict[str, float]:
@@ -144,30 +152,36 @@ class TrialSlot(Value):
 
     @property
     def _trial_bundle(self) -> dict[str, float]:
-        return _ray_amounts(self.trial) | ({} if self.num_workers else self._of_type)
+        amounts = _ray_amounts(self.trial)
+        if self.num_workers:  # the workers reserve the devices
+            return amounts
+        return amounts | self._of_type
 
     def with_type(self, bundle: Mapping[str, float]) -> dict[str, float]:
         """Return a user's bundle, plus the resource of the device type if the bundle has a device."""
-        return {**bundle, **(self._of_type if DEVICE_RESOURCES & bundle.keys() else {})}
+        if DEVICE_RESOURCES.isdisjoint(bundle):
+            return dict(bundle)
+        return {**bundle, **self._of_type}
 
     @property
     def _of_type(self) -> dict[str, float]:
         """The resource of the device type that each worker reserves, or an empty mapping for any type."""
         name = self.accelerator_type
-        return {} if name is None else {ACCELERATOR_TYPE_PREFIX + name: ACCELERATOR_TYPE_AMOUNT}
+        if name is None:
+            return {}
+        return {ACCELERATOR_TYPE_PREFIX + name: ACCELERATOR_TYPE_AMOUNT}
 
     def bundles(self) -> list[Bundle]:
         """Return the bundles of one trial for Ray's autoscaler, with the driver first.
 
         For TPU slices of several hosts, they include what Train itself requests to reserve each slice.
         """
-        worker, driver = (
-            {name: each if name == "memory" else _exactly_summable(each) for name, each in resources.ticks.items()}
-            for resources in (self.worker, self.trial)
-        )
+        worker, driver = _summable_amounts(self.worker), _summable_amounts(self.trial)
         selector = dict(self.label_selector)  # Ray gets plain data
         workers = [Bundle(worker | self._of_type, selector)] * max(1, self.num_workers)
-        return [Bundle(driver, selector), *self._slice_heads(), *workers] if self.num_workers else workers
+        if self.num_workers:
+            return [Bundle(driver, selector), *self._slice_heads(), *workers]
+        return workers
 
     def _slice_heads(self) -> list[Bundle]:
         if self.topology is None or self.accelerator_type is None:
@@ -182,7 +196,9 @@ class TrialSlot(Value):
     def resources_per_worker(self) -> dict[str, float]:
         """The value of ``ScalingConfig(resources_per_worker=…)``. It is empty if ``num_workers`` is 0."""
         # Train reserves a whole CPU for a worker unless "CPU" is set.
-        return {"CPU": 0} | _ray_amounts(self.per_worker) if self.num_workers else {}
+        if self.num_workers:
+            return {"CPU": 0} | _ray_amounts(self.per_worker)
+        return {}
 
     @property
     def scaling_fields(self) -> dict[str, Any]:
@@ -207,8 +223,9 @@ class TrialSlot(Value):
             fields["use_tpu"] = True
             if self.topology is not None:
                 fields["topology"] = self.topology
-        if selectors := self._worker_selectors:
-            is_common = all(each == selectors[0] for each in selectors)
+        selectors = self._worker_selectors
+        if selectors:
+            is_common = all(selector == selectors[0] for selector in selectors)
             fields["label_selector"] = selectors[0] if is_common else selectors
         return fields
 
@@ -220,7 +237,9 @@ class TrialSlot(Value):
             for node_id, count in self.worker_nodes
             for _ in range(count)
         ]
-        return on_nodes or ([dict(self.label_selector)] if self.label_selector else [])
+        if on_nodes or not self.label_selector:
+            return on_nodes
+        return [dict(self.label_selector)]
 
     def capped(self, max_concurrent_trials: int) -> "TrialSlot":
         """Return the slot type with at most ``max_concurrent_trials`` slots."""
@@ -257,24 +276,40 @@ class TrialSlot(Value):
         return self.model_copy(update={"label_selector": merged(self.label_selector, label_selector)})
 
     def __str__(self) -> str:
-        each = str(self.worker)
+        worker = str(self.worker)
         if self.accelerator_type:
-            each += f" on {self.accelerator_type}"
+            worker += f" on {self.accelerator_type}"
         if self.topology:
-            each += f" in whole {self.topology} slices"
+            worker += f" in whole {self.topology} slices"
         if self.label_selector:
-            each += f" on nodes with {format_selector(self.label_selector)}"
+            worker += f" on nodes with {format_selector(self.label_selector)}"
         if self.gpu_memory_bytes is not None:
-            each += f", {format_bytes(self.gpu_memory_bytes)} of GPU memory{' on each' * (self.worker.gpus > 1)}"
-        if self.num_workers:
-            noun = "worker with" if self.num_workers == 1 and not self.is_elastic else "workers, each with"
-            grown = f" to {self.max_workers}" if self.is_elastic else ""
-            return f"{self.num_workers}{grown} {noun} {each}; the trial driver reserves {self.trial}"
-        return each
+            worker += f", {format_bytes(self.gpu_memory_bytes)} of GPU memory"
+            if self.worker.gpus > 1:
+                worker += " on each"
+        if not self.num_workers:
+            return worker
+        if self.is_elastic:
+            workers = f"{self.num_workers} to {self.max_workers} workers, each with"
+        elif self.num_workers == 1:
+            workers = "1 worker with"
+        else:
+            workers = f"{self.num_workers} workers, each with"
+        return f"{workers} {worker}; the trial driver reserves {self.trial}"
 
 
 def _ray_amounts(resources: Resources) -> dict[str, float]:
-    return {name: amount if name == "memory" else from_ticks(amount) for name, amount in resources.ticks.items()}
+    amounts: dict[str, float] = {}
+    for name, ticks in resources.ticks.items():
+        amounts[name] = ticks if name == "memory" else from_ticks(ticks)  # host memory is in bytes
+    return amounts
+
+
+def _summable_amounts(resources: Resources) -> dict[str, float]:
+    amounts: dict[str, float] = {}
+    for name, ticks in resources.ticks.items():
+        amounts[name] = ticks if name == "memory" else _exactly_summable(ticks)
+    return amounts
 
 
 def _exactly_summable(ticks: int) -> float:
@@ -285,4 +320,6 @@ def _exactly_summable(ticks: int) -> float:
     node in floats, so it places only 19 of 20 bundles of 0.2 on 4 GPUs. Version 2 of the autoscaler launches nodes for
     all bundles or none, so it launches no node.
     """
-    return from_ticks(ticks) if ticks % TICKS == 0 else ticks * _FINEST // TICKS / _FINEST
+    if ticks % TICKS == 0:
+        return from_ticks(ticks)
+    return ticks * _FINEST // TICKS / _FINEST

@@ -64,7 +64,8 @@ def build_plan(
     Raises:
         InfeasibleRequestError: No trial fits the cluster.
     """
-    groups = capacity.groups if groups is None else groups
+    if groups is None:
+        groups = capacity.groups
     most = count = count_trials(groups, request)
     if count == 0:
         raise in_context(infeasible(groups, request, capacity.node_types or ()), capacity, request)
@@ -82,12 +83,15 @@ def build_plan(
             f"reduce it with CappedPolicy, a trial can have more workers, up to {request.max_workers}"
         )
     max_workers, max_workers_alone = room_to_grow(groups, request, count)
+    trial, per_worker = request.worker, Resources()
+    if request.num_workers:
+        trial, per_worker = DRIVER, request.worker
     slot = TrialSlot(
-        trial=DRIVER if request.num_workers else request.worker,
+        trial=trial,
         num_workers=request.num_workers,
         max_workers=max_workers,
         max_workers_alone=max_workers_alone,
-        per_worker=request.worker if request.num_workers else Resources(),
+        per_worker=per_worker,
         max_concurrent_trials=count,
         gpu_memory_bytes=request.gpu_memory_bytes,
         has_simulated_gpus=has_simulated_gpus(groups, request),
@@ -96,6 +100,7 @@ def build_plan(
     )
     return TrialPlan(
         slots=(slot,),
+        # Use ``most`` instead of ``count``, because ``MOST`` is not a resource of the cluster.
         limited_by=limiting_resource(groups, request, most),
         reasons=(*notes, *about_the_nodes(capacity)),
     )
@@ -116,10 +121,12 @@ def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator
         return
     beside = request.model_copy(update={"worker": request.worker.with_ticks("memory", 0)})
     short = [group for group in groups if (group.node.resources.memory_bytes or 0) < memory]
-    fits = [group for group in short if workers_on_node(group.node, beside)] if beside.worker.ticks else short
-    if any(node.resources.memory_bytes is None for node, _ in fits):
+    if beside.worker.ticks:
+        short = [group for group in short if workers_on_node(group.node, beside)]
+    if any(node.resources.memory_bytes is None for node, _ in short):
         yield "the host memory of some nodes is unknown, so it does not limit the number of trials on these nodes"
-    if left_out := sum(count for node, count in fits if node.resources.memory_bytes is not None):
+    left_out = sum(count for node, count in short if node.resources.memory_bytes is not None)
+    if left_out:
         yield (
             f"the plan does not use {counted(left_out, 'node')} with less host memory than the {format_bytes(memory)} "
             "that a worker needs"
@@ -172,10 +179,11 @@ def describe_gpus(groups: Iterable[NodeGroup]) -> str:
     for node, count in groups:
         model = (node.accelerator_type or "unknown type", node.smallest_gpu_memory_bytes)
         gpus[model] += count * (int(node.resources.gpus) or 1)
-    return ", ".join(
-        f"{count} {name} ({format_bytes(memory) if memory else 'memory not read'})"
-        for (name, memory), count in sorted(gpus.items(), key=str)
-    )
+    texts = []
+    for (name, memory), count in sorted(gpus.items(), key=str):
+        size = format_bytes(memory) if memory else "memory not read"
+        texts.append(f"{count} {name} ({size})")
+    return ", ".join(texts)
 
 
 def about_the_nodes(capacity: ClusterCapacity) -> Iterator[NodeNote]:
@@ -237,13 +245,12 @@ def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request
     for holder, held in _held(capacity).items():
         offered += f" (not counting {held})"
         suggestion += f" Or reserve fewer resources for {holder}."
-    names = sorted(
-        each.name
-        for each in capacity.node_types or ()
-        if each.max_nodes_to_add and capacity.max_nodes_to_add != 0 and workers_on_node(each.as_node(), request)
-    )
+    names = []
+    if capacity.max_nodes_to_add != 0:
+        can_be_added = [node_type for node_type in capacity.node_types or () if node_type.max_nodes_to_add]
+        names = [node_type.name for node_type in can_be_added if workers_on_node(node_type.as_node(), request)]
     if names:
-        named = " or ".join(names)
+        named = " or ".join(sorted(names))
         suggestion += (
             f" The autoscaler could add nodes of type {named}. To use them, call plan_when_ready, or wrap the policy "
             "in AutoscalingPolicy."
@@ -276,26 +283,32 @@ def _no_such_type(
 ) -> InfeasibleRequestError:
     device = next((name for name in request.worker.ticks if name in DEVICE_RESOURCES), "GPU")
     there = sorted({node.accelerator_type or "of unknown type" for node, _ in groups if _ticks_of(node, device)})
-    offered = f"the cluster's {device}s are {', '.join(there)}" if there else f"no node has a {device}"
-    hint = "Omit accelerator_type, use a type that the cluster has, or add" if there else "Request CPUs, or add"
+    offered, hint = f"no node has a {device}", "Request CPUs, or add"
+    if there:
+        offered = f"the cluster's {device}s are {', '.join(there)}"
+        hint = "Omit accelerator_type, use a type that the cluster has, or add"
     wanted = str(request.accelerator_type)
+    suggestion = f"{hint} a node of type {wanted}."
     types = {node.accelerator_type for node, _ in groups} | {node_type.accelerator_type for node_type in node_types}
     known = {name for name in types if name is not None}
+    # If the autoscaler can add nodes of this type, its name is correct.
     near = None if wanted in known else similar_type(wanted, known)
-    question = "" if near is None else f"Did you mean {near!r}? "
-    suggestion = f"{question}{hint} a node of type {wanted}."
+    if near is not None:
+        suggestion = f"Did you mean {near!r}? {suggestion}"
     return InfeasibleRequestError(str(request), offered, wanted, suggestion, accelerator_type=wanted)
 
 
 def _too_many_workers(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
     workers = count_workers_beside(groups, request, 1)
-    beside = "" if workers == count_workers(groups, request) else f"in addition to a driver with {DRIVER}, "
-    fewer = largest(
-        0,
-        request.num_workers - 1,
-        lambda n: count_trials(groups, request.model_copy(update={"num_workers": n})) > 0,
-    )
-    offered = f"{beside}the cluster has room for only {counted(workers, 'such worker')}"
+    offered = f"the cluster has room for only {counted(workers, 'such worker')}"
+    if workers != count_workers(groups, request):
+        offered = f"in addition to a driver with {DRIVER}, {offered}"
+
+    def fits(num_workers: int) -> bool:
+        smaller = request.model_copy(update={"num_workers": num_workers})
+        return count_trials(groups, smaller) > 0
+
+    fewer = largest(0, request.num_workers - 1, fits)
     short_of = limiting_resource(groups, request, 0)
     if fewer:
         return InfeasibleRequestError(str(request), offered, short_of, f"Set num_workers={fewer}, or add nodes.")
@@ -315,7 +328,8 @@ def _too_large(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleReq
     best = max(nodes, key=closeness)
     short_of = missing(best)[0]
     # Prefer a resource that is insufficient on every node, and the node with the largest amount of it.
-    if nowhere := _insufficient_everywhere(nodes, request):
+    nowhere = _insufficient_everywhere(nodes, request)
+    if nowhere:
         short_of = nowhere[0]
         best = max(nodes, key=lambda node: (_ticks_of(node, short_of), closeness(node)))
     return _short_of(short_of, groups, request, f"the largest node has {best}")
@@ -356,8 +370,8 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
         return f"Add a {short_of} node."
     if most == 0:
         return f"Request no {short_of}, or add a node with more {short_of}."
-    amounts = [to_ticks(each) for family in families_of(short_of) for each in family.amounts or ()]
-    most = max((each for each in amounts if each <= most), default=most)
+    amounts = [to_ticks(amount) for family in families_of(short_of) for amount in family.amounts or ()]
+    most = max((amount for amount in amounts if amount <= most), default=most)
     amount = f"{format_request(most)} of host memory" if short_of == "memory" else amount_of(from_ticks(most), short_of)
     nearest = f"Request at most {amount} per {request.unit}"
     if short_of == "GPU" and request.num_workers == 0 and to_ticks(request.worker.gpus) % most == 0:
@@ -385,7 +399,8 @@ def _largest_that_fits(groups: tuple[NodeGroup, ...], request: Request, resource
         return count_trials(groups, smaller) > 0
 
     has_devices = any(name in DEVICE_RESOURCES for name in request.worker.ticks)
-    least = 0 if has_devices or (resource != "CPU" and not is_all) else 1
+    can_be_zero = has_devices or (resource != "CPU" and not is_all)
+    least = 0 if can_be_zero else 1
     if asked <= least or not fits(least):
         return None
     return _rounded(resource, largest(least, asked - 1, lambda ticks: fits(_rounded(resource, ticks))))
@@ -400,4 +415,6 @@ def _rounded(resource: str, ticks: int) -> int:
             return max((amount * TICKS for amount in family.amounts if amount * TICKS <= ticks), default=0)
         if not family.can_be_split:
             return whole
-    return ticks if resource == "memory" or ticks < TICKS else whole
+    if resource == "memory" or ticks < TICKS:
+        return ticks
+    return whole

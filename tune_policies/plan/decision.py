@@ -108,7 +108,9 @@ class SizeDecision(Value):
     def device(self, objective: Objective = "time") -> Device:
         """Return the device for trials of this size: the GPU if it is measurably better, and otherwise the CPU."""
         answer = self.answer if objective == "time" else self.cheapest
-        return "GPU" if answer == "GPU" else "CPU"
+        if answer == "GPU":
+            return "GPU"
+        return "CPU"
 
 
 class WorkloadDecision(Value):
@@ -131,15 +133,17 @@ class WorkloadDecision(Value):
 
     @model_validator(mode="after")
     def _sizes_must_ascend(self) -> Self:
-        sizes = [each.size for each in self.sizes]
+        sizes = [decided.size for decided in self.sizes]
         if sizes != sorted(set(sizes)):
             raise InvalidResourcesError(f"sizes must be in strictly ascending order, got {sizes}")
         return self
 
     def at(self, size: float) -> SizeDecision:
         """Return the decision for the largest measured size up to ``size``, or else for the smallest measured size."""
-        up_to = [each for each in self.sizes if each.size <= size]
-        return up_to[-1] if up_to else self.sizes[0]
+        up_to = [decided for decided in self.sizes if decided.size <= size]
+        if up_to:
+            return up_to[-1]
+        return self.sizes[0]
 
 
 class Decision(ShownValue):
@@ -172,7 +176,7 @@ class Decision(ShownValue):
     @property
     def has_prices(self) -> bool:
         """Whether the decision contains the costs of trials."""
-        return all(size.cheapest is not None for each in self.workloads for size in each.sizes)
+        return all(size.cheapest is not None for workload in self.workloads for size in workload.sizes)
 
     def of(self, workload: str | None = None) -> WorkloadDecision:
         """Return the decision for a workload, or for the only workload if ``workload`` is ``None``.
@@ -180,15 +184,14 @@ class Decision(ShownValue):
         Raises:
             InvalidResourcesError: The workload is unknown, or it is ``None`` and the decision has several workloads.
         """
-        by_name = {each.workload: each for each in self.workloads}
+        by_name = {workload.workload: workload for workload in self.workloads}
         if workload is None and len(by_name) == 1:
             return self.workloads[0]
         if workload not in by_name:
-            what = (
-                "workload is required, because the decision has several workloads"
-                if workload is None
-                else f"the decision has no workload {workload!r}"
-            )
+            if workload is None:
+                what = "workload is required, because the decision has several workloads"
+            else:
+                what = f"the decision has no workload {workload!r}"
             raise InvalidResourcesError(f"{what}{suggest(workload or '', by_name)} (available: {', '.join(by_name)})")
         return by_name[workload]
 

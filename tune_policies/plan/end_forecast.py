@@ -159,7 +159,7 @@ def forecast_end(
         left[:, i] = (total - trial.elapsed_s) * np.exp(noise * rng.standard_normal(_DRAWS))
         is_stopped = rng.random(_DRAWS) < stopped_fraction * (1 - trial.progress)
         left[:, i] *= np.where(is_stopped, rng.random(_DRAWS), 1)
-    for _, since in sorted(open_ended, reverse=True, key=lambda each: each[1]):
+    for _, since in sorted(open_ended, reverse=True, key=lambda node: node[1]):
         # Without the trials that still run, durations would be biased, because short trials end first.
         longer_ones = [duration for duration in known if duration > since]
         known.append(fmean(longer_ones) if longer_ones else 1.7 * since)
@@ -199,11 +199,13 @@ def _draw(known: "NDArray[float64]", number: int, rng: "Generator") -> "NDArray[
     n = len(logs)
     # One pseudo-trial with the prior spread keeps the variance of few trials from being far too small.
     spread = math.sqrt((((logs - logs.mean()) ** 2).sum() + _PRIOR_SPREAD**2) / n)
-    sigma = spread * np.sqrt(n / rng.chisquare(n, _DRAWS)) if n > 2 else spread * np.sqrt(3 / rng.chisquare(3, _DRAWS))
-    sigma = np.minimum(sigma, 2.0)
+    freedom = max(n, 3)
+    sigma = np.minimum(spread * np.sqrt(freedom / rng.chisquare(freedom, _DRAWS)), 2.0)
     mean = logs.mean() + sigma / math.sqrt(n) * rng.standard_normal(_DRAWS)
     drawn: NDArray[float64] = np.exp(mean[:, None] + sigma[:, None] * rng.standard_normal((_DRAWS, number)))
-    is_bootstrap = rng.random(_DRAWS) < (0.5 if n >= 8 else 0.0)
+    # Half of the runs resample the known durations, once there are enough of them to show the form of the distribution.
+    of_bootstrap = 0.5 if n >= 8 else 0.0
+    is_bootstrap = rng.random(_DRAWS) < of_bootstrap
     count = int(is_bootstrap.sum())
     if count and number:
         weights = rng.dirichlet(np.ones(n), count).cumsum(axis=1)
@@ -217,8 +219,8 @@ def _place(left: "NDArray[float64]", waiting: "NDArray[float64]", at_once: int) 
     """Return the end of each simulated run. Each waiting trial starts in the slot that is free first."""
     import numpy as np
 
-    slots = left if left.shape[1] >= at_once else np.pad(left, ((0, 0), (0, at_once - left.shape[1])))
-    slots = slots.copy()
+    num_free = max(0, at_once - left.shape[1])
+    slots = np.pad(left, ((0, 0), (0, num_free)))  # a copy
     placed, further = waiting[:, :_MOST_PLACED], waiting[:, _MOST_PLACED:]
     slots += (further.sum(axis=1) / at_once)[:, None]
     rows = np.arange(len(slots))

@@ -63,10 +63,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
-        return float(value) if abs(float(value)) < float("inf") else str(value)
+        if abs(float(value)) < float("inf"):
+            return float(value)
+        return str(value)  # JSON has no numbers for NaN and infinity
     if isinstance(value, list | tuple | set | frozenset):
         items = map(_plain, value)
-        return tuple(sorted(items, key=repr) if isinstance(value, set | frozenset) else items)
+        if isinstance(value, set | frozenset):
+            return tuple(sorted(items, key=repr))  # a set has no order, but equal configs must stay equal
+        return tuple(items)
     if isinstance(value, Mapping):
         return flat(value)
     named = value if hasattr(value, "__qualname__") else type(value)
@@ -75,18 +79,20 @@ def _plain(value: Any) -> Any:
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers of a flat config by name, without booleans."""
-    return {name: each for name, each in values.items() if isinstance(each, int | float) and not isinstance(each, bool)}
+    return {
+        name: value for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)
+    }
 
 
 def whole_numbers(values: Mapping[str, Any]) -> list[str]:
     """Return the names of the whole numbers of a flat config, without booleans."""
-    return [name for name, each in numbers(values).items() if isinstance(each, int)]
+    return [name for name, number in numbers(values).items() if isinstance(number, int)]
 
 
 def group_key(values: Mapping[str, Any]) -> str:
     """Return a key that is the same for all flat configs that differ only in numbers."""
     numeric = numbers(values)
-    rest = {name: each for name, each in values.items() if name not in numeric}
+    rest = {name: value for name, value in values.items() if name not in numeric}
     return json.dumps([rest, sorted(numeric)], sort_keys=True)
 
 
@@ -131,7 +137,7 @@ class MemoryFit(NamedTuple):
 
     def bytes_for(self, numbers: Mapping[str, float]) -> int:
         """Return the predicted memory for these numbers in bytes, including the largest residual."""
-        needed = sum(each * _product(term, numbers) for term, each in self.coefficients.items())
+        needed = sum(coefficient * _product(term, numbers) for term, coefficient in self.coefficients.items())
         return math.ceil(needed) + self.residual_bytes
 
     def covers(self, numbers: Mapping[str, float]) -> bool:
@@ -139,7 +145,11 @@ class MemoryFit(NamedTuple):
         return all(numbers[name] <= most for name, most in self.largest_unused.items())
 
     def __str__(self) -> str:
-        terms = [(format_bytes(round(each)), *term) for term, each in self.coefficients.items() if round(each)]
+        terms = [
+            (format_bytes(round(coefficient)), *term)
+            for term, coefficient in self.coefficients.items()
+            if round(coefficient)
+        ]
         return " + ".join(map(" x ".join, terms)) or "0 B"
 
 
@@ -177,11 +187,12 @@ def _best_formula(
     terms = [term for term, column in by_term.items() if column.any()]
     columns = np.column_stack([by_term[term] for term in terms])
     scales = columns.max(axis=0)
-    columns /= scales
+    columns /= scales  # a product of numbers can be many orders of magnitude larger than the constant
     precision = _PRECISION * float(needed.max())
     best: tuple[float, tuple[int, ...], NDArray[float64]] = (math.inf, (), needed)
     of_constant = math.inf
-    most = min(len(terms), 4 if len(names) <= 2 else 3, most_terms or len(terms), len(points))
+    most_combined = 4 if len(names) <= 2 else 3
+    most = min(len(terms), most_combined, most_terms or len(terms), len(points))
     for chosen, solution, error in chain.from_iterable(_solved(columns, needed, size) for size in range(1, most + 1)):
         error += precision
         if chosen == (0,):
@@ -189,9 +200,14 @@ def _best_formula(
         if error * _SIMPLER < best[0]:
             best = (error, chosen, solution)
     error, chosen, solution = best  # always set, because a formula with only the constant is possible
+<<<<<<< HEAD
     coefficients = {terms[i]: float(each / scales[i]) for i, each in zip(chosen, solution, strict=True)}
     expected = np.sum([each * by_term[term] for term, each in coefficients.items()], axis=0)
     return coefficients, expected.tolist(), max(0.0, 1 - (error / of_constant) ** 2)
+=======
+    coefficients = {terms[i]: float(weight / scales[i]) for i, weight in zip(chosen, solution, strict=True)}
+    return coefficients, max(0.0, 1 - (error / of_constant) ** 2)
+>>>>>>> 2add776a1b7e9111a21482fdb9d5bcd0b35821a7
 
 
 def _solved(
@@ -330,7 +346,9 @@ class GpuMemoryMeasurement(Value):
         return max(self.total_bytes - outside, sum(self.peak_bytes.values()), 0)
 
     def __str__(self) -> str:
-        needed = f"more than {format_bytes(self.total_bytes)}" if self.ran_out else format_bytes(self.total_bytes)
+        needed = format_bytes(self.total_bytes)
+        if self.ran_out:
+            return f"{self.config}: more than {needed}"
         return f"{self.config}: {needed}"
 
 
@@ -350,12 +368,15 @@ class GpuMemoryProfile(Value):
     @property
     def host_memory_bytes(self) -> int | None:
         """The peak host memory of all trials in bytes, or ``None`` if it was not measured."""
-        return max((each.host_memory_bytes for each in self.measurements if each.host_memory_bytes), default=None)
+        return max(
+            (measurement.host_memory_bytes for measurement in self.measurements if measurement.host_memory_bytes),
+            default=None,
+        )
 
     @property
     def gpu_models(self) -> tuple[str, ...]:
         """The names of the GPUs on which the trials were measured."""
-        return tuple(sorted({each.gpu_model for each in self.measurements if each.gpu_model}))
+        return tuple(sorted({measurement.gpu_model for measurement in self.measurements if measurement.gpu_model}))
 
     def overhead_bytes(self, gpu_models: Iterable[str | None] | None = None) -> int | None:
         """Return the memory outside the frameworks' allocators in bytes, or ``None`` if it is unknown.
@@ -367,17 +388,18 @@ class GpuMemoryProfile(Value):
             gpu_models: The names of the GPUs to use, as the driver reports them, or ``None`` for the measured GPUs.
         """
         is_safe = gpu_models is not None and not set(gpu_models) <= set(self.gpu_models)
-        known = (each.counted_overhead_bytes(is_safe=is_safe) for each in self.measurements)
-        return max((each for each in known if each is not None), default=None)
+        known = (measurement.counted_overhead_bytes(is_safe=is_safe) for measurement in self.measurements)
+        return max((overhead for overhead in known if overhead is not None), default=None)
 
     @cached_property
     def fits(self) -> dict[str, MemoryFit]:
         """The formula for the memory of the allocators, for each group with at least two measured configs."""
         outside = self.overhead_bytes() or 0
         points: dict[str, list[tuple[dict[str, float], int]]] = {}
-        for each in self.measurements:
-            if not each.ran_out:
-                points.setdefault(group_key(each.config), []).append((numbers(each.config), each.held_bytes(outside)))
+        for measurement in self.measurements:
+            if not measurement.ran_out:
+                point = (numbers(measurement.config), measurement.held_bytes(outside))
+                points.setdefault(group_key(measurement.config), []).append(point)
         return FrozenDict({name: fit_memory(found) for name, found in points.items() if len(found) > 1})
 
     def gpu_memory_bytes(self, config: Mapping[str, Any], overhead_bytes: int | None = None) -> int | None:
@@ -394,13 +416,23 @@ class GpuMemoryProfile(Value):
             overhead_bytes: The memory outside the allocators, or ``None`` for the largest measured overhead.
         """
         values = flat(config)
-        outside = (self.overhead_bytes() if overhead_bytes is None else overhead_bytes) or 0
-        measured = [each for each in self._same_group(values) if each.config == values and not each.ran_out]
+        outside = overhead_bytes
+        if outside is None:
+            outside = self.overhead_bytes() or 0
+        measured = [
+            measurement
+            for measurement in self._same_group(values)
+            if measurement.config == values and not measurement.ran_out
+        ]
         if measured:
-            return max(each.held_bytes(outside) for each in measured) + outside
+            return max(measurement.held_bytes(outside) for measurement in measured) + outside
         held = self._predicted(values, outside)
-        needed = None if held is None else held + outside
-        return None if needed is None or needed <= (self.more_than_bytes(config) or 0) else max(1, needed)
+        if held is None:
+            return None
+        needed = held + outside
+        if needed <= (self.more_than_bytes(config) or 0):
+            return None
+        return max(1, needed)
 
     def more_than_bytes(self, config: Mapping[str, Any]) -> int | None:
         """Return the largest amount of GPU memory that was too small for ``config`` in bytes, or ``None`` if unknown.
@@ -410,30 +442,35 @@ class GpuMemoryProfile(Value):
         """
         values = flat(config)
         not_enough = (
-            each.total_bytes
-            for each in self._same_group(values)
-            if each.ran_out and _is_within(each.config, values, whole_numbers(each.config))
+            measurement.total_bytes
+            for measurement in self._same_group(values)
+            if measurement.ran_out and _is_within(measurement.config, values, whole_numbers(measurement.config))
         )
         return max(not_enough, default=None)
 
     def explain(self) -> str:
         """Return the measurements and the formulas as text."""
-        on = f" on {', '.join(self.gpu_models)}" if self.gpu_models else ""
-        versions = ", ".join(f"{name} {version}" for name, version in sorted(self.versions.items()))
-        lines = [f"{counted(len(self.measurements), 'measurement')}{on}{f' with {versions}' if versions else ''}"]
-        lines += [f"  {each} ({_ended(each)})" for each in self.measurements]
-        return "\n".join(map(one_line, [*lines, *(f"  {reason}" for reason in self.reasons)]))
+        headline = counted(len(self.measurements), "measurement")
+        if self.gpu_models:
+            headline += f" on {', '.join(self.gpu_models)}"
+        if self.versions:
+            versions = (f"{name} {version}" for name, version in sorted(self.versions.items()))
+            headline += f" with {', '.join(versions)}"
+        lines = [headline]
+        lines += [f"  {measurement} ({_ended(measurement)})" for measurement in self.measurements]
+        lines += [f"  {reason}" for reason in self.reasons]
+        return "\n".join(map(one_line, lines))
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """A sentence about each formula."""
         outside = self.overhead_bytes()
         on_top = f" + {format_bytes(outside)} outside the allocators" if outside else ""
-        return tuple(
-            f"GPU memory by config: {fit}{on_top} + {format_bytes(fit.residual_bytes)} (the largest residual). "
-            f"{_range(fit)}"
-            for _, fit in sorted(self.fits.items())
-        )
+        reasons = []
+        for _, fit in sorted(self.fits.items()):
+            formula = f"{fit}{on_top} + {format_bytes(fit.residual_bytes)} (the largest residual)"
+            reasons.append(f"GPU memory by config: {formula}. {_range(fit)}")
+        return tuple(reasons)
 
     def _same_group(self, values: dict[str, Any]) -> list[GpuMemoryMeasurement]:
         return self._by_group.get(group_key(values), [])
@@ -441,23 +478,32 @@ class GpuMemoryProfile(Value):
     @cached_property
     def _by_group(self) -> dict[str, list[GpuMemoryMeasurement]]:
         found: dict[str, list[GpuMemoryMeasurement]] = {}
-        for each in self.measurements:
-            found.setdefault(group_key(each.config), []).append(each)
+        for measurement in self.measurements:
+            found.setdefault(group_key(measurement.config), []).append(measurement)
         return found
 
     def _predicted(self, values: dict[str, Any], outside: int) -> int | None:
         """Return the predicted memory of the allocators in bytes, or ``None`` if it is unknown."""
-        alike = [each for each in self._same_group(values) if not each.ran_out]
+        alike = [measurement for measurement in self._same_group(values) if not measurement.ran_out]
         wanted = numbers(values)
         fit = self.fits.get(group_key(values))
         if fit is None:
             # A float such as a learning rate rarely affects memory, but a whole number such as a batch size does.
-            above = (each for each in alike if _is_within(values, each.config, whole_numbers(each.config)))
-            return max((each.held_bytes(outside) for each in above), default=None)
+            above = (
+                measurement
+                for measurement in alike
+                if _is_within(values, measurement.config, whole_numbers(measurement.config))
+            )
+            return max((measurement.held_bytes(outside) for measurement in above), default=None)
         if not fit.covers(wanted):
             return None
-        below = (each for each in alike if _is_within(each.config, values, (*fit.largest, *fit.largest_unused)))
-        return max(fit.bytes_for(wanted), max((each.held_bytes(outside) for each in below), default=0))
+        below = (
+            measurement
+            for measurement in alike
+            if _is_within(measurement.config, values, (*fit.largest, *fit.largest_unused))
+        )
+        largest_below = max((measurement.held_bytes(outside) for measurement in below), default=0)
+        return max(fit.bytes_for(wanted), largest_below)
 
 
 def _is_within(values: Mapping[str, Any], limits: Mapping[str, Any], names: Iterable[str]) -> bool:
@@ -477,9 +523,13 @@ def _ended(measurement: GpuMemoryMeasurement) -> str:
 
 def _range(fit: MemoryFit) -> str:
     used = _named(fit.largest)
-    above = f"The formula extrapolates above {used}" if used else "The formula uses no number of the config"
+    above = "The formula uses no number of the config"
+    if used:
+        above = f"The formula extrapolates above {used}"
     unused = _named(fit.largest_unused)
-    return f"{above}, and the memory is unknown above {unused}" if unused else above
+    if unused:
+        return f"{above}, and the memory is unknown above {unused}"
+    return above
 
 
 def _named(largest: Mapping[str, float]) -> str:

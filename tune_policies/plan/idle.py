@@ -157,7 +157,9 @@ def _parts_of_totals(total: Mapping[str, int], used: Mapping[str, int], limited_
     """Return the idle amounts of the whole cluster. The limit on the number of trials is the reason for all of them."""
     parts = Parts()
     for name, ticks in total.items():
-        reason = Reason(Why.TOO_SMALL, "trial") if name == limited_by else Reason(Why.LIMITED, limited_by)
+        reason = Reason(Why.LIMITED, limited_by)
+        if name == limited_by:
+            reason = Reason(Why.TOO_SMALL, "trial")
         parts[name, reason] = ticks - used.get(name, 0)
     return parts
 
@@ -247,7 +249,7 @@ def _why_left(name: str, request: Request, slots: dict[str, int], left: dict[str
         return Reason(Why.ROUNDING)
     others = [resource for resource, count in slots.items() if count == workers and resource != name]
     if left[name] < needed or not others:
-        return Reason(Why.TOO_SMALL, "worker" if request.num_workers else "trial")
+        return Reason(Why.TOO_SMALL, request.unit)
     used_up = [other for other in others if _is_used_up(left.get(other, 0), request.worker.ticks.get(other, 1))]
     if used_up:
         return Reason(Why.NONE_LEFT, min(used_up))
@@ -270,7 +272,9 @@ def _why_spare(plan: TrialPlan) -> Reason:
     """Return the reason why resources with room for more trials are idle."""
     if isinstance(plan.limited_by, Limit):
         return Reason(Why.CAPPED, plan.limited_by)
-    return Reason(Why.BESIDE if plan.left_free.ticks else Why.LEFT_FREE)
+    if plan.left_free.ticks:
+        return Reason(Why.BESIDE)
+    return Reason(Why.LEFT_FREE)
 
 
 def _subtract_drivers(parts: Parts, slot: TrialSlot) -> None:
@@ -305,4 +309,6 @@ def _total(groups: Iterable[NodeGroup]) -> Counter[str]:
 
 
 def _amount(name: str, ticks: int) -> float:
-    return ticks if name == "memory" else from_ticks(ticks)
+    if name == "memory":
+        return ticks
+    return from_ticks(ticks)

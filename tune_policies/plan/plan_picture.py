@@ -149,6 +149,7 @@ def _look(card: _Card, requested: frozenset[str]) -> tuple[object, ...]:
     node = card.nodes[0]
     amounts = _drawn_amounts(node, requested)
     devices = sum(ticks for name, ticks in amounts.items() if name in DEVICE_RESOURCES)
+    added_as = _added_as(node) if node.is_expected else ""
     return (
         node.is_expected,
         -sum(card.workers),
@@ -157,7 +158,7 @@ def _look(card: _Card, requested: frozenset[str]) -> tuple[object, ...]:
         card.workers,
         _about(node),
         tuple((name, _amount(name, ticks)) for name, ticks in sorted(amounts.items())),
-        _added_as(node) if node.is_expected else "",
+        added_as,
     )
 
 
@@ -178,7 +179,9 @@ def _models(node: NodeCapacity) -> tuple[str, ...]:
 
 
 def _amount(name: str, ticks: int) -> str:
-    return format_bytes(ticks) if name == "memory" else format_amount(round(from_ticks(ticks), 2))
+    if name == "memory":
+        return format_bytes(ticks)
+    return format_amount(round(from_ticks(ticks), 2))
 
 
 def _about(node: NodeCapacity) -> str:

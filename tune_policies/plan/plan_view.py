@@ -19,10 +19,10 @@ _NUMBER: Final = "At once"
 
 def plan_view(plan: TrialPlan) -> RenderableType:
     """Return the plan's headline and a table of its slots, followed by the nodes to add and the reasons."""
-    slots = plan.slots if plan.by_config is None else plan.by_config.slots
-    rows = (
-        _merged([_slot_columns(slot) for slot in slots]) if plan.by_config is None else list(map(_slot_columns, slots))
-    )
+    if plan.by_config is None:
+        rows = _merged([_slot_columns(slot) for slot in plan.slots])
+    else:
+        rows = [_slot_columns(slot) for slot in plan.by_config.slots]
     headings = [heading for heading in rows[0] if any(row[heading] for row in rows)]
     table = empty_table("", *headings)
     for row in rows:
@@ -48,6 +48,7 @@ def _slot_columns(slot: TrialSlot) -> dict[str, str]:
     num_workers = str(slot.num_workers) if slot.num_workers else ""
     if slot.is_elastic:
         num_workers += f" to {slot.max_workers}"
+    speed = "" if slot.speed is None else f"{slot.speed:g}"
     return {
         _NUMBER: str(slot.max_concurrent_trials),
         "Train workers": num_workers,
@@ -56,13 +57,15 @@ def _slot_columns(slot: TrialSlot) -> dict[str, str]:
         "Other": ", ".join(amount_of(amount, name) for name, amount in sorted(worker.custom.items())),
         "Host memory": _memory(worker.memory_bytes),
         "GPU memory": _memory(slot.gpu_memory_bytes),
-        "Speed": "" if slot.speed is None else f"{slot.speed:g}",
+        "Speed": speed,
         "Where": _where(slot),
     }
 
 
 def _memory(num_bytes: int | None) -> str:
-    return format_bytes(num_bytes) if num_bytes else ""
+    if num_bytes:
+        return format_bytes(num_bytes)
+    return ""
 
 
 def _where(slot: TrialSlot) -> str:
@@ -105,7 +108,10 @@ def _size_columns(size: SizeDecision) -> tuple[str, ...]:
 def _costs(size: SizeDecision) -> Iterator[str]:
     yield size.cheapest or "-"
     for times in (size.cpu, size.gpu):
-        yield "-" if times.cost_per_trial is None else f"{times.cost_per_trial:.3g}"
+        if times.cost_per_trial is None:
+            yield "-"
+        else:
+            yield f"{times.cost_per_trial:.3g}"
 
 
 def _crossover(decided: WorkloadDecision) -> str:

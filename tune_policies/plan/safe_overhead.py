@@ -21,5 +21,6 @@ def safe_overhead_bytes(framework: str, compute_capability: tuple[int, int] | No
     if framework != "tensorflow":
         return TORCH_OVERHEAD_BYTES
     # The memory that TensorFlow leaves to the system (``MinSystemMemory`` in its GPU device).
-    is_older = compute_capability is not None and compute_capability < (9, 0)
-    return (1536 if is_older else 1800) * MIB
+    if compute_capability is not None and compute_capability < (9, 0):
+        return 1536 * MIB
+    return 1800 * MIB

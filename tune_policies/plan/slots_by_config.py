@@ -195,12 +195,19 @@ class SlotsByDecision(SlotsByConfig):
         size = self._size_of(config)
         if size is None:
             return on_gpu
-        up_to = [device for measured, device in self.devices if measured <= size]
-        return on_gpu if (up_to[-1] if up_to else self.devices[0][1]) == "GPU" else on_cpu
+        _, best = self.devices[0]
+        for measured, device in self.devices:  # in ascending order of sizes
+            if measured <= size:
+                best = device
+        if best == "GPU":
+            return on_gpu
+        return on_cpu
 
     def _size_of(self, config: Mapping[str, Any]) -> float | None:
         size = numbers(flat(config)).get(self.size)
-        return size if size is not None and size > 0 else None
+        if size is not None and size > 0:
+            return size
+        return None
 
 
 def value_name(value: object) -> str | None:
@@ -212,9 +219,13 @@ def value_name(value: object) -> str | None:
     plain = flat({"value": value}).get("value")
     match plain:
         case None:
-            return None if isinstance(value, Mapping) else "null"
+            if isinstance(value, Mapping):
+                return None
+            return "null"
         case bool():
-            return "true" if plain else "false"
+            if plain:
+                return "true"
+            return "false"
         case float() if plain.is_integer():
             return str(int(plain))
         case str() | int() | float():
@@ -238,7 +249,9 @@ def _check_key(key: object) -> object:
 
 
 def _key_in_file(key: object) -> object:
-    return key if isinstance(key, str) else {"function": describe_key(key)}
+    if isinstance(key, str):
+        return key
+    return {"function": describe_key(key)}
 
 
 ConfigKey = Annotated[
@@ -317,7 +330,9 @@ class SlotsByValue(SlotsByConfig):
                 function failed. The run reports this error as the failure of the trial.
         """
         name = self._name_of(config)
-        at = self.default if name is None else self.slot_of.get(name, self.default)
+        at = self.default
+        if name is not None:
+            at = self.slot_of.get(name, self.default)
         if at is None:
             raise self._unknown(config, name)
         return self.slots[at]
@@ -325,7 +340,9 @@ class SlotsByValue(SlotsByConfig):
     def _name_of(self, config: Mapping[str, Any]) -> str | None:
         """Return the name of the value in the config, or ``None`` if there is no value with a name."""
         if isinstance(self.key, str):
-            return value_name(_value_at(config, self.key)) if _has(config, self.key) else None
+            if _has(config, self.key):
+                return value_name(_value_at(config, self.key))
+            return None
         try:
             return value_name(self.key(config))
         except Exception as error:
@@ -338,8 +355,9 @@ class SlotsByValue(SlotsByConfig):
 
     def _unknown(self, config: Mapping[str, Any], name: str | None) -> InfeasibleRequestError:
         known = f"the policies are only for {shorten_names([repr(value) for value in self.slot_of])}"
-        guess = "" if name is None else _did_you_mean(name, self.slot_of)
-        fix = f"{guess}Add a policy for this value, or set default."
+        fix = "Add a policy for this value, or set default."
+        if name is not None:
+            fix = f"{_did_you_mean(name, self.slot_of)}{fix}"
         if not isinstance(self.key, str):
             shown = shorten(self.key(config))
             asked = f"a policy for {shown}, which the function {describe_key(self.key)} returned"
@@ -356,7 +374,9 @@ class SlotsByValue(SlotsByConfig):
 
 def _did_you_mean(name: str, known: Collection[str]) -> str:
     guess = suggest(name, known)
-    return f"D{guess.removeprefix('; d')} " if guess else ""
+    if guess:
+        return f"D{guess.removeprefix('; d')} "
+    return ""
 
 
 _MISSING = object()
@@ -449,11 +469,12 @@ def with_headroom(needed_bytes: int, headroom: float) -> int:
 
 def _too_large(config: Mapping[str, Any], needed: str, largest: TrialSlot) -> InfeasibleRequestError:
     has = format_bytes(largest.gpu_memory_bytes or 0)
+    offered = f"the largest GPU of the plan has {has}"
+    if largest.has_gpu_fraction:
+        offered = f"each of its {largest.num_workers} workers gets at most {has} of a GPU"
     return InfeasibleRequestError(
         f"{needed} of GPU memory with the config {dict(config)!r}",
-        f"each of its {largest.num_workers} workers gets at most {has} of a GPU"
-        if largest.has_gpu_fraction
-        else f"the largest GPU of the plan has {has}",
+        offered,
         Limit.GPU_MEMORY,
         "Remove the config, change it to need less memory, or add a larger GPU.",
     )

@@ -47,7 +47,9 @@ class NodeNote(str):
 
 
 def _keep_note(value: object, handler: ValidatorFunctionWrapHandler) -> Any:
-    return value if isinstance(value, NodeNote) else handler(value)
+    if isinstance(value, NodeNote):
+        return value
+    return handler(value)
 
 
 Reason = Annotated[str, WrapValidator(_keep_note)]
@@ -88,12 +90,16 @@ class TrialPlan(ShownValue):
     @classmethod
     def _without_removed_fields(cls, data: Any) -> Any:
         """Ignore the field ``divides_cpus`` in files of older versions."""
-        return {name: data[name] for name in data if name != "divides_cpus"} if isinstance(data, dict) else data
+        if isinstance(data, dict):
+            return {name: data[name] for name in data if name != "divides_cpus"}
+        return data
 
     @property
     def common_slot(self) -> TrialSlot:
         """The slot of a trial without an assigned slot, which is ``common``, or else the first of ``slots``."""
-        return self.slots[0] if self.common is None or len(self.slots) == 1 else self.common
+        if self.common is None or len(self.slots) == 1:
+            return self.slots[0]
+        return self.common
 
     @property
     def trial(self) -> Resources:
@@ -142,7 +148,9 @@ class TrialPlan(ShownValue):
         Frameworks keep devices and their memory until the process ends, so the process of a task with devices should
         end after each call.
         """
-        return "release" if DEVICE_RESOURCES & self.worker.ticks.keys() else "process"
+        if DEVICE_RESOURCES & self.worker.ticks.keys():
+            return "release"
+        return "process"
 
     @property
     def max_concurrent_trials(self) -> int:
@@ -151,13 +159,17 @@ class TrialPlan(ShownValue):
         With ``by_config``, it is the number for the smallest configs.
         """
         at_once = self._num_places
-        return at_once if self.by_config is None else max(at_once, self.by_config.max_concurrent_trials)
+        if self.by_config is None:
+            return at_once
+        return max(at_once, self.by_config.max_concurrent_trials)
 
     @property
     def min_concurrent_trials(self) -> int:
         """The number of concurrent trials that fit for any combination of measured configs."""
         at_once = self._num_places
-        return at_once if self.by_config is None else self.by_config.min_concurrent_trials(at_once)
+        if self.by_config is None:
+            return at_once
+        return self.by_config.min_concurrent_trials(at_once)
 
     @property
     def _num_places(self) -> int:
@@ -197,7 +209,8 @@ class TrialPlan(ShownValue):
             )
         fields = self.common_slot.scaling_fields
         _check_scaling_fields(fields, {field.name for field in fields_of(ScalingConfig)}, ray.__version__)
-        if twice := sorted(fields.keys() & kwargs.keys()):
+        twice = sorted(fields.keys() & kwargs.keys())
+        if twice:
             raise InvalidResourcesError(f"the plan sets {', '.join(twice)}. Change the policy to use another value")
         return ScalingConfig(**fields, **kwargs)
 
@@ -236,7 +249,8 @@ class TrialPlan(ShownValue):
             options["memory"] = worker.memory_bytes
         if worker.custom:
             options["resources"] = {name: from_ticks(to_ticks(amount)) for name, amount in worker.custom.items()}
-        if alternatives := self._label_selectors_of_types():
+        alternatives = self._label_selectors_of_types()
+        if alternatives:
             options["label_selector"], *others = alternatives
             options["fallback_strategy"] = [{"label_selector": selector} for selector in others]
             return options | _MAX_CALLS[reuse]
@@ -261,7 +275,9 @@ class TrialPlan(ShownValue):
         if len(selectors) < 2 or {} in selectors:
             return []
         supports = import_module("tune_policies.ray_compat.fallback").supports_fallback_strategy
-        return selectors if supports() else []
+        if supports():
+            return selectors
+        return []
 
     def num_rounds(self, num_trials: int) -> int:
         """Return how many rounds ``num_trials`` trials of equal length take."""
@@ -320,7 +336,9 @@ class TrialPlan(ShownValue):
             InfeasibleRequestError: The config needs more GPU memory than any device has, or the policy has no slot for
                 the value in the config.
         """
-        return self.common_slot if self.by_config is None else self.by_config.slot_for(config)
+        if self.by_config is None:
+            return self.common_slot
+        return self.by_config.slot_for(config)
 
     def for_config(self, config: Mapping[str, Any]) -> "TrialPlan":
         """Return the plan for a trial with this config, for instance for a Train run that the trial starts.
@@ -379,15 +397,19 @@ class TrialPlan(ShownValue):
         least, most = self.min_concurrent_trials, self.max_concurrent_trials
         count = f"{counted(most, 'trial')} at once"
         if self.by_config is not None:
-            count = f"{f'{least} to ' if least < most else ''}{count}, depending on their configs"
+            count += ", depending on their configs"
+            if least < most:
+                count = f"{least} to {count}"
         return one_line(f"{count}, limited by {self.limited_by}")
 
     @property
     def rows(self) -> dict[str, int]:
         """The text about the slots of each type, and their number. Slot types with the same text are added up."""
         rows: dict[str, int] = {}
-        for slot in self.slots if self.by_config is None else self.by_config.slots:
-            text = str(slot) if slot.speed is None else f"{slot} (speed {slot.speed:g})"
+        for slot in self._all_slots:
+            text = str(slot)
+            if slot.speed is not None:
+                text += f" (speed {slot.speed:g})"
             if self.by_config is None:
                 rows[text] = rows.get(text, 0) + slot.max_concurrent_trials
             else:  # the slots of different configs use the same resources
@@ -398,7 +420,9 @@ class TrialPlan(ShownValue):
     def about_nodes_to_add(self) -> str:
         """A sentence about the nodes that the autoscaler must add first, or an empty string."""
         added = ", ".join(f"{count} {name}" for name, count in sorted(self.nodes_to_add.items()))
-        return one_line(f"nodes that the autoscaler must add first: {added}") if added else ""
+        if added:
+            return one_line(f"nodes that the autoscaler must add first: {added}")
+        return ""
 
     @property
     def all_reasons(self) -> tuple[str, ...]:
@@ -429,7 +453,8 @@ class TrialPlan(ShownValue):
         elif len(rows) > 1:
             for text, number in list(rows.items())[:_MOST_SHOWN]:
                 lines.append(f"  {number} with {text}")
-            if rest := list(rows.values())[_MOST_SHOWN:]:
+            rest = list(rows.values())[_MOST_SHOWN:]
+            if rest:
                 lines.append(f"  {sum(rest)} in {counted(len(rest), 'further slot type')}")
         else:
             lines.append(f"  each trial: {self.slots[0]}")
@@ -439,21 +464,33 @@ class TrialPlan(ShownValue):
         if capacity is not None:
             idle = import_module("tune_policies.plan.idle")  # imported here to avoid an import cycle
             left = [part for part in idle.idle(capacity, self) if part.why is not idle.Why.ROUNDING]
-            lines += ["stays idle:", *(f"  {part}" for part in left)] if left else ["nothing stays idle"]
+            lines.append("stays idle:" if left else "nothing stays idle")
+            lines += [f"  {part}" for part in left]
         return "\n".join(map(one_line, lines))
 
     def _for_tensors(self) -> Iterator[str]:
         """For each GPU fraction, yield a sentence about the memory that remains for tensors after the overhead."""
-        slots = self.slots if self.by_config is None else self.by_config.slots
-        shares = {slot.gpu_memory_bytes: slot.gpu_overhead_bytes for slot in slots if slot.has_gpu_fraction}
+        shares = {slot.gpu_memory_bytes: slot.gpu_overhead_bytes for slot in self._all_slots if slot.has_gpu_fraction}
         for share, overhead in sorted((size, overhead) for size, overhead in shares.items() if size is not None):
-            safe = [safe_overhead_bytes(name) for name in ("torch", "tensorflow")]
-            left = [format_bytes(max(0, share - each)) for each in (safe if overhead is None else [overhead])]
-            tensors = f"tensors can use {left[0]} of {format_bytes(share)} of GPU memory"
+            of_share = f"of {format_bytes(share)} of GPU memory"
             if overhead is None:
-                yield f"{tensors} in PyTorch, JAX and CuPy, and {left[1]} in TensorFlow; the rest is overhead"
+                in_torch, in_tensorflow = (
+                    format_bytes(max(0, share - safe_overhead_bytes(name))) for name in ("torch", "tensorflow")
+                )
+                yield (
+                    f"tensors can use {in_torch} {of_share} in PyTorch, JAX and CuPy, and {in_tensorflow} in "
+                    "TensorFlow; the rest is overhead"
+                )
             else:
-                yield f"{tensors}; the overhead is {format_bytes(overhead)}"
+                left = format_bytes(max(0, share - overhead))
+                yield f"tensors can use {left} {of_share}; the overhead is {format_bytes(overhead)}"
+
+    @property
+    def _all_slots(self) -> tuple[TrialSlot, ...]:
+        """The slots that trials can get, including those of different configs that use the same resources."""
+        if self.by_config is None:
+            return self.slots
+        return self.by_config.slots
 
 
 _SIMULATED: Final = "simulated GPUs: memory limits are not enforced"
@@ -477,7 +514,8 @@ def _check_scaling_fields(fields: Mapping[str, Any], known: Collection[str], ver
         InvalidResourcesError: The installed Ray does not support a field.
     """
     missing = [f"{name}=…" for name in sorted(fields.keys() - set(known))]
-    if isinstance(workers := fields["num_workers"], tuple) and "elastic_resize_monitor_interval_s" not in known:
+    workers = fields["num_workers"]
+    if isinstance(workers, tuple) and "elastic_resize_monitor_interval_s" not in known:
         missing.append(f"num_workers={workers}")
     if "topology" in fields and tuple(int(part) for part in version.split(".")[:2]) < _FIRST_WITH_SLICES:
         missing.append("topology=…")

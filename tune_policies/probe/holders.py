@@ -51,14 +51,16 @@ def read_holders(records: Records, own_groups: Collection[str] = ()) -> Holders:
     own_job, by_job = ray.get_runtime_context().get_job_id(), programs()
 
     def reservation(what: str, name: str, job_id: str, node_id: str, amounts: Mapping[str, float]) -> Reservation:
-        program = "this program" if job_id == own_job else redacted(one_line(by_job.get(job_id, "another program")))
+        program = "this program"
+        if job_id != own_job:
+            program = redacted(one_line(by_job.get(job_id, "another program")))
         named = f"{what} {one_line(name)!r}" if name else what
         return Reservation(node_id=node_id, amounts=ray_ticks(amounts), holder=f"{named} of {program}")
 
     actors = [
-        reservation(f"actor {each.class_name}", each.name, each.job_id, each.node_id, each.resources)
-        for each in records.actors
-        if each.resources and not each.group_id
+        reservation(f"actor {actor.class_name}", actor.name, actor.job_id, actor.node_id, actor.resources)
+        for actor in records.actors
+        if actor.resources and not actor.group_id
     ]
     bundles = [
         reservation("placement group", group.name, group.job_id, bundle.node_id, bundle.resources)
@@ -80,10 +82,12 @@ def describe_holders(request: Sequence[Mapping[str, float]], holders: Holders) -
         if all(node.get(name, 0) < ticks for node in holders.free)
     }
     amounts: dict[str, Counter[str]] = {}
-    for each in holders.held:
-        blocking = {name: ticks for name, ticks in each.amounts.items() if name in (short or names) and ticks > 0}
+    for reservation in holders.held:
+        blocking = {
+            name: ticks for name, ticks in reservation.amounts.items() if name in (short or names) and ticks > 0
+        }
         if blocking:
-            amounts.setdefault(each.holder, Counter()).update(blocking)
+            amounts.setdefault(reservation.holder, Counter()).update(blocking)
     return "; ".join(f"{holder} uses {format_amounts(blocking)}" for holder, blocking in sorted(amounts.items()))
 
 
@@ -131,7 +135,8 @@ def nested_run_error(
     if not held or not pending or has_started:
         return None
     driver = tuple(
-        Reservation(node_id=each.node_id, amounts=ray_ticks(each.resources), holder=each.holder) for each in held
+        Reservation(node_id=bundle.node_id, amounts=ray_ticks(bundle.resources), holder=bundle.holder)
+        for bundle in held
     )
     others = _other_waiting_trials(records.actors, groups, process)
     view = ClusterOccupancy(nodes=tuple(living_nodes()), waiting=tuple(others))
@@ -146,7 +151,9 @@ def nested_run_error(
         if own not in stuck_runs(view.model_copy(update={"waiting": (own, *others)})):
             return None
         is_stuck_alone = own in stuck_runs(view.model_copy(update={"waiting": (own,)}))
-    return _nested_error(pending[0], driver, [] if is_stuck_alone else others)
+    if is_stuck_alone:
+        others = []
+    return _nested_error(pending[0], driver, others)
 
 
 def living_nodes() -> Iterable[NodeTotals]:
@@ -206,7 +213,7 @@ def _nested_error(
 ) -> InfeasibleRequestError:
     request = sum_of(bundle.resources for bundle in group.bundles)
     reserved = Counter[str]()
-    for reservation in (*driver, *(each for run in others for each in run.driver)):
+    for reservation in (*driver, *(held for run in others for held in run.driver)):
         reserved.update(reservation.amounts)
     of_request = {name: ticks for name, ticks in reserved.items() if name in request and ticks}
     short_of = max(of_request, key=lambda name: (of_request[name], name), default=min(request, default="CPU"))
@@ -218,8 +225,11 @@ def _nested_error(
             "Reserve fewer resources for the outer trial, request less in the inner run, or add nodes.",
         )
     fields = {"CPU": "cpus", "GPU": "gpus", "memory": "memory"}
-    scale = {name: 1 if name == "memory" else TICKS for name in request}
-    wished = [f"{fields[name]}={math.ceil(ticks / scale[name])}" for name, ticks in request.items() if name in fields]
+    wished = []
+    for name, ticks in request.items():
+        if name in fields:
+            scale = 1 if name == "memory" else TICKS  # host memory is in bytes
+            wished.append(f"{fields[name]}={math.ceil(ticks / scale)}")
     return InfeasibleRequestError(
         format_amounts(request),
         f"{counted(1 + len(others), 'outer trial')}, each waiting for a run inside it, reserve "

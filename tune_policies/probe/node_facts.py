@@ -131,7 +131,8 @@ def read_package() -> dict[str, str | None]:
         return {"version": None, "problem": None}
     # The working folder, or a package that Ray copied to the node, may precede the installed package.
     is_imported = Path(str(installed.locate_file("tune_policies"))) == folder
-    return {"version": installed.version if is_imported else None, "problem": None}
+    version = installed.version if is_imported else None
+    return {"version": version, "problem": None}
 
 
 def read_machine() -> dict[str, object]:
@@ -160,7 +161,8 @@ def _isolation(pid: int | None = None, root: str = "/") -> dict[str, object] | N
 
     The worker's raylet has the options of ``ray start --enable-resource-isolation`` in its command line.
     """
-    pid = os.getppid() if pid is None else pid
+    if pid is None:
+        pid = os.getppid()
     while pid > 1:
         try:
             command = Path(root, "proc", str(pid), "cmdline").read_text().split("\0")
@@ -172,12 +174,12 @@ def _isolation(pid: int | None = None, root: str = "/") -> dict[str, object] | N
             if "enable-resource-isolation" not in given:
                 return None
             memory = given.get("system-reserved-memory-bytes", "")
-            return {
-                "cgroup_path": given.get("cgroup-path"),
-                "system_memory_bytes": int(memory) if memory.isdecimal() else None,
-            }
+            memory_bytes = int(memory) if memory.isdecimal() else None
+            return {"cgroup_path": given.get("cgroup-path"), "system_memory_bytes": memory_bytes}
         parent = re.search(r"^PPid:\s*(\d+)", status, re.MULTILINE)
-        pid = int(parent[1]) if parent else 0
+        if parent is None:
+            return None
+        pid = int(parent[1])
     return None
 
 
@@ -214,15 +216,22 @@ def _tensorflow(installed: dict[str, str]) -> list[dict[str, object]]:
         return []
     is_cuda = re.search(r"'is_cuda_build', True", build) is not None
     is_rocm = re.search(r"'is_rocm_build', True", build) is not None
-    cuda = re.search(r"'cuda_version', '([\d.]+)'", build)
     versions = [version for name, version in installed.items() if name in _TENSORFLOW]
+    cuda = rocm = missing = None
+    if is_cuda:
+        version = re.search(r"'cuda_version', '([\d.]+)'", build)
+        cuda = version[1] if version else "of unknown version"
+        if not _has_cudnn(installed):
+            missing = "cuDNN"
+    if is_rocm:
+        rocm = "of unknown version"
     return [
         {
             "name": "tensorflow",
-            "version": versions[0] if versions else "unknown",
-            "cuda": (cuda[1] if cuda else "of unknown version") if is_cuda else None,
-            "rocm": "of unknown version" if is_rocm else None,
-            "missing": "cuDNN" if is_cuda and not _has_cudnn(installed) else None,
+            "version": next(iter(versions), "unknown"),
+            "cuda": cuda,
+            "rocm": rocm,
+            "missing": missing,
         }
     ]
 
@@ -232,8 +241,11 @@ def _jax(installed: dict[str, str]) -> list[dict[str, object]]:
         return []
 
     def plugin(family: str) -> str | None:
-        found = [match[1] for name in installed if (match := re.fullmatch(rf"jax-{family}(\d*)-plugin", name))]
-        return max(found, key=int) if found and all(found) else None
+        matches = (re.fullmatch(rf"jax-{family}(\d*)-plugin", name) for name in installed)
+        found = [match[1] for match in matches if match]
+        if found and all(found):
+            return max(found, key=int)
+        return None
 
     return [{"name": "jax", "version": installed["jaxlib"], "cuda": plugin("cuda"), "rocm": plugin("rocm")}]
 
@@ -242,8 +254,10 @@ def _text_of(package: str, file: str) -> str | None:
     """Return the text of a package's file without importing the package, or ``None`` if the file cannot be read."""
     try:
         spec = importlib.util.find_spec(package)
-        places = list(spec.submodule_search_locations or ()) if spec else []
-        return Path(places[0], file).read_text(encoding="utf-8") if places else None
+        if spec is None or not spec.submodule_search_locations:
+            return None
+        folder = next(iter(spec.submodule_search_locations))
+        return Path(folder, file).read_text(encoding="utf-8")
     except (OSError, ValueError, ImportError):
         return None
 
@@ -300,8 +314,10 @@ def _cpu_limits(root: str = "/") -> dict[str, float]:
     limits: dict[str, float] = {}
     if hasattr(os, "sched_getaffinity"):  # Linux
         limits["CPU affinity"] = len(os.sched_getaffinity(0))
-    if quotas := [quota for folder in _cgroups("cpu", root) if (quota := _quota(folder)) is not None]:
-        limits["cgroup quota"] = min(quotas)
+    quotas = [_quota(folder) for folder in _cgroups("cpu", root)]
+    known = [quota for quota in quotas if quota is not None]
+    if known:
+        limits["cgroup quota"] = min(known)
     # Slurm sets this variable for a task that requests CPUs, but binds the task to CPUs only if this is configured.
     slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
     if slurm.isdecimal() and 0 < float(slurm) < 1e6:
@@ -368,7 +384,9 @@ def _cgroups(controller: str, root: str = "/") -> list[Path]:
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
-        mounts = [top / controllers, top / controller] if controllers else [top, top / "unified"]
+        mounts = [top, top / "unified"]
+        if controllers:
+            mounts = [top / controllers, top / controller]
         inner = Path(path.strip("/"))
         # In a container, the path can be the host's path, but the container's cgroup is mounted at the root.
         folders += [mount / part for mount in mounts for part in (inner, *inner.parents)]
@@ -379,7 +397,9 @@ def _quota(folder: Path) -> float | None:
     """Return the number of CPUs that a cgroup of version 1 or 2 allows, or ``None`` if it has no limit."""
     numbers = _numbers(folder / "cpu.max")
     numbers = numbers or _numbers(folder / "cpu.cfs_quota_us") + _numbers(folder / "cpu.cfs_period_us")
-    return numbers[0] / numbers[1] if len(numbers) == 2 else None
+    if len(numbers) == 2:
+        return numbers[0] / numbers[1]
+    return None
 
 
 def _numbers(file: Path) -> list[int]:

@@ -36,12 +36,13 @@ def addable_node_types(
             the key.
     """
     most = _max_workers(config, source)
+    head = _mapping(config, None, source).get("head_node_type")
     rows = []
     for name, node_type in _mapping(config, _TYPES, source).items():
         key = f"{source}: {_TYPES}.{name}"
         if not isinstance(node_type, dict):
             raise InvalidResourcesError(f"{key} must be a mapping, got {shorten(node_type)}")
-        default = 0 if name == _mapping(config, None, source).get("head_node_type") else most
+        default = 0 if name == head else most
         of_type = check_count(node_type.get("max_workers", default), least=0, name=f"{key}.max_workers")
         more = of_type - workers_by_type.get(name, 0)
         if more > 0:
@@ -69,9 +70,11 @@ def _max_workers(config: object, source: str) -> int:
 
 
 def _mapping(config: object, key: str | None, source: str) -> dict[Any, Any]:
-    found = config if key is None else _mapping(config, None, source).get(key)
+    found, what = config, source
+    if key is not None:
+        found = _mapping(config, None, source).get(key)
+        what = f"{source}: {key}"
     if not isinstance(found, dict) or (key is not None and not found):
-        what = f"{source}: {key}" if key else source
         raise InvalidResourcesError(
             f"{what} must be a mapping, got {shorten(found)}. Pass a Ray cluster YAML with available_node_types and "
             "max_workers, or a KubeRay RayCluster"

@@ -73,12 +73,13 @@ def read_gpus() -> list[dict[str, Any]]:
 def _planned(nvml: Any, index: int, handle: Any) -> dict[str, Any]:
     usable = _usable_bytes(nvml, handle)
     parts = [limit for limit in _limits_of_container(index) if limit <= usable]
+    # HAMi and KAI Scheduler divide the memory of a GPU among its pods, so the plan must not divide it again.
+    uuid = None if parts else _text(nvml.nvmlDeviceGetUUID(handle))
     return {
         "index": index,
         "name": _text(nvml.nvmlDeviceGetName(handle)),
         "memory_bytes": min([usable, *parts]),
-        # HAMi and KAI Scheduler divide the memory of a GPU among its pods, so the plan must not divide it again.
-        "uuid": None if parts else _text(nvml.nvmlDeviceGetUUID(handle)),
+        "uuid": uuid,
     }
 
 
@@ -92,12 +93,13 @@ def read_driver() -> dict[str, Any]:
     """
     with _opened() as nvml:
         cuda = _query(nvml, "nvmlSystemGetCudaDriverVersion_v2")
+        if cuda is not None:  # such as 12040 for CUDA 12.4
+            cuda = f"{cuda // 1000}.{cuda % 1000 // 10}"
+        gpus = [_physical(nvml, index, handle) for index, handle in enumerate(_handles(nvml)) if handle is not None]
         return {
             "driver_version": _query(nvml, "nvmlSystemGetDriverVersion"),
-            "cuda_version": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-            "gpus": [
-                _physical(nvml, index, handle) for index, handle in enumerate(_handles(nvml)) if handle is not None
-            ],
+            "cuda_version": cuda,
+            "gpus": gpus,
         }
 
 
@@ -127,7 +129,10 @@ def read_device_use() -> list[DeviceUse]:
 
 def _utilization(nvml: Any, handle: Any) -> float | None:
     rates = _query(nvml, "nvmlDeviceGetUtilizationRates", handle)
-    return None if rates is None else rates.gpu / 100
+    if rates is None:
+        return None
+    percent: int = rates.gpu
+    return percent / 100
 
 
 def bytes_of_process(devices: list[DeviceUse], pid: int | None = None) -> int | None:
@@ -135,10 +140,13 @@ def bytes_of_process(devices: list[DeviceUse], pid: int | None = None) -> int | 
 
     ``pid`` defaults to this process.
     """
-    pid = os.getpid() if pid is None else pid
+    if pid is None:
+        pid = os.getpid()
     found = [device.bytes_by_process[pid] for device in devices if pid in device.bytes_by_process]
     known = [amount for amount in found if amount is not None]
-    return sum(known) if found and len(known) == len(found) else None
+    if found and len(known) == len(found):
+        return sum(known)
+    return None
 
 
 def is_nvml_installed() -> bool:
@@ -176,13 +184,17 @@ class GpuCounters:
         if not are_gpus_hidden():
             with contextlib.suppress(NvmlError):
                 counters = cls()
-                return counters if counters._handles else None
+                if counters._handles:
+                    return counters
         return None
 
     def energy_j(self) -> float | None:
         """Return the energy that all GPUs used since the driver was loaded, in joules, or ``None`` if unknown."""
         used_mj = self._query("nvmlDeviceGetTotalEnergyConsumption")
-        return None if None in used_mj else sum(used_mj) / 1000
+        if None in used_mj:
+            return None
+        total_mj: int = sum(used_mj)
+        return total_mj / 1000
 
     def throttled(self) -> tuple[str, ...]:
         """Return the reasons for throttled clocks, or an empty tuple if a GPU does not report them."""
@@ -195,7 +207,9 @@ class GpuCounters:
         """Return the mean utilization of the GPUs in the last second, from 0 to 1, or ``None`` if it is unknown."""
         rates = [_utilization(self._nvml, handle) for handle in self._handles]
         known = [rate for rate in rates if rate is not None]
-        return sum(known) / len(known) if known and len(known) == len(rates) else None
+        if known and len(known) == len(rates):
+            return sum(known) / len(known)
+        return None
 
     def _query(self, function: str) -> list[Any]:
         return [_query(self._nvml, function, handle) for handle in self._handles]
@@ -238,11 +252,13 @@ def _handles(nvml: Any) -> list[Any]:
 
     A GPU that has failed, or that a container may not use, does not affect the other GPUs.
     """
-    handles = [_query(nvml, "nvmlDeviceGetHandleByIndex", number) for number in range(nvml.nvmlDeviceGetCount())]
-    # Some drivers return the handle of a lost GPU, but refuse all further queries.
-    handles = [
-        None if handle is None or not _query(nvml, "nvmlDeviceGetUUID", handle) else handle for handle in handles
-    ]
+    handles = []
+    for number in range(nvml.nvmlDeviceGetCount()):
+        handle = _query(nvml, "nvmlDeviceGetHandleByIndex", number)
+        # Some drivers return the handle of a lost GPU, but refuse all further queries.
+        if handle is not None and not _query(nvml, "nvmlDeviceGetUUID", handle):
+            handle = None
+        handles.append(handle)
     if handles and all(handle is None for handle in handles):
         _raise_reason(nvml, 0)
     return handles
@@ -262,7 +278,9 @@ def _visible(nvml: Any) -> list[tuple[int, Any]]:
     listed: list[tuple[str, Any]] = []  # the number of the physical GPU, and the GPU or one of its MIG devices
     for number, handle in enumerate(_handles(nvml)):
         parts = None if handle is None else _mig_devices(nvml, handle)
-        listed += [(str(number), part) for part in ([handle] if parts is None else parts)]
+        if parts is None:
+            parts = [handle]
+        listed += [(str(number), part) for part in parts]
     # Ray sets the variable to an empty value for a task without GPUs, so an empty value selects all GPUs here.
     wanted = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     chosen = [
@@ -325,15 +343,20 @@ def _limits_of_container(index: int) -> Iterator[int]:
 def _physical(nvml: Any, index: int, handle: Any) -> dict[str, Any]:
     memory = _query(nvml, "nvmlDeviceGetMemoryInfo", handle)  # fails in some containers for a GPU with MIG devices
     limit_mw = _query(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle)
+    memory_bytes = used_bytes = power_limit_w = None
+    if memory is not None:
+        memory_bytes, used_bytes = int(memory.total), int(memory.used)
+    if limit_mw is not None:
+        power_limit_w = limit_mw / 1000
     return {
         "index": index,
         "name": _text(nvml.nvmlDeviceGetName(handle)),
         "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
-        "memory_bytes": None if memory is None else int(memory.total),
-        "used_bytes": None if memory is None else int(memory.used),
+        "memory_bytes": memory_bytes,
+        "used_bytes": used_bytes,
         "is_mig": _is_mig(nvml, handle),
         "max_clock_mhz": _query(nvml, "nvmlDeviceGetMaxClockInfo", handle, _SM_CLOCK),
-        "power_limit_w": None if limit_mw is None else limit_mw / 1000,
+        "power_limit_w": power_limit_w,
     }
 
 
@@ -343,8 +366,12 @@ def _query(nvml: Any, function: str, *arguments: Any) -> Any:
         answer = getattr(nvml, function)(*arguments)
     except (nvml.NVMLError, AttributeError):
         return None
-    return _text(answer) if isinstance(answer, bytes) else answer
+    if isinstance(answer, bytes):
+        return _text(answer)
+    return answer
 
 
 def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)  # older bindings return bytes
+    if isinstance(value, bytes):  # older bindings return bytes
+        return value.decode()
+    return str(value)

@@ -96,7 +96,9 @@ def probe_cluster(
             ) from error
     if not state.nodes and not state.draining:
         raise ProbeError("the Ray cluster has no alive node. Start a node with `ray start`")
-    monitor = readings.monitor if config is None else {"path": str(cluster_config), "config": config, "error": None}
+    monitor = readings.monitor
+    if config is not None:
+        monitor = {"path": str(cluster_config), "config": config, "error": None}
     try:
         node_types, max_nodes_to_add = _addable(state, monitor)
     except InvalidResourcesError as error:
@@ -181,10 +183,11 @@ class _Readings:
 
     def read(self, nodes: Iterable[NodeCapacity], session: str, deadline: float) -> None:
         of_id = {node.node_id: node for node in nodes}
-        arguments = {
-            node_id: {"with_gpus": node.resources.gpus > 0, "session": session if node.is_head else None}
-            for node_id, node in of_id.items()
-        }
+        arguments = {}
+        for node_id, node in of_id.items():
+            # Only the head node has the log of the autoscaler's monitor.
+            of_head = session if node.is_head else None
+            arguments[node_id] = {"with_gpus": node.resources.gpus > 0, "session": of_head}
         timeout_s = deadline - time.monotonic()
         found, failures = run_on_nodes(read_node, arguments, timeout_s=timeout_s, late="no answer in time")
         self.failures |= failures
@@ -229,8 +232,9 @@ def _to_devices(node: NodeCapacity, facts: Facts) -> tuple[tuple[GpuDevice, ...]
     except InvalidResourcesError as error:
         return None, str(error)
     declared = node.resources.gpus
-    fewer = f"Ray counts {declared:g} GPUs, but NVML lists {len(devices)}" if len(devices) < declared else None
-    return devices, fewer
+    if len(devices) < declared:
+        return devices, f"Ray counts {declared:g} GPUs, but NVML lists {len(devices)}"
+    return devices, None
 
 
 def _addable(state: ClusterState, monitor: Any) -> tuple[tuple[NodeTypeCapacity, ...], int | None]:

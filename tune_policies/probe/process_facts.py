@@ -50,7 +50,8 @@ def _read(psutil: Any, process: Any, children: dict[int, list[Any]], devices: li
     cpu_s = times.user + times.system + times.children_user + times.children_system
     host_bytes = process.memory_info().rss
     with contextlib.suppress(OSError):
-        if peak := _PEAK.search(Path(f"/proc/{process.pid}/status").read_text()):
+        peak = _PEAK.search(Path(f"/proc/{process.pid}/status").read_text())
+        if peak:
             host_bytes = int(peak[1]) * 1024
     family = {process.pid}
     waiting = list(children[process.pid])
@@ -65,12 +66,13 @@ def _read(psutil: Any, process: Any, children: dict[int, list[Any]], devices: li
     used = [device for device in devices if family & device.bytes_by_process.keys()]
     amounts = [device.bytes_by_process[pid] for device in used for pid in family & device.bytes_by_process.keys()]
     rates = [device.utilization for device in used if device.utilization is not None]
+    utilization = sum(rates) / len(rates) if rates else None
     return {
         "cpu_s": cpu_s,
         "host_bytes": host_bytes,
         "gpu_bytes": sum(filter(None, amounts)) or None,
         "device_bytes": min((device.total_bytes for device in used), default=None),
-        "gpu_utilization": sum(rates) / len(rates) if rates else None,
+        "gpu_utilization": utilization,
     }
 
 

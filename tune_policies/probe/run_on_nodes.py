@@ -37,6 +37,7 @@ def run_on_nodes(
     running: dict[Any, tuple[str, float]] = {}  # the node and the deadline of each task
     waiting = list(arguments)
     with sent_by_value(nvml, node_facts):  # so that nodes do not need this package
+        # With 0 CPUs, a task also starts on a node whose CPUs are all in use.
         task_of = ray.remote(num_cpus=0, max_retries=0)(function)
         while waiting or running:
             while waiting and (at_once is None or len(running) < at_once):

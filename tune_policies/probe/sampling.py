@@ -64,12 +64,13 @@ def group_kinds(nodes: Sequence[NodeCapacity]) -> list[Kind]:
 
     def kind_of(node: NodeCapacity) -> tuple[object, ...]:
         has = node.resources
+        # The memory of similar machines differs by some MiB, so only its logarithm, rounded to 1/4, is compared.
+        memory = round(4 * log2(has.memory_bytes)) if has.memory_bytes else 0
         return (
             node.accelerator_type or "",
             has.cpus,
             has.gpus,
-            # The memory of similar machines differs by some MiB, so only its logarithm, rounded to 1/4, is compared.
-            round(4 * log2(has.memory_bytes)) if has.memory_bytes else 0,
+            memory,
             tuple((name, amount) for name, amount in sorted(has.custom.items()) if custom[name] > 1),
             tuple(item for item in sorted(node.labels.items()) if len(values[item[0]]) <= _MAX_LABEL_VALUES),
         )
@@ -141,16 +142,24 @@ def _explain(reasons: Mapping[str, str]) -> str:
     nodes = defaultdict(list)
     for node_id, why in sorted(reasons.items()):
         nodes[why].append(node_id[:8])
-    return "; ".join(
-        f"{'node' if len(ids) == 1 else 'nodes'} {', '.join(ids[:_NAMED])}"
-        f"{f' and {len(ids) - _NAMED} more' if len(ids) > _NAMED else ''}: {why}"
-        for why, ids in nodes.items()
-    )
+    parts = []
+    for why, ids in nodes.items():
+        named = ", ".join(ids[:_NAMED])
+        if len(ids) > _NAMED:
+            named += f" and {len(ids) - _NAMED} more"
+        if len(ids) > 1:
+            parts.append(f"nodes {named}: {why}")
+        else:
+            parts.append(f"node {named}: {why}")
+    return "; ".join(parts)
 
 
 def _findings(kind: Kind, facts: Mapping[str, NodeFacts]) -> list[NodeFacts]:
     found: list[NodeFacts] = []
     for node in kind:
-        if node.node_id in facts and (of_kind := facts[node.node_id].of_another()) not in found:
+        if node.node_id not in facts:
+            continue
+        of_kind = facts[node.node_id].of_another()
+        if of_kind not in found:
             found.append(of_kind)
     return found

@@ -104,9 +104,11 @@ class InfeasibleRequestError(ResourcePolicyError):
 
 def _first(between: str, texts: Iterable[str]) -> str:
     """Join the first five distinct texts, and append the number of further texts."""
-    each = list(dict.fromkeys(texts))
-    others = [f"{len(each) - _MOST_CHOICES} more"] if len(each) > _MOST_CHOICES else []
-    return between.join([*each[:_MOST_CHOICES], *others])
+    distinct = list(dict.fromkeys(texts))
+    shown = distinct[:_MOST_CHOICES]
+    if len(distinct) > _MOST_CHOICES:
+        shown.append(f"{len(distinct) - _MOST_CHOICES} more")
+    return between.join(shown)
 
 
 class ProbeError(ResourcePolicyError):

@@ -20,29 +20,34 @@ def fields_to_html(title: str, text: str, fields: Mapping[str, object]) -> str:
     table = Table("field", "value")
     for name, value in fields.items():
         table.add_row(Text(name), Text(str(value)))
-    shown: list[RenderableType] = [Text(title, style="bold"), Text(text), *([table] if fields else [])]
+    shown: list[RenderableType] = [Text(title, style="bold"), Text(text)]
+    if fields:
+        shown.append(table)
     return to_html(Group(*shown))
 
 
 def _parts(view: RenderableType) -> Iterator[str]:
     if isinstance(view, Group):
-        for each in view.renderables:
-            yield from _parts(each)
+        for part in view.renderables:
+            yield from _parts(part)
     elif isinstance(view, Table):
         yield from _table(view)
     elif str(view).strip():
-        weight = "; font-weight: bold" if isinstance(view, Text) and view.style == "bold" else ""
-        yield f'<p style="margin: 0.3em 0{weight}">{_text(view)}</p>'
+        style = "margin: 0.3em 0"
+        if isinstance(view, Text) and view.style == "bold":
+            style += "; font-weight: bold"
+        yield f'<p style="{style}">{_text(view)}</p>'
 
 
 def _table(table: Table) -> Iterator[str]:
-    styles = [f'style="text-align: {"right" if each.justify == "right" else "left"}"' for each in table.columns]
+    sides = ["right" if column.justify == "right" else "left" for column in table.columns]
+    styles = [f'style="text-align: {side}"' for side in sides]
     if table.title:  # a caption would be as narrow as the table
         yield f'<p style="margin: 0.3em 0; font-weight: bold">{_text(table.title)}</p>'
     yield '<div style="overflow-x: auto"><table>'
-    heads = (f"<th {style}>{_text(each.header)}</th>" for each, style in zip(table.columns, styles, strict=True))
+    heads = (f"<th {style}>{_text(column.header)}</th>" for column, style in zip(table.columns, styles, strict=True))
     yield f"<thead><tr>{''.join(heads)}</tr></thead><tbody>"
-    for row in zip(*(each.cells for each in table.columns), strict=True):
+    for row in zip(*(column.cells for column in table.columns), strict=True):
         cells = (f"<td {style}>{_text(cell)}</td>" for cell, style in zip(row, styles, strict=True))
         yield f"<tr>{''.join(cells)}</tr>"
     yield "</tbody></table></div>"

@@ -60,12 +60,17 @@ def from_ticks(ticks: int) -> float:
         return ticks // TICKS
     amount = ticks / TICKS
     # Ray truncates `amount * 10_000`, so it would read 0.0384 as 383 ticks.
-    return amount if int(amount * TICKS) == ticks else math.nextafter(amount, math.inf)
+    if int(amount * TICKS) == ticks:
+        return amount
+    return math.nextafter(amount, math.inf)
 
 
 def ray_ticks(amounts: Mapping[str, float]) -> Amounts:
     """Convert amounts, keyed by Ray's resource names, to ticks, and ``memory`` to bytes."""
-    return {name: int(amount) if name == "memory" else to_ticks(amount) for name, amount in amounts.items()}
+    ticks = {}
+    for name, amount in amounts.items():
+        ticks[name] = int(amount) if name == "memory" else to_ticks(amount)  # host memory is in bytes
+    return ticks
 
 
 def check_amount(amount: object, *, name: str) -> float:
@@ -117,12 +122,16 @@ def _workers(value: object, *, name: str) -> int | tuple[int, int]:
     fewest, most = (check_count(number, least=1, name=f"each of {name}") for number in value)
     if fewest > most:
         raise InvalidResourcesError(f"{name} must be (minimum, maximum), got {shorten(value)}. Use {(most, fewest)}")
-    return fewest if fewest == most else (fewest, most)
+    if fewest == most:
+        return fewest
+    return (fewest, most)
 
 
 def fewest_workers(num_workers: int | tuple[int, int]) -> int:
     """Return the minimum number of Train workers of a trial."""
-    return num_workers if isinstance(num_workers, int) else num_workers[0]
+    if isinstance(num_workers, int):
+        return num_workers
+    return num_workers[0]
 
 
 def _speed(value: object, *, name: str) -> float:
@@ -138,8 +147,8 @@ def _custom(value: object, *, name: str) -> object:
         raise InvalidResourcesError(f"{name} must map names of Ray resources to amounts, got {shorten(value)}")
     for reserved in sorted(value.keys() & _NOT_CUSTOM.keys()):
         raise InvalidResourcesError(f"{name} cannot contain {reserved!r}. {_NOT_CUSTOM[reserved]}")
-    checked = {each: check_amount(value[each], name=each) for each in sorted(value)}
-    return {each: amount for each, amount in checked.items() if amount > 0}
+    checked = {resource: check_amount(value[resource], name=resource) for resource in sorted(value)}
+    return {resource: amount for resource, amount in checked.items() if amount > 0}
 
 
 def _whole(least: int, most: int) -> CoreSchema:
@@ -231,15 +240,21 @@ class Resources(Value):
 
 def format_amount(amount: float) -> str:
     """Return ``amount`` with up to four decimals, such as ``"0.5"`` or ``"4"``."""
-    return f"{round(amount, 4):g}" if amount < 100_000 else f"{amount:.0f}"
+    if amount < 100_000:
+        return f"{round(amount, 4):g}"
+    return f"{amount:.0f}"
 
 
 def format_ticks(name: str, ticks: int) -> str:
     """Return an amount in ticks, or ``memory`` in bytes, as text: ``"0.5 GPU"``, ``"1 GiB of host memory"``."""
-    return f"{format_bytes(ticks)} of host memory" if name == "memory" else amount_of(ticks / TICKS, name)
+    if name == "memory":
+        return f"{format_bytes(ticks)} of host memory"
+    return amount_of(ticks / TICKS, name)
 
 
 def amount_of(amount: float, name: str) -> str:
     """Return the amount of a resource as text: ``"1 CPU"``, ``"0.5 GPU"``, ``"8 CPUs"``, ``"2 neuron_cores"``."""
-    has_plural = name.endswith("PU") and not 0 < amount <= 1
-    return f"{format_amount(amount)} {name}{'s' if has_plural else ''}"
+    text = f"{format_amount(amount)} {name}"
+    if name.endswith("PU") and not 0 < amount <= 1:
+        return f"{text}s"
+    return text

@@ -75,7 +75,9 @@ def _without_middle(text: str, mark: str, most: int) -> str:
 def one_line(text: object) -> str:
     r"""Return an external text as a single line. The text is :func:`shortened`, and line breaks become ``\n``."""
     plain = str(text)
-    return shortened(_commandless(plain if plain.isprintable() else _NOT_ASCII.sub(_escaped, plain)))
+    if not plain.isprintable():
+        plain = _NOT_ASCII.sub(_escaped, plain)
+    return shortened(_commandless(plain))
 
 
 def printable(text: str, *, is_styled: bool = False) -> str:
@@ -83,7 +85,8 @@ def printable(text: str, *, is_styled: bool = False) -> str:
 
     If ``is_styled`` is true, the colors and progress bars of Rich are kept.
     """
-    return _commandless((_STYLE_OR_NOT_ASCII if is_styled else _NOT_ASCII_TEXT).sub(_escaped, text))
+    pattern = _STYLE_OR_NOT_ASCII if is_styled else _NOT_ASCII_TEXT
+    return _commandless(pattern.sub(_escaped, text))
 
 
 def indented(text: object) -> str:
@@ -98,7 +101,8 @@ def redacted(text: str) -> str:
     Secrets are the user and password in a URL (``user:password@``), and the values of ``token=``, ``--api-key``,
     ``password:``, ``Bearer``, and of variables with KEY, PASS, PWD, SECRET or TOKEN in their names.
     """
-    text = re.sub(r"\S+", _without_user, text) if "@" in text else text
+    if "@" in text:
+        text = re.sub(r"\S+", _without_user, text)
     for secret, instead in _SECRETS:
         text = secret.sub(instead, text)
     return text
@@ -109,7 +113,9 @@ def _without_user(word: re.Match[str]) -> str:
     text = word[0]
     end = text.rfind("@")
     found = _SIGNED_IN.search(text, 0, end + 1)
-    return text if found is None else f"{text[: found.start()]}://***{text[end:]}"
+    if found is None:
+        return text
+    return f"{text[: found.start()]}://***{text[end:]}"
 
 
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+|(?:,\d{3})+)?%?|\d+(?:x\d+)*")
@@ -150,7 +156,9 @@ def without_names(text: str, known: Collection[str]) -> str:
     def shown(word: re.Match[str]) -> str:
         bare = word[0].strip(".,;:()[]'\"-÷=")
         is_public = not bare or bare.lower() in _WORDS or bare in known or _NUMBER.fullmatch(bare)
-        return word[0] if is_public else LEFT_OUT
+        if is_public:
+            return word[0]
+        return LEFT_OUT
 
     return re.sub(rf"{re.escape(LEFT_OUT)}(?: {re.escape(LEFT_OUT)})+", LEFT_OUT, re.sub(r"\S+", shown, text))
 
@@ -166,10 +174,14 @@ def escape(character: str) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     text = found[0]
-    return text if len(text) > 1 or text.isprintable() else escape(text)
+    if len(text) > 1 or text.isprintable():
+        return text
+    return escape(text)
 
 
 def _commandless(text: str) -> str:
     if "::" in text:
         text = _COMMAND_OF_LINE.sub(r"\1\\u003a", text)
-    return _COMMAND_ANYWHERE.sub(r"#\\u0023", text) if "##" in text else text
+    if "##" in text:
+        text = _COMMAND_ANYWHERE.sub(r"#\\u0023", text)
+    return text

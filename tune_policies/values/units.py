@@ -11,7 +11,7 @@ from typing import Final, TypeGuard
 from pydantic import ByteSize, ConfigDict, TypeAdapter, ValidationError
 
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import shorten
+from tune_policies.values.value import counted, shorten
 
 MIB: Final = 2**20
 GIB: Final = 2**30
@@ -58,7 +58,9 @@ def _read_text(text: str) -> int:
     stripped = text.strip()
     if len(text) > _LONGEST or not _WHOLE_TEXT.fullmatch(stripped) or _OF_DOCKER.fullmatch(stripped):
         raise ValueError
-    return _BYTE_SIZE.validate_python(f"{stripped}B" if _BINARY_OF_KUBERNETES.fullmatch(stripped) else stripped)
+    if _BINARY_OF_KUBERNETES.fullmatch(stripped):
+        stripped += "B"
+    return _BYTE_SIZE.validate_python(stripped)
 
 
 def parse_memory(amount: object, *, name: str = "memory") -> int:
@@ -70,11 +72,11 @@ def parse_memory(amount: object, *, name: str = "memory") -> int:
     """
     found = parse_bytes(amount, name=name)
     if found < MIB:
+        message = f"{name}={amount!r} would be {counted(found, 'byte')}, but the minimum is 1 MiB"
         number = amount.strip() if isinstance(amount, str) else shorten(amount)
-        meant = f". Write '{number}GiB'" if is_number(amount) or number.isdecimal() else ""
-        raise InvalidResourcesError(
-            f"{name}={amount!r} would be {found} {'byte' if found == 1 else 'bytes'}, but the minimum is 1 MiB{meant}"
-        )
+        if is_number(amount) or number.isdecimal():
+            message += f". Write '{number}GiB'"
+        raise InvalidResourcesError(message)
     return found
 
 
@@ -87,7 +89,9 @@ def format_request(amount: int) -> str:
     """Return ``amount`` bytes as a string for :func:`parse_bytes`, rounded down to whole MiB if it is above 1 MiB."""
     if amount < MIB:
         return str(amount)
-    return f"{amount // GIB}GiB" if amount % GIB == 0 else f"{amount // MIB}MiB"
+    if amount % GIB == 0:
+        return f"{amount // GIB}GiB"
+    return f"{amount // MIB}MiB"
 
 
 def exact_text(amount: int) -> int | str:
@@ -98,7 +102,9 @@ def exact_text(amount: int) -> int | str:
 
 def format_money(amount: float) -> str:
     """Return an amount of money with two decimals, or two significant digits if it is small."""
-    return f"{amount:.2f}" if amount >= 0.1 or amount == 0 else f"{amount:.2g}"
+    if amount >= 0.1 or amount == 0:
+        return f"{amount:.2f}"
+    return f"{amount:.2g}"
 
 
 def format_bytes(amount: int, digits: int = 1) -> str:

@@ -68,13 +68,17 @@ ByName = Annotated[dict[str, _Part], AfterValidator(_by_name)]
 
 def counted(count: int, noun: str) -> str:
     """Return the count with its noun, such as ``"1 node"`` or ``"3 nodes"``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    if count == 1:
+        return f"{count} {noun}"
+    return f"{count} {noun}s"
 
 
 def shorten_names(names: Sequence[str]) -> str:
     """Return the names as one line. If there are more than five, return five and the number of further names."""
     shown = ", ".join(names[:_MOST_NAMES])
-    return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
+    if len(names) <= _MOST_NAMES:
+        return shown
+    return f"{shown} and {len(names) - _MOST_NAMES} more"
 
 
 class FrozenDict(dict[Any, Any]):
@@ -103,8 +107,12 @@ def frozen(value: Any) -> Any:
     if kind is str or kind is FrozenDict:  # checked first, because a check for ``Mapping`` is slow
         return value
     if kind is dict or isinstance(value, Mapping):
-        return FrozenDict({key: frozen(item) for key, item in value.items()}) if value else _EMPTY
-    return tuple(map(frozen, value)) if kind is tuple else value
+        if value:
+            return FrozenDict({key: frozen(item) for key, item in value.items()})
+        return _EMPTY
+    if kind is tuple:
+        return tuple(map(frozen, value))
+    return value
 
 
 def _may_contain_mappings(annotation: Any) -> bool:
@@ -112,9 +120,11 @@ def _may_contain_mappings(annotation: Any) -> bool:
     kind = get_origin(annotation) or annotation
     if kind in (Any, object) or isinstance(kind, str | ForwardRef | TypeVar):
         return True
-    return (isinstance(kind, type) and issubclass(kind, Mapping)) or any(
-        map(_may_contain_mappings, () if kind is Literal else get_args(annotation))
-    )
+    if kind is Literal:  # its arguments are values, not types
+        return False
+    if isinstance(kind, type) and issubclass(kind, Mapping):
+        return True
+    return any(map(_may_contain_mappings, get_args(annotation)))
 
 
 class Checked:
@@ -252,7 +262,8 @@ class Value(BaseModel):
         from tune_policies.values.html import fields_to_html  # notebooks only
 
         has_own_text = type(self).__str__ is not Value.__str__
-        return fields_to_html(type(self).__name__, str(self) if has_own_text else "", written_fields(self))
+        text = str(self) if has_own_text else ""
+        return fields_to_html(type(self).__name__, text, written_fields(self))
 
 
 def written_fields(value: Value) -> dict[str, Any]:
@@ -273,7 +284,9 @@ def as_code(value: object) -> str:
         return f"{{{', '.join(f'{as_code(key)}: {as_code(item)}' for key, item in value.items())}}}"
     if isinstance(value, tuple):
         items = ", ".join(map(as_code, value))
-        return f"({items},)" if len(value) == 1 else f"({items})"
+        if len(value) == 1:
+            return f"({items},)"
+        return f"({items})"
     return repr(value)
 
 
@@ -300,12 +313,16 @@ def _plain_type(annotation: Any) -> Any:
     plain = tuple(_plain_type(part) for part in parts)
     if get_origin(annotation) in (Union, UnionType):
         return functools.reduce(operator.or_, plain)
-    return annotation if plain == parts else get_origin(annotation)[plain]
+    if plain == parts:
+        return annotation
+    return get_origin(annotation)[plain]
 
 
 def _plain_default(default: Any) -> Any:
     """Return the default of a parameter, with an empty mapping for pydantic's mark of a computed default."""
-    return {} if repr(default) == "<factory>" else default
+    if repr(default) == "<factory>":
+        return {}
+    return default
 
 
 def _as_written(field: FieldInfo, content: object) -> object:
@@ -383,22 +400,25 @@ def _explaining_call(init: Callable[..., None]) -> Callable[..., None]:
 def _with_names(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """Return all arguments by name. Raise ``InvalidResourcesError`` if one is repeated or too many are positional."""
     parameters = inspect.signature(cls).parameters.values()
-    if any(each.kind is each.VAR_POSITIONAL for each in parameters):
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return dict(data)
-    names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    names = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
     if len(args) > len(names):
         called = ", ".join(
             f"{name}={shorten(value)}"
             for name, value in zip(_own_fields_first(cls), args, strict=False)
             if name not in data
         )
-        accepts = f"accepts {', '.join(names)} by position" if names else "accepts its fields only by name"
+        accepts = "accepts its fields only by name"
+        if names:
+            accepts = f"accepts {', '.join(names)} by position"
         raise InvalidResourcesError(
             f"{cls.__name__} {accepts}, got {counted(len(args), 'argument')} without a name. "
             f"Write {cls.__name__}({called})"
         )
     by_position = dict(zip(names, args, strict=False))
-    if twice := sorted(data.keys() & by_position.keys()):
+    twice = sorted(data.keys() & by_position.keys())
+    if twice:
         verb = "was" if len(twice) == 1 else "were"
         raise InvalidResourcesError(
             f"{', '.join(twice)} {verb} passed twice, by position and by name. Pass each field only once"
@@ -419,7 +439,9 @@ def _has_names(data: Mapping[Any, Any]) -> bool:
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'A100'?"`` for the known name that is most similar to ``name``, or ``""``."""
     near = most_similar(name, known)
-    return "" if near is None else f"; did you mean {near!r}?"
+    if near is None:
+        return ""
+    return f"; did you mean {near!r}?"
 
 
 def most_similar(name: str, known: Iterable[str]) -> str | None:
@@ -432,15 +454,19 @@ def most_similar(name: str, known: Iterable[str]) -> str | None:
     longer = [candidate for candidate in by_lower if candidate.startswith(f"{name.lower()}_")]
     if not near and len(longer) == 1:
         near = longer
-    return by_lower[near[0]] if near else None
+    if near:
+        return by_lower[near[0]]
+    return None
 
 
 def check_names(names: object, *, name: str) -> tuple[str, ...]:
     """Return a list of names as a tuple, or raise an ``InvalidResourcesError``. A single string is not a list."""
     is_text = isinstance(names, str)
-    if is_text or not isinstance(names, Collection) or not all(isinstance(each, str) for each in names):
-        hint = f". Use [{shorten(names)}]" if is_text else ""
-        raise InvalidResourcesError(f"{name} must be a list of names, got {shorten(names)}{hint}")
+    if is_text or not isinstance(names, Collection) or not all(isinstance(item, str) for item in names):
+        message = f"{name} must be a list of names, got {shorten(names)}"
+        if is_text:
+            message += f". Use [{shorten(names)}]"
+        raise InvalidResourcesError(message)
     return tuple(names)
 
 
@@ -454,10 +480,13 @@ def _explain(cls: type[Value], error: ValidationError) -> InvalidResourcesError:
     mistakes = [mistake for detail in details[:_MOST_MISTAKES] for mistake in _mistakes(cls, detail)]
     lines, listed = [], {""}
     for message, fields in mistakes[:_MOST_MISTAKES]:
-        lines.append(one_line(message if fields in listed else f"{message} ({fields})"))
+        text = message if fields in listed else f"{message} ({fields})"
+        lines.append(one_line(text))
         listed.add(fields)
     more = max(0, len(mistakes) - _MOST_MISTAKES) + max(0, len(details) - _MOST_MISTAKES)
-    explained = InvalidResourcesError("\n".join([*lines, *([f"and {more} more mistakes"] if more else [])]))
+    if more:
+        lines.append(f"and {more} more mistakes")
+    explained = InvalidResourcesError("\n".join(lines))
     explained.mistakes = tuple(mistakes)
     return explained
 
@@ -465,17 +494,22 @@ def _explain(cls: type[Value], error: ValidationError) -> InvalidResourcesError:
 def _mistakes(cls: type[Value], detail: Any) -> Iterator[tuple[str, str]]:
     """Yield a pair for each mistake: the message, and the valid fields if the field is unknown, or ``""``."""
     path = [str(part) for part in detail["loc"] if part != _Choice.CHECKED]
-    parents, field = path[:-1], path[-1] if path else ""
-    location, inside = ".".join(path), f"{'.'.join(parents)}: " if parents else ""
+    *parents, field = path or [""]
+    location, inside = ".".join(path), ""
+    if parents:
+        inside = f"{'.'.join(parents)}: "
     owner = _class_at(cls, parents)
     match detail["type"]:
         case "value_error":  # an error of this package, with a complete message
             error = detail["ctx"]["error"]
             for message, fields in getattr(error, "mistakes", ()) or ((str(error), ""),):
-                yield f"{inside if not field or message.startswith(field) else f'{location}: '}{message}", fields
+                where = inside if not field or message.startswith(field) else f"{location}: "
+                yield f"{where}{message}", fields
         case "extra_forbidden":
             fields = owner.model_fields
-            known = f"{owner.__name__} has {', '.join(_own_fields_first(owner))}" if fields else ""
+            known = ""
+            if fields:
+                known = f"{owner.__name__} has {', '.join(_own_fields_first(owner))}"
             hint = owner._hint_for(field, detail["input"]) or suggest(field, fields)
             yield f"{inside}unknown field {shorten(field)}{hint}", known
         case "too_long":
@@ -485,8 +519,9 @@ def _mistakes(cls: type[Value], detail: Any) -> Iterator[tuple[str, str]]:
         case "missing":
             yield f"{inside}the required field {field!r} of {owner.__name__} is missing", ""
         case kind:
-            is_whole = not location or kind == "model_type"  # do not quote an entire file
-            got = kind_of(detail["input"]) if is_whole else shorten(detail["input"])
+            got = shorten(detail["input"])
+            if not location or kind == "model_type":  # do not quote an entire file
+                got = kind_of(detail["input"])
             yield f"{location or cls.__name__}: {detail['msg']}, got {got}", ""
 
 
@@ -502,8 +537,8 @@ def _values_in(annotation: Any) -> Iterator[type[Value]]:
     """Yield the subclasses of ``Value`` in a field's type, such as ``tuple[Resources, ...] | None``."""
     if isinstance(annotation, type) and issubclass(annotation, Value):
         yield annotation
-    for each in get_args(annotation):
-        yield from _values_in(each)
+    for argument in get_args(annotation):
+        yield from _values_in(argument)
 
 
 def kind_of(data: object) -> str:
@@ -514,7 +549,9 @@ def kind_of(data: object) -> str:
         case str():
             return "a string"
         case dict():
-            return "a mapping" if _has_names(data) else "a mapping whose keys are not names"
+            if _has_names(data):
+                return "a mapping"
+            return "a mapping whose keys are not names"
         case list() | tuple():
             return "a list"
         case _:
@@ -527,4 +564,6 @@ def shorten(data: object) -> str:
         text = repr(data)
     except ValueError:  # Python does not convert integers with thousands of digits to strings
         return f"a value of type {type(data).__name__} that is too long to show"
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    if len(text) <= 80:
+        return text
+    return f"{text[:77]}..."

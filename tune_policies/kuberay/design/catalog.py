@@ -4,7 +4,6 @@
 ``plan --cluster FILE --nodes`` reads their prices.
 """
 
-import itertools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, Self
@@ -38,17 +37,21 @@ _KEY: Final = re.compile(r"[a-zA-Z0-9]([-._a-zA-Z0-9]{0,61}[a-zA-Z0-9])?")
 def check_dns_label(name: str) -> str:
     """Return ``name``, or raise :class:`InvalidResourcesError` if it cannot be part of the name of a pod."""
     if not _DNS_LABEL.fullmatch(name):
-        near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-0123456789")[:63]
-        hint = f", such as {near!r}" if near else ""
-        raise InvalidResourcesError(
+        message = (
             f"name {shorten(name)} is not valid: use at most 63 lowercase letters, digits and '-', starting with a "
-            f"letter{hint}"
+            "letter"
         )
+        near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-0123456789")[:63]
+        if near:
+            message += f", such as {near!r}"
+        raise InvalidResourcesError(message)
     return name
 
 
 def _type_name(name: str) -> str:
-    return name if _NAME.fullmatch(name) else check_dns_label(name)
+    if _NAME.fullmatch(name):
+        return name
+    return check_dns_label(name)
 
 
 def _labels(labels: dict[str, str]) -> dict[str, str]:
@@ -172,7 +175,8 @@ class NodeType(Value):
                 check_type_of_resource(self.accelerator_type, resource)
         for field in ("accelerator_type", "device_key", "gpu_memory"):
             needs = devices if field != "gpu_memory" else self.gpus
-            if not needs and (value := getattr(self, field)) is not None:
+            value = getattr(self, field)
+            if not needs and value is not None:
                 raise InvalidResourcesError(
                     f"{self._title} has {field}={value!r}, but no devices: set gpus, or custom such as {{'TPU': 4}}"
                 )
@@ -219,7 +223,9 @@ class NodeType(Value):
 
     @property
     def _title(self) -> str:
-        return f"node type {self.name!r}" if self.name else "a node type"
+        if self.name:
+            return f"node type {self.name!r}"
+        return "a node type"
 
     @property
     def resources(self) -> Resources:
@@ -229,7 +235,9 @@ class NodeType(Value):
     @property
     def num_nodes(self) -> int:
         """The number of nodes in a plan (``count`` or, if it is ``None``, one node or the hosts of one TPU slice)."""
-        return self.num_hosts if self.count is None else self.count
+        if self.count is None:
+            return self.num_hosts
+        return self.count
 
     @property
     def devices(self) -> dict[str, float]:
@@ -240,8 +248,10 @@ class NodeType(Value):
     @property
     def gpu_parts(self) -> tuple[GpuDevice, ...] | None:
         """The GPU partitions of a node, or ``None`` if it has none. Empty if their memory is unknown."""
+        if not self.gpus:
+            return None
         keys = () if self.device_key is None else (self.device_key,)
-        return parts_of_gpus(keys, self.node_selector, self.gpus) if self.gpus else None
+        return parts_of_gpus(keys, self.node_selector, self.gpus)
 
     @property
     def known_gpus(self) -> tuple[GpuDevice, ...] | None:
@@ -267,8 +277,10 @@ class NodeType(Value):
         """
         if self.accelerator_type is None:
             return dict(self.labels)
-        of_slice = {} if self.topology is None else SliceShape(self.topology, self.accelerator_type).head_labels
-        return {ACCELERATOR_TYPE: self.accelerator_type, **of_slice, **self.labels}
+        of_type = {ACCELERATOR_TYPE: self.accelerator_type}
+        if self.topology is not None:
+            of_type |= SliceShape(self.topology, self.accelerator_type).head_labels
+        return {**of_type, **self.labels}
 
 
 def node_type_name(cpus: int, resource: str | None, devices: int, accelerator_type: str | None, *more: str) -> str:
@@ -276,22 +288,28 @@ def node_type_name(cpus: int, resource: str | None, devices: int, accelerator_ty
     what = accelerator_type or resource
     if what is None:
         return f"cpu-{cpus}"
-    return "-".join([*re.findall(r"[a-z0-9]+", what.lower()), *more, *([f"x{devices}"] if devices > 1 else [])])
+    parts = [*re.findall(r"[a-z0-9]+", what.lower()), *more]
+    if devices > 1:
+        parts.append(f"x{devices}")
+    return "-".join(parts)
 
 
 def _named(node_types: tuple[NodeType, ...]) -> tuple[NodeType, ...]:
     """Return the node types, with a unique name for each node type that has none."""
-    taken = {each.name for each in node_types}
+    taken = {node_type.name for node_type in node_types}
     named = []
-    for each in node_types:
-        if not each.name:
-            resource, devices = next(iter(each.devices.items()), (None, 0))
-            topology = [each.topology] if each.topology else []
-            name = node_type_name(each.cpus, resource, int(devices), each.accelerator_type, *topology)
-            free = next(free for at in itertools.count(1) if (free := f"{name}-{at}" if at > 1 else name) not in taken)
+    for node_type in node_types:
+        if not node_type.name:
+            resource, devices = next(iter(node_type.devices.items()), (None, 0))
+            topology = [node_type.topology] if node_type.topology else []
+            name = node_type_name(node_type.cpus, resource, int(devices), node_type.accelerator_type, *topology)
+            free, number = name, 1
+            while free in taken:
+                number += 1
+                free = f"{name}-{number}"
             taken.add(free)
-            each = each.model_copy(update={"name": free})
-        named.append(each)
+            node_type = node_type.model_copy(update={"name": free})
+        named.append(node_type)
     return tuple(named)
 
 
@@ -318,32 +336,34 @@ class NodeCatalog(Value):
         if not self.nodes:
             raise InvalidResourcesError("nodes is empty: list at least one node, such as {count: 8, cpus: 32, gpus: 4}")
         head = self.head or HEAD
-        names = [head.name, *(each.name for each in self.nodes)]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise InvalidResourcesError(
-                f"the names of node types must be unique, but {twice[0]!r} is used twice"
-                + (", once for the head" if twice[0] == head.name else "")
-                + ". Rename one of them"
-            )
+        names = [head.name, *(node_type.name for node_type in self.nodes)]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            message = f"the names of node types must be unique, but {twice[0]!r} is used twice"
+            if twice[0] == head.name:
+                message += ", once for the head"
+            raise InvalidResourcesError(f"{message}. Rename one of them")
         if head.min_nodes or head.num_hosts > 1:
             raise InvalidResourcesError(
                 "the head is a single node: remove its min_nodes, and use a topology of one host if it has TPUs"
             )
-        for each in (head, *self.nodes):
-            if each.gpu_parts is not None and each.gpus > 1:
+        for node_type in (head, *self.nodes):
+            if node_type.gpu_parts is not None and node_type.gpus > 1:
                 # A process can use at most one MIG instance, and several time slices may belong to one GPU, but Ray
                 # assumes that a pod has n devices with the indices 0 to n - 1. Source:
                 # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
                 raise InvalidResourcesError(
-                    f"node type {each.name!r} has {each.gpus} parts of GPUs in a pod, but a process can use only "
-                    "one of them. Set gpus to 1, and reduce the CPUs and the memory to the amounts for one part"
+                    f"node type {node_type.name!r} has {node_type.gpus} parts of GPUs in a pod, but a process can use "
+                    "only one of them. Set gpus to 1, and reduce the CPUs and the memory to the amounts for one part"
                 )
         return self
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
         """Build the catalog from plain data: a mapping of its fields, or only the list of its nodes."""
-        return super().from_dict({"nodes": data} if isinstance(data, list) else data)
+        if isinstance(data, list):
+            data = {"nodes": data}
+        return super().from_dict(data)
 
     @property
     def price_per_hour(self) -> float | None:
@@ -352,10 +372,10 @@ class NodeCatalog(Value):
         It is ``None`` if the price of a worker node is unknown.
         """
         total = (self.head and self.head.price_per_hour) or 0.0
-        for each in self.nodes:
-            if each.price_per_hour is None:
+        for node_type in self.nodes:
+            if node_type.price_per_hour is None:
                 return None
-            total += each.num_nodes * each.price_per_hour
+            total += node_type.num_nodes * node_type.price_per_hour
         return total
 
 
@@ -393,6 +413,7 @@ def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int)
     """
     if _GKE_SHARING in selector or any(key.endswith(".shared") for key in keys):
         return ()
+<<<<<<< HEAD
     named = [match[1] for key in keys if (match := _MIG_KEY.fullmatch(key))]
     if not named and _GKE_PROFILE in selector:
         named = [selector[_GKE_PROFILE]]
@@ -409,3 +430,16 @@ def _nominal_gb(profile: str) -> int:
     """Return the memory of a MIG profile in GB, or 0 if the name of the profile does not contain it."""
     size = _PROFILE.fullmatch(profile)
     return 0 if size is None else int(size[1])
+=======
+    named = [match[1] for match in map(_MIG_KEY.fullmatch, keys) if match]
+    profile = next(iter(named), selector.get(_GKE_PROFILE))
+    if profile is None:
+        return None
+    size = _PROFILE.fullmatch(profile)
+    if size is None:
+        return ()
+    memory = int(int(size[1]) * 10**9 * (1 - _MIG_MARGIN))
+    if memory:
+        return tuple(GpuDevice(index=at, name=f"MIG {profile}", memory_bytes=memory) for at in range(number))
+    return ()
+>>>>>>> 2add776a1b7e9111a21482fdb9d5bcd0b35821a7

@@ -56,21 +56,23 @@ class NodePool(NamedTuple):
 
     def of(self, holds: Callable[[NodeType], bool]) -> Self:
         """Return the pool with only the node types for which ``holds`` returns true."""
-        return self._replace(node_types={name: each for name, each in self.node_types.items() if holds(each)})
+        return self._replace(
+            node_types={name: node_type for name, node_type in self.node_types.items() if holds(node_type)}
+        )
 
     @property
     def most(self) -> dict[str, int]:
         """The maximum number of units of each node type."""
         limit = min(MOST_NODES_OF_TYPE, max(_LEAST_LIMIT, _MOST_NODES // max(1, len(self.node_types))))
         return {
-            name: min(each.count or _NO_LIMIT * each.num_hosts, limit) // each.num_hosts
-            for name, each in self.node_types.items()
+            name: min(node_type.count or _NO_LIMIT * node_type.num_hosts, limit) // node_type.num_hosts
+            for name, node_type in self.node_types.items()
         }
 
     @property
     def has_prices(self) -> bool:
         """Whether any node type has a price."""
-        return any(each.price_per_hour is not None for each in self.node_types.values())
+        return any(node_type.price_per_hour is not None for node_type in self.node_types.values())
 
     def unit(self, name: str) -> tuple[NodeCapacity, ...]:
         """Return the nodes of one unit."""
@@ -115,8 +117,8 @@ class NodePool(NamedTuple):
         node_type = self.node_types[name]
         price = node_type.price_per_hour
         idle = 0 if uses_devices else int(sum(node_type.devices.values()))
-        each = (int(self.has_prices and price is None), round((price or 0) * _PER_MONEY), idle, 1)
-        return tuple(part * node_type.num_hosts for part in each)
+        of_node = (int(self.has_prices and price is None), round((price or 0) * _PER_MONEY), idle, 1)
+        return tuple(part * node_type.num_hosts for part in of_node)
 
     def price_per_hour(self, units: Units) -> float | None:
         """Return the price of these units for an hour, or ``None`` if a price is unknown."""
@@ -162,7 +164,7 @@ def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
         found = list(_choose_per_gpu_kind(policy, pool, most, num_trials))
         if not found:
             raise
-        return min(found, key=lambda each: (-each.num_trials, _cost(each.units, pool, uses_devices=True)))
+        return min(found, key=lambda choice: (-choice.num_trials, _cost(choice.units, pool, uses_devices=True)))
 
 
 def _choose_per_gpu_kind(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> Iterator[NodeChoice]:
@@ -170,7 +172,9 @@ def _choose_per_gpu_kind(policy: ResourcePolicy, pool: NodePool, most: Units, nu
     for name, number in most.items():
         parts = pool.node_types[name].known_gpus
         by_gpu.setdefault(parts and parts[0], {})[name] = number
-    for alike in by_gpu.values() if len(by_gpu) > 1 else ():
+    if len(by_gpu) == 1:
+        return  # these are all nodes, on which no trial fits
+    for alike in by_gpu.values():
         with suppress(InfeasibleRequestError):
             yield _choose_from(policy, pool, alike, num_trials)
 
@@ -181,7 +185,9 @@ def _choose_from(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
     counts = list(_counts(policy, pool, most, plan))
     best: tuple[tuple[int, ...], Units] | None = None
     for spare in _SPARE:
-        covers = [each for each in _covers(pool, most, counts, target, spare) if best is None or each[0] < best[0]]
+        covers = _covers(pool, most, counts, target, spare)
+        if best is not None:
+            covers = [cover for cover in covers if cover[0] < best[0]]
         if not covers:
             break  # additional spare workers only increase the cost
         for cover in covers:
@@ -189,7 +195,8 @@ def _choose_from(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
             if found is not None and found.min_concurrent_trials >= target:
                 best = cover
                 break
-    return _trimmed(policy, pool, enough if best is None else best[1], target)
+    units = enough if best is None else best[1]
+    return _trimmed(policy, pool, units, target)
 
 
 def _sufficient_units(
@@ -210,10 +217,9 @@ def _sufficient_units(
         elif plan.min_concurrent_trials >= num_trials or units == most:
             return units, plan
         elif before and number >= 2 * request_of(plan.slots[0]).processes and _is_limited(plan, before):
-            grown = (name for name, limit in most.items() if limit > number // 2)
-            if all(
-                workers_in_unit(pool.unit(name), plan.slots[0]) or not pool.plan(policy, {name: 1}) for name in grown
-            ):
+            grown = [name for name, limit in most.items() if limit > number // 2]
+            without_room = (name for name in grown if not workers_in_unit(pool.unit(name), plan.slots[0]))
+            if not any(pool.plan(policy, {name: 1}) for name in without_room):
                 return units, plan  # each added unit has room for a worker, so the policy limits the trials
         before = plan
         number *= 2
@@ -235,9 +241,11 @@ class _Count(NamedTuple):
 
 def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, plan: TrialPlan) -> Iterator[_Count]:
     """Yield ways to count capacity: by trials on each node type alone, and by workers in each slot of the policy."""
-    alone = {name: pool.plan(policy, {name: 1}) for name in most}
     if plan.num_workers == 0:
-        in_unit = {name: 0 if one is None else one.min_concurrent_trials for name, one in alone.items()}
+        in_unit = {}
+        for name in most:
+            alone = pool.plan(policy, {name: 1})
+            in_unit[name] = 0 if alone is None else alone.min_concurrent_trials
         yield _Count(in_unit, 1, uses_devices(plan.slots[0]))
     found: list[TrialSlot] = []
     for name, number in most.items():
@@ -248,11 +256,9 @@ def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, plan: TrialPlan
     if len({slot.worker.cpus for slot in slots}) > 1:
         # The policy chooses fewer CPUs on nodes with few CPUs, so that no device stays idle. Therefore, also count
         # workers without CPUs.
-        slots += [
-            slot.model_copy(update={"per_worker" if slot.num_workers else "trial": slot.worker.replaced(cpus=0)})
-            for slot in slots
-            if uses_devices(slot)
-        ]
+        for slot in filter(uses_devices, tuple(slots)):
+            field = "per_worker" if slot.num_workers else "trial"
+            slots.append(slot.model_copy(update={field: slot.worker.replaced(cpus=0)}))
     for at, slot in enumerate(slots):
         if slot not in slots[:at]:
             in_unit = {name: workers_in_unit(pool.unit(name), slot) for name in most}
@@ -273,7 +279,7 @@ def _covers(
         units = cheapest_cover(items, target * count.per_trial + spare)
         if units is not None:
             found[tuple(units.items())] = _cost(units, pool, uses_devices=count.uses_devices)
-    return [(cost, dict(units)) for units, cost in sorted(found.items(), key=lambda each: (each[1], each[0]))]
+    return [(cost, dict(units)) for units, cost in sorted(found.items(), key=lambda cover: (cover[1], cover[0]))]
 
 
 def _cost(units: Units, pool: NodePool, *, uses_devices: bool) -> tuple[int, ...]:
@@ -307,7 +313,9 @@ def _trimmed(policy: ResourcePolicy, pool: NodePool, units: Units, target: int) 
 
     plan = policy.plan(pool.capacity(units))
     kept = trimmed(units, pool, uses_devices=uses_devices(plan.slots[0]), holds=holds)
-    return NodeChoice(kept, plan if kept == units else policy.plan(pool.capacity(kept)), target)
+    if kept != units:
+        plan = policy.plan(pool.capacity(kept))
+    return NodeChoice(kept, plan, target)
 
 
 def trimmed(units: Units, pool: NodePool, *, uses_devices: bool, holds: Callable[[Units], bool]) -> dict[str, int]:
@@ -319,7 +327,10 @@ def trimmed(units: Units, pool: NodePool, *, uses_devices: bool, holds: Callable
             return not holds({**kept, name: number})
 
         if kept[name] and holds({**kept, name: kept[name] - 1}):
-            kept[name] = 0 if not fails_with(0) else 1 + largest(0, kept[name] - 1, fails_with)
+            fewest = 0
+            if fails_with(0):
+                fewest = 1 + largest(0, kept[name] - 1, fails_with)
+            kept[name] = fewest
     return {name: number for name, number in kept.items() if number}
 
 
@@ -391,7 +402,7 @@ def _search(items: Sequence[Item], needed: int) -> dict[str, int]:
     found = [unknown] * (needed + 1)
     found[0] = (0, None)
     for item in items:
-        cost = reduce(lambda total, each: total * base + each, item.cost)
+        cost = reduce(lambda total, digit: total * base + digit, item.cost)
         for number, order in _portions(item, needed):
             for missing in order:
                 before = found[max(0, missing - number * item.holds)]
@@ -401,7 +412,10 @@ def _search(items: Sequence[Item], needed: int) -> dict[str, int]:
                 if now is None or before[0] + number * cost < now[0]:
                     found[missing] = (before[0] + number * cost, (before[1], item.name, number))
     counts: dict[str, int] = {}
-    link = None if (best := found[needed]) is None else best[1]
+    best = found[needed]
+    if best is None:
+        return counts
+    _, link = best
     while link is not None:
         link, name, number = link
         counts[name] = counts.get(name, 0) + number

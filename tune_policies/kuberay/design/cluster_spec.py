@@ -106,7 +106,9 @@ class WorkerGroup(Value):
             WORKER_ID: str(host),
             POD_TYPE: shape.pod_type,
         }
-        custom = {**self.resources.custom, **({shape.head_resource: 1} if host == 0 else {})}
+        custom = dict(self.resources.custom)
+        if host == 0:  # Train reserves a slice by a resource that only its first host has
+            custom[shape.head_resource] = 1
         return {"labels": {**labels, **self.labels}, "resources": self.resources.replaced(custom=custom)}
 
 
@@ -115,7 +117,9 @@ def slice_shape_of(group: WorkerGroup) -> SliceShape | None:
     if group.accelerator_type is None or group.topology is None:
         return None
     is_known = group.topology in TOPOLOGIES.get(group.accelerator_type, ())
-    return SliceShape(group.topology, group.accelerator_type) if is_known else None
+    if is_known:
+        return SliceShape(group.topology, group.accelerator_type)
+    return None
 
 
 def head_of(node_type: NodeType) -> NodeCapacity:
@@ -144,11 +148,13 @@ class DesignedGroup(Value):
     trials_at_once: Count = 0
 
     def __str__(self) -> str:
-        device = "" if self.node_type.accelerator_type is None else f" ({self.node_type.accelerator_type})"
         nodes = f"{self.node_type.name}: {self.min_nodes} to {counted(self.max_nodes, 'node')}"
-        slices = "" if self.num_hosts == 1 else f" in slices of {self.num_hosts}"
-        trials = counted(self.trials_at_once, "trial")
-        return f"{nodes}{slices} with {self.node_type.resources}{device}, for {trials}"
+        if self.num_hosts > 1:
+            nodes += f" in slices of {self.num_hosts}"
+        nodes += f" with {self.node_type.resources}"
+        if self.node_type.accelerator_type is not None:
+            nodes += f" ({self.node_type.accelerator_type})"
+        return f"{nodes}, for {counted(self.trials_at_once, 'trial')}"
 
     @property
     def spec(self) -> WorkerGroup:
@@ -182,7 +188,8 @@ class ClusterSpec(Value):
     @model_validator(mode="after")
     def _names_must_differ(self) -> Self:
         names = [group.name for group in self.groups]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
             raise InvalidResourcesError(f"the names of groups must be unique, but {twice[0]!r} is used twice")
         return self
 
@@ -192,7 +199,9 @@ class ClusterSpec(Value):
         nodes = [self.head]
         rows = []
         for group in self.groups:
-            always = group.min_nodes if self.is_autoscaling else max(group.min_nodes, group.start_nodes or 0)
+            always = group.min_nodes
+            if not self.is_autoscaling:
+                always = max(always, group.start_nodes or 0)
             nodes += group.nodes(always)
             if self.is_autoscaling and group.max_nodes > always:
                 rows.append(
@@ -206,7 +215,9 @@ class ClusterSpec(Value):
                         is_type_counted=group.is_type_counted,
                     )
                 )
-        most = None if self.max_nodes is None else max(0, self.max_nodes - (len(nodes) - 1))
+        most = self.max_nodes
+        if most is not None:
+            most = max(0, most - (len(nodes) - 1))  # the head is not a worker node
         return ClusterCapacity(
             nodes=tuple(nodes),
             node_types=tuple(rows),
@@ -229,10 +240,12 @@ def capacity_of(nodes: Nodes) -> ClusterCapacity:
         return nodes
     if isinstance(nodes, ClusterSpec):
         return nodes.capacity
-    if (total := sum(each.num_nodes for each in nodes.nodes)) > MOST_NODES:
+    total = sum(node_type.num_nodes for node_type in nodes.nodes)
+    if total > MOST_NODES:
         raise InvalidResourcesError(f"the catalog has {total:,} nodes: reduce count to at most {MOST_NODES:,} in total")
-    groups = [(WorkerGroup.of(each, max_nodes=each.num_nodes), each.num_nodes) for each in nodes.nodes]
-    listed = [node for group, number in groups for node in group.nodes(number)]
+    listed: list[NodeCapacity] = []
+    for node_type in nodes.nodes:
+        listed += WorkerGroup.of(node_type, max_nodes=node_type.num_nodes).nodes(node_type.num_nodes)
     if nodes.head is not None:
         listed.append(head_of(nodes.head).model_copy(update={"node_id": nodes.head.name}))
     return ClusterCapacity(nodes=tuple(listed))

@@ -33,13 +33,17 @@ class ComparedPolicy(Stage):
     def running_trials(self) -> int:
         """The number of trials that share the price (all slots, or all trials if they are fewer)."""
         at_once = self.trials_at_once
-        return at_once if self.num_trials is None else min(at_once, self.num_trials)
+        if self.num_trials is None:
+            return at_once
+        return min(at_once, self.num_trials)
 
     @property
     def price_of_trial_hour(self) -> float | None:
         """The price of a trial per hour while ``running_trials`` trials run, or ``None`` if unknown."""
         trials = self.running_trials
-        return None if self.price_per_hour is None or not trials else self.price_per_hour / trials
+        if self.price_per_hour is None or not trials:
+            return None
+        return self.price_per_hour / trials
 
 
 class PolicyComparison(ShownValue):
@@ -63,7 +67,7 @@ class PolicyComparison(ShownValue):
     @property
     def is_feasible(self) -> bool:
         """Whether a trial fits under at least one of the policies."""
-        return any(each.plan is not None for each in self.policies)
+        return any(policy.plan is not None for policy in self.policies)
 
 
 def compare_policies(
@@ -82,6 +86,7 @@ def compare_policies(
         num_trials: The total number of trials, from which the rounds are computed.
     """
     prices = nodes if isinstance(nodes, NodeCatalog) else catalog
+    currency = "USD" if prices is None else prices.currency
     capacity = capacity_of(nodes)
     cautions: dict[str, None] = {}
 
@@ -97,24 +102,32 @@ def compare_policies(
             why_not = f"one trial needs {error.asked}, but {error.offered}: short of {error.short_of}"
             return ComparedPolicy(policy=name, nodes={}, why_not=why_not, num_trials=num_trials)
         plan = stage.plan
-        left = () if plan is None else tuple(each for each in idle(capacity, plan) if each.why is not Why.ROUNDING)
-        rounds = None if plan is None or num_trials is None else plan.num_rounds(num_trials)
+        left: tuple[Idle, ...] = ()
+        rounds = None
+        if plan is not None:
+            left = tuple(part for part in idle(capacity, plan) if part.why is not Why.ROUNDING)
+            if num_trials is not None:
+                rounds = plan.num_rounds(num_trials)
         return ComparedPolicy(policy=name, idle=left, num_trials=num_trials, num_rounds=rounds, **dict(stage))
 
-    is_priced = isinstance(nodes, NodeCatalog) and nodes.price_per_hour is not None
+    priced, hint = None, ""
+    if isinstance(nodes, NodeCatalog) and nodes.price_per_hour is not None:
+        priced, hint = priced_nodes(nodes), how_to_buy(nodes, num_trials)
     return PolicyComparison(
         policies=tuple(compared(name, policy) for name, policy in policies),
-        currency="USD" if prices is None else prices.currency,
-        priced=priced_nodes(nodes) if isinstance(nodes, NodeCatalog) and is_priced else None,
+        currency=currency,
+        priced=priced,
         cautions=tuple(cautions),
-        hint=how_to_buy(nodes, num_trials) if isinstance(nodes, NodeCatalog) and is_priced else "",
+        hint=hint,
     )
 
 
 def priced_nodes(catalog: NodeCatalog) -> str:
     """Return the nodes whose price the catalog states, as text."""
     paid = counted(sum(node.num_nodes for node in catalog.nodes), "worker node")
-    return f"{paid} and the head" if catalog.head is not None and catalog.head.price_per_hour else paid
+    if catalog.head is not None and catalog.head.price_per_hour:
+        return f"{paid} and the head"
+    return paid
 
 
 def how_to_buy(catalog: NodeCatalog, num_trials: int | None) -> str:
@@ -126,7 +139,9 @@ def how_to_buy(catalog: NodeCatalog, num_trials: int | None) -> str:
     if num_trials is None and not without:
         return ""
     for_trials = "your trials" if num_trials is None else counted(num_trials, "trial")
-    as_one = f", with one node of each type without a count ({shorten_names(without)})" if without else ""
+    as_one = ""
+    if without:
+        as_one = f", with one node of each type without a count ({shorten_names(without)})"
     return (
         f"the price is for all nodes of the catalog{as_one}. `tune-policies kuberay design` chooses the cheapest nodes "
         f"for {for_trials}"

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.kuberay.design.comparison import ComparedPolicy, PolicyComparison
+from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_money
 from tune_policies.values.value import counted
@@ -36,20 +37,38 @@ def side_by_side(names: Sequence[str], columns: Sequence[Mapping[str, list[str]]
 
 
 def _compared_columns(compared: ComparedPolicy, comparison: PolicyComparison) -> dict[str, list[str]]:
-    plan, per_hour, per_trial = compared.plan, compared.price_per_hour, compared.price_of_trial_hour
-    currency = comparison.currency
-    is_partly_used = plan is not None and compared.running_trials < compared.trials_at_once
-    shared = f" with {counted(compared.running_trials, 'trial')}" if is_partly_used else ""
-    rows = {} if plan is None else plan.rows
-    each_trial = list(rows) if len(rows) == 1 else [f"{number} with {text}" for text, number in rows.items()]
-    return {
+    plan, currency = compared.plan, comparison.currency
+    columns: dict[str, list[str]] = {
         "Trials at once": [str(compared.trials_at_once)],
-        "Each trial": each_trial,
-        "Limited by": [] if plan is None else [plan.limited_by],
-        "Why not": [] if compared.why_not is None else [compared.why_not],
+        "Each trial": [],
+        "Limited by": [],
+        "Why not": [],
         "Nodes": [counted(number, f"{name} node") for name, number in compared.nodes.items() if number],
         "Stays idle": list(map(str, compared.idle)),
-        "Rounds": [] if compared.num_rounds is None else [str(compared.num_rounds)],
-        "Price per hour": [] if per_hour is None else [f"{format_money(per_hour)} {currency}"],
-        "Price of a trial hour": [] if per_trial is None else [f"{format_money(per_trial)} {currency}{shared}"],
+        "Rounds": [],
+        "Price per hour": [],
+        "Price of a trial hour": [],
     }
+    if plan is not None:
+        columns["Each trial"] = slot_texts(plan)
+        columns["Limited by"] = [plan.limited_by]
+    if compared.why_not is not None:
+        columns["Why not"] = [compared.why_not]
+    if compared.num_rounds is not None:
+        columns["Rounds"] = [str(compared.num_rounds)]
+    if compared.price_per_hour is not None:
+        columns["Price per hour"] = [f"{format_money(compared.price_per_hour)} {currency}"]
+    if compared.price_of_trial_hour is not None:
+        price = f"{format_money(compared.price_of_trial_hour)} {currency}"
+        if compared.running_trials < compared.trials_at_once:
+            price += f" with {counted(compared.running_trials, 'trial')}"
+        columns["Price of a trial hour"] = [price]
+    return columns
+
+
+def slot_texts(plan: TrialPlan) -> list[str]:
+    """Return the text about the slots of each type, with their number if there are several types."""
+    rows = plan.rows
+    if len(rows) == 1:
+        return list(rows)
+    return [f"{number} with {text}" for text, number in rows.items()]

@@ -72,12 +72,13 @@ def default_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalo
     node_types: dict[str, NodeType] = {}
     for inner in policies_by_slot(policy.choices[0]):
         node_type = _node_type(_worker(inner), num_trials)
+        # Two slot types can need different nodes with the same default name.
         while node_types.get(node_type.name, node_type) != node_type:
             node_type = node_type.model_copy(update={"name": f"{node_type.name}-b"})
         node_types[node_type.name] = node_type
     notes = (
-        f"without a catalog, the design uses a default node type, {each.name}: {each.resources}"
-        for each in node_types.values()
+        f"without a catalog, the design uses a default node type, {node_type.name}: {node_type.resources}"
+        for node_type in node_types.values()
     )
     return NodeCatalog(nodes=tuple(node_types.values())), tuple(notes)
 
@@ -94,7 +95,7 @@ def _worker(policy: ResourcePolicy) -> _Worker:
         case GpuMemoryPolicy():
             _check_memory(policy, int(policy.gpu_memory or 1), _one_type(policy.accelerator_type))
             if policy.gpu_memory is None:  # with a profile, design for one whole GPU
-                measured = policy.profile.host_memory_bytes if policy.profile is not None else None
+                measured = policy.profile and policy.profile.host_memory_bytes
                 memory = int(policy.memory or measured or 0) or None
                 amounts = Resources(cpus=policy.cpus or 0, gpus=1, memory_bytes=memory, custom=policy.custom)
                 return _Worker(amounts, _one_type(policy.accelerator_type))
@@ -109,7 +110,9 @@ def _worker(policy: ResourcePolicy) -> _Worker:
 
 
 def _one_type(types: str | tuple[str, ...] | None) -> str | None:
-    return types[0] if isinstance(types, tuple) else types
+    if isinstance(types, tuple):
+        return types[0]
+    return types
 
 
 def _check_memory(policy: ResourcePolicy, needed: int, accelerator_type: str | None) -> None:
@@ -139,16 +142,19 @@ def _node_type(worker: _Worker, num_trials: int) -> NodeType:
     else:
         devices, workers = _devices_and_workers(worker, by_name[resource])
         cpus = _rounded_up(workers * amounts.cpus) or _CPUS_PER_DEVICE * devices
-    custom = {name: float(_rounded_up(workers * each)) for name, each in amounts.custom.items() if name != resource}
-    if resource not in (None, "GPU"):
-        custom[str(resource)] = devices
+    custom = {name: float(_rounded_up(workers * amount)) for name, amount in amounts.custom.items() if name != resource}
+    gpus = 0
+    if resource == "GPU":
+        gpus = devices
+    elif resource is not None:
+        custom[resource] = devices
     topology = [worker.topology] if worker.topology else []
     return NodeType(
         name=node_type_name(cpus, resource, devices, worker.accelerator_type, *topology),
         cpus=cpus,
         # Trial drivers need memory in addition to the workers.
         memory=max(cpus * _BYTES_PER_CPU, workers * (amounts.memory_bytes or 0) + GIB),
-        gpus=devices if resource == "GPU" else 0,
+        gpus=gpus,
         custom=custom,
         accelerator_type=worker.accelerator_type,
         topology=worker.topology,
@@ -164,9 +170,11 @@ def _devices_and_workers(worker: _Worker, devices: float) -> tuple[int, int]:
     """Return the numbers of devices and workers of a node if each worker uses ``devices`` devices."""
     if worker.topology is not None and worker.accelerator_type is not None:
         shape = SliceShape(worker.topology, worker.accelerator_type)
-        chips = shape.chips if shape.has_one_host else 4
+        chips = shape.chips if shape.has_one_host else 4  # every host of a larger slice has 4 chips
         return chips, max(1, chips // int(devices))
-    return (1, TICKS // to_ticks(devices)) if devices < 1 else (int(devices), 1)
+    if devices < 1:
+        return (1, TICKS // to_ticks(devices))
+    return (int(devices), 1)
 
 
 def _name(name: str) -> str:
@@ -224,29 +232,33 @@ class ClusterDesign(Value):
     @property
     def price(self) -> float | None:
         """The price of all trials if all nodes run until the last trial ends, or ``None`` if unknown."""
-        return None if self.price_per_hour is None or self.hours is None else self.price_per_hour * self.hours
+        if self.price_per_hour is None or self.hours is None:
+            return None
+        return self.price_per_hour * self.hours
 
     def explain(self) -> str:
         """Return the design as text: the groups, the trials on them, the cost, and the reasons."""
         most = self.trials.min_concurrent_trials
         always = sum(group.min_nodes for group in self.groups)
         at_first = counted(always, "worker node") if always else "no worker nodes"
-        limit = "" if most >= self.num_trials else f"; limited by {self.trials.limited_by}"
-        lines = [
-            f"room for {most} of {counted(self.num_trials, 'trial')} at once, {at_first} at first{limit}",
-            *([f"  {self.head.name}, which also runs trials: {self.head.resources}"] if self.head.devices else []),
-            *(f"  {group}" for group in self.groups),
-            *(f"  each trial: {slot}" for slot in self.trials.slots),
-            self._cost(),
-        ]
-        return "\n".join(
-            map(one_line, [*lines, *(f"  - {reason}" for reason in (*self.reasons, *self.trials.reasons))])
-        )
+        limit = ""
+        if most < self.num_trials:
+            limit = f"; limited by {self.trials.limited_by}"
+        lines = [f"room for {most} of {counted(self.num_trials, 'trial')} at once, {at_first} at first{limit}"]
+        if self.head.devices:
+            lines.append(f"  {self.head.name}, which also runs trials: {self.head.resources}")
+        lines += [f"  {group}" for group in self.groups]
+        lines += [f"  each trial: {slot}" for slot in self.trials.slots]
+        lines.append(self._cost())
+        lines += [f"  - {reason}" for reason in (*self.reasons, *self.trials.reasons)]
+        return "\n".join(map(one_line, lines))
 
     def _cost(self) -> str:
         if self.price_per_hour is None:
             return "the price is unknown: set price_per_hour of each node type"
-        head = "with the head" if self.head.price_per_hour is not None else "without the head, whose price is unknown"
+        head = "with the head"
+        if self.head.price_per_hour is None:
+            head = "without the head, whose price is unknown"
         text = f"at most {format_money(self.price_per_hour)} {self.currency} an hour, {head}"
         if self.price is None:
             return text
@@ -292,9 +304,14 @@ def design_cluster(
     if catalog is None:
         catalog, notes = default_catalog(policy, num_trials)
     node_types, head = _with_min_nodes(catalog, min_nodes or {}), catalog.head or HEAD
-    least = {name: each.min_nodes // each.num_hosts for name, each in node_types.items() if each.min_nodes}
+    least = {
+        name: node_type.min_nodes // node_type.num_hosts
+        for name, node_type in node_types.items()
+        if node_type.min_nodes
+    }
     pool = NodePool(node_types, head_of(head), least)
-    if unknown := [name for name, each in {**node_types, "head": head}.items() if each.memory is None]:
+    unknown = [name for name, node_type in {**node_types, "head": head}.items() if node_type.memory is None]
+    if unknown:
         raise InvalidResourcesError(
             f"the memory of {shorten_names(unknown)} is missing, but pods must request memory. Set the memory that "
             "each node offers to pods, such as memory: 64GiB"
@@ -302,19 +319,29 @@ def design_cluster(
     chosen = _within_limit(policy, pool, num_trials, measured)
     uncapped = chosen.policy.plan(pool.capacity(chosen.units))
     by_group = _trials_by_group(uncapped, pool, chosen.units)
-    groups = [pool.group(each, units) for each, units in chosen.units.items()]
-    to_add = {each.node_type.name: number for each in groups if (number := each.max_nodes - each.min_nodes)}
+    groups = []
+    to_add = {}
+    for type_name, units in chosen.units.items():
+        group = pool.group(type_name, units)
+        groups.append(group.model_copy(update={"trials_at_once": by_group[type_name]}))
+        if group.max_nodes > group.min_nodes:
+            to_add[type_name] = group.max_nodes - group.min_nodes
     plan = uncapped.capped(num_trials, limited_by="num_trials").model_copy(update={"nodes_to_add": to_add})
+    hours = None
     trial_s = None if measured is None else measured.trial_s(plan, pool, chosen.units)
-    workers_price = pool.price_per_hour(chosen.units)
+    if trial_s is not None:
+        hours = plan.num_rounds(num_trials) * trial_s / 3600
+    price = pool.price_per_hour(chosen.units)
+    if price is not None:
+        price += head.price_per_hour or 0
     return ClusterDesign(
         name=name,
         head=head,
-        groups=tuple(each.model_copy(update={"trials_at_once": by_group[each.node_type.name]}) for each in groups),
+        groups=tuple(groups),
         trials=plan,
         num_trials=num_trials,
-        price_per_hour=None if workers_price is None else workers_price + (head.price_per_hour or 0),
-        hours=None if trial_s is None else plan.num_rounds(num_trials) * trial_s / 3600,
+        price_per_hour=price,
+        hours=hours,
         currency=catalog.currency,
         reasons=(*notes, *chosen.notes, *_reasons(plan, pool, chosen, num_trials, policy)),
     )
@@ -322,13 +349,14 @@ def design_cluster(
 
 def _with_min_nodes(catalog: NodeCatalog, min_nodes: Mapping[str, int]) -> dict[str, NodeType]:
     """Return the node types by name, with the minimum numbers of nodes from ``min_nodes``."""
-    node_types = {each.name: each for each in catalog.nodes}
+    node_types = {node_type.name: node_type for node_type in catalog.nodes}
     for name, number in min_nodes.items():
         if name not in node_types:
             raise InvalidResourcesError(
                 f"min_nodes contains {shorten(name)}, which is not a node type{suggest(name, node_types) or '.'} "
                 f"Node types: {shorten_names(list(node_types))}"
             )
+        # Create a new node type, because ``model_copy`` would not validate the number.
         node_types[name] = NodeType(**{**dict(node_types[name]), "min_nodes": number})
     return node_types
 
@@ -364,6 +392,8 @@ def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: M
     """Return the nodes that always exist, and the cheapest nodes for trials that do not fit on them or on the head."""
     if not pool.least and not pool.head.resources.cpus:
         return _cheapest(policy, pool, num_trials, measured)
+    # Choose nodes as if the head ran no trials and no nodes always existed. Then remove the nodes that are not needed
+    # beside them.
     head = pool.head.model_copy(update={"resources": Resources(memory_bytes=pool.head.resources.memory_bytes)})
     try:
         chosen = _cheapest(policy, NodePool(pool.node_types, head), num_trials, measured)
@@ -376,11 +406,12 @@ def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: M
 
 
 def _cheapest(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured | None) -> ChosenNodes:
-    if measured is not None and (best := choose_by_decision(policy, pool, num_trials, measured)) is not None:
-        return best
     errors: list[InfeasibleRequestError] = []
     notes: list[str] = []
     if measured is not None:
+        best = choose_by_decision(policy, pool, num_trials, measured)
+        if best is not None:
+            return best
         notes.append("the decision has no effect, because fewer than two slot types of the policy were measured")
     for choice in policy.choices:
         try:
@@ -413,15 +444,19 @@ def _reasons(
 ) -> Iterator[str]:
     """Yield the reasons for these nodes and their number."""
     groups = [pool.group(name, number) for name, number in chosen.units.items()]
-    names = shorten_names([counted(each.max_nodes, f"{each.node_type.name} node") for each in groups])
-    names += (" and the head" if names else "the head") if pool.head.resources.cpus else ""
+    names = shorten_names([counted(group.max_nodes, f"{group.node_type.name} node") for group in groups])
+    if pool.head.resources.cpus:
+        names = f"{names} and the head" if names else "the head"
     if not pool.has_prices:
         how = "the smallest number of nodes with room for them, because no prices are known"
     elif pool.price_per_hour(chosen.units) is None:
         how = "including nodes without a price, because the nodes with a price do not have room for all trials"
     else:
-        how = "the cheapest choice with room for them" + (", for each slot type" if len(plan.slots) > 1 else "")
-        how += ", in addition to the nodes that always exist" if pool.least else ""
+        how = "the cheapest choice with room for them"
+        if len(plan.slots) > 1:
+            how += ", for each slot type"
+        if pool.least:
+            how += ", in addition to the nodes that always exist"
     at_once = plan.min_concurrent_trials
     yield f"{counted(at_once, 'trial')} on {names}: {how}"
     yield from _price_reasons(plan, pool, chosen)
@@ -434,7 +469,10 @@ def _reasons(
     elif _num_nodes(pool, chosen.units) == limit:
         to_raise, why = "max_nodes_to_add", f"max_nodes_to_add is {limit}"
     yield f"{at_once} of {num_trials} trials run at once because {why}; the other trials wait"
-    if to_raise is not None and (nodes := _for_all_at_once(plan, pool, chosen, num_trials)) is not None:
+    if to_raise is None:
+        return
+    nodes = _for_all_at_once(plan, pool, chosen, num_trials)
+    if nodes is not None:
         yield f"all {num_trials} trials at once would need {nodes}: raise {to_raise}"
 
 
@@ -447,7 +485,9 @@ def _for_all_at_once(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_t
         return None
     ((name, units),) = chosen.units.items()
     more = {name: -(-num_trials * units // plan.min_concurrent_trials)}
-    larger = pool.plan(chosen.policy, more) if more[name] <= MOST_NODES_OF_TYPE else None
+    if more[name] > MOST_NODES_OF_TYPE:
+        return None
+    larger = pool.plan(chosen.policy, more)
     if larger is None or larger.min_concurrent_trials < num_trials:
         return None
     return counted(pool.group(name, more[name]).max_nodes, f"{name} node")
@@ -463,7 +503,8 @@ def _price_reasons(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes) -> Iter
         if alone is None or len(alone.slots) > 1 or node_type.price_per_hour is None:
             continue
         (slot,) = alone.slots
-        if places := workers_in_unit(pool.unit(name), slot) / max(1, slot.num_workers):
+        places = workers_in_unit(pool.unit(name), slot) / max(1, slot.num_workers)
+        if places:
             prices.append((node_type.price_per_hour * node_type.num_hosts / places, name))
     if len(prices) > 1:
         listed = shorten_names([f"{price:.3g} on {name}" for price, name in sorted(prices)])

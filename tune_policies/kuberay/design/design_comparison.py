@@ -36,7 +36,9 @@ class DesignedPolicy(Value):
     @property
     def num_rounds(self) -> int | None:
         """The number of rounds in which all trials run, or ``None`` if no trial fits."""
-        return None if self.design is None else self.design.trials.num_rounds(self.design.num_trials)
+        if self.design is None:
+            return None
+        return self.design.trials.num_rounds(self.design.num_trials)
 
 
 class DesignComparison(ShownValue):

@@ -2,7 +2,7 @@
 
 from rich.console import RenderableType
 
-from tune_policies.kuberay.design.comparison_view import side_by_side
+from tune_policies.kuberay.design.comparison_view import side_by_side, slot_texts
 from tune_policies.kuberay.design.design_comparison import DesignComparison, DesignedPolicy
 from tune_policies.values.units import format_money
 from tune_policies.values.value import counted
@@ -20,19 +20,21 @@ def _columns(designed: DesignedPolicy) -> dict[str, list[str]]:
         names = ("Nodes", "Price per hour", "Price of a trial hour", "Trials at once", "Each trial")
         infeasible = {name: list[str]() for name in (*names, "Time for the trials", "Price of the trials")}
         return {**infeasible, "Trials at once": ["0"], "Why not": [designed.why_not or ""]}
-    rows = design.trials.rows
-    currency = design.currency
+
+    def price(amount: float | None) -> list[str]:
+        if amount is None:
+            return []
+        return [f"{format_money(amount)} {design.currency}"]
+
     at_once = f"{min(design.num_trials, design.trials.max_concurrent_trials)} of {design.num_trials}"
     return {
         "Nodes": [counted(group.max_nodes, f"{group.node_type.name} node") for group in design.groups],
-        "Price per hour": []
-        if design.price_per_hour is None
-        else [f"{format_money(design.price_per_hour)} {currency}"],
-        "Price of a trial hour": [] if per_trial is None else [f"{format_money(per_trial)} {currency}"],
+        "Price per hour": price(design.price_per_hour),
+        "Price of a trial hour": price(per_trial),
         "Trials at once": [at_once],
-        "Each trial": list(rows) if len(rows) == 1 else [f"{number} with {text}" for text, number in rows.items()],
+        "Each trial": slot_texts(design.trials),
         "Time for the trials": [_time(designed)],
-        "Price of the trials": [] if design.price is None else [f"{format_money(design.price)} {currency}"],
+        "Price of the trials": price(design.price),
         "Why not": [],
     }
 
@@ -40,5 +42,6 @@ def _columns(designed: DesignedPolicy) -> dict[str, list[str]]:
 def _time(designed: DesignedPolicy) -> str:
     """Return the hours of all trials or, if their durations were not measured, the number of rounds."""
     rounds = counted(designed.num_rounds or 0, "round")
-    hours = None if designed.design is None else designed.design.hours
-    return rounds if hours is None else f"{hours:.2g} h in {rounds}"
+    if designed.design is None or designed.design.hours is None:
+        return rounds
+    return f"{designed.design.hours:.2g} h in {rounds}"

@@ -83,8 +83,8 @@ def ray_resource(key: str) -> str | None:
     """Return Ray's resource for a Kubernetes resource, or ``None`` if ``key`` is not a resource of devices."""
     if key.endswith("gpu"):  # Ray counts every resource whose name ends in "gpu" as GPUs
         return "GPU"
-    known = (each for each in DEVICE_PLUGINS if key == each.key or re.fullmatch(each.other_keys, key))
-    return next((_RESOURCE_OF[each.family] for each in known), None)
+    known = (plugin for plugin in DEVICE_PLUGINS if key == plugin.key or re.fullmatch(plugin.other_keys, key))
+    return next((_RESOURCE_OF[plugin.family] for plugin in known), None)
 
 
 GKE_TPU_TOPOLOGY: Final = "cloud.google.com/gke-tpu-topology"
@@ -182,7 +182,9 @@ NODE_POOLS: Final[dict[Platform | None, str]] = {
 
 def gpu_node_label(platform: Platform) -> str:
     """Return the key of the label that only nodes with NVIDIA GPUs have."""
-    return "nvidia.com/gpu.present" if platform == "gpu-operator" else _TYPE_LABELS[platform][0]
+    if platform == "gpu-operator":
+        return "nvidia.com/gpu.present"
+    return _TYPE_LABELS[platform][0]
 
 
 def label_values(platform: Platform) -> frozenset[str]:
@@ -218,13 +220,15 @@ def devices_of(node_type: NodeType) -> PodDevices | None:
         families, device_key = families_of(resource), node_type.device_key
         domain = (device_key or "").partition("/")[0]
         keyed = next(
-            (each.family for each in DEVICE_PLUGINS if each.key and each.key.partition("/")[0] == domain), None
+            (plugin.family for plugin in DEVICE_PLUGINS if plugin.key and plugin.key.partition("/")[0] == domain), None
         )
         if node_type.accelerator_type is not None:
             of_type = family_of_type(node_type.accelerator_type)
-            family = str(of_type if of_type in families else families[0])
+            if of_type not in families:
+                of_type = families[0]
+            family = str(of_type)
         else:
-            names = [str(each) for each in families]
+            names = [str(family) for family in families]
             family = keyed if keyed in names else names[0]
         if keyed not in (None, family):
             raise InvalidResourcesError(
@@ -258,7 +262,9 @@ def type_selector(node_type: NodeType, platform: Platform | None) -> dict[str, s
         return {}  # the label of a partitioned GPU depends on the operator's strategy
     label, names = _TYPE_LABELS[platform]
     name = names.get(node_type.accelerator_type)
-    return {} if name is None else {label: name}
+    if name is None:
+        return {}
+    return {label: name}
 
 
 def _tpu_selector(node_type: NodeType) -> dict[str, str]:
@@ -269,9 +275,10 @@ def _tpu_selector(node_type: NodeType) -> dict[str, str]:
             f"{', '.join(_GKE_TPU_TYPES)}: set accelerator_type to one of these"
         )
     chips = int(node_type.custom["TPU"])
-    shapes = (SliceShape(each, accelerator_type) for each in sorted(TOPOLOGIES[accelerator_type]))
+    shapes = (SliceShape(topology, accelerator_type) for topology in sorted(TOPOLOGIES[accelerator_type]))
     of_one_host = (shape.topology for shape in shapes if shape.has_one_host and shape.chips == chips)
-    if (topology := node_type.topology or next(of_one_host, None)) is None:
+    topology = node_type.topology or next(of_one_host, None)
+    if topology is None:
         raise InvalidResourcesError(
             f"node type {node_type.name!r} has {chips} chips per node, but {accelerator_type} has no single-host slice "
             f"with {chips} chips. Set the topology of the slices"

@@ -40,7 +40,9 @@ class Stage(Value):
     @property
     def trials_at_once(self) -> int:
         """The number of trials that run concurrently."""
-        return 0 if self.plan is None else self.plan.max_concurrent_trials
+        if self.plan is None:
+            return 0
+        return self.plan.max_concurrent_trials
 
 
 class TrialForecast(Value):
@@ -66,27 +68,32 @@ class TrialForecast(Value):
     def explain(self) -> str:
         """Return the forecast as text."""
         least, most, some = self.at_minimum, self.at_maximum, self.for_trials
-        lines = [] if least == most else [f"at the minimum ({self._nodes(least)}): {_trials(least)}"]
+        lines = []
+        if least != most:
+            lines.append(f"at the minimum ({self._nodes(least)}): {_trials(least)}")
         lines.append(f"at the maximum ({self._nodes(most)}): {_trials(most)}")
-        lines += [] if most.plan is None else _as_text(most.plan)[1:]
+        if most.plan is not None:
+            lines += _as_text(most.plan)[1:]
         if some is not None:
-            trials, verb = counted(some.trials_at_once, "trial"), "needs" if some.trials_at_once == 1 else "need"
+            verb = "needs" if some.trials_at_once == 1 else "need"
             rest = "only the nodes of the minimum" if some.nodes == least.nodes else self._nodes(some)
-            lines.append(f"{trials} at once {verb} {rest}")
-        return "\n".join(map(one_line, [*lines, *(f"caution: {caution}" for caution in self.cautions)]))
+            lines.append(f"{counted(some.trials_at_once, 'trial')} at once {verb} {rest}")
+        lines += [f"caution: {caution}" for caution in self.cautions]
+        return "\n".join(map(one_line, lines))
 
     def _nodes(self, stage: Stage) -> str:
-        nodes = [counted(number, f"{name} node") for name, number in stage.nodes.items() if number] or [
-            "the head alone"
-        ]
-        price = (
-            [] if stage.price_per_hour is None else [f"{format_money(stage.price_per_hour)} {self.currency} an hour"]
-        )
-        return ", ".join([*nodes, *price])
+        parts = [counted(number, f"{name} node") for name, number in stage.nodes.items() if number]
+        if not parts:
+            parts = ["the head alone"]
+        if stage.price_per_hour is not None:
+            parts.append(f"{format_money(stage.price_per_hour)} {self.currency} an hour")
+        return ", ".join(parts)
 
 
 def _trials(stage: Stage) -> str:
-    return f"no trial runs, {stage.why_not}" if stage.plan is None else _as_text(stage.plan)[0]
+    if stage.plan is None:
+        return f"no trial runs, {stage.why_not}"
+    return _as_text(stage.plan)[0]
 
 
 def _as_text(plan: TrialPlan) -> list[str]:
@@ -108,8 +115,11 @@ def forecast_trials(
         InfeasibleRequestError: Not even one trial fits on the cluster at its maximum size.
         InvalidResourcesError: The cluster has more than 10,000 nodes at its minimum.
     """
-    priced = cluster if catalog is None else with_prices(cluster, catalog)
-    head_price = None if catalog is None or catalog.head is None else catalog.head.price_per_hour
+    priced, currency, head_price = cluster, "USD", None
+    if catalog is not None:
+        priced, currency = with_prices(cluster, catalog), catalog.currency
+        if catalog.head is not None:
+            head_price = catalog.head.price_per_hour
     always = _minimum_nodes(cluster)
     capacity = cluster.capacity
 
@@ -119,10 +129,11 @@ def forecast_trials(
         return Stage(nodes=nodes, plan=plan, why_not=why_not, price_per_hour=_price(priced, nodes, head_price))
 
     try:
-        at_maximum = stage(most := _plan_at_maximum(policy, cluster, capacity))
+        most = _plan_at_maximum(policy, cluster, capacity)
     except InfeasibleRequestError as error:
-        suggestion = " ".join((error.suggestion, *(f"Note that {each}." for each in cluster.assumptions)))
-        raise error.with_texts(suggestion=suggestion) from error
+        notes = [f"Note that {assumption}." for assumption in cluster.assumptions]
+        raise error.with_texts(suggestion=" ".join([error.suggestion, *notes])) from error
+    at_maximum = stage(most)
     try:
         at_minimum = stage(policy.plan(capacity.model_copy(update={"node_types": ()})))
     except InfeasibleRequestError as error:
@@ -136,12 +147,12 @@ def forecast_trials(
         at_minimum=at_minimum,
         at_maximum=at_maximum,
         for_trials=for_trials,
-        currency="USD" if catalog is None else catalog.currency,
+        currency=currency,
         cautions=(
             *cluster.assumptions,
             *_types_not_counted(cluster, most),
             *_slices_without_labels(cluster, most),
-            *_cheaper_nodes(capped, priced, capacity, at_maximum if for_trials is None else for_trials, head_price),
+            *_cheaper_nodes(capped, priced, capacity, for_trials or at_maximum, head_price),
             *_prices_missing(priced, catalog, head_price),
         ),
     )
@@ -149,8 +160,9 @@ def forecast_trials(
 
 def _minimum_nodes(cluster: ClusterSpec) -> dict[str, int]:
     """Return the number of workers that always exist, by group."""
-    autoscales = cluster.is_autoscaling
-    nodes = {group.name: group.min_nodes if autoscales else group.start_nodes or 0 for group in cluster.groups}
+    nodes = {}
+    for group in cluster.groups:
+        nodes[group.name] = group.min_nodes if cluster.is_autoscaling else group.start_nodes or 0
     if sum(nodes.values()) > MOST_NODES:
         raise InvalidResourcesError(
             f"the cluster {cluster.name!r} has at least {sum(nodes.values())} nodes, but a forecast supports at most "
@@ -195,17 +207,20 @@ def _fewest_nodes(
         return plan.max_concurrent_trials >= num_trials
 
     steps = range(group.min_nodes, numbers[group.name] + 1, group.num_hosts)
+    # The last step need not be tested, because it has room for all trials.
     return steps[bisect_left(steps, True, hi=len(steps) - 1, key=holds)]
 
 
 def _price(cluster: ClusterSpec, nodes: Mapping[str, int], head_price: float | None) -> float | None:
     total = head_price or 0.0
     for group in cluster.groups:
-        if number := nodes.get(group.name, 0):
-            if group.price_per_hour is None:
-                return None
-            total += number * group.price_per_hour
-    return total if head_price is not None or any(nodes.values()) else None
+        number = nodes.get(group.name, 0)
+        if number and group.price_per_hour is None:
+            return None
+        total += number * (group.price_per_hour or 0)
+    if head_price is not None or any(nodes.values()):
+        return total
+    return None
 
 
 def _types_not_counted(cluster: ClusterSpec, plan: TrialPlan) -> list[str]:
@@ -284,7 +299,8 @@ def _how_to_get(name: str, cluster: ClusterSpec, version: AutoscalerVersion) -> 
 def _prices_missing(cluster: ClusterSpec, catalog: NodeCatalog | None, head_price: float | None) -> Iterator[str]:
     if catalog is None:
         return
-    if missing := [repr(group.name) for group in cluster.groups if group.price_per_hour is None]:
+    missing = [repr(group.name) for group in cluster.groups if group.price_per_hour is None]
+    if missing:
         yield f"the catalog has no price for {', '.join(missing)}"
     if head_price is None:
         yield "the price does not include the head, because the catalog has no price for it"
@@ -296,11 +312,13 @@ def with_prices(spec: ClusterSpec, catalog: NodeCatalog) -> ClusterSpec:
     A group gets the price of the node type with the same name. Otherwise, it gets the price of the smallest node type
     that has the same devices and at least as many CPUs. If both have a device type, the types must be equal.
     """
-    named = {each.name: each for each in catalog.nodes}
+    named = {node_type.name: node_type for node_type in catalog.nodes}
     groups = []
     for group in spec.groups:
-        alike = [each for each in catalog.nodes if _matches(each, group)]
-        nearest = min(alike, key=lambda each: (each.cpus, each.price_per_hour or 0, each.name), default=None)
+        alike = [node_type for node_type in catalog.nodes if _matches(node_type, group)]
+        nearest = min(
+            alike, key=lambda node_type: (node_type.cpus, node_type.price_per_hour or 0, node_type.name), default=None
+        )
         priced = named.get(group.name, nearest)
         groups.append(group.model_copy(update={"price_per_hour": priced and priced.price_per_hour}))
     return spec.model_copy(update={"groups": tuple(groups)})
@@ -309,7 +327,7 @@ def with_prices(spec: ClusterSpec, catalog: NodeCatalog) -> ClusterSpec:
 def _matches(node_type: NodeType, group: WorkerGroup) -> bool:
     types = {node_type.accelerator_type, group.accelerator_type} - {None}
     ours, theirs = (
-        {name: ticks for name, ticks in each.resources.ticks.items() if name in DEVICE_RESOURCES}
-        for each in (node_type, group)
+        {name: ticks for name, ticks in offer.resources.ticks.items() if name in DEVICE_RESOURCES}
+        for offer in (node_type, group)
     )
     return ours == theirs and len(types) <= 1 and node_type.cpus >= group.resources.cpus

@@ -45,7 +45,7 @@ def shares_of(policy: ResourcePolicy, num_trials: int) -> tuple[Share, ...]:
     if isinstance(policy, MixedPolicy):
         parts = divided(num_trials, policy.speeds or (1.0,) * len(policy.policies))
         found = (shares_of(inner, part) for inner, part in zip(policy.policies, parts, strict=True))
-        return tuple(share for each in found for share in each)
+        return tuple(share for shares in found for share in shares)
     if isinstance(policy, BenchmarkedPolicy):
         return (*shares_of(policy.gpu, num_trials), *shares_of(policy.cpu, num_trials))
     if isinstance(policy, ByConfigPolicy):
@@ -53,7 +53,7 @@ def shares_of(policy: ResourcePolicy, num_trials: int) -> tuple[Share, ...]:
     if isinstance(policy, WrappingPolicy):
         inside = shares_of(policy.inner, num_trials)
         if len(inside) > 1:
-            return tuple(each._replace(policy=policy.model_copy(update={"inner": each.policy})) for each in inside)
+            return tuple(share._replace(policy=policy.model_copy(update={"inner": share.policy})) for share in inside)
     return (Share(policy, num_trials),)
 
 
@@ -67,7 +67,7 @@ def divided(number: int, weights: Sequence[float]) -> list[int]:
 
     The first parts get the remainder.
     """
-    least = [1 if at < number else 0 for at in range(len(weights))]
+    least = [int(at < number) for at in range(len(weights))]
     free = number - sum(least)
     parts = [one + int(free * weight / sum(weights)) for one, weight in zip(least, weights, strict=True)]
     for at in range(number - sum(parts)):
@@ -94,6 +94,7 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
     filling = _Filling(shares, pool)
     for at, share in enumerate(shares):
         filling.fill(at, share.num_trials)
+    # Trials that do not fit in slots of their own type run in slots of the other types, the best type first.
     for at in range(len(shares)):
         filling.fill(at, filling.num_trials(at) + max(0, num_trials - filling.total))
     if not filling.choices:
@@ -107,11 +108,10 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
         return ChosenNodes(policy, units, notes)
     chosen = [choice for _, choice in sorted(filling.choices.items())]
     together = pool.plan(policy, units)
-    if together is not None and [slot.num_workers for slot in together.slots] == [
-        each.plan.num_workers for each in chosen
-    ]:
-        fewer = _without_spare(policy, together, units, pool, chosen)
-        return ChosenNodes(policy, without_unused(policy, fewer, pool, num_trials), notes)
+    if together is not None:
+        num_workers = [slot.num_workers for slot in together.slots]
+        if num_workers == [nodes.plan.num_workers for nodes in chosen]:
+            units = _without_spare(policy, together, units, pool, chosen)
     return ChosenNodes(policy, without_unused(policy, units, pool, num_trials), notes)
 
 
@@ -129,7 +129,9 @@ class _Filling:
         return sum(choice.num_trials for choice in self.choices.values())
 
     def num_trials(self, at: int) -> int:
-        return self.choices[at].num_trials if at in self.choices else 0
+        if at in self.choices:
+            return self.choices[at].num_trials
+        return 0
 
     def fill(self, at: int, num_trials: int) -> None:
         """Choose nodes for ``num_trials`` trials of the share ``at``, unless the chosen nodes have room for them."""
@@ -145,7 +147,8 @@ class _Filling:
     def units(self, without: int | None = None) -> dict[str, int]:
         units = Counter[str]()
         for at, choice in self.choices.items():
-            units.update(choice.units if at != without else {})
+            if at != without:
+                units.update(choice.units)
         return dict(sorted(units.items()))
 
 
@@ -169,7 +172,9 @@ def without_unused(policy: ResourcePolicy, units: Units, pool: NodePool, num_tri
 
     def slots(some: Units) -> tuple[TrialSlot, ...]:
         plan = pool.plan(policy, some)
-        return () if plan is None else plan.capped(num_trials, limited_by="num_trials").slots
+        if plan is None:
+            return ()
+        return plan.capped(num_trials, limited_by="num_trials").slots
 
     wanted = slots(units)
     return trimmed(units, pool, uses_devices=True, holds=lambda fewer: slots(fewer) == wanted)
@@ -207,24 +212,30 @@ class Measured(NamedTuple):
             return None
         if slot.worker.gpus:
             is_measured = self.accelerator_type is None or slot.accelerator_type in (None, self.accelerator_type)
-            return self.at.gpu if is_measured else None
-        return None if DEVICE_RESOURCES & slot.worker.ticks.keys() else self.at.cpu
+            if is_measured:
+                return self.at.gpu
+            return None
+        if DEVICE_RESOURCES & slot.worker.ticks.keys():
+            return None
+        return self.at.cpu
 
     def pool(self, pool: NodePool) -> NodePool:
         """Return the pool without node types whose GPUs were not measured (other types and parts of GPUs)."""
 
-        def is_measured(each: NodeType) -> bool:
-            return self.accelerator_type in (None, each.accelerator_type) and each.gpu_parts is None
+        def is_measured(node_type: NodeType) -> bool:
+            return self.accelerator_type in (None, node_type.accelerator_type) and node_type.gpu_parts is None
 
-        return pool.of(lambda each: not each.gpus or is_measured(each))
+        return pool.of(lambda node_type: not node_type.gpus or is_measured(node_type))
 
     def trial_s(self, plan: TrialPlan, pool: NodePool, units: Units) -> float | None:
         """Return the duration of the slowest trial of a plan on these nodes, in seconds, or ``None`` if unknown."""
         if units.keys() - self.pool(pool).node_types.keys():
             return None
         times = [self.times(slot) for slot in plan.slots]
-        known = [each.trial_s for each in times if each is not None]
-        return max(known) if len(known) == len(times) else None
+        known = [times_of_device.trial_s for times_of_device in times if times_of_device is not None]
+        if len(known) == len(times):
+            return max(known)
+        return None
 
 
 class _Candidate(NamedTuple):
@@ -235,8 +246,10 @@ class _Candidate(NamedTuple):
     per_trial: float | None
 
     def __str__(self) -> str:
-        cost = "at an unknown price" if self.per_trial is None else f"for {self.per_trial:.3g}"
-        return f"{type(self.policy).__name__} in {self.times.trial_s:g} s {cost}"
+        text = f"{type(self.policy).__name__} in {self.times.trial_s:g} s"
+        if self.per_trial is None:
+            return f"{text} at an unknown price"
+        return f"{text} for {self.per_trial:.3g}"
 
 
 def choose_by_decision(
@@ -254,21 +267,20 @@ def choose_by_decision(
     candidates = list(_candidates(policy, comparable, num_trials, measured))
     if len(candidates) < 2:
         return None
-    if all(each.per_trial is not None for each in candidates):
-        best = sorted(candidates, key=lambda each: each.per_trial or 0)
+    if all(candidate.per_trial is not None for candidate in candidates):
+        best = sorted(candidates, key=lambda candidate: candidate.per_trial or 0)
         how = f"trials run where they are cheapest, as measured at size {measured.at.size}"
     else:
         objective: Objective = "cost" if measured.has_prices else "time"
         device = measured.at.device(objective)
-        best = sorted(candidates, key=lambda each: each.nodes.plan.use_gpu != (device == "GPU"))
+        best = sorted(candidates, key=lambda candidate: candidate.nodes.plan.use_gpu != (device == "GPU"))
         measure = f"{objective} of a trial at size {measured.at.size}"
         how = f"trials first run on the {device}, based on the {measure}, because some node prices are unknown"
-    shares = tuple(
-        Share(each.policy, num_trials if at == 0 else 0)
-        for at, each in enumerate(each for each in best if each.choice is best[0].choice)
-    )
+    first, *others = (candidate.policy for candidate in best if candidate.choice is best[0].choice)
+    shares = (Share(first, num_trials), *(Share(other, 0) for other in others))
     reasons = [f"{how}: {', then '.join(map(str, best))}", *_about_share(best, measured)]
-    if left_out := sorted(pool.node_types.keys() - comparable.node_types.keys()):
+    left_out = sorted(pool.node_types.keys() - comparable.node_types.keys())
+    if left_out:
         on = measured.accelerator_type or "whole GPUs"
         reasons.append(f"the design does not use {shorten_names(left_out)}, because the benchmark measured only {on}")
     found = nodes_for(best[0].choice, shares, comparable, num_trials)
@@ -290,8 +302,8 @@ def _candidates(policy: ResourcePolicy, pool: NodePool, num_trials: int, measure
 
 
 def _about_share(candidates: list[_Candidate], measured: Measured) -> Iterator[str]:
-    for each in candidates:
-        gpus = each.nodes.plan.worker.gpus
+    for candidate in candidates:
+        gpus = candidate.nodes.plan.worker.gpus
         if 0 < gpus < 1 and measured.at.gpu.device == "gpu":
             yield (
                 f"the benchmark used a whole GPU, but a trial gets {format_amount(gpus)} GPU, so the trial may be "

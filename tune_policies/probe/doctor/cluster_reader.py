@@ -99,10 +99,11 @@ def _read_cluster(timeout_s: float) -> tuple[NodeFacts, ...]:
 def _counts(node: dict[str, Any], free: dict[str, float] | None) -> RayCounts:
     totals: dict[str, float] = node["Resources"]
     gpus = totals.get("GPU", 0)
+    gpus_in_use = None if free is None else gpus - free.get("GPU", 0)
     return RayCounts(
         cpus=totals.get("CPU", 0),
         gpus=gpus,
-        gpus_in_use=None if free is None else gpus - free.get("GPU", 0),
+        gpus_in_use=gpus_in_use,
         accelerator_type=accelerator_type_of(totals),
         object_store_bytes=int(totals.get("object_store_memory", 0)) or None,
     )

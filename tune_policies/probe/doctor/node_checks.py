@@ -5,7 +5,7 @@ A check is a function that yields findings from a node's facts. A fact that is `
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -114,7 +114,9 @@ class NodeFacts(Value):
     @property
     def declared_gpus(self) -> float:
         """The number of GPUs that Ray counts."""
-        return self.ray.gpus if self.ray else 0
+        if self.ray:
+            return self.ray.gpus
+        return 0
 
     @property
     def has_gpus(self) -> bool:
@@ -170,7 +172,7 @@ class Diagnosis(Value):
             changes = {"name": names[node.name], "device_variables": variables, **shown}
             nodes.append(node.model_copy(update=changes))
         # Replace longer names first, because 10.0.0.12 contains 10.0.0.1.
-        by_length = sorted(names.items(), key=lambda each: -len(each[0]))
+        by_length = sorted(names.items(), key=lambda name_and_alias: -len(name_and_alias[0]))
 
         def redacted(text: str) -> str:
             for old, new in (*dict.fromkeys(private, LEFT_OUT).items(), *by_length):
@@ -179,12 +181,12 @@ class Diagnosis(Value):
 
         findings = [
             Finding(
-                severity=each.severity,
-                what=redacted(each.what),
-                hint=redacted(each.hint),
-                nodes=tuple(names.get(name, LEFT_OUT) for name in each.nodes),
+                severity=found.severity,
+                what=redacted(found.what),
+                hint=redacted(found.hint),
+                nodes=tuple(names.get(name, LEFT_OUT) for name in found.nodes),
             )
-            for each in self.findings
+            for found in self.findings
         ]
         return Diagnosis(address=self.address and LEFT_OUT, nodes=tuple(nodes), findings=tuple(findings))
 
@@ -249,9 +251,8 @@ def check_count(node: NodeFacts) -> Iterator[Finding]:
     total = len(node.gpus)
     if visible < total:
         what = f"CUDA_VISIBLE_DEVICES={node.visible_devices!r} hides {total - visible} of {_gpus(total)}"
-        yield (_note if visible else _problem)(
-            what, "to use all GPUs, unset CUDA_VISIBLE_DEVICES before Ray starts on the node"
-        )
+        finding = _note if visible else _problem
+        yield finding(what, "to use all GPUs, unset CUDA_VISIBLE_DEVICES before Ray starts on the node")
     if node.ray is None:
         return
     if node.declared_gpus > visible:
@@ -271,7 +272,7 @@ def check_device_variables(node: NodeFacts) -> Iterator[Finding]:
             continue
         value = node.device_variables.get(former.name, "")
         # "level_zero:gpu" selects a back end, not a device.
-        devices = [each for each in value.removeprefix("level_zero:").split(",") if _DEVICE.fullmatch(each)]
+        devices = [device for device in value.removeprefix("level_zero:").split(",") if _DEVICE.fullmatch(device)]
         if not devices or node.gpus:  # if a node has NVIDIA GPUs, Ray counts only those
             continue
         finding = _problem if node.declared_gpus or node.has_amd_driver else _note
@@ -282,7 +283,7 @@ def check_device_variables(node: NodeFacts) -> Iterator[Finding]:
                 f"(since Ray {former.until})",
                 f"before Ray starts on the node, run `export {ours}=…` with the devices, and `unset {former.name}`",
             )
-        elif any(each.isdecimal() and int(each) >= len(devices) for each in own.split(",")):
+        elif any(index.isdecimal() and int(index) >= len(devices) for index in own.split(",")):
             yield finding(
                 f"{ours}={own!r} selects hidden GPUs, because its numbers are indices into the {len(devices)} GPUs of "
                 f"{former.name}={value!r}",
@@ -303,7 +304,10 @@ def check_frameworks(node: NodeFacts) -> Iterator[Finding]:
             yield _problem(
                 f"{named} does not find {framework.missing}, so it uses CPUs {where}", _GPU_BUILD[framework.name]
             )
-        elif (needed := _driver_needed(node, framework)) is not None:
+        else:
+            needed = _driver_needed(node, framework)
+            if needed is None:
+                continue
             yield _problem(
                 f"{named} is built for CUDA {framework.cuda}, which requires NVIDIA driver {needed} or newer, but "
                 f"{node.driver_version} is installed",
@@ -327,7 +331,7 @@ def check_used_memory(node: NodeFacts) -> Iterator[Finding]:
     """Report GPU memory that is in use although no GPU is reserved in Ray."""
     # The driver itself uses several hundred MiB, or a little more on large GPUs.
     read = [(gpu.index, gpu.used_bytes or 0, gpu.memory_bytes or 0) for gpu in node.gpus or ()]
-    used = [each for each in read if each[1] > max(GIB, each[2] // 50)]
+    used = [gpu for gpu in read if gpu[1] > max(GIB, gpu[2] // 50)]
     if not used or (node.ray is not None and node.ray.gpus_in_use != 0):
         return
     amounts = ", ".join(
@@ -356,8 +360,11 @@ def check_type(node: NodeFacts) -> Iterator[Finding]:
     """Report GPUs of a type that Ray does not recognize."""
     if node.declared_gpus and node.ray is not None and node.ray.accelerator_type is None:
         models = ", ".join(sorted({gpu.name for gpu in node.gpus or ()}))
+        what = "Ray does not recognize the accelerator type of the node's GPUs"
+        if models:
+            what += f" ({models})"
         yield _note(
-            "Ray does not recognize the accelerator type of the node's GPUs" + (f" ({models})" if models else ""),
+            what,
             "a policy with an accelerator_type does not use the node; to set the type, start Ray on the node with "
             """--resources='{"accelerator_type:A100": 1}'""",
         )
@@ -367,7 +374,10 @@ def check_shm(node: NodeFacts) -> Iterator[Finding]:
     """Report a ``/dev/shm`` that is too small for Ray's object store."""
     if node.shm_bytes is None:
         return
-    wanted = node.ray.object_store_bytes if node.ray else min((node.memory_bytes or 0) * 3 // 10, _RAY_NEEDS_SHM_UP_TO)
+    # Ray's default is 30 % of the memory, up to a limit.
+    wanted: int | None = min((node.memory_bytes or 0) * 3 // 10, _RAY_NEEDS_SHM_UP_TO)
+    if node.ray:
+        wanted = node.ray.object_store_bytes
     if wanted is not None and node.shm_bytes < wanted:
         yield _problem(
             f"{_SHM} has {format_bytes(node.shm_bytes)}, but Ray's object store uses {format_bytes(wanted)}, so Ray "
@@ -380,10 +390,11 @@ def check_isolation(node: NodeFacts) -> Iterator[Finding]:
     """Report nodes on which Ray isolates its own processes with cgroups."""
     if node.isolation is None:
         return
-    memory = node.isolation.system_memory_bytes
-    reserved = "" if memory is None else f", with {format_bytes(memory)} of host memory"
+    what = f"Ray's own processes have a cgroup ({node.isolation.cgroup_path or 'the default path'})"
+    if node.isolation.system_memory_bytes is not None:
+        what += f", with {format_bytes(node.isolation.system_memory_bytes)} of host memory"
     yield _note(
-        f"Ray's own processes have a cgroup ({node.isolation.cgroup_path or 'the default path'}){reserved}",
+        what,
         "no action is required; trials share the rest of the node without a limit for each trial, so set memory in the "
         "policy",
     )
@@ -417,7 +428,8 @@ def _ray_counts(node: NodeFacts) -> str:
 
 
 def _gpus(count: float) -> str:
-    return f"{format_amount(count)} {'GPU' if count == 1 else 'GPUs'}"
+    noun = "GPU" if count == 1 else "GPUs"
+    return f"{format_amount(count)} {noun}"
 
 
 def _is_of_another_vendor(node: NodeFacts) -> bool:
@@ -451,7 +463,9 @@ def _driver_needed(node: NodeFacts, framework: Framework) -> str | None:
     # With NVIDIA's forward compatibility package, an older driver supports a newer CUDA version and reports it.
     is_run = node.cuda_version is not None and not is_older(node.cuda_version, framework.cuda.partition(".")[0])
     needed = minimum_driver(framework.cuda)
-    return needed if needed is not None and is_older(node.driver_version, needed) and not is_run else None
+    if needed is not None and is_older(node.driver_version, needed) and not is_run:
+        return needed
+    return None
 
 
 _MINIMUM: Final = {"13": "580", "12": "525", "11": "450", "10.2": "440.33", "10.1": "418.39", "10.0": "410.48"}
@@ -501,25 +515,26 @@ def diagnose(nodes: Iterable[NodeFacts]) -> tuple[Finding, ...]:
 
 
 def _differing_versions(nodes: tuple[NodeFacts, ...]) -> Iterator[Finding]:
-    read = [node for node in nodes if node.failure is None]
-    versions = {
-        node.name: node.versions | ({"NVIDIA driver": node.driver_version} if node.driver_version else {})
-        for node in read
-    }
+    versions: dict[str, Mapping[str, str]] = {}
+    for node in nodes:
+        if node.failure is None:
+            of_driver = {"NVIDIA driver": node.driver_version} if node.driver_version else {}
+            versions[node.name] = node.versions | of_driver
     for package in sorted({name for found in versions.values() for name in found}):
         where: dict[str, list[str]] = defaultdict(list)
-        for node, found in versions.items():
+        for name, found in versions.items():
             if package in found or package != "NVIDIA driver":  # a node without GPUs needs no driver
-                where[found.get(package, "not installed")].append(node)
+                where[found.get(package, "not installed")].append(name)
         if len(where) < 2:
             continue
         sorted_names = ((version, sorted(names)) for version, names in where.items())
         versions_with_nodes = sorted(
-            sorted_names, key=lambda each: (-len(each[1]), each[0])
+            sorted_names, key=lambda count_of_values: (-len(count_of_values[1]), count_of_values[0])
         )  # the most common version first
         listed = "; ".join(f"{version} on {shorten_names(names)}" for version, names in versions_with_nodes)
+        severity = Severity.NOTE if package in _MAY_DIFFER else Severity.PROBLEM
         yield Finding(
-            severity=Severity.NOTE if package in _MAY_DIFFER else Severity.PROBLEM,
+            severity=severity,
             what=f"{package} versions differ between nodes: {listed}",
             hint="install the same version on all nodes, for example with one image",
             nodes=tuple(sorted(name for _, names in versions_with_nodes[1:] for name in names)),
