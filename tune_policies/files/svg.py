@@ -137,12 +137,7 @@ def fitted(text: str, width: float, size: float = SMALL) -> str:
 
 def wrapped(text: str, width: float, size: float = SMALL, most: int = 6) -> list[str]:
     """Wrap a string at spaces, or within words that are too wide, and return the first ``most`` lines."""
-<<<<<<< HEAD
     # An amount and its unit stay on one line, as in "6 GiB".
     joined = re.sub(r"(?<=\d) (?=\w)", _NO_BREAK, one_line(text))
     lines = wrap(joined, max(2, int(width / (_EM * size))), max_lines=most, placeholder="…")
-    return [fitted(each.replace(_NO_BREAK, " "), width, size) for each in lines]
-=======
-    lines = wrap(one_line(text), max(2, int(width / (_EM * size))), max_lines=most, placeholder="…")
-    return [fitted(line, width, size) for line in lines]
->>>>>>> 2add776a1b7e9111a21482fdb9d5bcd0b35821a7
+    return [fitted(line.replace(_NO_BREAK, " "), width, size) for line in lines]

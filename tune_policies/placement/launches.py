@@ -388,8 +388,7 @@ def _launched_by_v1(
                 scores.append((filled.score_in_v1(requested), kind.name, kind, left))
         if not scores:
             break
-<<<<<<< HEAD
-        _, name, kind, left = max(scores, key=lambda each: each[:2])
+        _, name, kind, left = max(scores, key=lambda rank: rank[:2])
         equal = _equal_choices(kind, bundles, left_of, limit - added.total())
         if equal > 1:
             ((demand, number),) = bundles.items()
@@ -397,11 +396,6 @@ def _launched_by_v1(
         bundles = {demand: number for demand, number in left.items() if number}
         left_of[kind] -= equal
         added[name] += equal
-=======
-        _, name, kind, bundles = max(scores, key=lambda rank: rank[:2])
-        left_of[kind] -= 1
-        added[name] += 1
->>>>>>> 2add776a1b7e9111a21482fdb9d5bcd0b35821a7
     return Launches(dict(added), not bundles)
 
 

@@ -200,14 +200,9 @@ def _best_formula(
         if error * _SIMPLER < best[0]:
             best = (error, chosen, solution)
     error, chosen, solution = best  # always set, because a formula with only the constant is possible
-<<<<<<< HEAD
-    coefficients = {terms[i]: float(each / scales[i]) for i, each in zip(chosen, solution, strict=True)}
-    expected = np.sum([each * by_term[term] for term, each in coefficients.items()], axis=0)
-    return coefficients, expected.tolist(), max(0.0, 1 - (error / of_constant) ** 2)
-=======
     coefficients = {terms[i]: float(weight / scales[i]) for i, weight in zip(chosen, solution, strict=True)}
-    return coefficients, max(0.0, 1 - (error / of_constant) ** 2)
->>>>>>> 2add776a1b7e9111a21482fdb9d5bcd0b35821a7
+    expected = np.sum([weight * by_term[term] for term, weight in coefficients.items()], axis=0)
+    return coefficients, expected.tolist(), max(0.0, 1 - (error / of_constant) ** 2)
 
 
 def _solved(

@@ -413,8 +413,7 @@ def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int)
     """
     if _GKE_SHARING in selector or any(key.endswith(".shared") for key in keys):
         return ()
-<<<<<<< HEAD
-    named = [match[1] for key in keys if (match := _MIG_KEY.fullmatch(key))]
+    named = [match[1] for match in map(_MIG_KEY.fullmatch, keys) if match]
     if not named and _GKE_PROFILE in selector:
         named = [selector[_GKE_PROFILE]]
     if not named:
@@ -422,24 +421,13 @@ def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int)
     sizes = [_nominal_gb(profile) for profile in named]
     least = min(sizes)  # a trial may get the smallest of several kinds of parts
     memory = int(least * 10**9 * (1 - _MIG_MARGIN))
+    if not memory:
+        return ()
     name = f"MIG {named[sizes.index(least)]}"
-    return tuple(GpuDevice(index=at, name=name, memory_bytes=memory) for at in range(number)) if memory else ()
+    return tuple(GpuDevice(index=at, name=name, memory_bytes=memory) for at in range(number))
 
 
 def _nominal_gb(profile: str) -> int:
     """Return the memory of a MIG profile in GB, or 0 if the name of the profile does not contain it."""
     size = _PROFILE.fullmatch(profile)
     return 0 if size is None else int(size[1])
-=======
-    named = [match[1] for match in map(_MIG_KEY.fullmatch, keys) if match]
-    profile = next(iter(named), selector.get(_GKE_PROFILE))
-    if profile is None:
-        return None
-    size = _PROFILE.fullmatch(profile)
-    if size is None:
-        return ()
-    memory = int(int(size[1]) * 10**9 * (1 - _MIG_MARGIN))
-    if memory:
-        return tuple(GpuDevice(index=at, name=f"MIG {profile}", memory_bytes=memory) for at in range(number))
-    return ()
->>>>>>> 2add776a1b7e9111a21482fdb9d5bcd0b35821a7
