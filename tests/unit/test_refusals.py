@@ -249,7 +249,7 @@ def accelerator(**fields):
         (accelerator(resource="TPU", accelerator_type="A100"), "'A100' is not a type of resource 'TPU'"),
         (accelerator(resource="TPU", num_workers=2), "only on whole slices. Set topology and accelerator_type"),
         (accelerator(resource="HPU", topology="2x2"), "topology='2x2' is valid only for TPU slices"),
-        (accelerator(resource="TPU", topology="2x2"), "Set resource='TPU' and an accelerator_type"),
+        (accelerator(resource="TPU", topology="2x2"), "Set resource='TPU', an accelerator_type"),
     ],
     ids=range(43),
 )
