@@ -197,14 +197,14 @@ def test_the_error_of_a_wrong_call_contains_the_correct_call(call, message):
 
 
 def test_user_defined_policies_also_reject_positional_arguments():
-    class HalfPolicy(ResourcePolicy):
+    class SharePolicy(ResourcePolicy):
         share: float = 0.5
 
         def plan(self, capacity):
             raise NotImplementedError
 
-    with pytest.raises(InvalidResourcesError, match=r"Write HalfPolicy\(share=0.25\)"):
-        HalfPolicy(0.25)
+    with pytest.raises(InvalidResourcesError, match=r"Write SharePolicy\(share=0.25\)"):
+        SharePolicy(0.25)
 
 
 SUPPORT = (ROOT / "docs" / "support.md").read_text()

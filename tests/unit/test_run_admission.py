@@ -34,7 +34,7 @@ def learned():
     """Four trials whose policy has just learned."""
     admission = Admission()
     admission.run(4, step_s=1)
-    admission.open()
+    admission.begin()
     return admission
 
 
@@ -51,7 +51,7 @@ def test_twice_as_many_trials_may_run_when_the_policy_has_learned(learned):
 
 def test_learning_again_changes_nothing(learned):
     learned.run(8, step_s=1)
-    learned.open()
+    learned.begin()
 
     assert learned.most == 16
 
@@ -59,7 +59,7 @@ def test_learning_again_changes_nothing(learned):
 def test_without_steps_all_trials_that_fit_may_run():
     admission = Admission()
     admission.run(4, step_s=1, results=1)
-    admission.open()
+    admission.begin()
 
     assert admission.most is None
 
@@ -114,7 +114,7 @@ def test_as_many_trials_run_as_under_the_start_policy():
     admission = Admission()
     admission.run(8, step_s=1, results=1)
     admission.run(2, step_s=1)
-    admission.open()
+    admission.begin()
 
     assert admission.most == 8
 
@@ -122,7 +122,7 @@ def test_as_many_trials_run_as_under_the_start_policy():
 def test_speeds_are_those_of_the_latest_steps():
     admission = Admission()
     admission.run(4, step_s=1)
-    admission.open()
+    admission.begin()
     admission.run(4, step_s=4, results=20)  # all trials have become slower
     admission.run(8, step_s=4)
 

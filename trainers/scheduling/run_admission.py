@@ -49,7 +49,7 @@ class RunAdmission:
             return None
         return max(self._control.limit, self._most_before)
 
-    def open(self) -> None:
+    def begin(self) -> None:
         """Record that the policy has learned, so that more trials may run than under the start policy."""
         if self._is_limiting:
             return

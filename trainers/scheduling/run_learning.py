@@ -186,7 +186,7 @@ class RunLearning:
         observations, self._new = list(self._new.values()), {}
         why = self._run_plan.learn(observations)
         if why:
-            self._admission.open()
+            self._admission.begin()
         policy = self._run_plan.learning
         if not why or policy is None:
             return ""

@@ -102,7 +102,7 @@ class Learning:
         if self.policy.needs == before.needs:
             return False
         self.plan = self.policy.plan(self.capacity)
-        self.progress.open()
+        self.progress.begin()
         return True
 
 
