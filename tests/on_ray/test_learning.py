@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import ray
 from ray import tune
-from ray.tune.schedulers import PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBasedTraining
 
 from tune_policies import ClusterCapacity, CpuPolicy, GrowingPolicy, LearningPolicy, Resources, load_policy, run
 
@@ -65,7 +65,7 @@ class Training(tune.Trainable):
     def step(self):
         time.sleep(3 / ray.get_runtime_context().get_assigned_resources()["CPU"])
         self.done += 1
-        return {"done_steps": self.done, "done": self.done >= self.config["steps"]}
+        return {"done_steps": self.done, "steps": self.config["steps"], "done": self.done >= self.config["steps"]}
 
     def save_checkpoint(self, folder):
         Path(folder, "done").write_text(str(self.done))
@@ -75,8 +75,19 @@ class Training(tune.Trainable):
 
 
 @pytest.mark.rest
-def test_the_last_trial_grows_into_the_free_cpus_and_loses_no_step(tmp_path):
-    config = {"steps": tune.grid_search([2, 2, 2, 60])}
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        pytest.param(None, id="FIFO"),
+        pytest.param(ASHAScheduler(metric="steps", mode="max", max_t=60, grace_period=2), id="ASHA"),
+        pytest.param(HyperBandScheduler(metric="steps", mode="max", max_t=60), id="HyperBand"),
+        pytest.param(
+            PopulationBasedTraining(metric="steps", mode="max", hyperparam_mutations={"lr": [1, 2]}), id="PBT"
+        ),
+    ],
+)
+def test_the_last_trial_grows_into_the_free_cpus_and_loses_no_step(scheduler, tmp_path):
+    config = {"steps": tune.grid_search([2, 2, 2, 60]), "lr": 1}
     options = {
         "checkpoint_config": tune.CheckpointConfig(checkpoint_frequency=1),
         "stop": {"training_iteration": 60},
@@ -92,7 +103,8 @@ def test_the_last_trial_grows_into_the_free_cpus_and_loses_no_step(tmp_path):
                 trial.stopping_criterion = {"training_iteration": result["training_iteration"] + 1}
 
     policy = GrowingPolicy(CpuPolicy(cpus=1), up_to=4)
-    trials = run(Training, policy, config=config, callbacks=[Cpus()], storage_path=str(tmp_path), **options).trials
+    options.update(config=config, scheduler=scheduler, callbacks=[Cpus()], storage_path=str(tmp_path))
+    trials = run(Training, policy, **options).trials
 
     last = trials[-1].last_result
     assert max(cpus) == 4
