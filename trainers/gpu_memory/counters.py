@@ -36,12 +36,16 @@ class FrameworkMemory:
 
     def peak_bytes(self, kind: MemoryKind) -> int | None:
         """Return the peak of the allocated or the reserved memory in bytes, or ``None`` if it is unknown."""
-        return self.peak_allocated_bytes if kind == "allocated" else self.peak_reserved_bytes
+        if kind == "allocated":
+            return self.peak_allocated_bytes
+        return self.peak_reserved_bytes
 
     @property
     def held_bytes(self) -> int:
         """The reserved memory in bytes, or the allocated memory if the reserved memory is unknown."""
-        return self.allocated_bytes if self.reserved_bytes is None else self.reserved_bytes
+        if self.reserved_bytes is None:
+            return self.allocated_bytes
+        return self.reserved_bytes
 
 
 class Counter:
@@ -89,7 +93,9 @@ def peak_gpu_memory_bytes() -> int | None:
         for memory in read_counters().values()
     ]
     known = [peak for peak in peaks if peak is not None]
-    return sum(known) if known else None
+    if known:
+        return sum(known)
+    return None
 
 
 def reset_peaks() -> None:
@@ -202,7 +208,9 @@ class _Jax(Counter):
             return None  # CPUs have no counters
 
         def total(key: str) -> int | None:
-            return sum(int(each[key]) for each in stats) if all(key in each for each in stats) else None
+            if all(key in each for each in stats):
+                return sum(int(each[key]) for each in stats)
+            return None
 
         return FrameworkMemory(
             allocated_bytes=total("bytes_in_use") or 0,

@@ -74,7 +74,9 @@ def as_fake(model: Any, fake_mode: Any) -> Any:
             return tensor
         fake = fake_mode.from_tensor(tensor.detach())
         is_parameter = isinstance(tensor, torch.nn.Parameter)
-        return torch.nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
+        if is_parameter:
+            return torch.nn.Parameter(fake, tensor.requires_grad)
+        return fake
 
     return copy.deepcopy(model, {id(tensor): faked(tensor) for tensor in tensors})
 
@@ -280,7 +282,9 @@ def _tensors(batch: Any) -> list[Any]:
 def _called(model: Any, inputs: Any) -> Any:
     if isinstance(inputs, dict):
         return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+    if isinstance(inputs, tuple | list):
+        return model(*inputs)
+    return model(inputs)
 
 
 def _loss(output: Any, targets: Any, loss_fn: Callable[[Any, Any], Any] | None) -> Any:

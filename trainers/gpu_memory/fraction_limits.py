@@ -136,7 +136,9 @@ class FractionLimits:
     def overhead_of(self, frameworks: Iterable[str]) -> int:
         """Return the total overhead of these frameworks, in bytes."""
         amounts = [self.overheads[name][0] for name in frameworks if name in self.overheads]
-        return max(amounts, default=0) if self.overhead_is_of_process else sum(amounts)
+        if self.overhead_is_of_process:
+            return max(amounts, default=0)
+        return sum(amounts)
 
     def limit(
         self,

@@ -101,7 +101,9 @@ def jax_variables(fraction: float, environ: Mapping[str, str]) -> dict[str, str]
 
 def jax_fraction_variable(environ: Mapping[str, str]) -> str:
     """Return the name of the variable that sets JAX's fraction in ``environ``."""
-    return _JAX_OLD_VARIABLE if environ.get(_JAX_OLD_VARIABLE) else _JAX_VARIABLE
+    if environ.get(_JAX_OLD_VARIABLE):
+        return _JAX_OLD_VARIABLE
+    return _JAX_VARIABLE
 
 
 def why_jax_is_unlimited(environ: Mapping[str, str], client_options: str | Mapping[str, object] | None) -> str | None:
@@ -131,7 +133,10 @@ def cupy_own_limit(total_bytes: int, environ: Mapping[str, str]) -> int | None:
         own = float(text[:-1]) / 100 * total_bytes if text.endswith("%") else int(text)
     except ValueError:
         return None
-    return int(own) or None if math.isfinite(own) and own >= 0 else None  # 0 means no limit in CuPy
+    # 0 means no limit in CuPy.
+    if math.isfinite(own) and own >= 0:
+        return int(own) or None
+    return None
 
 
 def _as_fraction(text: str | None) -> float:
@@ -139,7 +144,9 @@ def _as_fraction(text: str | None) -> float:
         fraction = float(text) if text else 1.0
     except ValueError:  # the framework itself reports the mistake
         return 1.0
-    return fraction if 0 < fraction <= 1 else 1.0
+    if 0 < fraction <= 1:
+        return fraction
+    return 1.0
 
 
 def _rounded_down(fraction: float) -> float:

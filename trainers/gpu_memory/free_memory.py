@@ -172,7 +172,9 @@ def _marked(pid: int, mark: str) -> Any:
     try:
         process = psutil.Process(pid)
         is_own = process.username() == psutil.Process().username()
-        return process if is_own and process.environ().get(_MARK) == mark else None
+        if is_own and process.environ().get(_MARK) == mark:
+            return process
+        return None
     except psutil.Error:  # the process has ended, or belongs to another user
         return None
 

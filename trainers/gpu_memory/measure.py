@@ -209,7 +209,9 @@ def _name_of_space(config: Mapping[str, Any]) -> str | None:
         if is_domain(value) or name == "grid_search":
             return str(name)
         if isinstance(value, Mapping) and (within := _name_of_space(value)) is not None:
-            return str(name) if within == "grid_search" else f"{name}/{within}"
+            if within == "grid_search":
+                return str(name)
+            return f"{name}/{within}"
     return None
 
 
@@ -234,7 +236,9 @@ def _with_whole_numbers(space: Any, choose: Callable[[list[int]], int]) -> Any:
         return {name: _with_whole_numbers(value, choose) for name, value in space.items()}
     if isinstance(space, list):
         return [_with_whole_numbers(value, choose) for value in space]
-    return choose(values) if (values := extremes(space)) else space
+    if values := extremes(space):
+        return choose(values)
+    return space
 
 
 def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: TrialPlan) -> dict[int, Reading]:

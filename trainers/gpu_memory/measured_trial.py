@@ -202,7 +202,9 @@ def _peak(name: str, memory: FrameworkMemory) -> int:
     known = memory.peak_allocated_bytes
     if memory.peak_reserved_bytes is not None and (known is None or name not in _PREALLOCATING):
         known = memory.peak_reserved_bytes
-    return memory.held_bytes if known is None else known
+    if known is None:
+        return memory.held_bytes
+    return known
 
 
 def _process_bytes(held: int) -> int | None:
@@ -210,7 +212,9 @@ def _process_bytes(held: int) -> int | None:
     with suppress(NvmlError):
         found = bytes_of_process(read_device_use())
         # A smaller amount is from another process that has the same ID on the host.
-        return found if found is not None and found >= held else None
+        if found is not None and found >= held:
+            return found
+        return None
     return None
 
 

@@ -216,9 +216,13 @@ def _overhead(
 def _basis(process_bytes: int | None, by_allocator: int | None, limits: FractionLimits) -> str:
     """Return a string with the figures that determine whether the process stayed within its fraction."""
     if process_bytes is not None:
-        return f"{_BY_ALLOCATOR}, and {_BY_DRIVER}" if by_allocator is not None else _BY_DRIVER
+        if by_allocator is not None:
+            return f"{_BY_ALLOCATOR}, and {_BY_DRIVER}"
+        return _BY_DRIVER
     is_assumed = any(source is Assumption.SAFE_DEFAULT for _, source in limits.overheads.values())
-    return ASSUMED if is_assumed else _BY_ALLOCATOR
+    if is_assumed:
+        return ASSUMED
+    return _BY_ALLOCATOR
 
 
 _WRITTEN: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "num_ooms", "share_kept", "warnings")

@@ -212,21 +212,29 @@ class PolicyScheduler(RunScheduler):
     @property
     def plan(self) -> TrialPlan | None:
         """The current plan, or ``None`` before a run."""
-        return None if self._run_plan is None else self._run_plan.plan
+        if self._run_plan is None:
+            return None
+        return self._run_plan.plan
 
     @property
     def policy(self) -> ResourcePolicy | TrialPlan:
         """The policy or the plan of the run. A ``LearningPolicy`` includes what it has learned."""
-        return self._options.policy if self._run_plan is None else self._run_plan.policy
+        if self._run_plan is None:
+            return self._options.policy
+        return self._run_plan.policy
 
     @property
     def changes(self) -> tuple[PlanChange, ...]:
         """The changes to the plan since the start of the run, in order."""
-        return () if self._run_plan is None else tuple(self._run_plan.changes)
+        if self._run_plan is None:
+            return ()
+        return tuple(self._run_plan.changes)
 
     @property
     def _records(self) -> Mapping[Trial, TrialRecord]:
-        return {} if self._core is None else self._core.records
+        if self._core is None:
+            return {}
+        return self._core.records
 
     def slot_of(self, trial: Trial) -> TrialSlot | None:
         """Return the current or last slot of ``trial``, or ``None`` if it never had a slot."""
@@ -236,7 +244,9 @@ class PolicyScheduler(RunScheduler):
         if assignment is not None:
             return assignment.slot
         record = self._records.get(trial)
-        return None if record is None else record.slot
+        if record is None:
+            return None
+        return record.slot
 
     @property
     def num_fallbacks(self) -> int:

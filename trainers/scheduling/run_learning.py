@@ -139,7 +139,9 @@ class RunLearning:
             return 0.0
         has, gets = slot.trial.gpus or slot.trial.cpus, planned.trial.gpus or planned.trial.cpus
         released = 1 - gets / has if has else 0.0
-        return released if released >= _WORTHWHILE else 0.0
+        if released >= _WORTHWHILE:
+            return released
+        return 0.0
 
     def retry_growth(self, record: TrialRecord) -> float | None:
         """Return the factor by which the memory of a failed trial grows, or ``None`` if too little is known."""
@@ -148,8 +150,10 @@ class RunLearning:
         if policy is None or policy.needs is None or had == TrialNeed():
             return None
         need = policy.needs.need_after(record.trial.config, had)
-        growths = [getattr(need, name) / amount for name, amount in had if amount]
-        return max(growths) if max(growths) > 1 else None
+        growth: float = max(getattr(need, name) / amount for name, amount in had if amount)
+        if growth > 1:
+            return growth
+        return None
 
     def _observe(self, record: TrialRecord, result: Mapping[str, Any], *, ended: bool = False) -> None:
         if record.slot is None or record.keeps_own_bundles or record.slot.num_workers:
@@ -194,7 +198,9 @@ class RunLearning:
         self._save()
         what = why.partition(": ")[2]  # without the number of trials
         is_known, self._told = what == self._told, what
-        return "" if is_known else why
+        if is_known:
+            return ""
+        return why
 
     def _save(self) -> None:
         """Write the latest policy in the background, unless an earlier one is still being written."""

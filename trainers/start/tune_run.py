@@ -235,7 +235,9 @@ def _instead_of(resources: Any) -> str:
 
 
 def _to_scheduler(scheduler: TrialScheduler | str | None) -> TrialScheduler | None:
-    return create_scheduler(scheduler) if isinstance(scheduler, str) else scheduler
+    if isinstance(scheduler, str):
+        return create_scheduler(scheduler)
+    return scheduler
 
 
 def _under_policy(

@@ -119,7 +119,9 @@ def plan_for_run(plan: TrialPlan | ResourcePolicy, train_loop_config: dict[str, 
     plan = plan_of_trial(plan)
     if isinstance(plan, ResourcePolicy):
         plan = plan_on_cluster(plan)
-    return plan if train_loop_config is None else plan.for_config(train_loop_config)
+    if train_loop_config is None:
+        return plan
+    return plan.for_config(train_loop_config)
 
 
 def run_folder() -> RunFolder | None:

@@ -45,7 +45,9 @@ class Verdict(Enum):
         """Return the verdict on the memory use of a process."""
         if usage.num_ooms:
             return cls.OUT_OF_MEMORY
-        return cls.BEYOND if usage.share_kept is False else cls.WITHIN
+        if usage.share_kept is False:
+            return cls.BEYOND
+        return cls.WITHIN
 
 
 def device_bytes(usage: GpuMemoryUsage) -> int | None:
@@ -64,7 +66,9 @@ def share_text(usage: GpuMemoryUsage) -> str:
     """Return the memory of the GPU fraction as text, or the number of GPUs if the memory is not known."""
     if usage.share_bytes:
         return format_bytes(usage.share_bytes)
-    return amount_of(usage.gpus, "GPU") if usage.gpus else "not known"
+    if usage.gpus:
+        return amount_of(usage.gpus, "GPU")
+    return "not known"
 
 
 def advice_of_run(run: RunUsage, record: ResourceUsage | None = None) -> list[str]:
@@ -173,12 +177,16 @@ def _names(trials: list[TrialUsage]) -> str:
 
 def _share(usage: GpuMemoryUsage) -> str:
     had = share_or_device_bytes(usage)
-    return f"{_gib(had)} GiB" if had else amount_of(usage.gpus or 0, "GPU")
+    if had:
+        return f"{_gib(had)} GiB"
+    return amount_of(usage.gpus or 0, "GPU")
 
 
 def _to_write(amount: int) -> str:
     """Return an amount for a policy, rounded down, because it is the memory of an equal part of a device."""
-    return f"{math.floor(amount / GIB * 10) / 10:g}GiB" if amount >= GIB else format_request(amount)
+    if amount >= GIB:
+        return f"{math.floor(amount / GIB * 10) / 10:g}GiB"
+    return format_request(amount)
 
 
 def _gib(amount: int) -> str:
@@ -237,7 +245,9 @@ def _bars(run: RunUsage) -> list[RenderableType]:
         if had and need:
             filled = min(round(need / had * _BAR), _BAR)
             view.add_row(trial.name, "#" * filled + "." * (_BAR - filled), f"{need / had:.0%}")
-    return ["", view] if view.row_count else []
+    if view.row_count:
+        return ["", view]
+    return []
 
 
 def _cells(usage: GpuMemoryUsage) -> list[RenderableType]:
@@ -258,12 +268,16 @@ def _cells(usage: GpuMemoryUsage) -> list[RenderableType]:
 
 def _kept(usage: GpuMemoryUsage) -> str:
     if usage.share_kept is None:
-        return "-" if usage.share_bytes is None else "not known"
+        if usage.share_bytes is None:
+            return "-"
+        return "not known"
     return ("likely" if has_assumed_overhead(usage) else "yes") if usage.share_kept else "no"
 
 
 def _known(amount: int | None) -> str:
-    return "not known" if amount is None else format_bytes(amount)
+    if amount is None:
+        return "not known"
+    return format_bytes(amount)
 
 
 _MOST_NAMES: Final = 60

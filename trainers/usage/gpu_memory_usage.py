@@ -40,7 +40,9 @@ ASSUMED: Final = "the reserved peak and an overhead that is only assumed"
 
 
 def _from_lines(value: object) -> object:
-    return tuple(value.splitlines()) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return tuple(value.splitlines())
+    return value
 
 
 def _from_named_lines(value: object) -> object:
@@ -134,7 +136,9 @@ def bytes_to_plan(usage: GpuMemoryUsage) -> int | None:
 
 
 def _peak_bytes(usage: GpuMemoryUsage) -> int | None:
-    return usage.peak_allocated_bytes if usage.peak_reserved_bytes is None else usage.peak_reserved_bytes
+    if usage.peak_reserved_bytes is None:
+        return usage.peak_allocated_bytes
+    return usage.peak_reserved_bytes
 
 
 def has_assumed_overhead(usage: GpuMemoryUsage) -> bool:
@@ -182,7 +186,9 @@ class TrialUsage(Value):
     @property
     def usages(self) -> tuple[GpuMemoryUsage, ...]:
         """The records of the trial for all its GPU fractions, smallest first."""
-        return self.of_smaller_shares if self.usage is None else (*self.of_smaller_shares, self.usage)
+        if self.usage is None:
+            return self.of_smaller_shares
+        return (*self.of_smaller_shares, self.usage)
 
 
 class RunUsage(ShownValue):
@@ -286,7 +292,9 @@ def _usages_in_worker_files(folder: Path) -> Iterator[GpuMemoryUsage]:
 
 
 def _field(data: Any, name: str) -> Any:
-    return data.get(name) if isinstance(data, dict) else None
+    if isinstance(data, dict):
+        return data.get(name)
+    return None
 
 
 def _lines(file: Path) -> Iterator[str]:

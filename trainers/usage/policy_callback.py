@@ -92,7 +92,9 @@ def _in_run(hook: _Hook) -> _Hook:
 
     @functools.wraps(hook)
     def in_run(self: "PolicyCallback", *args: Any, **kwargs: Any) -> Any:
-        return None if self._run is None else guarded(self, self._run, *args, **kwargs)
+        if self._run is None:
+            return None
+        return guarded(self, self._run, *args, **kwargs)
 
     return in_run
 
@@ -418,7 +420,9 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     @_guarded
     def get_state(self) -> dict[str, Any] | None:
         """Return the counts of the run, so that a restored run can continue from them."""
-        return None if self._run is None else {_STATE_KEY: self._run.record(self._now_s()).model_dump_json()}
+        if self._run is None:
+            return None
+        return {_STATE_KEY: self._run.record(self._now_s()).model_dump_json()}
 
     @_guarded
     def set_state(self, state: dict[str, Any]) -> None:
@@ -435,7 +439,9 @@ _V = TypeVar("_V", bound=Value)
 def _value_of(kind: type[_V], data: object) -> _V | None:
     """Parse ``data`` as ``kind``. Return ``None`` if it is missing, or if a user reported other data under its key."""
     try:
-        return None if data is None else kind.from_dict(data)
+        if data is None:
+            return None
+        return kind.from_dict(data)
     except InvalidResourcesError:
         return None
 
@@ -469,7 +475,9 @@ def last_failure(trial: Any) -> OutOfMemory:
 
 def _failure_text(trial: Any) -> str:
     file = trial.error_file
-    return read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").rpartition("Failure #")[2] if file else ""
+    if file:
+        return read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").rpartition("Failure #")[2]
+    return ""
 
 
 def _last_line(trial: Any) -> str:

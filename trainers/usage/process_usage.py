@@ -87,4 +87,6 @@ def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | 
 
 def mean_utilization(samples: Sequence[float]) -> float | None:
     """Return the mean of the sampled fractions, or ``None`` if there are no samples."""
-    return fmean(samples) if samples else None
+    if samples:
+        return fmean(samples)
+    return None

@@ -329,7 +329,9 @@ def resource_usage_view(usage: ResourceUsage) -> RenderableType:
 
 
 def _percent(part: float, total: float) -> str:
-    return f"{part / total:.1%}" if total else "-"
+    if total:
+        return f"{part / total:.1%}"
+    return "-"
 
 
 def _trials(trials: TrialCounts) -> str:
@@ -337,7 +339,9 @@ def _trials(trials: TrialCounts) -> str:
     text = ", ".join(f"{count} {state}" for count, state in counts if count) or "none"
     if trials.num_retries:
         text += f"; {counted(trials.num_retries, 'failure')} retried"
-    return f"{text}; {trials.num_fallbacks} resumed without a device" if trials.num_fallbacks else text
+    if trials.num_fallbacks:
+        return f"{text}; {trials.num_fallbacks} resumed without a device"
+    return text
 
 
 def _out_of_memory(counts: OutOfMemoryCounts) -> str:
@@ -356,4 +360,6 @@ def format_hours(hours: float) -> str:
     """Return a time in hours, or an amount in unit-hours, as text such as ``"2.5 h"`` or ``"12.3 min"``."""
     if hours >= 1:
         return f"{hours:.1f} h"
-    return f"{hours * 60:.1f} min" if hours >= 1 / 60 else f"{hours * 3600:.1f} s"
+    if hours >= 1 / 60:
+        return f"{hours * 60:.1f} min"
+    return f"{hours * 3600:.1f} s"

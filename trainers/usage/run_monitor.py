@@ -354,7 +354,9 @@ class RunMonitor:
     @property
     def num_nodes(self) -> int:
         """The number of nodes of the cluster, or 0 if it is not known."""
-        return 0 if self._cluster is None else len(self._cluster.nodes)
+        if self._cluster is None:
+            return 0
+        return len(self._cluster.nodes)
 
     def running_trials(self) -> Mapping[str, Any]:
         """Return the running trials by their IDs."""
@@ -386,7 +388,9 @@ class RunMonitor:
 
     def _with_use(self, hours: SlotHours) -> SlotHours:
         use = self._use_of(SlotRow(hours.slot, hours.accelerator_type))
-        return hours if use is None else hours.model_copy(update={"use": use})
+        if use is None:
+            return hours
+        return hours.model_copy(update={"use": use})
 
     def _use_of(self, row: SlotRow) -> SlotUse | None:
         used = self._used[row].values()

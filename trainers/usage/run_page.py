@@ -57,7 +57,9 @@ def read_record(folder: Path) -> ResourceUsage | None:
         InvalidResourcesError: The record cannot be read.
     """
     file = folder / USAGE_FILE
-    return read_value(file, ResourceUsage, "record of a run", max_bytes=MAX_RECORD_BYTES) if file.exists() else None
+    if file.exists():
+        return read_value(file, ResourceUsage, "record of a run", max_bytes=MAX_RECORD_BYTES)
+    return None
 
 
 def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Content:

@@ -109,12 +109,16 @@ class TrialReader:
     @property
     def load(self) -> float:
         """The mean number of processes on the nodes with trials that used or waited for a CPU."""
-        return fmean(self._loads) if self._loads else 0.0
+        if self._loads:
+            return fmean(self._loads)
+        return 0.0
 
     @property
     def start_cpu_s(self) -> float | None:
         """The CPU time that the start of a trial's process takes, in seconds, or ``None`` if it is not known."""
-        return median(self._start_cpu_s) if self._start_cpu_s else None
+        if self._start_cpu_s:
+            return median(self._start_cpu_s)
+        return None
 
     def begin(self, trial_id: str) -> None:
         """Start metering a trial, in a new or a reused process."""

@@ -87,4 +87,6 @@ def _where(finding: Finding, diagnosis: Diagnosis) -> str:
     if len(finding.nodes) == len(diagnosis.nodes) > 1:
         return f"all {len(diagnosis.nodes)} nodes: "
     names = shorten_names(finding.nodes)
-    return f"{names}: " if len(finding.nodes) == 1 else f"{len(finding.nodes)} nodes ({names}): "
+    if len(finding.nodes) == 1:
+        return f"{names}: "
+    return f"{len(finding.nodes)} nodes ({names}): "

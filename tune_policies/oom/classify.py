@@ -68,7 +68,9 @@ def _inner_errors(error: BaseException) -> list[object]:
 
 
 def _members(values: object) -> tuple[object, ...] | list[object]:
-    return values if type(values) is tuple or type(values) is list else ()
+    if type(values) is tuple or type(values) is list:
+        return values
+    return ()
 
 
 def _read_attribute(owner: object, name: str) -> Any:
@@ -96,7 +98,9 @@ def _text(error: BaseException) -> str:
 def shortened(text: str) -> str:
     """Return ``text``, or only its beginning and end if it is very long."""
     half = _MAX_CHARACTERS // 2
-    return text if len(text) <= _MAX_CHARACTERS else f"{text[:half]}\n{text[-half:]}"
+    if len(text) <= _MAX_CHARACTERS:
+        return text
+    return f"{text[:half]}\n{text[-half:]}"
 
 
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
@@ -140,7 +144,9 @@ def _start(line: str, name: re.Pattern[str]) -> tuple[str, str] | None:
     if named := name.fullmatch(line):
         return named[1], named[2] or ""
     # If an actor died, Tune writes only the error's message.
-    return (KILLED_BY_RAY, line) if re.match(KILLED_BY_RAY_SENTENCE, line) else None
+    if re.match(KILLED_BY_RAY_SENTENCE, line):
+        return (KILLED_BY_RAY, line)
+    return None
 
 
 _NONE: Final = OutOfMemory(kind="none")
@@ -179,7 +185,9 @@ def _classify_one(error: ChainedError) -> OutOfMemory | None:
     message, traceback, _ = error.text.partition(_TRACEBACK)
     of_ray = any(name.startswith("ray.") for name in error.types[:1]) and KILLED_BY_RAY not in error.types
     found = None if of_ray else match_signature(error.types, message)
-    return _in_traceback(error.text) if found is None and (of_ray or traceback) else found
+    if found is None and (of_ray or traceback):
+        return _in_traceback(error.text)
+    return found
 
 
 def _in_traceback(text: str) -> OutOfMemory | None:

@@ -53,7 +53,9 @@ class OutOfMemory(Value):
         candidates = [worker for worker in self.killed_workers if worker.actor_id == actor_id]
         candidates = candidates or [worker for worker in self.killed_workers if worker.actor_id is None]
         used_bytes = max((worker.used_bytes for worker in candidates or self.killed_workers), default=0)
-        return self.model_copy(update={"used_bytes": used_bytes}) if used_bytes else self
+        if used_bytes:
+            return self.model_copy(update={"used_bytes": used_bytes})
+        return self
 
 
 MemoryKind = Literal["accelerator", "host"]
@@ -163,7 +165,9 @@ def _by_type(types: Sequence[str], text: str) -> tuple[MemoryKind, str | None] |
             return "accelerator", found[1]
     if any(_HOST_OOM.fullmatch(name) for name in types):
         # Some libraries, such as RAPIDS, raise a plain MemoryError for device memory.
-        return ("accelerator", None) if _ACCELERATOR_TEXT.search(text) else ("host", "python")
+        if _ACCELERATOR_TEXT.search(text):
+            return ("accelerator", None)
+        return ("host", "python")
     return None
 
 
@@ -254,7 +258,9 @@ def requested_bytes(text: str) -> int | None:
     if found := _SHAPE.search(text):
         sizes = [int(size) for size in re.findall(r"\d{1,18}", found[1])]
         item_bytes = _ITEM_BYTES.get(found[2])
-        return None if item_bytes is None else _plausible(math.prod(sizes) * item_bytes) or None
+        if item_bytes is None:
+            return None
+        return _plausible(math.prod(sizes) * item_bytes) or None
     return _amount(_REQUESTED, text) or None
 
 
@@ -281,7 +287,9 @@ def cause(text: str) -> Cause | None:
     total, in_use = _amount(_TOTAL, text), _amount(_IN_USE, text)
     if free is None or total is None or in_use is None:
         return None
-    return "neighbour" if free < asked and in_use + asked <= total else None
+    if free < asked and in_use + asked <= total:
+        return "neighbour"
+    return None
 
 
 def _amount(pattern: re.Pattern[str], text: str) -> int | None:
@@ -293,4 +301,6 @@ def _amount(pattern: re.Pattern[str], text: str) -> int | None:
 
 
 def _plausible(amount: float) -> int | None:
-    return int(amount) if amount < _MAX_BYTES else None
+    if amount < _MAX_BYTES:
+        return int(amount)
+    return None

@@ -211,7 +211,9 @@ class TrialObservation(Value):
             early = getattr(self.early, name) if self.early else None
             needed = max(needed, math.ceil((early or used) * growth))
         # A trial that ran out of memory and has not succeeded since needs more than it had.
-        return needed if needed > too_little else math.ceil(_GUESS * too_little)
+        if needed > too_little:
+            return needed
+        return math.ceil(_GUESS * too_little)
 
     def is_guess(self, name: str) -> bool:
         """Return whether an amount is not known, because the trial has only run out of memory so far."""
@@ -285,7 +287,9 @@ class LearnedAmount(Value):
             if not headroom:
                 return min(expected, self.largest)
             return max(expected, math.ceil((expected - self.amount) * (1 + headroom)))
-        return self.amount if self.has_margin else math.ceil(self.amount * (1 + headroom))
+        if self.has_margin:
+            return self.amount
+        return math.ceil(self.amount * (1 + headroom))
 
     def is_outside(self, features: Mapping[str, float]) -> bool:
         """Return whether a config with these features is outside the observed range."""
@@ -438,9 +442,14 @@ def _lost_part(observations: Sequence[TrialObservation]) -> float:
         return min(1.0, fmean(seen.lost_s for seen in ran_out) / run_s)
     if not all(seen.is_saved for seen in observations):
         grows = any(_growth(ended, name) > _ALIKE for name in _MEMORY)
-        return 1.0 if grows else _LOST  # memory that grows late runs out late
+        # Memory that grows late runs out late.
+        if grows:
+            return 1.0
+        return _LOST
     num_steps = fmean(seen.num_steps for seen in ended) if ended else 0.0
-    return min(_LOST, _STEPS_LOST / num_steps) if num_steps else _LOST_WITH_CHECKPOINT
+    if num_steps:
+        return min(_LOST, _STEPS_LOST / num_steps)
+    return _LOST_WITH_CHECKPOINT
 
 
 def _growth(observations: Sequence[TrialObservation], name: str) -> float:

@@ -228,7 +228,9 @@ class AcceleratorPolicy(WorkersPolicy):
 
     def _name_of_shortage(self, resource: str) -> str:
         # If the policy chooses the CPUs, they never run out before the devices, so the devices are the limit.
-        return self.resource if resource == "CPU" and self.cpus is None else resource
+        if resource == "CPU" and self.cpus is None:
+            return self.resource
+        return resource
 
 
 class _Slices(NamedTuple):

@@ -234,7 +234,9 @@ def check_same_for_all(policies: Iterable[ResourcePolicy], what: str, outer: str
 
 
 def _in_utc(time: datetime) -> datetime:
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    if time.tzinfo is not None:
+        return time
+    return time.replace(tzinfo=UTC)
 
 
 def _nodes_for(slot: TrialSlot, capacity: ClusterCapacity) -> Iterator[NodeCapacity]:

@@ -205,4 +205,6 @@ def _about_fractions(slots: list[TrialSlot]) -> Iterator[str]:
 
 
 def _fraction_of(slot: TrialSlot) -> str:
-    return amount_of(slot.worker.gpus, "GPU") if slot.worker.gpus else str(slot.worker)
+    if slot.worker.gpus:
+        return amount_of(slot.worker.gpus, "GPU")
+    return str(slot.worker)

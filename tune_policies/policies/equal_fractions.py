@@ -109,7 +109,9 @@ def nodes_with_cpus(groups: Iterable[NodeGroup], resource: str, share_ticks: int
     groups = tuple(groups)
     kept = tuple(group for group in groups if group.node.resources.cpus > 0)
     has_room = any(device_slots(node.amounts.get(resource, 0), share_ticks) for node, _ in kept)
-    return kept if has_room else groups
+    if has_room:
+        return kept
+    return groups
 
 
 def plan_without_cpus_if_needed(
@@ -139,7 +141,9 @@ def fraction_of_gpu_memory(groups: Iterable[NodeGroup], share_ticks: int) -> int
     memories = [node.smallest_gpu_memory_bytes for node, _ in groups]
     known = [memory for memory in memories if memory is not None]
     # Divide by the number of workers per device, because Ray's rounded fraction, such as 0.3333, would waste memory.
-    return min(known) // max(1, TICKS // share_ticks) if known and len(known) == len(memories) else None
+    if known and len(known) == len(memories):
+        return min(known) // max(1, TICKS // share_ticks)
+    return None
 
 
 def about_equal_cpus(nodes: Iterable[NodeCapacity], request: Request, resource: str) -> str:

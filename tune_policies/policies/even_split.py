@@ -87,7 +87,9 @@ class EvenSplitPolicy(WorkersPolicy):
 
     def _least_share(self, groups: tuple[NodeGroup, ...]) -> int:
         wish = to_ticks(self.min_gpus)
-        return equal_device_fraction(TICKS // wish, _most_gpus(groups)) if 0 < wish < TICKS else wish
+        if 0 < wish < TICKS:
+            return equal_device_fraction(TICKS // wish, _most_gpus(groups))
+        return wish
 
     def _largest_share(self, groups: tuple[NodeGroup, ...], at_once: int) -> int:
         """Return the maximum number of GPUs per worker, in ticks, for which ``at_once`` trials fit."""

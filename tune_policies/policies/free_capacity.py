@@ -54,7 +54,9 @@ class FreeCapacityPolicy(WrappingPolicy):
 def free_part(capacity: ClusterCapacity) -> ClusterCapacity:
     """Return the cluster without the resources that are in use on its nodes."""
     changed = {node.node_id: subtract(node, ticks) for node in capacity.nodes if (ticks := _whole_devices(node))}
-    return capacity.replacing(changed) if changed else capacity
+    if changed:
+        return capacity.replacing(changed)
+    return capacity
 
 
 def _whole_devices(node: NodeCapacity) -> Amounts:

@@ -94,7 +94,9 @@ class GpuPolicy(GpuTypesPolicy):
         if self.min_gpu_memory is None or self.cpus is not None:
             return selection
         large = gpus_with_memory(capacity, gpus_of_type(capacity, accelerator_type), int(self.min_gpu_memory))
-        return selection if all(node.resources.cpus for node, _ in large.groups) else large
+        if all(node.resources.cpus for node, _ in large.groups):
+            return selection
+        return large
 
     def _selections(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Iterator[Selection]:
         usable = gpus_of_type(capacity, accelerator_type)
@@ -108,7 +110,9 @@ class GpuPolicy(GpuTypesPolicy):
         """Return the number of GPUs, or the GPU fraction, of each worker in ticks."""
         wish = to_ticks(self.gpus)
         most_devices = max((node.resources.gpus for node, _ in selection.groups), default=1)
-        return equal_device_fraction(TICKS // wish, most_devices) if wish < TICKS else wish
+        if wish < TICKS:
+            return equal_device_fraction(TICKS // wish, most_devices)
+        return wish
 
     def _reasons(self, capacity: ClusterCapacity, selection: Selection, accelerator_type: str | None) -> list[str]:
         reasons, share = [], self._share(selection)

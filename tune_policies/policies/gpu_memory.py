@@ -280,7 +280,9 @@ class GpuMemoryPolicy(GpuTypesPolicy):
 
     def _usable(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
         gpus = self._with_room(capacity, accelerator_type)
-        return gpus._replace(groups=nodes_with_cpus(gpus.groups, "GPU")) if self.cpus is None else gpus
+        if self.cpus is None:
+            return gpus._replace(groups=nodes_with_cpus(gpus.groups, "GPU"))
+        return gpus
 
     def _plan_choice(self, capacity: ClusterCapacity, usable: Selection, choice: Selection, needed: int) -> TrialPlan:
         smallest, share = choice.memory_bytes, self._share(choice, needed)

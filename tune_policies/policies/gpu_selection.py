@@ -147,7 +147,9 @@ def plan_gpus(
     if choose_cpus and not usable.groups:  # no node has room, and the error should describe nodes with CPUs
         groups = nodes_with_cpus(capacity.groups if groups is None else groups, "GPU")
     plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), notes, groups=groups)
-    return plan.on_nodes(dict(selection.label_selector)) if selection.label_selector else plan
+    if selection.label_selector:
+        return plan.on_nodes(dict(selection.label_selector))
+    return plan
 
 
 def sized_for(selection: Selection, request: Request, *, choose_cpus: bool) -> tuple[Request, Selection]:
@@ -238,7 +240,9 @@ def _labels_of_types(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> 
         return None
     chosen = {node.node_id for node, _ in groups}
     others = (group for group in capacity.groups if group.node.node_id not in chosen)
-    return names if all(node.labels.get(ACCELERATOR_TYPE) not in names for node in capacity.nodes_of(others)) else None
+    if all(node.labels.get(ACCELERATOR_TYPE) not in names for node in capacity.nodes_of(others)):
+        return names
+    return None
 
 
 def alike_in_memory(selection: Selection) -> Iterator[list[NodeGroup]]:

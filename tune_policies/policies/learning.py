@@ -208,7 +208,9 @@ class LearningPolicy(ResourcePolicy):
             return plan
         policy = with_need(self.start, TrialNeed(host_memory_bytes=min(parts)))
         reserving = plan if policy is None else policy.plan(capacity)
-        return reserving if reserving.max_concurrent_trials == plan.max_concurrent_trials else plan
+        if reserving.max_concurrent_trials == plan.max_concurrent_trials:
+            return reserving
+        return plan
 
     def _planned(self, capacity: ClusterCapacity) -> Iterable[tuple[TrialNeed, TrialPlan]]:
         """Yield each size with its plan, without sizes that do not fit and sizes that become equal on this cluster."""
@@ -237,7 +239,9 @@ class LearningPolicy(ResourcePolicy):
         observed = self.observations[:: max(1, len(self.observations) // _MOST_SAMPLED)]
         busy = [min(1.0, utilization.amount_for(seen.features) / TICKS) for seen in observed]
         # A whole number of trials, so that the plans of the sizes rarely change.
-        return 1 / max(1, round(_CROWDING / fmean(busy))) if busy and fmean(busy) else None
+        if busy and fmean(busy):
+            return 1 / max(1, round(_CROWDING / fmean(busy)))
+        return None
 
     def _observed(self, capacity: ClusterCapacity) -> TrialNeed:
         needs = self.needs
@@ -376,7 +380,9 @@ def _largest_amounts(capacity: ClusterCapacity) -> Mapping[str, float | None]:
 def _limited(size: TrialNeed, most: Mapping[str, float | None]) -> TrialNeed:
     """Return ``size`` with amounts that fit on the largest node and device."""
     less = {name: largest for name, largest in most.items() if largest and (getattr(size, name) or 0) > largest}
-    return size.model_copy(update=less) if less else size
+    if less:
+        return size.model_copy(update=less)
+    return size
 
 
 @lru_cache(maxsize=128)
@@ -445,11 +451,15 @@ def with_need(policy: ResourcePolicy, need: TrialNeed, *, divides_cpus: bool = T
             return _gpu_policy(policy, need, host, divides_cpus=divides_cpus)
         case WrappingPolicy():
             inner = with_need(policy.inner, need, divides_cpus=divides_cpus)
-            return None if inner is None else policy.model_copy(update={"inner": inner})
+            if inner is None:
+                return None
+            return policy.model_copy(update={"inner": inner})
         case FirstFeasiblePolicy():
             changed = [with_need(choice, need, divides_cpus=divides_cpus) for choice in policy.policies]
             known = [choice for choice in changed if choice is not None]
-            return policy.model_copy(update={"policies": tuple(known)}) if len(known) == len(changed) else None
+            if len(known) == len(changed):
+                return policy.model_copy(update={"policies": tuple(known)})
+            return None
         case _:
             return None
 

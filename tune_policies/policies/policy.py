@@ -63,7 +63,9 @@ def _with_inherited_fields(cls: type["ResourcePolicy"]) -> str:
     ]
     fields = "\n".join([*([own.rstrip()] if own else []), *inherited])
     before = head if title or not fields else f"{head}\n\n"
-    return f"{before}Attributes:\n{fields}{blank}{further}" if fields else head
+    if fields:
+        return f"{before}Attributes:\n{fields}{blank}{further}"
+    return head
 
 
 def documented_fields(doc: str) -> dict[str, str]:
@@ -257,7 +259,9 @@ def passed_policies(
     if len(by_position) == 1 and isinstance(by_position[0], list | tuple):
         instead = ", ".join(map(repr, by_position[0]))
         raise InvalidResourcesError(f"{cls.__name__} accepts policies, not a list. Write {cls.__name__}({instead})")
-    return by_position if by_name is None else by_name
+    if by_name is None:
+        return by_position
+    return by_name
 
 
 def _plain(value: object) -> object:
@@ -269,13 +273,17 @@ def _plain(value: object) -> object:
         return value.model_dump(mode="json", exclude_defaults=True)
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
 
 
 def _parts(value: object) -> Iterable[object]:
     if isinstance(value, Mapping):
         return value.values()
-    return value if isinstance(value, tuple) else (value,)
+    if isinstance(value, tuple):
+        return value
+    return (value,)
 
 
 def _check_size(policy: object, deepest: int = _DEEPEST) -> None:

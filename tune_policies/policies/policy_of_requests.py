@@ -92,7 +92,9 @@ def _explaining_key(requests: Sequence[TrialRequest], lines: Sequence[str | None
         is_number = any(isinstance(config[key], int | float) for config in configs)
         if num_values <= (len(set(lines)) if is_number else _MOST_KINDS):
             found.append((is_number, num_values, key))
-    return min(found)[2] if found else None
+    if found:
+        return min(found)[2]
+    return None
 
 
 def _line_of(bundles: Sequence[Mapping[str, float]]) -> str | None:
@@ -131,7 +133,9 @@ def _line_of(bundles: Sequence[Mapping[str, float]]) -> str | None:
 
 
 def _number(amount: float) -> float:
-    return int(amount) if float(amount).is_integer() else amount
+    if float(amount).is_integer():
+        return int(amount)
+    return amount
 
 
 def _memory(number: int) -> int | str:

@@ -108,7 +108,9 @@ class ReservingPolicy(WrappingPolicy):
             best = self._best(inner, capacity, wish)
             if best is not None:
                 # The plan of the whole inner policy also explains why its earlier choices were skipped.
-                return best[0] if inner is choices[0] else self._plan_on(self.inner, best[1], capacity, wish)
+                if inner is choices[0]:
+                    return best[0]
+                return self._plan_on(self.inner, best[1], capacity, wish)
         return self._plan_on(
             self.inner, next(rests(capacity, wish)), capacity, wish
         )  # raises the errors of all choices
@@ -157,7 +159,9 @@ class ReservingPolicy(WrappingPolicy):
         plan = leaving_free(plan, capacity, wish, notes)
         plan = plan.model_copy(update={"limited_by": _limited_by(plan, capacity, wish)})
         # The slots of several slot types are later assigned to nodes of the whole cluster, so check that they fit.
-        return plan if len(plan.slots) == 1 else _placed(plan, capacity)
+        if len(plan.slots) == 1:
+            return plan
+        return _placed(plan, capacity)
 
 
 def _value(plan_and_rest: tuple[TrialPlan, ClusterCapacity]) -> tuple[int, ...]:
@@ -306,4 +310,6 @@ def _too_small_gpus(capacity: ClusterCapacity, reserved_bytes: int) -> list[Node
 def _off_nodes(slot: TrialSlot, nodes: Sequence[NodeCapacity]) -> TrialSlot:
     """Return the slot, and exclude these nodes if its workers reserve GPUs that the nodes have."""
     of_type = [node.node_id for node in nodes if slot.accelerator_type in (None, node.accelerator_type)]
-    return slot.on_nodes({NODE_ID: is_none_of(of_type)}) if of_type and slot.worker.gpus else slot
+    if of_type and slot.worker.gpus:
+        return slot.on_nodes({NODE_ID: is_none_of(of_type)})
+    return slot

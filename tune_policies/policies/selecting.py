@@ -74,7 +74,9 @@ class SelectingPolicy(WrappingPolicy):
         left_out = len(capacity.nodes) - len(chosen.nodes)
         excludes = f"the plan uses only {which}, and excludes {left_out} of {len(capacity.nodes)} nodes"
         plan = plan.with_reasons(excludes, *notes)
-        return plan.on_nodes(selector) if plan.common_slot.topology is None else _of_slices(plan, capacity, chosen)
+        if plan.common_slot.topology is None:
+            return plan.on_nodes(selector)
+        return _of_slices(plan, capacity, chosen)
 
     def _excluded(self, capacity: ClusterCapacity) -> tuple[list[str], list[str]]:
         """Return the IDs of the nodes to exclude, and notes about settings that have no effect."""

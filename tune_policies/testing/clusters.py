@@ -126,7 +126,9 @@ def _draw_slice(rng: random.Random, name: str) -> list[NodeCapacity]:
         )
         for number in range(shape.chips // chips)
     ]
-    return hosts[:-1] if rng.random() < 0.2 else hosts
+    if rng.random() < 0.2:
+        return hosts[:-1]
+    return hosts
 
 
 def _partly_used(rng: random.Random, node: NodeCapacity) -> NodeCapacity:

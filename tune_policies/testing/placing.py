@@ -83,7 +83,9 @@ class NodeState:
         free = self._devices.get(name, [])
         needed = max(1, ticks // TICKS)
         fitting = [device for device, left in enumerate(free) if left >= min(TICKS, ticks)][:needed]
-        return fitting if len(fitting) == needed else None
+        if len(fitting) == needed:
+            return fitting
+        return None
 
 
 def place_trials(capacity: ClusterCapacity, plan: TrialPlan, wanted: int) -> int:

@@ -88,7 +88,9 @@ def _fields_of(model: type[Part]) -> _Fields:
 def _intended_field(name: str, fields: _Fields) -> str | None:
     by_plain = {_plain(field): field for field in sorted(fields)}
     near = difflib.get_close_matches(_plain(name), by_plain, n=1, cutoff=_NEAR)
-    return by_plain[near[0]] if near else None
+    if near:
+        return by_plain[near[0]]
+    return None
 
 
 def _plain(name: str) -> str:

@@ -138,10 +138,14 @@ def _intended(value: object, path: Path) -> object:
             return int(value)
         if value.lower() in _TRUTH_VALUES:
             return _TRUTH_VALUES[value.lower()]
-        return intended_quantity(value) if path[-2:-1] in (("limits",), ("requests",)) else None
+        if path[-2:-1] in (("limits",), ("requests",)):
+            return intended_quantity(value)
+        return None
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value) if isinstance(value, int | float) else None
+    if isinstance(value, int | float):
+        return str(value)
+    return None
 
 
 def _replace(parent: Any, path: Path) -> None:

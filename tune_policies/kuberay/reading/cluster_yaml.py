@@ -110,7 +110,9 @@ def is_cluster_yaml(data: object) -> bool:
 def provider_of(data: Mapping[str, Any]) -> str:
     """Return the type of the provider, or an empty string if the file has none."""
     provider = data.get("provider")
-    return str(provider.get("type", "")) if isinstance(provider, dict) else ""
+    if isinstance(provider, dict):
+        return str(provider.get("type", ""))
+    return ""
 
 
 def with_defaults(data: dict[str, Any]) -> dict[str, Any]:

@@ -157,7 +157,9 @@ def name_of(manifest: Document) -> str | None:
         found = data.get("cluster_name")
     else:
         return None
-    return found if isinstance(found, str) else ""
+    if isinstance(found, str):
+        return found
+    return ""
 
 
 def check_name(name: str, manifests: Iterable[Document], source: str) -> None:

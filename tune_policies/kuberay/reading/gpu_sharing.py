@@ -147,7 +147,9 @@ def kai_gpus(template: PodTemplate) -> int:
     if annotations.keys().isdisjoint({KAI_FRACTION, KAI_MEMORY}) or container != template.spec.containers[0].name:
         return 0
     number = annotations.get(KAI_DEVICES, "1")
-    return int(number) if re.fullmatch(r"[1-9]\d{0,2}", number, re.ASCII) else 1
+    if re.fullmatch(r"[1-9]\d{0,2}", number, re.ASCII):
+        return int(number)
+    return 1
 
 
 def kai_fraction(template: PodTemplate) -> float | None:
@@ -156,13 +158,17 @@ def kai_fraction(template: PodTemplate) -> float | None:
     if not re.fullmatch(r"\d{0,9}(\.\d{0,99})?", text, re.ASCII) or not re.search(r"\d", text):
         return None
     fraction = float(text)
-    return fraction if 0 < fraction < 1 else None
+    if 0 < fraction < 1:
+        return fraction
+    return None
 
 
 def kai_memory_mib(template: PodTemplate) -> int | None:
     """Return the amount in the annotation ``gpu-memory`` in MiB, or ``None`` if it is missing or invalid."""
     text = template.metadata.annotations.get(KAI_MEMORY, "")
-    return int(text) if re.fullmatch(r"[1-9]\d{0,9}", text, re.ASCII) else None
+    if re.fullmatch(r"[1-9]\d{0,9}", text, re.ASCII):
+        return int(text)
+    return None
 
 
 KAI_PARTS: Final = frozenset({KAI_FRACTION, KAI_MEMORY})
@@ -205,7 +211,9 @@ def _required_expressions(template: PodTemplate) -> list[Mapping[str, Any]]:
     if not isinstance(part, list) or len(part) != 1 or not isinstance(part[0], Mapping):
         return []
     found = part[0].get("matchExpressions")
-    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+    if isinstance(found, list):
+        return [item for item in found if isinstance(item, Mapping)]
+    return []
 
 
 def _shares(template: PodTemplate, total: int | None) -> Iterator[GpuShare]:
@@ -258,7 +266,9 @@ def _kai_memory(template: PodTemplate, total: int | None) -> int | None:
         mib = kai_memory_mib(template)
         parts.append(None if mib is None else mib * _MIB)
     known = [part for part in parts if part is not None]
-    return min(known) if len(known) == len(parts) else None
+    if len(known) == len(parts):
+        return min(known)
+    return None
 
 
 def _hami_memory(amounts: Mapping[str, str | int | float], total: int | None) -> int | None:

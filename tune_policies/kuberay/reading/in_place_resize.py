@@ -102,7 +102,9 @@ def _listed(cluster: ClusterInFile) -> Mapping[str, Any]:
     except ValueError:
         return {}
     listed = data.get("groups", {}) if isinstance(data, Mapping) else {}
-    return listed if isinstance(listed, Mapping) else {}
+    if isinstance(listed, Mapping):
+        return listed
+    return {}
 
 
 def _wrong_limits(name: str, limits: object) -> Iterator[str]:

@@ -124,7 +124,9 @@ class Part(BaseModel):
     @classmethod
     def _drop_nulls(cls, data: object) -> object:
         # Kubernetes replaces null with the default.
-        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
+        if isinstance(data, dict):
+            return {key: value for key, value in data.items() if value is not None}
+        return data
 
 
 class ContainerResources(Part):
@@ -250,7 +252,9 @@ class ClusterInFile(NamedTuple):
     def ray_version(self) -> tuple[int, int] | None:
         """The first two numbers of ``rayVersion``, or ``None`` if it contains no version."""
         version = re.match(r"(\d{1,9})\.(\d{1,9})", self.spec.rayVersion or "")
-        return None if version is None else (int(version[1]), int(version[2]))
+        if version is None:
+            return None
+        return (int(version[1]), int(version[2]))
 
     @property
     def autoscaler_version(self) -> AutoscalerVersion:
@@ -260,12 +264,18 @@ class ClusterInFile(NamedTuple):
         Without both, Ray starts version 2 since Ray 2.48.
         """
         if self.spec.autoscalerOptions.version is not None:
-            return 1 if self.spec.autoscalerOptions.version == "v1" else 2
+            if self.spec.autoscalerOptions.version == "v1":
+                return 1
+            return 2
         for variable in self.spec.headGroupSpec.template.spec.containers[0].env:
             if variable.name == "RAY_enable_autoscaler_v2" and variable.value is not None:
-                return 2 if variable.value.lower() in ("1", "true") else 1
+                if variable.value.lower() in ("1", "true"):
+                    return 2
+                return 1
         is_old = self.ray_version is not None and self.ray_version < _FIRST_WITH_AUTOSCALER_V2
-        return 1 if is_old else DEFAULT_AUTOSCALER
+        if is_old:
+            return 1
+        return DEFAULT_AUTOSCALER
 
 
 _FIRST_WITH_AUTOSCALER_V2: Final = (2, 48)
@@ -337,4 +347,6 @@ def _explain(detail: Any) -> str:
         return f'must be a string, got the {what} {got}: write "{json.dumps(value)}", in quotes'
     if kind == "int_type" and isinstance(value, str) and re.fullmatch(_WHOLE, value):
         return f"must be a whole number, got the string {got}: remove the quotes"
-    return f"must be {_EXPECTED[kind]}, got {got}" if kind in _EXPECTED else f"{detail['msg'].lower()}, got {got}"
+    if kind in _EXPECTED:
+        return f"must be {_EXPECTED[kind]}, got {got}"
+    return f"{detail['msg'].lower()}, got {got}"

@@ -107,7 +107,9 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
 def _without_misplaced_part(cluster: Metadata, group: WorkerGroup, spec: WorkerGroupSpec) -> WorkerGroup:
     """Return the group with unknown GPU memory if the annotation for its part of a GPU is where KAI ignores it."""
     is_misplaced = has_misplaced_kai_part(spec.template, cluster) and gpus_given(spec.template) == 0
-    return group.model_copy(update={"devices": ()}) if is_misplaced and group.resources.gpus else group
+    if is_misplaced and group.resources.gpus:
+        return group.model_copy(update={"devices": ()})
+    return group
 
 
 def _missing_gpus(groups: Iterable[WorkerGroup], specs: Iterable[WorkerGroupSpec]) -> Iterator[str]:
@@ -292,7 +294,9 @@ def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCa
         )
     data = parse_data(text, source, max_parts=MAX_PARTS if found is NODE_LIST else MAX_RECORD_PARTS)
     try:
-        return NodeCatalog.from_dict(data) if found is NODE_LIST else ClusterCapacity.from_dict(data)
+        if found is NODE_LIST:
+            return NodeCatalog.from_dict(data)
+        return ClusterCapacity.from_dict(data)
     except InvalidResourcesError as error:
         raise wrong_file(source, found.name, data, error) from error
 
@@ -365,7 +369,9 @@ def _described(manifest: Document) -> str:
     if not isinstance(manifest.data, dict):
         return kind_of(manifest.data)
     kind = str(manifest.data.get("kind", "no kind"))
-    return f"{kind} {shorten(found)}" if (found := name_of(manifest)) else kind
+    if found := name_of(manifest):
+        return f"{kind} {shorten(found)}"
+    return kind
 
 
 def _wrong(problems: list[tuple[Document, FieldProblem]]) -> InvalidResourcesError:

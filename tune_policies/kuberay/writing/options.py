@@ -157,4 +157,6 @@ def _texts(part: object) -> list[str]:
         return [text for pair in part.items() for each in pair for text in _texts(each)]
     if isinstance(part, list | tuple):
         return [text for each in part for text in _texts(each)]
-    return [part] if isinstance(part, str) else []
+    if isinstance(part, str):
+        return [part]
+    return []

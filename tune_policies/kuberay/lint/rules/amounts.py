@@ -41,7 +41,9 @@ def _counted_cpus(at: Group[HeadGroup]) -> tuple[Path, Quantity] | None:
     if stated := at.amount("CPU", "num-cpus"):
         return stated
     asked = {**at.container.resources.requests, **at.container.resources.limits}
-    return (at.key_path("cpu"), asked["cpu"]) if "cpu" in asked else None
+    if "cpu" in asked:
+        return (at.key_path("cpu"), asked["cpu"])
+    return None
 
 
 @RULES.of_each(groups_of, "start-param-not-whole", "error", f"{READER} (_get_num_cpus, _get_num_gpus, _get_memory)")
@@ -121,7 +123,9 @@ def _problem_of_resources(text: str) -> str | None:
     if not isinstance(found, dict):
         return "it is not a mapping"
     wrong = [f"{key} is {value!r}" for key, value in found.items() if not _is_amount(value)]
-    return f"amounts must be whole numbers of 0 or more, but {wrong[0]}" if wrong else None
+    if wrong:
+        return f"amounts must be whole numbers of 0 or more, but {wrong[0]}"
+    return None
 
 
 def _is_amount(value: object) -> bool:

@@ -46,13 +46,17 @@ def extra(part: BaseModel, name: str) -> Any:
 
 def mapping(value: object) -> Mapping[str, Any]:
     """Return the value if it is a mapping, else an empty mapping. Another rule reports values of other types."""
-    return value if isinstance(value, Mapping) else {}
+    if isinstance(value, Mapping):
+        return value
+    return {}
 
 
 def version_of(text: str | None) -> tuple[int, ...] | None:
     """Return the numbers at the start of a version, such as ``(2, 47, 1)``, or ``None`` if the text has no version."""
     found = re.match(r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", text or "")
-    return tuple(int(part) for part in found.groups() if part is not None) if found else None
+    if found:
+        return tuple(int(part) for part in found.groups() if part is not None)
+    return None
 
 
 def ray_in_image(image: str | None) -> str | None:
@@ -60,7 +64,9 @@ def ray_in_image(image: str | None) -> str | None:
     found = _RAY_IMAGE.fullmatch(image or "")
     # The tag of a private image named ray may be a version of that image and not of Ray.
     is_version = found is not None and ("rayproject/" in found[0] or found[1].startswith("2."))
-    return found[1] if found and is_version else None
+    if found and is_version:
+        return found[1]
+    return None
 
 
 def ray_version_of(cluster: ClusterInFile) -> tuple[int, ...] | None:
@@ -87,7 +93,9 @@ _SpecT_co = TypeVar("_SpecT_co", bound=HeadGroup, covariant=True)
 def exact(quantity: Quantity | None) -> Fraction | None:
     """Return an amount as a number, or ``None`` if it is missing or invalid. Another rule reports invalid amounts."""
     try:
-        return None if quantity is None else parse_quantity(quantity)
+        if quantity is None:
+            return None
+        return parse_quantity(quantity)
     except InvalidResourcesError:
         return None
 

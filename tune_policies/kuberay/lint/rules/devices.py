@@ -149,7 +149,9 @@ def _gpus(at: Group[HeadGroup]) -> int | None:
     """Return the number of GPUs or parts of GPUs that the Ray container requests, or ``None`` if unknown."""
     given = gpus_given(at.spec.template)
     is_elsewhere = has_other_gpus(at) or has_misplaced_kai_part(at.spec.template, at.cluster.metadata)
-    return None if given == 0 and is_elsewhere else given
+    if given == 0 and is_elsewhere:
+        return None
+    return given
 
 
 def has_other_gpus(at: Group[HeadGroup]) -> bool:

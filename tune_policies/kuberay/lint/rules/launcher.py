@@ -38,7 +38,9 @@ class _File(NamedTuple):
     @property
     def head(self) -> str | None:
         """The name of the head's type, or ``None`` if workers have the same type."""
-        return None if self.provider == LOCAL else self.cluster.head_node_type
+        if self.provider == LOCAL:
+            return None
+        return self.cluster.head_node_type
 
     @property
     def types(self) -> Iterator[tuple[Path, str, YamlNodeType]]:
@@ -55,7 +57,9 @@ def _rule(name: str, severity: Severity, source: str) -> Callable[[_Check], _Che
     def add(check: _Check) -> _Check:
         def of_document(document: Document, _: object) -> Iterator[Found]:
             cluster = read_cluster_yaml(document.data)[0] if is_cluster_yaml(document.data) else None
-            return iter(()) if cluster is None else check(_File(document.data, cluster))
+            if cluster is None:
+                return iter(())
+            return check(_File(document.data, cluster))
 
         RULES.append(Rule(f"launcher-{name}", severity, why(check), source, of_document))
         return check

@@ -100,14 +100,18 @@ def _model(value: str) -> str:
 
 def _size(value: str) -> str:
     found = re.search(r"(\d+)gi?b?\b", value.lower())
-    return found[1] if found else ""
+    if found:
+        return found[1]
+    return ""
 
 
 def _meant(value: str, known: tuple[str, ...]) -> str | None:
     """Return the known value that another spelling means, or ``None``."""
     if (other := _MEANT.get(value.lower())) is not None:
         found = [name for name in known if name.lower().replace("_", "-") == other]
-        return found[0] if found else None
+        if found:
+            return found[0]
+        return None
     by_lower = {name.lower().replace("_", "-"): name for name in known}
     if (same := by_lower.get(value.lower().replace("_", "-").strip())) is not None:
         return same
@@ -130,7 +134,9 @@ def _product(value: str) -> str | None:
     if found is None:
         return None
     model = found[3].upper()
-    return f"Tesla-{model}" if model in ("T4", "P4", "P40", "P100", "V100", "K80", "M60") else f"NVIDIA-{model}"
+    if model in ("T4", "P4", "P40", "P100", "V100", "K80", "M60"):
+        return f"Tesla-{model}"
+    return f"NVIDIA-{model}"
 
 
 def _right_value(label: _Selected) -> str | None:
@@ -139,9 +145,13 @@ def _right_value(label: _Selected) -> str | None:
         return _product(label.value)
     if label.key == _EKS:  # users set this label, so other values are possible
         known = tuple(sorted(label_values("eks")))
-        return None if label.value in known or label.value != label.value.upper() else _meant(label.value, known)
+        if label.value in known or label.value != label.value.upper():
+            return None
+        return _meant(label.value, known)
     known = _CLOSED.get(label.key, ())
-    return None if label.value in known else _meant(label.value, known)
+    if label.value in known:
+        return None
+    return _meant(label.value, known)
 
 
 def _nearest(value: str, known: tuple[str, ...]) -> list[str]:
@@ -187,7 +197,9 @@ def _right_key(key: str) -> str | None:
     near = difflib.get_close_matches(
         key, [known for known in _KEYS if known.startswith(f"{domain}/")], n=1, cutoff=0.94
     )
-    return near[0] if near and len(near[0]) >= len(key) - 1 else None
+    if near and len(near[0]) >= len(key) - 1:
+        return near[0]
+    return None
 
 
 @template_rule(RULES, "node-label-unknown", "note", _LABELS)

@@ -126,7 +126,9 @@ _MUCH_OLDER: Final = (OLDEST_TRIED[0], OLDEST_TRIED[1] - 10)
 def severity_of_version(version: str) -> Severity | None:
     """Return ``"warning"`` for a Ray that is much too old, or ``None`` for the severity of the rule."""
     numbers = version_of(version)
-    return "warning" if numbers is not None and numbers[:2] < _MUCH_OLDER else None
+    if numbers is not None and numbers[:2] < _MUCH_OLDER:
+        return "warning"
+    return None
 
 
 @RULES.of_each(groups_of, "ray-not-supported", "note", "tune_policies.values.ray_versions")
