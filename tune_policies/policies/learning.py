@@ -223,7 +223,7 @@ class LearningPolicy(ResourcePolicy):
             if limited in seen:
                 continue
             seen.add(limited)
-            # Fewer amounts have to be planned if all amounts of which equally many fit on each device are the same.
+            # Two amounts get the same slot if equally many fit on each device. Such amounts are planned once.
             memory = limited.gpu_memory_bytes
             parts = [device // (device // memory) for device in devices if memory and device >= memory]
             planned = {"gpu_memory_bytes": min(parts, default=memory), "gpu_utilization": least}

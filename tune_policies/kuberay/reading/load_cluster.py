@@ -113,7 +113,7 @@ def _without_misplaced_part(cluster: Metadata, group: WorkerGroup, spec: WorkerG
 
 
 def _missing_gpus(groups: Iterable[WorkerGroup], specs: Iterable[WorkerGroupSpec]) -> Iterator[str]:
-    """Yield a sentence for each group of which Ray counts more GPUs than Kubernetes gives to its pods."""
+    """Yield a sentence for each group for whose pods Ray counts more GPUs than Kubernetes gives them."""
     for group, spec in zip(groups, specs, strict=True):
         stated, given = int(group.resources.gpus), gpus_given(spec.template)
         if given is not None and 0 < given < stated:
