@@ -136,10 +136,17 @@ def _local_cluster_fields(data: dict[str, Any]) -> dict[str, Any]:
     provider, least, most = data["provider"], data.get("min_workers"), data.get("max_workers")
     ips = provider.get("worker_ips")
     if isinstance(ips, list) and "coordinator_address" not in provider:
-        least = min(least, len(ips)) if isinstance(least, int) else len(ips)
-        most = min(most, len(ips)) if isinstance(most, int) else len(ips)
+        least = _at_most(len(ips), least)
+        most = _at_most(len(ips), most)
     of_type: dict[str, Any] = {"resources": {}, "node_config": {}, "min_workers": least or 0, "max_workers": most}
     return {"max_workers": most, "head_node_type": LOCAL_TYPE, NODE_TYPES: {LOCAL_TYPE: of_type}}
+
+
+def _at_most(limit: int, number: object) -> int:
+    """Return a number of workers up to the limit. If it is missing or invalid, Ray uses the limit."""
+    if isinstance(number, int):
+        return min(limit, number)
+    return limit
 
 
 def read_cluster_yaml(data: object) -> tuple[ClusterYaml | None, list[FieldProblem]]:
@@ -212,7 +219,7 @@ class InstanceTypes(NamedTuple):
         elif not isinstance(instance, str):
             why = f"resources, and Ray cannot look them up without {_INSTANCE_TYPE} in node_config: add resources"
         else:
-            unknown = "" if self.catalog is None else ", which is missing from the catalog"
+            unknown = ", which is missing from the catalog" if self.catalog else ""
             why = (
                 f"resources in the file. Ray looks them up for the instance type {instance}{unknown}. Pass a "
                 "catalog with this type as --nodes, or add resources"

@@ -110,12 +110,13 @@ def clusters_in(manifest: Document) -> tuple[list[ClusterInFile], list[FieldProb
     if not isinstance(kind, str) or kind not in _PLACES:
         if not isinstance(version, str) or not version.startswith("ray.io/"):
             return [], []  # a manifest of another program
-        hint = suggest(kind, _PLACES) if isinstance(kind, str) else ""
-        hint = hint or f": {', '.join(_PLACES)}"
+        hint = suggest(str(kind), _PLACES) or f": {', '.join(_PLACES)}"
         return [], [FieldProblem(("kind",), f"kind {shorten(kind)} is not one of KubeRay's kinds{hint}")]
     found, problems = _cluster_of(kind, data)
     if version not in _VERSIONS:
-        named = "apiVersion is missing" if version is None else f"apiVersion is {shorten(version)}"
+        named = f"apiVersion is {shorten(version)}"
+        if version is None:
+            named = "apiVersion is missing"
         problems = [FieldProblem(("apiVersion",), f"{named}: use 'ray.io/v1' for a {kind}"), *problems]
     return found, problems
 
@@ -157,9 +158,11 @@ def name_of(manifest: Document) -> str | None:
     data = manifest.data
     if not isinstance(data, Mapping):
         return None
+    found: object = None
     if data.get("kind") in _PLACES:
         metadata = data.get("metadata")
-        found = metadata.get("name") if isinstance(metadata, Mapping) else None
+        if isinstance(metadata, Mapping):
+            found = metadata.get("name")
     elif is_cluster_yaml(data):
         found = data.get("cluster_name")
     else:

@@ -85,10 +85,11 @@ def share_of_pod(template: PodTemplate, accelerator_type: str | None) -> GpuShar
     if not shares:
         return None
     known = [share.memory_bytes for share in shares if share.memory_bytes is not None]
-    memory = min(known) if len(known) == len(shares) else None
-    if memory is not None and total is not None:
-        memory = min(memory, total)  # a memory scaling factor of HAMi allows more than the GPU has
-    return shares[0]._replace(memory_bytes=memory)
+    if len(known) < len(shares):
+        return shares[0]._replace(memory_bytes=None)
+    if total is not None:
+        known.append(total)  # a memory scaling factor of HAMi allows more than the GPU has
+    return shares[0]._replace(memory_bytes=min(known))
 
 
 def devices_of_pod(template: PodTemplate, number: int, accelerator_type: str | None) -> tuple[GpuDevice, ...] | None:

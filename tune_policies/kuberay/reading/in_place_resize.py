@@ -59,7 +59,9 @@ def resize_problems(cluster: ClusterInFile) -> Iterator[str]:
     except ValueError:
         yield f"{ANNOTATION} is not JSON: {shorten(text)}"
         return
-    listed = data.get("groups", {}) if isinstance(data, Mapping) else None
+    listed = None
+    if isinstance(data, Mapping):
+        listed = data.get("groups", {})
     if not isinstance(listed, Mapping):
         yield f'{ANNOTATION} must be a JSON object such as {{"groups": {{…}}}}, got {shorten(text)}'
         return

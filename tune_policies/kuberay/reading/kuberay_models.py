@@ -43,7 +43,7 @@ def parse_quantity(quantity: str | float) -> Fraction:
     if isinstance(quantity, float) and quantity.is_integer():
         quantity = int(quantity)
     text = quantity if isinstance(quantity, str) else shorten(quantity)
-    found = _QUANTITY.fullmatch(text) if len(text) <= _MAX_CHARACTERS else None
+    found = _match(_QUANTITY, text)
     if found is None:
         raise InvalidResourcesError(f"{shorten(quantity)} is not a Kubernetes quantity{_hint(text)}")
     number = Fraction(found["number"])
@@ -90,9 +90,16 @@ _NEAR_UNITS: Final = {
 _NEAR_QUANTITY: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]{0,5})\s*", re.ASCII)
 
 
+def _match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Return the match of a whole text, or ``None``, also if the text is longer than any quantity."""
+    if len(text) > _MAX_CHARACTERS:
+        return None
+    return pattern.fullmatch(text)
+
+
 def intended_quantity(text: str) -> str | None:
     """Return the quantity that a wrong text probably means, such as ``"28Gi"`` for ``"28GiB"``, or ``None``."""
-    found = _NEAR_QUANTITY.fullmatch(text) if len(text) <= _MAX_CHARACTERS else None
+    found = _match(_NEAR_QUANTITY, text)
     if found is None:
         return None
     unit = _NEAR_UNITS.get(found[2].lower())

@@ -310,7 +310,9 @@ def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCa
         data: object = parse_json(text)  # a saved cluster may exceed the size limit of YAML
     except ValueError:
         documents = read_documents(text, source)
-        data = documents[0].data if len(documents) == 1 else None
+        data = None
+        if len(documents) == 1:
+            data = documents[0].data
     found = format_of(data)
     if found not in (NODE_LIST, SAVED_CLUSTER):
         return _to_spec(_find_in(documents or read_documents(text, source), source, name), source, catalog)

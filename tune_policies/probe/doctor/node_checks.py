@@ -5,7 +5,7 @@ A check is a function that yields findings from a node's facts. A fact that is `
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Final
 
@@ -515,11 +515,12 @@ def diagnose(nodes: Iterable[NodeFacts]) -> tuple[Finding, ...]:
 
 
 def _differing_versions(nodes: tuple[NodeFacts, ...]) -> Iterator[Finding]:
-    versions: dict[str, Mapping[str, str]] = {}
+    versions: dict[str, dict[str, str]] = {}
     for node in nodes:
         if node.failure is None:
-            of_driver = {"NVIDIA driver": node.driver_version} if node.driver_version else {}
-            versions[node.name] = node.versions | of_driver
+            versions[node.name] = dict(node.versions)
+            if node.driver_version:
+                versions[node.name]["NVIDIA driver"] = node.driver_version
     for package in sorted({name for found in versions.values() for name in found}):
         where: dict[str, list[str]] = defaultdict(list)
         for name, found in versions.items():
