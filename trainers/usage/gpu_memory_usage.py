@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
@@ -22,6 +22,9 @@ from tune_policies.values.resources import Bytes, Count, GpuAmount, UsedBytes
 from tune_policies.values.sanitize import LEFT_OUT, Redacted
 from tune_policies.values.units import MIB
 from tune_policies.values.value import ShownValue, Value
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 GPU_MEMORY_KEY: Final = "gpu_memory"
 """The key of the GPU memory record in the results of a trial."""
@@ -194,9 +197,12 @@ class TrialUsage(Value):
 class RunUsage(ShownValue):
     """The GPU memory that the trials of one run used. The trials are sorted by name."""
 
-    _view: ClassVar = "tune_policies.trainers.usage.gpu_memory_report:usage_view"
-
     trials: tuple[TrialUsage, ...]
+
+    def __rich__(self) -> "RenderableType":
+        from .gpu_memory_report import usage_view  # the view imports this module
+
+        return usage_view(self)
 
     def redacted(self) -> "RunUsage":
         """Return a copy without the texts of warnings, so that it can be published."""

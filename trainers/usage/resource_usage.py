@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
 from pydantic import AliasChoices, Field
 from rich.console import Group, RenderableType
@@ -203,8 +203,6 @@ class ResourceUsage(ShownValue):
         warnings: Warnings about data that could not be counted, with the reasons.
     """
 
-    _view: ClassVar = f"{__name__}:resource_usage_view"
-
     version: Literal[1] = 1
     is_final: bool = False
     elapsed_s: float = 0.0
@@ -223,6 +221,9 @@ class ResourceUsage(ShownValue):
     plans: Many[PlanInUse] = ()
     spans: Many[TrialSpan] = ()
     warnings: tuple[Redacted, ...] = ()
+
+    def __rich__(self) -> RenderableType:
+        return resource_usage_view(self)
 
     def redacted(self) -> "ResourceUsage":
         """Return a copy without errors, warnings and names from the cluster, so that it can be published."""

@@ -9,12 +9,13 @@ import gc
 import inspect
 import json
 import operator
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from importlib import import_module
 from types import UnionType
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     ClassVar,
@@ -43,6 +44,9 @@ from pydantic_core import CoreSchema, core_schema
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 _MOST_NAMES: Final = 5
 
@@ -350,17 +354,11 @@ def _freeze(value: Value) -> None:
 
 
 class ShownValue(Value):
-    """A value that ``rich.print`` and notebooks display as tables.
+    """A value that ``rich.print`` and notebooks display as tables."""
 
-    ``_view`` is the path ``module:function`` of the function that builds the tables. The function is imported
-    when it is first called, because its module imports this module.
-    """
-
-    _view: ClassVar[str]
-
-    def __rich__(self) -> Any:
-        module, _, function = self._view.partition(":")
-        return getattr(import_module(module), function)(self)
+    @abstractmethod
+    def __rich__(self) -> "RenderableType":
+        """Return the tables. The method imports the module that builds them, because that module imports the value."""
 
     def _repr_html_(self) -> str:
         from tune_policies.values.html import to_html  # notebooks only
