@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field
 from tune_policies.plan.safe_overhead import TORCH_OVERHEAD_BYTES
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Bytes, Count, GpuAmount, UsedBytes
-from tune_policies.values.sanitize import LEFT_OUT, Redacted
+from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
 from tune_policies.values.units import MIB
 from tune_policies.values.value import ShownValue, Value
 
@@ -95,7 +95,7 @@ class GpuMemoryUsage(Value):
     left_over_bytes: UsedBytes = 0
     isolation: str | None = None
     not_enforceable: _Texts = ()
-    warnings: Annotated[tuple[Redacted, ...], BeforeValidator(_from_lines)] = ()
+    warnings: Annotated[tuple[WithoutSecrets, ...], BeforeValidator(_from_lines)] = ()
     sources: Annotated[dict[str, str], BeforeValidator(_from_named_lines)] = Field(default_factory=dict)
 
     def to_result(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from tune_policies.cluster.accelerators import public_text
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.plan.learned_needs import memory_to_write
 from tune_policies.values.resources import Count
-from tune_policies.values.sanitize import LEFT_OUT, Redacted
+from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
 from tune_policies.values.value import Many, ShownValue, Value, counted
 
 from .process_usage import SlotUse
@@ -155,14 +155,14 @@ class TrialSpan(Value):
         error: The last line of the trial's error, or an empty string.
     """
 
-    trial: Redacted
+    trial: WithoutSecrets
     slot: str
     place: Count
     began_s: float
     ended_s: float | None = None
     end: SpanEnd | None = None
     out_of_memory: bool = False
-    error: Redacted = ""
+    error: WithoutSecrets = ""
 
 
 class PlanInUse(Value):
@@ -220,7 +220,7 @@ class ResourceUsage(ShownValue):
     forecast_at_s: float = 0.0
     plans: Many[PlanInUse] = ()
     spans: Many[TrialSpan] = ()
-    warnings: tuple[Redacted, ...] = ()
+    warnings: tuple[WithoutSecrets, ...] = ()
 
     def __rich__(self) -> RenderableType:
         return resource_usage_view(self)

@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from tune_policies.values.sanitize import escape, one_line, printable, redacted
+from tune_policies.values.sanitize import escape, one_line, printable, without_secrets
 
 _NUMBERS: Final = frozenset({"At once", "Nodes", "CPU", "GPU", "OOMs"})
 """The headings of columns with numbers."""
@@ -64,7 +64,7 @@ def drop_stdout() -> None:
 
 def print_to_stderr(text: object) -> None:
     """Print a text to stderr as one line, without secrets."""
-    print(one_line(redacted(str(text))), file=sys.stderr)
+    print(one_line(without_secrets(str(text))), file=sys.stderr)
 
 
 class TextConsole(Console):
