@@ -74,6 +74,8 @@ class AcceleratorPolicy(WorkersPolicy):
             workers must fill whole slices.
         same_for_all: Whether all trials get the same amounts on every node. Otherwise, the number of CPUs of a trial
             depends on its node.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. If ``None``, workers
+            reserve no host memory.
 
     Raises:
         InvalidResourcesError: A field is invalid, or Ray cannot assign this amount of the resource to a worker.

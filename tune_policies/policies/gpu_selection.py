@@ -75,6 +75,10 @@ class GpuTypesPolicy(WorkersPolicy):
         custom: The custom Ray resources of each worker, by name.
         same_for_all: Whether all trials get the same resources on every node. Otherwise, the CPUs and the GPU memory
             of a trial depend on its node.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. If ``None``, workers
+            reserve no host memory.
+        num_workers: The number of Train workers in a trial, or 0 if the trial itself trains. With ``(2, 8)``, a trial
+            has 2 to 8 workers, depending on the free resources.
     """
 
     cpus: Amount | None = None
