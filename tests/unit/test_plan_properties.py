@@ -29,6 +29,7 @@ from tune_policies import (
     GpuMemoryPolicy,
     GpuPolicy,
     InfeasibleRequestError,
+    NodeCapacity,
     ReservingPolicy,
     Resources,
 )
@@ -51,6 +52,21 @@ def test_an_even_split_needs_the_minimum_number_of_rounds_and_leaves_no_slot_of_
     event(f"in rounds: {at_once < policy.num_trials}")
     assert plan.num_rounds(policy.num_trials) == plain.num_rounds(policy.num_trials)
     assert at_once == policy.num_trials or place_trials(capacity, plan, at_once + 1) == at_once
+
+
+def test_drivers_are_verified_on_the_nodes_from_which_they_displace_workers():
+    # Both drivers fit on the node without CPUs, but Ray may start each of them on a node that one worker fills.
+    capacity = ClusterCapacity(
+        nodes=(
+            NodeCapacity(node_id="node-0", resources=Resources(memory_bytes="1GiB")),
+            NodeCapacity(node_id="node-1", resources=Resources(cpus=0.5, memory_bytes="2GiB")),
+            NodeCapacity(node_id="node-2", resources=Resources(cpus=0.5, memory_bytes="2GiB")),
+        )
+    )
+
+    plan = CpuPolicy(cpus=0.5, memory="2GiB", num_workers=1).plan(capacity)
+
+    assert (plan.max_concurrent_trials, place_trials(capacity, plan, 2)) == (1, 1)
 
 
 def follow(policy, suggestion):
