@@ -121,7 +121,7 @@ def test_the_largest_measured_host_memory_is_reserved_for_each_trial(measured):
 
 WITH_CHILDREN = f"""
 import multiprocessing
-from tune_policies.trainers.gpu_memory.measured_trial import host_memory_in_use
+from tune_policies.trainers.profiling.measured_trial import host_memory_in_use
 
 def hold(_):
     global own

@@ -7,7 +7,7 @@ import pytest
 
 from tests.stand_ins import state_counts, write_stand_ins
 from tune_policies import GpuDevice, NodeCapacity, Resources
-from tune_policies.trainers.gpu_memory.calibration import (
+from tune_policies.trainers.profiling.calibration import (
     Place,
     measure_on_this_gpu,
     overhead_fields,

@@ -4,7 +4,7 @@ import pytest
 from ray import tune
 
 from tune_policies import InvalidResourcesError
-from tune_policies.trainers.gpu_memory.measure import check_trainable, configs_to_measure
+from tune_policies.trainers.profiling.measure import check_trainable, configs_to_measure
 
 
 @pytest.mark.parametrize(

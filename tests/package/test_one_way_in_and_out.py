@@ -32,8 +32,8 @@ ALLOWED = {
     ): "state of Train, which may contain NaN, from a file of limited size",
     ("tune_policies/probe/node_facts.py", "json.dump"): "to stdout, for the parent process",
     ("tune_policies/probe/doctor/cluster_reader.py", "json.loads"): OF_A_CHILD,
-    ("trainers/gpu_memory/calibration.py", "json.loads"): OF_A_CHILD,
-    ("trainers/gpu_memory/calibration.py", "tempfile.TemporaryFile"): OF_A_CHILD,
+    ("trainers/profiling/calibration.py", "json.loads"): OF_A_CHILD,
+    ("trainers/profiling/calibration.py", "tempfile.TemporaryFile"): OF_A_CHILD,
     (
         "trainers/usage/gpu_memory_usage.py",
         "json.loads",

@@ -33,6 +33,7 @@ from tune_policies import (
     ReservingPolicy,
     Resources,
 )
+from tune_policies.placement.launches import has_choice
 from tune_policies.placement.layout import with_places
 from tune_policies.placement.packing import Request, count_trials, with_rounded_memory
 from tune_policies.policies.policy import build_policy
@@ -165,6 +166,8 @@ growing_clusters = st.randoms(use_true_random=False).map(
 @given(growing_clusters, fixed_size, st.integers(1, 12))
 def test_with_one_node_fewer_than_the_plan_adds_not_all_trials_fit(capacity, policy, cap):
     plan = plan_or_skip(AutoscalingPolicy(CappedPolicy(policy, cap)), capacity)
+    # With a choice of node types, Ray's autoscaler may fill a small node first, and then need a large one besides.
+    assume(not has_choice(plan.slots, capacity))
 
     for name in plan.nodes_to_add:
         fewer = capacity.with_nodes_added(Counter(plan.nodes_to_add) - Counter([name]))

@@ -21,9 +21,9 @@ from tune_policies.values.resources import check_count
 from tune_policies.values.units import MIB, is_number
 from tune_policies.values.value import counted, shorten
 
+from ..gpu_memory.overhead import load_overheads
 from ..scheduling.policy_scheduler import PolicyScheduler
 from .measured_trial import MEASURED, Caps, Reading, Recorder, measured_trial
-from .overhead import load_overheads
 
 Configs = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 Trainable = Callable[..., Any] | type[tune.Trainable]

@@ -28,8 +28,8 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from tune_policies.values.units import MIB
 from tune_policies.values.value import check_names, suggest
 
-from .framework_settings import FRAMEWORKS
-from .overhead import MeasuredOverhead, Overheads, save_overheads
+from ..gpu_memory.framework_settings import FRAMEWORKS
+from ..gpu_memory.overhead import MeasuredOverhead, Overheads, save_overheads
 
 _CHILD: Final = Path(__file__).with_name("overhead_child.py")
 
