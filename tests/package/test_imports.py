@@ -203,6 +203,49 @@ def targets(path):
     return found
 
 
+PARTS = {
+    "tune_policies.__main__": "command line",
+    "tune_policies.cli": "command line",
+    "tune_policies.benchmarks.__main__": "command line",
+    "tune_policies.benchmarks.cli": "command line",
+    "tune_policies.benchmarks": "benchmarks",
+    "tune_policies.trainers.profiling": "profiling",
+    "tune_policies.trainers": "runner",
+    "tune_policies.kuberay": "kuberay",
+    "tune_policies": "planner",
+}
+"""The part of each package. The first package that contains a module determines the part of the module."""
+MAY_IMPORT = {
+    "planner": set(),
+    "runner": {"planner"},
+    "profiling": {"planner", "runner"},
+    "benchmarks": {"planner", "runner"},
+    "kuberay": {"planner"},
+    "command line": {"planner", "runner", "profiling", "benchmarks", "kuberay"},
+}
+"""The parts that a part may import besides itself and the reading of cluster files."""
+READING = "tune_policies.kuberay.reading"
+FACADES = {"tune_policies", "tune_policies.trainers"}
+"""The packages that import each public name of a part when it is first used."""
+
+
+def part_of(module):
+    return next(part for package, part in PARTS.items() if f"{module}.".startswith(f"{package}."))
+
+
+def test_a_part_imports_only_the_parts_on_which_it_is_built():
+    """A user of one part does not load the others, and a change of one part needs only its own tests."""
+    files = {name_of(path): path for package in PACKAGES for path in modules(package)}
+    wrong = set()
+    for name in files.keys() - FACADES:
+        allowed = {part_of(name), *MAY_IMPORT[part_of(name)]}
+        for target in targets(files[name]) & files.keys() - FACADES:
+            if part_of(target) not in allowed and not target.startswith(READING):
+                wrong.add((name, target))
+
+    assert not wrong
+
+
 PACKAGES = ("tune_policies", "trainers", "benchmarks")
 MODULES = {name_of(path) for package in PACKAGES for path in modules(package)}
 
