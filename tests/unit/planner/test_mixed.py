@@ -16,7 +16,8 @@ from tune_policies import (
     SelectingPolicy,
     TrialPlan,
 )
-from tune_policies.placement.layout import Placement, place_slots
+from tune_policies.placement.filling import Placement
+from tune_policies.placement.layout import place_slots
 
 
 @pytest.mark.parametrize(
