@@ -501,7 +501,7 @@ def test_paused_trials_that_hyperband_never_resumes_are_stopped_when_no_other_tr
     run = run_of(HALVES, inner=Forgetful())
     first, second = run.add(2)
     run.run_all()
-    run.core.note_pause(first)
+    run.core.inner.note_pause(first)
     run.pause(first)
     run.step()
     status_beside_a_running_trial = first.status
@@ -546,7 +546,7 @@ def test_a_request_that_a_users_scheduler_sets_is_kept(run_of):
     run = run_of(CpuPolicy(cpus=1), inner=Grows())
     (trial,) = run.add()
     run.run_all()
-    run.core.note_pause(trial)
+    run.core.inner.note_pause(trial)
     run.pause(trial)
 
     assert run.step() is trial
@@ -557,7 +557,7 @@ def test_a_paused_trial_that_the_inner_scheduler_chooses_resumes(run_of):
     run = run_of(HALVES)
     first, second = run.add(2)
     run.run_all()
-    run.core.note_pause(first)
+    run.core.inner.note_pause(first)
     run.pause(first)
     run.step()
 
@@ -598,7 +598,7 @@ def test_paused_trials_count_for_the_decision_to_leave_a_slow_slot_idle(run_of, 
     run = run_of(FAST_AND_SLOW, inner=LastFirst())
     for trial in run.add(num_paused):
         run.begin(run.step())
-        run.core.note_pause(trial)
+        run.core.inner.note_pause(trial)
         run.pause(trial)
         run.step()
     run.add(2)
@@ -610,7 +610,7 @@ def test_a_paused_trial_that_has_ended_does_not_count(run_of):
     run = run_of(FAST_AND_SLOW, inner=LastFirst())
     (trial,) = run.add()
     run.run_all()
-    run.core.note_pause(trial)
+    run.core.inner.note_pause(trial)
     run.complete(trial)
     run.add(2)
 
@@ -679,7 +679,7 @@ def test_a_run_waits_for_trials_that_wait_or_that_may_resume(run_of):
     (trial,) = run.run_all()
     assert not run.core.has_waiting_trials
 
-    run.core.note_pause(trial)
+    run.core.inner.note_pause(trial)
     assert run.core.has_waiting_trials
 
     run.complete(trial)
@@ -693,7 +693,7 @@ def test_a_run_waits_while_one_of_several_trials_may_resume(run_of):
     run = run_of(HALVES)
     run.add(2)
     first, second = run.run_all()
-    run.core.note_pause(second)
+    run.core.inner.note_pause(second)
     run.pause(second)
     run.complete(first)
     run.step()
@@ -718,7 +718,7 @@ def test_a_trial_that_is_just_being_paused_may_resume(run_of):
     run = run_of(HALVES)
     run.add()
     (trial,) = run.run_all()
-    run.core.note_pause(trial)
+    run.core.inner.note_pause(trial)
     trial.set_status(Trial.TERMINATED)
 
     assert not run.core.has_waiting_trials
@@ -1343,7 +1343,7 @@ def test_the_request_of_another_scheduler_is_used_and_rounded(run_of):
     run = run_of(GpuPolicy(gpus=0.25, cpus=1), inner=inner)
     (trial,) = run.add()
     run.run_all()
-    run.core.note_pause(trial)
+    run.core.inner.note_pause(trial)
     run.pause(trial)
     inner.wish = PlacementGroupFactory([{"CPU": 2, "GPU": 0.7}])
 
@@ -1356,7 +1356,7 @@ def test_a_request_that_the_scheduler_does_not_change_stays_as_planned(run_of):
     run = run_of(GpuPolicy(gpus=0.25, cpus=1), inner=Changing(FIFOScheduler()))
     (trial,) = run.add()
     run.run_all()
-    run.core.note_pause(trial)
+    run.core.inner.note_pause(trial)
     run.pause(trial)
 
     assert run.step() is trial
@@ -1385,7 +1385,7 @@ def test_the_shown_request_of_other_schedulers_is_the_real_one(run_of):
     used = trial.placement_group_factory
     run.core.records[trial].changed = PlacementGroupFactory([{"CPU": 1, "GPU": 0.6}])
 
-    with run.core.shown_request(trial):
+    with run.core.inner.shown_request(run.core.records[trial]):
         assert trial.placement_group_factory is used
 
 
@@ -1395,7 +1395,7 @@ def test_a_request_that_is_set_while_another_is_shown_is_kept(run_of):
     run.run_all()
     wish = PlacementGroupFactory([{"CPU": 1, "GPU": 1}])
 
-    with run.core.shown_request(trial):
+    with run.core.inner.shown_request(run.core.records[trial]):
         trial.placement_group_factory = wish
 
     assert trial.placement_group_factory is wish

@@ -17,7 +17,9 @@ from ray.tune.experiment import Trial
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.policies.growing import GrowingPolicy, GrowingTrial, Growth
 from tune_policies.ray_compat.tune_request import bundles_of, with_bundles
+from tune_policies.ray_compat.tune_schedulers import actor_of
 
+from .run_slots import RunSlots
 from .trial_record import TrialRecord, request_of
 
 _logger = logging.getLogger(__name__)
@@ -133,6 +135,27 @@ class RunGrowth:
 
     # Decisions.
 
+    def grow(
+        self, slots: RunSlots, records: Mapping[Trial, TrialRecord], node_of_actor: Mapping[str, str], now_s: float
+    ) -> None:
+        """Decide which trials grow, unless a trial with a slot does not run yet. Call it only if no trial waits.
+
+        Args:
+            slots: The slots of the run.
+            records: The records of all trials.
+            node_of_actor: The ID of the node of each actor, by the actor's ID.
+            now_s: The current time, in seconds.
+        """
+        trials = slots.assignments
+        if any(trial.status != Trial.RUNNING for trial in trials):
+            return
+        node_of = {}
+        for trial in trials:
+            actor_id = actor_of(trial)
+            if actor_id is not None and actor_id in node_of_actor:
+                node_of[trial] = node_of_actor[actor_id]
+        self.decide({trial: records[trial] for trial in trials}, node_of, slots.run_plan.capacity, now_s)
+
     def decide(
         self,
         records: Mapping[Trial, TrialRecord],
@@ -205,9 +228,11 @@ class RunGrowth:
         The trial waits for the smaller slot, and other trials get the rest.
 
         Args:
-            trial: The trial, which has a checkpoint.
-            saved: The part of its resources that the trial would release.
+            trial: The trial.
+            saved: The part of its resources that the trial would release, or 0.
         """
+        if not trial.has_checkpoint():
+            return False
         progress = self._progress.get(trial)
         left_s = None if progress is None else self._left_s(progress)
         if left_s is None or self._restart_s is None or saved * left_s <= _SHRINKING_PAYS * self._restart_s:
