@@ -19,7 +19,7 @@ from tune_policies.trainers.scheduling import policy_scheduler, run_core, run_pl
 from tune_policies.trainers.scheduling.run_plan import RunPlan
 from tune_policies.trainers.scheduling.run_slots import RunOptions, RunSlots
 from tune_policies.trainers.scheduling.trial_record import record_of
-from tune_policies.trainers.watches.run_watch import Reading
+from tune_policies.trainers.watches.run_watch import ClusterReading
 from tune_policies.values.errors import ProbeError
 
 ONE_CPU = {"CPU": 1.0}
@@ -435,4 +435,4 @@ def reading(nodes=(), **fields):
         "never": None,
         "busy": "",
     }
-    return Reading(**values | fields)
+    return ClusterReading(**values | fields)

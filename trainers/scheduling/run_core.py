@@ -30,7 +30,7 @@ from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import TrialSetup
 from ..process.trial_process import SETUP_ARGUMENT, process_class
 from ..retries.oom_failure import classify_failure
-from ..watches.run_watch import Reading, RunWatch
+from ..watches.run_watch import ClusterReading, RunWatch
 from .inner_scheduler import Choice, InnerScheduler
 from .run_failures import (
     Enforcement,
@@ -407,7 +407,7 @@ class RunCore:
             return None
         return self.watch.latest.nodes
 
-    def _follow(self, reading: Reading) -> None:
+    def _follow(self, reading: ClusterReading) -> None:
         """Request lost placement groups again, and end a run in which no trial can proceed.
 
         Raises:

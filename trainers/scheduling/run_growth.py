@@ -32,7 +32,7 @@ _INTERVAL_S: Final = 1.0
 
 
 @dataclass
-class _Progress:
+class _SlotProgress:
     """The progress of a trial in its current slot.
 
     Attributes:
@@ -69,7 +69,7 @@ class RunGrowth:
     def __init__(self, policy: GrowingPolicy | None, longest_trials: Mapping[str, float]) -> None:
         self.policy = policy
         self._longest_trials = longest_trials
-        self._progress: dict[Trial, _Progress] = {}
+        self._progress: dict[Trial, _SlotProgress] = {}
         self._ended_at: list[int] = []
         self._targets: dict[Trial, Growth] = {}
         self._pausing: set[Trial] = set()
@@ -83,7 +83,7 @@ class RunGrowth:
         """Record that a trial starts with a request."""
         before = self._progress.get(trial)
         amount = _amount_of(request)
-        progress = _Progress(now_s, amount, is_restart=before is not None and amount != before.amount)
+        progress = _SlotProgress(now_s, amount, is_restart=before is not None and amount != before.amount)
         if before is not None:
             progress.speeds, progress.iteration = before.speeds, before.iteration
         self._progress[trial] = progress
@@ -104,7 +104,7 @@ class RunGrowth:
             progress.speeds[progress.amount] = 1 / progress.step_s
         self._note_restart(progress)
 
-    def _note_restart(self, progress: _Progress) -> None:
+    def _note_restart(self, progress: _SlotProgress) -> None:
         """Measure the time of a restart. Until a trial was restarted, the shortest start of a trial is the estimate.
 
         The trials of a run start at the same time, which takes longer than the restart of a single trial.
@@ -198,7 +198,7 @@ class RunGrowth:
             if growth.amount <= self._progress[trial].amount:
                 del self._targets[trial]
 
-    def _left_s(self, progress: _Progress) -> float | None:
+    def _left_s(self, progress: _SlotProgress) -> float | None:
         """Return the expected time until the end of a trial.
 
         If the end is not known, the trial is expected to reach the mean of the longer trials that have ended. If no

@@ -48,7 +48,7 @@ from tune_policies.trainers.scheduling import run_core, run_failures, run_growth
 from tune_policies.trainers.scheduling.run_core import RunCore
 from tune_policies.trainers.scheduling.run_slots import RunSlots
 from tune_policies.trainers.scheduling.trial_record import slots_taken
-from tune_policies.trainers.watches.run_watch import Reading
+from tune_policies.trainers.watches.run_watch import ClusterReading
 from tune_policies.values.units import GIB
 
 SHAPES: Final = (
@@ -95,14 +95,14 @@ class SimulatedRunWatch:
 
     def __init__(self, cluster: SimulatedCluster, actors: Callable[[], SimulatedActors]) -> None:
         self._cluster, self._actors = cluster, actors
-        self.latest: Reading | None = None
+        self.latest: ClusterReading | None = None
 
     def watch_tasks(self) -> None:
         """Simulated runs have no tasks."""
 
-    def read(self, groups: object) -> Reading:
+    def read(self, groups: object) -> ClusterReading:
         nodes = self._cluster.capacity.nodes
-        self.latest = Reading(nodes, (), self._actors().node_of, (), {}, None, "")
+        self.latest = ClusterReading(nodes, (), self._actors().node_of, (), {}, None, "")
         return self.latest
 
 
