@@ -110,7 +110,7 @@ _ABORT_TIMEOUT_S: Final = 5.0
 """The time in seconds that Train's controller may take to stop its workers and itself before it is killed."""
 
 
-class TrialRun:
+class TrainerThread:
     """Runs a trainer in another thread, so that the trial's thread can report to Tune."""
 
     def __init__(self) -> None:
@@ -203,8 +203,8 @@ class EndRunWithTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes ar
 
 
 def _end_run() -> None:
-    if CURRENT.end_train_run is not None:
-        CURRENT.end_train_run()
+    if CURRENT.trial.end_train_run is not None:
+        CURRENT.trial.end_train_run()
 
 
 def run_config_in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig:
@@ -274,7 +274,7 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer]) -> Callabl
     program = uuid.uuid4().hex
 
     def trial(config: dict[str, Any]) -> None:
-        slot = CURRENT.slot
+        slot = CURRENT.trial.slot
         if slot is not None and slot.num_workers == 0:
             raise InvalidResourcesError("the policy has num_workers=0. Set num_workers=1 or more")
         start = TrialStart.of(tune.get_context().get_trial_id(), program, config)
@@ -290,8 +290,8 @@ def _run_as_trial(trainer: _Trainer, start: TrialStart) -> None:
     if of_ray is None:
         raise InvalidResourcesError(f"build_trainer must return a trainer of Ray Train, got {trainer!r}")
     check_train_v2(of_ray)
-    run = TrialRun()
-    CURRENT.end_train_run = run.end
+    run = TrainerThread()
+    CURRENT.trial.end_train_run = run.end
     error = run.fit(with_deadlock_check(_in_trial(trainer, run.queue, start)))
     if error is not None:
         raise _unwrap_user_error(error)

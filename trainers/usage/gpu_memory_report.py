@@ -24,7 +24,14 @@ from tune_policies.values.units import GIB, format_bytes, format_request
 from tune_policies.values.value import counted, shorten_names
 
 from .advice import trials_per_gpu
-from .gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage, bytes_to_plan, has_assumed_overhead, needed_bytes
+from .gpu_memory_usage import (
+    GpuMemoryUsage,
+    RunUsage,
+    TrialGpuMemory,
+    bytes_to_plan,
+    has_assumed_overhead,
+    needed_bytes,
+)
 from .resource_usage import ResourceUsage, resource_usage_view
 
 _NOTHING_REPORTED: Final = (
@@ -90,7 +97,7 @@ def _about_gpu_memory(run: RunUsage, record: ResourceUsage | None) -> list[str]:
     return [*about_size, *_advise_on_retries(known), *_advise_on_problems(known)]
 
 
-def _about_size(trials: list[TrialUsage], *, has_advice: bool) -> Iterator[str]:
+def _about_size(trials: list[TrialGpuMemory], *, has_advice: bool) -> Iterator[str]:
     alike: dict[tuple[int, float], list[GpuMemoryUsage]] = defaultdict(list)
     for trial in trials:
         usage = trial.usage
@@ -136,9 +143,9 @@ def _about_group(device: int, gpus: float, usages: list[GpuMemoryUsage], *, has_
         yield f"{text}, so LearningPolicy() would run {fit} per GPU instead of {now}"
 
 
-def _advise_on_retries(trials: list[TrialUsage]) -> Iterator[str]:
+def _advise_on_retries(trials: list[TrialGpuMemory]) -> Iterator[str]:
     """Yield sentences about trials that ran out of memory with one GPU fraction, but not with a larger fraction."""
-    fitted: dict[tuple[str, str], list[TrialUsage]] = defaultdict(list)
+    fitted: dict[tuple[str, str], list[TrialGpuMemory]] = defaultdict(list)
     for trial in trials:
         ran_out_of = [usage for usage in trial.of_smaller_shares if usage.num_ooms]
         if ran_out_of and trial.usage and not trial.usage.num_ooms:
@@ -156,7 +163,7 @@ def _advise_on_retries(trials: list[TrialUsage]) -> Iterator[str]:
         yield text
 
 
-def _advise_on_problems(trials: list[TrialUsage]) -> Iterator[str]:
+def _advise_on_problems(trials: list[TrialGpuMemory]) -> Iterator[str]:
     beyond = [trial for trial in trials if any(usage.share_kept is False for usage in trial.usages)]
     if beyond:
         yield f"{counted(len(beyond), 'trial')} exceeded the GPU fraction: {_names(beyond)}"
@@ -171,7 +178,7 @@ def _advise_on_problems(trials: list[TrialUsage]) -> Iterator[str]:
     yield from dict.fromkeys(warning for trial in trials for usage in trial.usages for warning in usage.warnings)
 
 
-def _names(trials: list[TrialUsage]) -> str:
+def _names(trials: list[TrialGpuMemory]) -> str:
     return shorten_names([trial.name for trial in trials])
 
 

@@ -170,7 +170,7 @@ _MAX_RESULTS_BYTES: Final = 128 * MIB
 _TIME_SUFFIX: Final = re.compile(r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d$")
 
 
-class TrialUsage(Value):
+class TrialGpuMemory(Value):
     """The GPU memory that one trial used.
 
     Attributes:
@@ -196,14 +196,14 @@ class RunUsage(ShownValue):
 
     _view: ClassVar = "tune_policies.trainers.usage.gpu_memory_report:usage_view"
 
-    trials: tuple[TrialUsage, ...]
+    trials: tuple[TrialGpuMemory, ...]
 
     def redacted(self) -> "RunUsage":
         """Return a copy without the texts of warnings, so that it can be published."""
         return RunUsage(trials=tuple(map(_without_warnings, self.trials)))
 
 
-def _without_warnings(trial: TrialUsage) -> TrialUsage:
+def _without_warnings(trial: TrialGpuMemory) -> TrialGpuMemory:
     usages = [each.model_copy(update={"warnings": (LEFT_OUT,) * bool(each.warnings)}) for each in trial.usages]
     last = usages.pop() if trial.usage else None
     return trial.model_copy(update={"usage": last, "of_smaller_shares": tuple(usages)})
@@ -258,13 +258,13 @@ def _is_trial(folder: Path) -> bool:
     return folder.is_dir() and any((folder / name).is_file() for name in _TRIAL_FILES)
 
 
-def _trial_usage(name: str, usages: Iterable[GpuMemoryUsage]) -> TrialUsage:
+def _trial_usage(name: str, usages: Iterable[GpuMemoryUsage]) -> TrialGpuMemory:
     by_share: dict[float, list[GpuMemoryUsage]] = defaultdict(list)
     for usage in usages:
         by_share[usage.gpus or 0].append(usage)
     found = [merge_usages(by_share[gpus]) for gpus in sorted(by_share)]
     largest = found.pop() if found else None
-    return TrialUsage(name=_TIME_SUFFIX.sub("", name), usage=largest, of_smaller_shares=tuple(found))
+    return TrialGpuMemory(name=_TIME_SUFFIX.sub("", name), usage=largest, of_smaller_shares=tuple(found))
 
 
 def _usages_of_trial(trial: Path) -> Iterator[GpuMemoryUsage]:

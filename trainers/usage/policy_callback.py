@@ -31,7 +31,7 @@ from tune_policies.values.value import Value, shorten
 
 from ..scheduling.own_slots import requested_plan
 from ..scheduling.wrapping_scheduler import nested_schedulers
-from ..watches.run_watch import Reading, RunWatch
+from ..watches.run_watch import ClusterReading, RunWatch
 from .advice import Machines
 from .gpu_memory_usage import GPU_MEMORY_KEY, OOM_NOTE, GpuMemoryUsage
 from .oom_report import OomReport
@@ -146,7 +146,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._reading: BackgroundTask[ClusterCapacity] = BackgroundTask()  # without a scheduler of this package
         self._watch: RunWatch | None = None
         self._reader: TrialReader | None = None  # without a scheduler of this package
-        self._last_reading: Reading | None = None
+        self._last_reading: ClusterReading | None = None
         self._writing: BackgroundTask[None] = BackgroundTask()
         self._metrics: RunMetrics | None = None
         self._began_s = self._next_step_s = self._next_read_s = self._next_write_s = self._next_report_s = 0.0
@@ -185,7 +185,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         run = handler_of_trial(trials[0])
         schedulers = () if run is None else nested_schedulers(run.scheduler)
         scheduler = next((part for part in schedulers if isinstance(part, PlanFollower)), None)
-        self._reading.start(_read_nodes)
+        self._reading.start(_read_capacity)
         self._reading.wait(READ_TIMEOUT_S)
         cluster = self._reading.take()
         plan = self._plan if scheduler is None else scheduler.plan
@@ -214,7 +214,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         if saved is None:
             return None
         try:
-            latest = answer_within(READ_TIMEOUT_S, partial(_read_usage, self._storage))
+            latest = answer_within(READ_TIMEOUT_S, partial(_read_resource_usage, self._storage))
         except Exception:  # noqa: BLE001  # file systems raise various errors, and the saved state can be used
             return saved
         if latest.elapsed_s <= saved.elapsed_s:
@@ -334,7 +334,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
                 run.read_cluster(ClusterCapacity(nodes=latest.nodes, draining=latest.draining), now_s)
             return
         self._take_reading(run, self._reading.take(), now_s)
-        if now_s >= self._next_read_s and self._reading.start(_read_nodes):
+        if now_s >= self._next_read_s and self._reading.start(_read_capacity):
             self._next_read_s = now_s + _READ_EVERY_S
 
     def _take_reading(self, run: RunMonitor, reading: ClusterCapacity | Exception | None, now_s: float) -> None:
@@ -446,7 +446,7 @@ def _value_of(kind: type[_V], data: object) -> _V | None:
         return None
 
 
-def _read_nodes() -> ClusterCapacity:
+def _read_capacity() -> ClusterCapacity:
     state = read_cluster_state(READ_TIMEOUT_S)
     return ClusterCapacity(nodes=state.nodes, draining=state.draining)
 
@@ -486,7 +486,7 @@ def _last_line(trial: Any) -> str:
     return next((line for line in lines if not line.startswith(OOM_NOTE)), "")[:200]
 
 
-def _read_usage(storage: Any) -> ResourceUsage:
+def _read_resource_usage(storage: Any) -> ResourceUsage:
     file = f"{storage.experiment_fs_path}/{USAGE_FILE}"
     return ResourceUsage.from_json(get_text(storage.storage_filesystem, file, max_bytes=MAX_RECORD_BYTES))
 

@@ -132,7 +132,7 @@ def idle_by_reason(
 
     for (name, reason), ticks in available.unplanned.items():
         take(name, reason, ticks)
-    for slot_type, reasons in zip(available.slot_types, _free_slots(available, running, queue), strict=True):
+    for slot_type, reasons in zip(available.slot_types, _free_by_reason(available, running, queue), strict=True):
         for reason, count in reasons.items():
             for name, ticks in slot_type.needs.items():
                 take(name, reason, count * ticks)
@@ -141,7 +141,7 @@ def idle_by_reason(
     return +parts
 
 
-def _free_slots(
+def _free_by_reason(
     available: AvailableResources, running: Collection[TrialReservation], queue: TrialQueue
 ) -> list[Counter[str]]:
     """Return the number of free slots of each type, keyed by the reason why the slots are free.

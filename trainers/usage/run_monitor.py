@@ -18,7 +18,7 @@ from tune_policies.values.resources import MOST, TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import redacted
 
 from ..scheduling.slot_board import SlotTypes
-from .advice import Advice, Machines, RunFacts, TrialRun, advise
+from .advice import Advice, Machines, RunFacts, TrialFacts, advise
 from .gpu_memory_usage import GpuMemoryUsage, needed_bytes
 from .process_usage import SHORTEST_S, ProcessUsage, SlotUse, use_of_slot
 from .resource_meter import (
@@ -146,7 +146,7 @@ class RunMonitor:
         self._running: dict[str, _TrialRun] = {}
         self._last_runs: dict[str, _TrialRun] = {}
         self._trials: Sequence[Any] = ()
-        self._trial_runs: dict[str, TrialRun] = {}
+        self._trial_runs: dict[str, TrialFacts] = {}
         self._num_never_started = 0
         self._free_since_s: dict[tuple[str, int], float] = {}
         self._gaps_s: list[float] = []
@@ -286,7 +286,7 @@ class RunMonitor:
         if free_since_s is not None:
             self._gaps_s.append(self._meter.elapsed_s - free_since_s)
         gpus = amounts.get("GPU", 0.0)
-        self._trial_runs.setdefault(trial.trial_id, TrialRun(trial.trial_id, trial.config, gpus=gpus))
+        self._trial_runs.setdefault(trial.trial_id, TrialFacts(trial.trial_id, trial.config, gpus=gpus))
         span = TrialSpan(trial=str(trial), slot=slot, place=place, began_s=self._meter.elapsed_s)
         num_bundles = len(trial.placement_group_factory.bundles)
         run = _TrialRun(trial, amounts, num_bundles, reservation.row, span)

@@ -219,7 +219,7 @@ def _time(seconds: float) -> str:
     return format_hours(seconds / 3600)
 
 
-def _ticks(end: float) -> Iterator[float]:
+def _tick_positions(end: float) -> Iterator[float]:
     """Yield at most five tick positions of a time axis, in seconds, at round numbers of seconds, minutes or hours."""
     unit = 3600 if end >= 4 * 3600 else 60 if end >= 240 else 1
     steps = (unit * step * 10**power for power in range(-3, 9) for step in (1, 2, 5))
@@ -258,7 +258,7 @@ class _Drawing:
 
     def time_axis(self, end: float, top: float) -> None:
         self._add('<path d="M0 {0:.1f}H{1}" stroke="currentColor"/>', top + 4, _WIDTH)
-        for tick in _ticks(end):
+        for tick in _tick_positions(end):
             x = tick / end * _WIDTH
             self._add('<path d="M{:.1f} {:.1f}v4" stroke="currentColor"/>', min(max(x, 0.5), _WIDTH - 0.5), top + 4)
             text = _time(tick) if tick else "0"

@@ -1,16 +1,15 @@
 """Train runs that run out of memory resume from their checkpoint with more memory."""
 
-import json
-import tempfile
 from pathlib import Path
 
 import pytest
-import ray.train
+import ray
 from ray.train import FailureConfig, RunConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.exceptions import WorkerGroupError
 
 from tests.clusters import nodes
+from tests.on_ray.counted_steps import OUT_OF_MEMORY, counted_steps, fit, notes
 from tests.on_ray.kernel_kills import be_killed
 from tune_policies import GpuPolicy, InfeasibleRequestError, InvalidResourcesError, TrialPlan
 from tune_policies.ray_compat.kernel_kills import note_kernel_kills
@@ -24,50 +23,28 @@ RAY = {"num_cpus": 4, "num_gpus": 2}
 
 def train(config):
     """Report three steps. The second step needs the GPU fraction ``needs``."""
-    share = ray.get_runtime_context().get_assigned_resources()["GPU"]
-    checkpoint = ray.train.get_checkpoint()
-    done = json.loads(Path(checkpoint.path, "done.json").read_text()) if checkpoint else 0
-    for step in range(done + 1, 4):
-        with Path(config["notes"]).open("a") as file:
-            file.write(f"{step} at {share:g}\n")  # not printed, because Ray Train replaces print
-        if step == 2 and share < config["needs"]:
-            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "done.json").write_text(json.dumps(step))
-            ray.train.report({"step": step}, checkpoint=ray.train.Checkpoint.from_directory(folder))
+    for step, gpus, _ in counted_steps(config, 3):
+        if step == 2 and gpus < config["needs"]:
+            raise RuntimeError(OUT_OF_MEMORY)
 
 
-def fit(tmp_path, plan=PLAN, *, loop=train, **config):
-    def build(plan):
-        # Use Ray's trainer, because the builders of this package would import torch and limit its GPU memory.
-        return DataParallelTrainer(
-            loop,
-            train_loop_config={"notes": str(tmp_path / "notes"), **config},
-            scaling_config=plan.scaling_config(),
-            run_config=RunConfig(name="run", storage_path=str(tmp_path)),
-        )
-
-    return fit_with_oom_retry(build, plan)
-
-
-def notes(tmp_path):
-    return (tmp_path / "notes").read_text().splitlines()
+def steps_and_gpus(folder):
+    return [(note.step, note.gpus) for note in notes(folder)]
 
 
 @pytest.mark.rest
 def test_a_train_run_that_ran_out_of_memory_resumes_with_a_larger_gpu_fraction(tmp_path):
-    result = fit(tmp_path, needs=0.5)
+    result = fit(train, tmp_path, PLAN, needs=0.5)
 
     assert result.metrics["step"] == 3
-    assert notes(tmp_path) == ["1 at 0.25", "2 at 0.25", "2 at 0.5", "3 at 0.5"]
+    assert steps_and_gpus(tmp_path) == [(1, 0.25), (2, 0.25), (2, 0.5), (3, 0.5)]
 
 
 def load_data(config):
     note_kernel_kills()  # the builders do this before they run the user's loop
     if ray.get_runtime_context().get_assigned_resources()["memory"] < 700 * 2**20:
         be_killed(config["group"])
-    with Path(config["notes"]).open("a") as file:
-        file.write("loaded\n")
+    Path(config["notes"]).write_text("loaded")
 
 
 @pytest.mark.slow
@@ -75,9 +52,9 @@ def load_data(config):
 def test_a_worker_killed_by_the_kernel_oom_killer_is_retried_with_more_host_memory(tmp_path, memory_group):
     plan = GpuPolicy(gpus=0.25, cpus=1, memory="400MiB", num_workers=1).plan(nodes((4, 2)))
 
-    fit(tmp_path, plan, loop=load_data, group=memory_group)
+    fit(load_data, tmp_path, plan, group=memory_group)
 
-    assert notes(tmp_path) == ["loaded"]
+    assert (tmp_path / "notes").read_text() == "loaded"
 
 
 @pytest.mark.slow
@@ -85,10 +62,10 @@ def test_a_run_that_exceeds_a_whole_gpu_fails_with_an_error_that_explains_the_li
     plan = GpuPolicy(gpus=0.5, cpus=1, num_workers=1).plan(nodes((4, 2)))
 
     with pytest.raises(InfeasibleRequestError, match="more than 1 GPU, but max_gpus is 1") as raised:
-        fit(tmp_path, plan, needs=2)
+        fit(train, tmp_path, plan, needs=2)
 
     assert isinstance(raised.value.__cause__, WorkerGroupError)
-    assert notes(tmp_path) == ["1 at 0.5", "2 at 0.5", "2 at 1"]
+    assert steps_and_gpus(tmp_path) == [(1, 0.5), (2, 0.5), (2, 1)]
 
 
 @pytest.mark.rest

@@ -15,7 +15,7 @@ from tune_policies.trainers.gpu_memory.fraction_limits import GpuShare, LimitOpt
 
 def enforce(gib=8, fraction=0.5, device="GPU", **options):
     share = GpuShare(fraction=fraction, memory_bytes=gib and int(gib * 2**30), device=device)
-    CURRENT.begin_trial(1, share, LimitOptions(**options))
+    CURRENT.bind_trial(1, share, LimitOptions(**options))
 
 """
 
@@ -43,7 +43,7 @@ def broken_driver(tmp_path):
 
 @pytest.mark.parametrize("framework", ["torch", *further("tensorflow")])
 def test_on_simulated_gpus_a_framework_runs_without_a_limit_and_warns_once(framework, tmp_path):
-    done = run(f"{ENFORCE}enforce()\nimport {framework}; print(*CURRENT.limits.warnings, sep='|')", tmp_path)
+    done = run(f"{ENFORCE}enforce()\nimport {framework}; print(*CURRENT.trial.limits.warnings, sep='|')", tmp_path)
 
     assert done.stdout.strip() == "the GPU is simulated, so its memory limit is not enforced", done.stderr
 
@@ -55,7 +55,9 @@ def test_a_framework_without_a_visible_gpu_fails_at_import_unless_warnings_are_e
     framework, option, tmp_path, broken_driver
 ):
     """TensorFlow imports JAX, which does not detect a GPU either, but the error must be about TensorFlow."""
-    code = f"{ENFORCE}enforce(on_unenforced_limit='{option}')\nimport {framework}; print(*CURRENT.limits.warnings)"
+    code = (
+        f"{ENFORCE}enforce(on_unenforced_limit='{option}')\nimport {framework}; print(*CURRENT.trial.limits.warnings)"
+    )
     refused = f"Ray assigned this process a fraction of a GPU, but {framework} detects no GPU"
 
     done = run(code, tmp_path)
@@ -74,10 +76,10 @@ def test_frameworks_that_are_imported_indirectly_or_have_no_limit_are_reported(t
     code = f"""{ENFORCE}
 enforce()
 import cupy, jax, xgboost
-first = CURRENT.limits
+first = CURRENT.trial.limits
 jax.numpy.ones(1).block_until_ready()
 enforce()
-for limits in (first, CURRENT.limits):
+for limits in (first, CURRENT.trial.limits):
     print(limits.share_bytes // 2**30, limits.limit_bytes, limits.not_enforceable, limits.isolation, limits.warnings)
 """
 
@@ -96,7 +98,8 @@ def test_the_limit_of_the_next_trial_replaces_the_earlier_limit(tmp_path):
 enforce()
 import cupy
 enforce(4, 0.25)
-print(cupy.get_default_memory_pool().get_limit() == CURRENT.limits.limit_bytes["cupy"] == 4 * 2**30 - int(0.85 * 2**30))
+limit_bytes = CURRENT.trial.limits.limit_bytes["cupy"]
+print(cupy.get_default_memory_pool().get_limit() == limit_bytes == 4 * 2**30 - int(0.85 * 2**30))
 """
 
     done = run(code, tmp_path)
@@ -117,7 +120,9 @@ def test_two_frameworks_on_one_gpu_fraction_are_reported(tmp_path):
         "    set_logical_device_configuration=lambda _, wanted: limits.extend(wanted))\n"
     )
 
-    done = run(f"{ENFORCE}enforce()\nimport jax, cupy, tensorflow; print(*CURRENT.limits.warnings, sep='|')", tmp_path)
+    done = run(
+        f"{ENFORCE}enforce()\nimport jax, cupy, tensorflow; print(*CURRENT.trial.limits.warnings, sep='|')", tmp_path
+    )
 
     assert (
         done.stdout.strip()
@@ -141,7 +146,8 @@ def beside_a_gpu(tmp_path):
 
     def run_beside_it(work, share="8"):
         at_a_result = (
-            "CURRENT.require_limit(); usage = CURRENT.gpu_memory_usage(); print(usage.isolation, *usage.warnings)"
+            "CURRENT.trial.require_limit(); usage = CURRENT.trial.gpu_memory_usage(); "
+            "print(usage.isolation, *usage.warnings)"
         )
         code = f"{ENFORCE}enforce({share})\n{work}\n{at_a_result}"
         return run(code, tmp_path, CUDA_VISIBLE_DEVICES="0", STAND_IN_NVML=str(tmp_path / "nvml.json"))
@@ -157,7 +163,7 @@ def test_a_cpu_build_of_torch_is_accepted_next_to_a_limited_framework(order, bes
 
 
 def test_a_cpu_build_of_torch_alone_fails_at_the_first_result(beside_a_gpu):
-    done = beside_a_gpu("import torch; print(*CURRENT.limits.warnings)")
+    done = beside_a_gpu("import torch; print(*CURRENT.trial.limits.warnings)")
 
     assert done.stdout.strip() == "torch detects no GPU"
     assert (
@@ -166,7 +172,7 @@ def test_a_cpu_build_of_torch_alone_fails_at_the_first_result(beside_a_gpu):
 
 
 def test_a_limit_error_that_the_trial_catches_is_a_warning_and_is_raised_at_the_next_result(beside_a_gpu):
-    done = beside_a_gpu("try: import cupy\nexcept Exception: pass\nprint(*CURRENT.limits.warnings)", share="0.25")
+    done = beside_a_gpu("try: import cupy\nexcept Exception: pass\nprint(*CURRENT.trial.limits.warnings)", share="0.25")
 
     assert done.stdout.startswith("a limit of 256 MiB leaves no memory for tensors, because cupy")
     assert "MemoryLimitError: a limit of 256 MiB leaves no memory for tensors, because cupy" in done.stderr
@@ -208,7 +214,7 @@ def test_an_npu_fraction_is_limited_after_torch_npu_is_imported(tmp_path):
     code = f"""{ENFORCE}
 enforce(None, 0.25, "NPU")
 import torch, torch_npu
-print(torch_npu.fractions == {{0: (2**34 - int(0.85 * 2**30)) / 2**36}}, CURRENT.limits.warnings)
+print(torch_npu.fractions == {{0: (2**34 - int(0.85 * 2**30)) / 2**36}}, CURRENT.trial.limits.warnings)
 """
 
     done = run(code, tmp_path)

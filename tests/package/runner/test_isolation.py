@@ -10,7 +10,7 @@ from tune_policies import MemoryLimitError
 from tune_policies.trainers.gpu_memory import mps
 from tune_policies.trainers.gpu_memory.fraction_limits import FractionLimits, GpuShare
 from tune_policies.trainers.gpu_memory.framework_settings import OwnEnvironment
-from tune_policies.trainers.process import current_process
+from tune_policies.trainers.process import current_process, process_devices
 
 GIB = 2**30
 
@@ -124,17 +124,17 @@ def test_cuda_has_started_if_its_memory_device_is_open(tmp_path, target, expecte
 
 
 def test_a_task_fails_if_cuda_has_started_on_another_gpu_in_its_process(monkeypatch):
-    process = current_process.CurrentProcess()
+    devices = process_devices.ProcessDevices()
     answers = iter((False, True, True))  # the answer for each task after the first
-    monkeypatch.setattr(current_process, "cuda_has_started", lambda: next(answers))
+    monkeypatch.setattr(process_devices, "cuda_has_started", lambda: next(answers))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for task, gpus in enumerate(("0", "1", "1", "0")):
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus
         if task < 3:
-            process.restore_devices(f"task {task}")
+            devices.bind(f"task {task}")
 
     with pytest.raises(MemoryLimitError, match=r"assigned GPU 0 to this task, but .* on GPU 1, and CUDA cannot switch"):
-        process.restore_devices("task 3")
+        devices.bind("task 3")
 
 
 @pytest.mark.parametrize(("visible", "expected"), [("MIG-4c12", True), ("GPU-77", False), ("0", False), ("", False)])

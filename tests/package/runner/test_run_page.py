@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from tests.package.browser import PROBLEMS, SCREENS, Browser, look_at, needs_chromium
 from tune_policies.cli.main import app
 from tune_policies.files.html_page import html_page
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage
+from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialGpuMemory
 from tune_policies.trainers.usage.resource_usage import (
     USAGE_FILE,
     IdleHours,
@@ -63,14 +63,14 @@ def a_run(name="train_ab12c"):
         spans=spans,
     )
     trials = (
-        TrialUsage(name=f"{name}_00000_0_lr=0.1", usage=memory(3)),
-        TrialUsage(
+        TrialGpuMemory(name=f"{name}_00000_0_lr=0.1", usage=memory(3)),
+        TrialGpuMemory(
             name=f"{name}_00001_1_lr=0.2",
             usage=memory(9.4, share_gib=16),
             of_smaller_shares=(memory(7.9, num_ooms=1),),
         ),
-        TrialUsage(name=f"{name}_00005_5_lr=0.5", usage=memory(8.3, share_kept=False)),
-        TrialUsage(name=f"{name}_00002_2_on_cpus"),
+        TrialGpuMemory(name=f"{name}_00005_5_lr=0.5", usage=memory(8.3, share_kept=False)),
+        TrialGpuMemory(name=f"{name}_00002_2_on_cpus"),
     )
     return RunUsage(trials=trials), usage
 
@@ -78,13 +78,13 @@ def a_run(name="train_ab12c"):
 def many():
     """Return a run with more trials and slots than the page shows."""
     spans = tuple(span(n, "0.01 GPU", n % 400, n // 400 * 50, n // 400 * 50 + 45, "finished") for n in range(2000))
-    trials = tuple(TrialUsage(name=f"train_ab12c_{n:05}", usage=memory(1 + n % 70 / 10)) for n in range(200))
+    trials = tuple(TrialGpuMemory(name=f"train_ab12c_{n:05}", usage=memory(1 + n % 70 / 10)) for n in range(200))
     return RunUsage(trials=trials), ResourceUsage(elapsed_s=250, spans=spans)
 
 
 def short():
     """Return a run with an empty record."""
-    return RunUsage(trials=(TrialUsage(name="train_ab12c_00000"),)), ResourceUsage()
+    return RunUsage(trials=(TrialGpuMemory(name="train_ab12c_00000"),)), ResourceUsage()
 
 
 RUNS = {"full": a_run(), "hostile": a_run(HOSTILE), "many": many(), "short": short(), "no record": (a_run()[0], None)}
@@ -143,7 +143,7 @@ def test_the_page_starts_with_the_advice():
 def test_resources_that_the_policy_leaves_free_cause_no_advice(hours, advice):
     idle = tuple(IdleHours(reason=reason, hours=each) for reason, each in hours.items())
     usage = ResourceUsage(resources=(ResourceHours(resource="CPU", total_hours=4, used_hours=1, idle=idle),))
-    run = RunUsage(trials=(TrialUsage(name="a", usage=memory(0)),))
+    run = RunUsage(trials=(TrialGpuMemory(name="a", usage=memory(0)),))
 
     assert build_run_page("run", run, usage).summary == advice
 
@@ -170,7 +170,7 @@ def test_trials_without_known_peaks_are_in_the_table_only_if_a_trial_ran_out_of_
         "0.5 GPU": GpuMemoryUsage(gpus=0.5),
         "8 GiB": GpuMemoryUsage(gpus=0.5, share_bytes=8 * GIB, num_ooms=num_ooms),
     }
-    run = RunUsage(trials=tuple(TrialUsage(name=name, usage=usage) for name, usage in known.items()))
+    run = RunUsage(trials=tuple(TrialGpuMemory(name=name, usage=usage) for name, usage in known.items()))
 
     memory_section = sections(build_run_page("rehearsed", run, None))["GPU memory"]
 
@@ -182,7 +182,7 @@ def test_trials_without_known_peaks_are_in_the_table_only_if_a_trial_ran_out_of_
 def test_the_page_of_a_run_without_gpus_has_no_section_about_gpu_memory():
     record = ResourceUsage(is_final=True, slots=(SlotHours(slot="1 CPU", hours={"CPU": 1.0}),))
 
-    page = build_run_page("on-cpus", RunUsage(trials=(TrialUsage(name="a"),)), record)
+    page = build_run_page("on-cpus", RunUsage(trials=(TrialGpuMemory(name="a"),)), record)
 
     assert "GPU memory" not in sections(page)
 

@@ -72,13 +72,13 @@ def test_plan_of_trial_keeps_only_the_slot_of_the_trial_and_outside_a_trial_retu
 ):
     assert plan_of_trial(given) is given
 
-    monkeypatch.setattr(CURRENT, "slot", OF_A_LATER_PLAN)
+    monkeypatch.setattr(CURRENT.trial, "slot", OF_A_LATER_PLAN)
 
     assert plan_of_trial(given).slots == (OF_A_LATER_PLAN,)
 
 
 def test_a_plan_with_one_slot_type_is_unchanged_in_a_trial(monkeypatch):
     """A Train run that is retried may have more resources than the trial's slot."""
-    monkeypatch.setattr(CURRENT, "slot", CPU)
+    monkeypatch.setattr(CURRENT.trial, "slot", CPU)
 
     assert plan_of_trial(ONE_TYPE) is ONE_TYPE

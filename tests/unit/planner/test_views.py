@@ -16,7 +16,7 @@ from tune_policies import (
     SelectingPolicy,
 )
 from tune_policies.cluster.capacity import NodeTypeCapacity
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage
+from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialGpuMemory
 from tune_policies.trainers.usage.resource_usage import IdleHours, ResourceHours, ResourceUsage, SlotHours
 
 HOSTILE = '<script>alert(1)</script>&"\N{RIGHT-TO-LEFT OVERRIDE}\x1b[31m[red]'
@@ -63,7 +63,7 @@ def a_plan(name="zone"):
 
 def a_run_usage(name="t"):
     usage = GpuMemoryUsage(gpus=0.5, share_bytes=8 * GIB, peak_reserved_bytes=3 * GIB, limit_bytes={name: 1, "b": 2})
-    return RunUsage(trials=(TrialUsage(name=name, usage=usage),))
+    return RunUsage(trials=(TrialGpuMemory(name=name, usage=usage),))
 
 
 def a_usage(name="1 CPU"):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler
 
 from tests.evidence.faults.churn import AtOnce
 from tests.evidence.faults.simulated_ray import Clock
@@ -19,7 +20,7 @@ from tune_policies.trainers.scheduling import policy_scheduler, run_core, run_pl
 from tune_policies.trainers.scheduling.run_plan import RunPlan
 from tune_policies.trainers.scheduling.run_slots import RunOptions, RunSlots
 from tune_policies.trainers.scheduling.trial_record import record_of
-from tune_policies.trainers.watches.run_watch import Reading
+from tune_policies.trainers.watches.run_watch import ClusterReading
 from tune_policies.values.errors import ProbeError
 
 ONE_CPU = {"CPU": 1.0}
@@ -27,6 +28,15 @@ ONE_CPU = {"CPU": 1.0}
 
 UNUSABLE = RuntimeError("No CUDA GPUs are available")
 """The error of a trial that cannot use its device."""
+
+
+class LastFirst(FIFOScheduler):
+    """Chooses the last trial that waits."""
+
+    def choose_trial_to_run(self, tune_controller):
+        self.seen = [(trial, trial.status) for trial in tune_controller.get_trials()]
+        pending = [trial for trial in tune_controller.get_trials() if trial.status == Trial.PENDING]
+        return pending[-1] if pending else None
 
 
 class QuietTrial(Trial):
@@ -435,4 +445,4 @@ def reading(nodes=(), **fields):
         "never": None,
         "busy": "",
     }
-    return Reading(**values | fields)
+    return ClusterReading(**values | fields)

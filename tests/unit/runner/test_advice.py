@@ -5,7 +5,7 @@ import pytest
 from tests.clusters import gpu_node, nodes
 from tune_policies import ClusterCapacity, CpuPolicy, LearningPolicy
 from tune_policies.plan.learned_needs import TrialNeed, TrialObservation
-from tune_policies.trainers.usage.advice import Machines, RunFacts, TrialRun, advise
+from tune_policies.trainers.usage.advice import Machines, RunFacts, TrialFacts, advise
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
 from tune_policies.trainers.usage.process_usage import ProcessUsage
 
@@ -15,7 +15,7 @@ GIB = 2**30
 def trials(number, *, cpus=0.1, ran_s=60.0, told_s=2.0, gpus=0.0, **used):
     process = ProcessUsage(elapsed_s=100, cpus=2, cpu_s=100 * cpus, host_memory_bytes=GIB // 8, **used)
     memory = GpuMemoryUsage(gpus=gpus, device_bytes=16 * GIB, process_bytes=2 * GIB) if gpus else None
-    return [TrialRun(str(i), {}, ran_s, told_s, process, memory, gpus) for i in range(number)]
+    return [TrialFacts(str(i), {}, ran_s, told_s, process, memory, gpus) for i in range(number)]
 
 
 def facts(elapsed_s, at_once, most_open=1_000, num_trials=1_000, **machines):
@@ -113,7 +113,7 @@ def test_trials_without_gpus_stay_on_cpus_if_the_cluster_has_gpus():
     ("found", "why"),
     [
         pytest.param(
-            advise([TrialRun("a")], nodes((8, 0)), facts(60.0, 4)),
+            advise([TrialFacts("a")], nodes((8, 0)), facts(60.0, 4)),
             "what the trials used is not known, because none of them was measured for 2 s",
             id="nothing measured",
         ),

@@ -1,9 +1,6 @@
 """Tests of the plan of a run while nodes are added, removed and lost."""
 
-import socket
-
 import pytest
-from ray.exceptions import RayActorError
 from ray.tune import PlacementGroupFactory
 
 from tests.clusters import gpu_node
@@ -25,7 +22,7 @@ from tune_policies import (
 )
 from tune_policies.cluster.capacity import NodeTypeCapacity
 from tune_policies.trainers.scheduling import run_plan
-from tune_policies.trainers.scheduling.run_plan import NodeWatch, RunPlan, check_seconds, check_versions, lost_node
+from tune_policies.trainers.scheduling.run_plan import RunPlan, check_seconds, check_versions
 from tune_policies.values.errors import ProbeError
 
 HALVES, CPUS = GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=2)
@@ -379,59 +376,6 @@ def test_a_feasible_plan_ends_the_wait(planned):
     assert run.num_trials == 2
 
 
-# Lost nodes
-
-
-def test_a_node_that_lost_a_trial_is_avoided_for_a_minute(planned):
-    run = planned(MixedPolicy(HALVES, CPUS), A, C)
-    run.pass_time(100)
-
-    run.plan.avoid_node("a")
-
-    assert run.plan.follow_nodes(None)
-    assert run.places() == [(1, "c", 1)]
-    run.pass_time(59.9)
-    assert not run.plan.follow_nodes(None)
-    assert run.places() == [(1, "c", 1)]
-    run.pass_time(0.1)
-    assert run.plan.follow_nodes(None)
-    assert run.places() == [(0, "a", 2), (1, "c", 1)]
-
-
-@pytest.mark.parametrize(
-    ("is_alive", "answers", "expected"),
-    [
-        pytest.param(False, False, "n", id="dead"),
-        pytest.param(True, False, "n", id="alive for Ray, but without an answer"),
-        pytest.param(True, True, None, id="alive"),
-    ],
-)
-def test_a_node_is_lost_if_ray_or_its_raylet_says_so(monkeypatch, is_alive, answers, expected):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        if not answers:
-            server.close()
-        node = {"NodeID": "n", "Alive": is_alive, "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": port}
-        monkeypatch.setattr(run_plan.ray, "nodes", lambda: [{**node, "NodeID": "other", "Alive": False}, node])
-        monkeypatch.setattr(run_plan, "node_of_actor", lambda actor_id: {"0" * 32: "n"}.get(actor_id))
-
-        assert lost_node(RayActorError(actor_id="0" * 32)) == expected
-
-
-def test_an_error_without_a_dead_process_has_no_lost_node():
-    assert lost_node(ValueError("a mistake")) is None
-
-
-def test_if_ray_does_not_answer_no_node_counts_as_lost(monkeypatch, caplog):
-    def fails(*_):
-        raise ConnectionError("no answer")
-
-    monkeypatch.setattr(run_plan, "node_of_actor", fails)
-
-    assert lost_node(RayActorError(actor_id="0" * 32)) is None
-    assert "could not determine whether a trial was lost with its node: no answer" in caplog.text
-
-
 # The slots of single trials
 
 
@@ -529,82 +473,6 @@ def test_without_a_feasible_choice_without_a_device_the_fallback_is_infeasible(p
         run.plan.slot_without_device()
 
     assert isinstance(caught.value.__cause__, cause)
-
-
-# The watch of nodes
-
-
-def watch(*nodes, probes=False):
-    return NodeWatch(5.0, probes=probes, known=ClusterCapacity.of(*nodes))
-
-
-def test_unknown_nodes_are_no_change(monkeypatch):
-    SmallCluster(monkeypatch, A)
-
-    assert watch(A).changed(None) is None
-
-
-def test_the_first_reading_of_the_known_nodes_is_no_change(monkeypatch):
-    """A probe and the GCS describe the same node differently."""
-    SmallCluster(monkeypatch, A)
-
-    assert watch(A).changed([gpu_node("a", gpus=1, cpus=2, labels={"zone": "eu"})]) is None
-
-
-@pytest.mark.parametrize(
-    "node",
-    [
-        pytest.param(B, id="another node"),
-        pytest.param(gpu_node("a", gpus=1, cpus=3), id="other resources"),
-        pytest.param(gpu_node("a", gpus=1, cpus=2, labels={"zone": "eu"}), id="other labels"),
-    ],
-)
-def test_a_later_reading_is_compared_with_the_one_before(monkeypatch, node):
-    SmallCluster(monkeypatch, A)
-    watching = watch(A)
-    assert watching.changed([A]) is None
-
-    assert watching.changed([node]) == ClusterCapacity.of(node)
-    assert watching.changed([node]) is None
-
-
-def test_a_change_starts_one_probe_whose_result_is_returned_later(monkeypatch):
-    cluster = SmallCluster(monkeypatch, A, B)
-    watching = watch(A, probes=True)
-
-    assert watching.changed([A, B]) is None
-    assert watching.changed([A, B]) == ClusterCapacity.of(A, B)
-    assert watching.changed([A, B]) is None
-    assert cluster.num_probes == 1
-
-
-def test_after_a_failed_probe_the_nodes_are_probed_again(monkeypatch, caplog):
-    cluster = SmallCluster(monkeypatch, A, B)
-    watching = watch(A, probes=True)
-    cluster.nodes = None
-    watching.changed([A, B])
-    cluster.nodes = (A, B)
-    assert watching.changed([A, B]) is None
-    assert "the nodes of the cluster could not be read, and will be read again: Ray does not respond" in caplog.text
-
-    cluster.clock.now_s = 5.0
-    watching.changed([A, B])
-
-    assert watching.changed([A, B]) == ClusterCapacity.of(A, B)
-
-
-def test_after_a_failed_probe_of_known_nodes_they_are_probed_again(monkeypatch):
-    cluster = SmallCluster(monkeypatch, A)
-    larger = gpu_node("a", gpus=2, cpus=2)
-    watching = watch(A, probes=True)
-    watching.changed([A])
-    cluster.nodes = None
-    watching.changed([larger])
-    cluster.nodes, cluster.clock.now_s = (larger,), 5.0
-
-    watching.changed([larger])
-
-    assert watching.changed([larger]) == ClusterCapacity.of(larger)
 
 
 # Checks

@@ -16,7 +16,7 @@ from tune_policies.trainers.usage.gpu_memory_usage import (
     ASSUMED,
     GpuMemoryUsage,
     RunUsage,
-    TrialUsage,
+    TrialGpuMemory,
     merge_usages,
     read_usage,
     worker_file,
@@ -37,7 +37,7 @@ def used(gib, *, share_gib=8, gpus=0.5, **fields):
 
 
 def run_of(*usages):
-    return RunUsage(trials=tuple(TrialUsage(name=f"t{i}", usage=usage) for i, usage in enumerate(usages)))
+    return RunUsage(trials=tuple(TrialGpuMemory(name=f"t{i}", usage=usage) for i, usage in enumerate(usages)))
 
 
 @pytest.mark.parametrize(
@@ -331,6 +331,6 @@ def test_with_an_assumed_overhead_a_limit_is_shown_as_likely_kept():
 
 
 def test_the_name_of_a_trial_is_not_interpreted_as_markup():
-    lines = shown(RunUsage(trials=(TrialUsage(name="t_[red]a[/]", usage=used(2)),)))
+    lines = shown(RunUsage(trials=(TrialGpuMemory(name="t_[red]a[/]", usage=used(2)),)))
 
     assert [lines[index].split()[0] for index in (3, 8)] == ["t_[red]a[/]"] * 2
