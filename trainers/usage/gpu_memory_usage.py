@@ -12,16 +12,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
 from tune_policies.plan.safe_overhead import TORCH_OVERHEAD_BYTES
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Bytes, Count, GpuAmount, UsedBytes
-from tune_policies.values.sanitize import LEFT_OUT, Redacted
+from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
 from tune_policies.values.units import MIB
 from tune_policies.values.value import ShownValue, Value
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 GPU_MEMORY_KEY: Final = "gpu_memory"
 """The key of the GPU memory record in the results of a trial."""
@@ -92,7 +95,7 @@ class GpuMemoryUsage(Value):
     left_over_bytes: UsedBytes = 0
     isolation: str | None = None
     not_enforceable: _Texts = ()
-    warnings: Annotated[tuple[Redacted, ...], BeforeValidator(_from_lines)] = ()
+    warnings: Annotated[tuple[WithoutSecrets, ...], BeforeValidator(_from_lines)] = ()
     sources: Annotated[dict[str, str], BeforeValidator(_from_named_lines)] = Field(default_factory=dict)
 
     def to_result(self) -> dict[str, Any]:
@@ -194,9 +197,12 @@ class TrialGpuMemory(Value):
 class RunUsage(ShownValue):
     """The GPU memory that the trials of one run used. The trials are sorted by name."""
 
-    _view: ClassVar = "tune_policies.trainers.usage.gpu_memory_report:usage_view"
-
     trials: tuple[TrialGpuMemory, ...]
+
+    def __rich__(self) -> "RenderableType":
+        from .gpu_memory_report import usage_view  # the view imports this module
+
+        return usage_view(self)
 
     def redacted(self) -> "RunUsage":
         """Return a copy without the texts of warnings, so that it can be published."""

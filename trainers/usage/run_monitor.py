@@ -15,7 +15,7 @@ from tune_policies.oom import OutOfMemory
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.resources import MOST, TICKS, amount_of, to_ticks
-from tune_policies.values.sanitize import redacted
+from tune_policies.values.sanitize import without_secrets
 
 from ..scheduling.slot_board import SlotTypes
 from .advice import Advice, Machines, RunFacts, TrialFacts, advise
@@ -333,7 +333,7 @@ class RunMonitor:
         is_oom = out_of_memory.kind != "none"
         if trial.trial_id in self._running:
             end = "tried_again" if is_requeued else "failed"
-            failure = {"end": end, "out_of_memory": is_oom, "error": redacted(error)}
+            failure = {"end": end, "out_of_memory": is_oom, "error": without_secrets(error)}
             self._running[trial.trial_id].failure = failure
         if is_requeued:
             self._num_retries += 1

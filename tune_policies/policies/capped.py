@@ -44,5 +44,6 @@ class CappedPolicy(WrappingPolicy):
         nodes_to_add = fewest_nodes(capped.slots, capacity, plan.nodes_to_add)
         if nodes_to_add and has_choice(capped.slots, capacity):
             launched = launched_for_pending(capped.slots, capacity, sum(plan.nodes_to_add.values()))
-            nodes_to_add = launched.nodes if launched.is_enough else nodes_to_add
+            if launched.is_enough:
+                nodes_to_add = launched.nodes
         return capped.model_copy(update={"nodes_to_add": nodes_to_add})

@@ -45,8 +45,10 @@ class FirstFeasiblePolicy(ResourcePolicy):
         """Return a policy that tries ``other`` after these policies."""
         if not isinstance(other, ResourcePolicy):
             return NotImplemented
+        if self.min_trials == 1:
+            return FirstFeasiblePolicy(*self.policies, other)
         # ``min_trials`` does not apply to ``other``, because ``other`` is the last resort.
-        return FirstFeasiblePolicy(*(self.policies if self.min_trials == 1 else (self,)), other)
+        return FirstFeasiblePolicy(self, other)
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
