@@ -89,7 +89,7 @@ TABLE = [
     ),
     Row(
         "GpuMemoryPolicy(gpu_memory='4GiB').plan(simulated())",
-        'ray.init(resources={"accelerator_type:A100": 1})',
+        'ray.init(num_gpus=1, resources={"accelerator_type:A100": 1})',
         "GpuMemoryPolicy(gpu_memory='4GiB').plan(simulated(accelerator_type='A100'))",
     ),
     Row(
