@@ -197,7 +197,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._storage = trials[0].storage
         self._watch = None if run is None else run.watch
         self._reader = TrialReader() if scheduler is None else None
-        self._run = RunMonitor(plan, scheduler, self._num_trials, self._latest_record())
+        self._run = RunMonitor(plan, scheduler, self._num_trials, self._latest_record(), run)
         self._start(scheduler, cluster)
 
     @_in_run
