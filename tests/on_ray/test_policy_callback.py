@@ -21,6 +21,7 @@ from tune_policies import (
     PolicyCallback,
     PolicyScheduler,
     applied,
+    load_usage,
     tuner,
 )
 from tune_policies.oom import OutOfMemory
@@ -75,15 +76,19 @@ def test_a_run_records_and_prints_its_usage(tmp_path, capfd):
     started.mkdir()
     config = {"file": str(tmp_path / "run" / USAGE_FILE), "fails": tune.grid_search([False, True, False])}
 
+    callback = PolicyCallback()
     analysis = run(
         sleep_with_another,
         tmp_path,
-        PolicyCallback(),
+        callback,
         scheduler=PolicyScheduler(POLICY),
         config={**config, "started": str(started)},
     )
 
     printed, usage = capfd.readouterr().out, usage_of(tmp_path)
+    assert callback.usage == load_usage(analysis) == load_usage(tmp_path / "run")
+    assert callback.usage.resource_usage == usage
+    assert len(callback.usage.trials) == 3
     assert [PLAN.headline in printed, "Resources used" in printed, "trials: 2 finished, 1 failed" in printed] == [
         True
     ] * 3

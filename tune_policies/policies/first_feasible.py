@@ -109,7 +109,7 @@ def _after_others(
     notes: list[str] = []
     why_no_gpus = ""
     for policy, error in skipped:
-        if has_unused_gpus and not why_no_gpus and _requests_gpus(policy):
+        if has_unused_gpus and not why_no_gpus and policy.requests_gpus:
             why_no_gpus = f"{error.offered}. {error.suggestion}".removesuffix(".")
             notes.append(f"skipped {type(policy).__name__}: one trial needs {error.asked}, but {error.offered}")
         else:
@@ -117,13 +117,6 @@ def _after_others(
     if why_no_gpus:
         plan = plan.model_copy(update={"why_no_gpus": why_no_gpus})
     return plan.with_reasons(*notes)
-
-
-def _requests_gpus(policy: ResourcePolicy) -> bool:
-    """Return whether a policy, or a policy inside it, requests GPUs."""
-    from tune_policies.policies.gpu_selection import GpuTypesPolicy  # imported here to avoid an import cycle
-
-    return isinstance(policy, GpuTypesPolicy) or any(map(_requests_gpus, policy.inner_policies))
 
 
 def why_not(policy: ResourcePolicy, error: InfeasibleRequestError) -> str:
