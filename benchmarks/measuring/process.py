@@ -270,7 +270,7 @@ class WorkloadProcess:
         self._task = task
         task.setup.apply()
         # A process that shares CPUs can reserve 0 CPUs. Ray would then set the wrong number of threads.
-        CURRENT.set_num_threads(max(1, int(task.setup.resources.cpus)))
+        CURRENT.threads.bind(max(1, int(task.setup.resources.cpus)))
         if task.folder not in sys.path:
             sys.path.insert(0, task.folder)
         workload = load_workload(task.workload)

@@ -22,7 +22,7 @@ NEEDS = {"torch": "torch", "jax": "jax_plugins", "cupy": "cupy"}
 ENFORCE = """
 from tune_policies.trainers.process.current_process import CURRENT
 from tune_policies.trainers.gpu_memory.fraction_limits import GpuShare, LimitOptions
-CURRENT.begin_trial(1, GpuShare(fraction=0.25, memory_bytes=8 * 2**30), LimitOptions())
+CURRENT.bind_trial(1, GpuShare(fraction=0.25, memory_bytes=8 * 2**30), LimitOptions())
 """
 ALLOCATE = {
     "torch": """
@@ -70,7 +70,7 @@ LIFT = {
     "cupy": "cupy.get_default_memory_pool().set_limit(size=2**40)",
 }
 PRINT_LIMITS = """
-print(*CURRENT.gpu_memory_usage().limit_bytes)
+print(*CURRENT.trial.gpu_memory_usage().limit_bytes)
 """
 
 

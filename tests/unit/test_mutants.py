@@ -82,7 +82,11 @@ def test_a_module_in_a_linked_folder_is_changed_at_the_path_from_which_it_is_imp
 @pytest.mark.parametrize(
     ("module", "tests", "others"),
     [
-        ("trainers/scheduling/run_core.py", {"test_run_core.py", "test_slot_board.py"}, {"test_policies.py"}),
+        (
+            "trainers/scheduling/run_core.py",
+            {"test_run_core.py", "test_run_failures.py", "test_inner_schedulers.py", "test_slot_board.py"},
+            {"test_policies.py", "test_resource_usage.py"},
+        ),
         ("placement/layout.py", {"test_policies.py", "test_layout.py"}, {"test_trial_timer.py"}),
     ],
 )

@@ -14,7 +14,7 @@ from tune_policies import InvalidResourcesError
 from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run_set
 from tune_policies.files.writing import BusyFileError, check_new, locked, replace_file, write_new
 from tune_policies.trainers.usage.gpu_memory_report import plot_usage
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage
+from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialGpuMemory
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 
@@ -255,7 +255,7 @@ USED = GpuMemoryUsage(gpus=0.5, share_bytes=2**30, peak_reserved_bytes=2**29)
 def test_a_plot_replaces_a_file_only_with_force(tmp_path):
     path = tmp_path / "package.svg"
     path.write_text("<svg>mine</svg>")
-    run = RunUsage(trials=(TrialUsage(name="one", usage=USED),))
+    run = RunUsage(trials=(TrialGpuMemory(name="one", usage=USED),))
 
     with pytest.raises(InvalidResourcesError, match="already exists"):
         plot_usage(run, path)

@@ -62,12 +62,12 @@ class ProcessSetup(Value):
         else:
             context = ray.get_runtime_context()
             # An actor keeps its devices. A process that runs tasks gets new devices for each task.
-            CURRENT.restore_devices(context.get_actor_id() or context.get_task_id())
+            CURRENT.devices.bind(context.get_actor_id() or context.get_task_id())
         note_kernel_kills()
-        CURRENT.set_num_threads(max(1, int(assigned.get("CPU", 0))))
+        CURRENT.threads.bind(max(1, int(assigned.get("CPU", 0))))
         if not assigned.get("GPU"):  # some Ray versions make all GPUs visible to a trial without GPUs
             os.environ.update(dict.fromkeys(GPU_VISIBILITY_VARIABLES, ""))
-        CURRENT.begin_trial(assigned.get("CPU", 0), self._share(assigned), self.limits)
+        CURRENT.bind_trial(assigned.get("CPU", 0), self._share(assigned), self.limits)
 
     def _share(self, assigned: Mapping[str, float]) -> GpuShare | None:
         """Return the assigned fraction of a device, or ``None`` if no device is assigned.
@@ -157,10 +157,10 @@ class _OwnProcess(NamedTuple):
     def around(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
         self.set_up(args[0] if args else kwargs.get("config"))
         try:
-            with CURRENT.noted_on_oom():
+            with CURRENT.trial.noted_on_oom():
                 yield
         finally:
-            CURRENT.end_gpu_processes()
+            CURRENT.trial.end_gpu_processes()
             if self.at_end is not None:
                 self.at_end()
 

@@ -75,7 +75,7 @@ def with_limits(
 @contextmanager
 def _call_of_task(*_: Any) -> Iterator[None]:
     yield
-    CURRENT.require_limit()  # the user's code may have caught the error that an import raised
+    CURRENT.trial.require_limit()  # the user's code may have caught the error that an import raised
 
 
 class _Actor(NamedTuple):
@@ -86,17 +86,17 @@ class _Actor(NamedTuple):
     @contextmanager
     def creation(self, *_: Any) -> Iterator[None]:
         self.setup.apply()
-        with CURRENT.noted_on_oom():
+        with CURRENT.trial.noted_on_oom():
             yield
-            CURRENT.require_limit()
+            CURRENT.trial.require_limit()
 
     @contextmanager
     def call(self, *_: Any) -> Iterator[None]:
         # An actor with several threads does not run its methods in the thread that ran ``__init__``.
-        CURRENT.set_num_threads_of_thread()
-        with CURRENT.noted_on_oom():
+        CURRENT.threads.bind_calling_thread()
+        with CURRENT.trial.noted_on_oom():
             yield
-            CURRENT.require_limit()
+            CURRENT.trial.require_limit()
 
 
 def _limited_class(cls: type, setup: ProcessSetup) -> type:

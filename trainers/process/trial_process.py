@@ -78,7 +78,7 @@ class TrialProcess:
             cls = with_function_wrapped(cls, lambda function: set_up_before(function, self.__set_up_thread))
         else:
             self.__set_up()
-        with CURRENT.noted_on_oom():
+        with CURRENT.trial.noted_on_oom():
             self.__trainable = cls(config, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -108,17 +108,17 @@ class TrialProcess:
         """Train one step, and add the trial's slot to the result. Every two seconds, also add the resource usage."""
         self.__raise_late_error()
         # For a function, notes are added to errors in the function's thread.
-        with nullcontext() if self.__is_function else CURRENT.noted_on_oom():
+        with nullcontext() if self.__is_function else CURRENT.trial.noted_on_oom():
             result: dict[str, Any] = self.__trainable.train()
         if self.__setup is None or not isinstance(result, dict):
             return result  # Ray rejects an invalid result itself
         if is_duplicate(result):
-            CURRENT.keep_news(storage_of(self.__trainable))
+            CURRENT.trial.keep_news(storage_of(self.__trainable))
             return result
-        if result.get("done") or CURRENT.is_usage_due():
-            result = CURRENT.with_usage(result)
+        if result.get("done") or CURRENT.trial.is_usage_due():
+            result = CURRENT.trial.with_usage(result)
         else:
-            CURRENT.require_limit()
+            CURRENT.trial.require_limit()
         return {SLOT_KEY: self.__setup.label, **result}
 
     def train_buffered(self, *args: Any, **kwargs: Any) -> Any:
@@ -128,13 +128,13 @@ class TrialProcess:
     def save(self, *args: Any, **kwargs: Any) -> Any:
         """Save a checkpoint."""
         self.__raise_late_error()
-        with CURRENT.noted_on_oom():
+        with CURRENT.trial.noted_on_oom():
             return self.__trainable.save(*args, **kwargs)
 
     def restore(self, *args: Any, **kwargs: Any) -> Any:
         """Restore a checkpoint."""
         self.__raise_late_error()
-        with CURRENT.noted_on_oom():
+        with CURRENT.trial.noted_on_oom():
             return self.__trainable.restore(*args, **kwargs)
 
     def reset(self, new_config: dict[str, Any], *, policy_setup: str | None = None, **kwargs: Any) -> bool:
@@ -154,24 +154,24 @@ class TrialProcess:
 
     def __reset_function(self, new_config: dict[str, Any], **kwargs: Any) -> bool:
         storage = storage_of(self.__trainable)
-        share_bytes = CURRENT.limits.share_bytes if CURRENT.limits else None
+        share_bytes = CURRENT.trial.limits.share_bytes if CURRENT.trial.limits else None
         try:
             is_reset = bool(self.__trainable.reset(new_config, **kwargs))
         finally:  # the stopped function has ended, and the next function starts in its own thread
-            CURRENT.keep_warnings(storage)
+            CURRENT.trial.keep_warnings(storage)
         unfit = _why_unfit(share_bytes)
         if unfit is not None:
             self.__late_error = to_be_replaced(unfit)
         return is_reset
 
     def __reset_class(self, new_config: dict[str, Any], **kwargs: Any) -> bool:
-        CURRENT.end_gpu_processes()
-        CURRENT.keep_warnings(storage_of(self.__trainable))  # before the next trial adds its own warnings
+        CURRENT.trial.end_gpu_processes()
+        CURRENT.trial.keep_warnings(storage_of(self.__trainable))  # before the next trial adds its own warnings
         self.__set_up()
-        CURRENT.rebase_usage()
-        with CURRENT.noted_on_oom():
+        CURRENT.trial.rebase()
+        with CURRENT.trial.noted_on_oom():
             is_reset = bool(self.__trainable.reset(new_config, **kwargs))
-        CURRENT.rebase_usage()
+        CURRENT.trial.rebase()
         return is_reset
 
     def stop(self) -> None:
@@ -181,8 +181,8 @@ class TrialProcess:
         finally:
             if self.__function_thread is not None:  # Ray signals the function to stop, but does not wait for its end
                 self.__function_thread.join(_END_TIMEOUT_S)
-            CURRENT.end_gpu_processes()
-            CURRENT.keep_warnings(storage_of(self.__trainable))
+            CURRENT.trial.end_gpu_processes()
+            CURRENT.trial.keep_warnings(storage_of(self.__trainable))
 
     def export_model(self, *args: Any, **kwargs: Any) -> Any:
         """Export the model."""
@@ -199,7 +199,7 @@ class TrialProcess:
 
 def _parsed(policy_setup: str | None) -> TrialSetup | None:
     setup = None if policy_setup is None else TrialSetup.from_text(policy_setup)
-    CURRENT.slot = None if setup is None else setup.slot
+    CURRENT.trial.slot = None if setup is None else setup.slot
     return setup
 
 
@@ -251,7 +251,7 @@ def plan_of_trial(plan: PlanT) -> "PlanT | TrialPlan":
     from tune_policies.plan.trial_plan import TrialPlan
 
     is_decided = isinstance(plan, TrialPlan) and plan.by_config is None and len(plan.slots) == 1
-    slot = None if is_decided else CURRENT.slot
+    slot = None if is_decided else CURRENT.trial.slot
     if slot is None:
         return plan
     return TrialPlan(slots=(slot,), limited_by=_OF_SLOT)
@@ -267,7 +267,7 @@ def trial_plan() -> "TrialPlan":
     """
     from tune_policies.plan.trial_plan import TrialPlan
 
-    slot = CURRENT.slot
+    slot = CURRENT.trial.slot
     if slot is None:
         raise InvalidResourcesError(
             "trial_plan() was called outside of a trial under a policy. Call it in the function that run or tuner runs"
@@ -287,7 +287,7 @@ def reserved_for_trial() -> Any:
 def _why_unfit(share_bytes: int | None) -> str | None:
     """Return the reason why this process cannot run another trial, or ``None``. This function raises no error."""
     try:
-        CURRENT.end_gpu_processes()
+        CURRENT.trial.end_gpu_processes()
         release_unused()
         left_over_bytes = held_bytes(read_counters())
     except Exception as error:  # noqa: BLE001  # after some errors, all calls to a device raise

@@ -1,35 +1,37 @@
 """The core of a run: it keeps one record per trial, and turns each event into one decision.
 
 Tune calls its scheduler for each event, and ``TuneRun`` passes on the failures of processes. ``run_slots`` decides
-which trial starts where, and an ``OomRetryScheduler`` decides how much memory a failed trial gets. Each decision is
-logged once, at debug level, with its trial and its reason.
+which trial starts where, ``run_failures`` what happens with a failed trial, and ``run_growth`` which trial restarts
+with more or less. The core applies these decisions. Each decision is logged once, at debug level, with its trial and
+its reason.
 """
 
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import HyperBandScheduler, ResourceChangingScheduler, TrialScheduler
+from ray.tune.schedulers import TrialScheduler
 
 from tune_policies.cluster.capacity import NodeCapacity
 from tune_policies.ray_compat.last_result import complete_last_result, records_in_last_result
 from tune_policies.ray_compat.tune_request import bundles_of
 from tune_policies.ray_compat.tune_run import TuneRun
 from tune_policies.ray_compat.tune_schedulers import actor_of
-from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.errors import InfeasibleRequestError, ResourcePolicyError
 
 from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import TrialSetup
 from ..process.trial_process import SETUP_ARGUMENT, process_class
 from ..retries.oom_failure import classify_failure
-from ..watches.run_watch import Reading, RunWatch
+from ..watches.run_watch import ClusterReading, RunWatch
+from .inner_scheduler import Choice, InnerScheduler
 from .run_failures import (
     Enforcement,
     FailureCause,
@@ -42,8 +44,8 @@ from .run_failures import (
 from .run_growth import RunGrowth
 from .run_learning import RunLearning
 from .run_slots import RunSlots, Start, Withdraw
+from .slot_board import SlotAssignment
 from .trial_record import TrialRecord, record_of, request_of
-from .wrapping_scheduler import ignores_waiting, nested_schedulers, runs_first_waiting
 
 _logger = logging.getLogger(__name__)
 
@@ -77,6 +79,7 @@ class RunCore:
         growth: The growth of the last trials under the run's ``GrowingPolicy``, or ``None``.
         watch: The reader of the cluster.
         enforcement: Whether the trials can enforce their memory limits.
+        inner: What the inner scheduler sees and chooses.
     """
 
     def __init__(self, tune_controller: Any, scheduler: TrialScheduler) -> None:
@@ -94,19 +97,13 @@ class RunCore:
         self._requested: set[Trial] = set()  # only without slots
         self._num_known_records = 0
         self._start_errors: dict[str, Exception] = {}
-        self._has_paused = False
-        self._pausing: set[Trial] = set()
         self._starts_more = False
         self._kept_in_state = False, 0
         self._logged_wait = ""
         self._keeps_bundles = False
-        schedulers = list(nested_schedulers(scheduler))
-        self._has_hyperband = any(isinstance(part, HyperBandScheduler) for part in schedulers)
-        self._changes_resources = any(isinstance(part, ResourceChangingScheduler) for part in schedulers)
-        self._runs_first = runs_first_waiting(scheduler)
-        self._ignores_waiting = ignores_waiting(scheduler)
         self.process_class = cache(process_class)
         self.tune = TuneRun(tune_controller, self)
+        self.inner = InnerScheduler(scheduler, self.tune)
 
     # What TuneRun asks.
 
@@ -143,11 +140,9 @@ class RunCore:
         """Whether trials wait or may pause and resume, so that idle processes can be reused."""
         if any(trial.status == Trial.PAUSED for trial in self.waiting):  # Tune may have stopped all of them
             return True
-        # While Tune pauses a trial, it counts the trial as finished for a moment.
-        is_handling_event = self.tune.actors.is_handling_event
-        if any(trial.status == Trial.RUNNING or is_handling_event for trial in self._pausing):
+        if self.inner.is_pausing:
             return True
-        return self._has_paused and any(not trial.is_finished() for trial in self.records)
+        return self.inner.has_paused and any(not trial.is_finished() for trial in self.records)
 
     def num_suggestions(self, *, is_adaptive: bool) -> int:
         """Return the number of further trials that the searcher should suggest now."""
@@ -157,7 +152,7 @@ class RunCore:
             num_free = _MAX_REQUESTS_WITHOUT_PLAN - len(self._requested) - len(self._waiting)
         else:
             num_free = self.slots.num_startable(may_keep_bundles=self._keeps_bundles)
-            if self._is_full():
+            if self.holds_trials:
                 num_free = min(num_free, 0)
         if num_free > 0 or self._has_active_trials:
             return num_free
@@ -219,19 +214,17 @@ class RunCore:
         if self.growth is not None:
             self.growth.note_result(trial, result, time.monotonic())
 
-    def grows(self, trial: Trial) -> bool:
+    def restarts(self, trial: Trial) -> bool:
         """Return whether a trial that the inner scheduler continues should pause, to restart with more or less."""
         if self.growth is None:
             return False
         record = self.records[trial]
-        return self.growth.begin(record) or self._shrinks(record)
-
-    def _shrinks(self, record: TrialRecord) -> bool:
-        """Return whether a trial should pause, because it reserves more than planned, and other trials wait."""
-        if self.growth is None or self.learning is None or not self._runs_first or not self.waiting:
+        if self.growth.begin(record):
+            return True
+        # A trial releases resources only for trials that wait. A scheduler such as PBT may prefer the paused trial.
+        if self.learning is None or not self.waiting or not self.inner.runs_first:
             return False
-        saved = self.learning.released_part(record)
-        return saved > 0 and bool(record.trial.has_checkpoint()) and self.growth.shrink(record.trial, saved)
+        return self.growth.shrink(trial, self.learning.released_part(record))
 
     def complete_result(self, trial: Trial) -> None:
         """Let the metrics of a trial that ended or failed contain its latest usage."""
@@ -275,23 +268,10 @@ class RunCore:
         if trial.is_finished():
             return  # the trial was stopped while the cause was looked up
         record = self.records[trial]
-        found = cause if isinstance(cause, FailureCause) else FailureCause()
-        record.failure = found.out_of_memory or classify_failure(error, record.actor_id)
-        decision = FailureDecision("count")
-        try:
-            decision = self._decide_failure(record, error, found)
-        except InfeasibleRequestError as infeasible:
-            decision = FailureDecision("fail", str(infeasible))
-        except Exception:  # an error in a decision must not stop the other trials
-            _logger.exception("the decision whether to retry %s failed, so Tune handles the failure", trial)
-        _logger.debug("%s failed: %s%s", trial, decision.action, f", because {decision.reason}" * bool(decision.reason))
+        decision = self._decision_about(record, error, cause)
+        _logger.debug("%s failed: %s", trial, decision)
         if decision.action == "requeue":
-            _logger.warning("%s %s. This does not count as a failure", trial, decision.reason)
-            record.not_before_s = time.monotonic() + decision.pause_s
-            # HyperBand's brackets cannot contain a trial that is pending again after it reached its milestone, so it
-            # removes the trial and adds it again, as it does for every trial that Tune retries.
-            record.is_hidden = not (trial.is_saving or self._has_hyperband)
-            record.save()
+            self._requeue(record, decision)
             self.tune.report_uncounted(trial, report)
         elif decision.action == "fail":
             _logger.error("%s is not retried and fails: %s", trial, decision.reason)
@@ -302,6 +282,18 @@ class RunCore:
                     file.write(decision.reason + "\n")
         else:
             report()
+
+    def _decision_about(self, record: TrialRecord, error: Exception, cause: object) -> FailureDecision:
+        """Decide about the failure of a trial. An error in the decision must not stop the other trials."""
+        found = cause if isinstance(cause, FailureCause) else FailureCause()
+        record.failure = found.out_of_memory or classify_failure(error, record.actor_id)
+        try:
+            return self._decide_failure(record, error, found)
+        except InfeasibleRequestError as infeasible:
+            return FailureDecision("fail", str(infeasible))
+        except Exception:
+            _logger.exception("the decision whether to retry %s failed, so Tune handles the failure", record.trial)
+            return FailureDecision("count")
 
     def _decide_failure(self, record: TrialRecord, error: Exception, cause: FailureCause) -> FailureDecision:
         if self.slots is not None:
@@ -314,10 +306,19 @@ class RunCore:
         if self.retries is None or record.failure is None:
             return FailureDecision("count")
         num_raised = len(record.oom.records)
-        decision = self.retries.decide(record, record.failure, self._nodes())
+        decision = self.retries.decide(record, record.failure, self._nodes)
         if self.learning is not None and len(record.oom.records) > num_raised:
             self.learning.note_too_little(record)
         return decision
+
+    def _requeue(self, record: TrialRecord, decision: FailureDecision) -> None:
+        trial = record.trial
+        _logger.warning("%s %s. This does not count as a failure", trial, decision.reason)
+        record.not_before_s = time.monotonic() + decision.pause_s
+        # HyperBand's brackets cannot contain a trial that is pending again after it reached its milestone, so it
+        # removes the trial and adds it again, as it does for every trial that Tune retries.
+        record.is_hidden = not (trial.is_saving or self.inner.has_hyperband)
+        record.save()
 
     # Steps.
 
@@ -337,20 +338,18 @@ class RunCore:
         reading = self.watch.read(self._group_ids)
         self._learn()
         if self.slots is not None:
-            for withdrawal in self.slots.follow_nodes(self.records, self._nodes()):
+            for withdrawal in self.slots.follow_nodes(self.records, self._nodes):
                 self._withdraw(withdrawal)
-            if self.slots.run_plan.timeout_error is not None:
-                self.tune.save_experiment(wait=True)
-                raise self.slots.run_plan.timeout_error
+            self._end_with(self.slots.run_plan.timeout_error)
         if reading is not None:
             self._release_stopped()
             self._follow(reading)
         self._update(now_s)
-        self._end_without_limits()
+        self._end_with(self.enforcement.error(self.slots))
         self._raise_memory()
         self._grow(now_s)
-        chosen = self._choose(choose, tune_controller, now_s)
-        if chosen is None and self._has_hyperband:
+        chosen = self._choose(Choice(choose, tune_controller), now_s)
+        if chosen is None and self.inner.has_hyperband:
             self._stop_forgotten()
         self._keep_processes()
         return chosen
@@ -370,36 +369,28 @@ class RunCore:
             _logger.warning("%s is stopped, because HyperBandScheduler has paused it and no other trial runs", trial)
             self.tune.stop(trial)
 
-    def _end_without_limits(self) -> None:
-        """End a run in which no trial could enforce its memory limit."""
-        if self.slots is None or not self.enforcement.holds_trials:
-            return
-        running = [assignment.slot for assignment in self.slots.assignments.values()]
-        error = self.enforcement.error(running, len(self.waiting))
+    def _end_with(self, error: ResourcePolicyError | None) -> None:
+        """Save the experiment, so that the run can be resumed, and end the run with ``error`` if there is one."""
         if error is not None:
             self.tune.save_experiment(wait=True)
             raise error
 
     def _learn(self) -> None:
-        why = "" if self.learning is None else self.learning.learn()
+        if self.learning is None:
+            return
+        why = self.learning.learn()
         if why:
             print(why)
 
     def _grow(self, now_s: float) -> None:
-        """Let trials grow if no trial waits and each trial with a slot runs."""
-        if self.growth is None or self.growth.policy is None or self.slots is None:
+        """Let running trials grow if no other trial needs the free resources."""
+        if self.growth is None or self.growth.policy is None:
             return
-        if self.waiting or self.watch.latest is None:
+        if self.slots is None or self.watch.latest is None:
             return
-        assignments = self.slots.assignments
-        has_others = self.tune.num_future_trials != 0 or self._num_paused() > 0
-        if has_others or not all(trial.status == Trial.RUNNING for trial in assignments):
+        if self.waiting or self.tune.num_future_trials != 0 or self._num_paused > 0:
             return
-        nodes = self.watch.latest.node_of_actor
-        actors = {trial: actor_of(trial) for trial in assignments}
-        node_of = {trial: nodes[actor] for trial, actor in actors.items() if actor is not None and actor in nodes}
-        records = {trial: self.records[trial] for trial in assignments}
-        self.growth.decide(records, node_of, self.slots.run_plan.capacity, now_s)
+        self.growth.grow(self.slots, self.records, self.watch.latest.node_of_actor, now_s)
 
     def _group_ids(self) -> tuple[Collection[str], Collection[str]]:
         return self._groups_without_running_trial(), self.tune.groups.own_ids
@@ -410,27 +401,26 @@ class RunCore:
         starting = filter(None, map(self.tune.actors.group_of, pending))
         return self.tune.groups.ids_without_process.union(starting)
 
+    @property
     def _nodes(self) -> Sequence[NodeCapacity] | None:
         if self.watch.latest is None:
             return None
         return self.watch.latest.nodes
 
-    def _follow(self, reading: Reading) -> None:
+    def _follow(self, reading: ClusterReading) -> None:
         """Request lost placement groups again, and end a run in which no trial can proceed.
 
         Raises:
             InfeasibleRequestError: No trial can proceed.
         """
-        if reading.never is not None:
-            self.tune.save_experiment(wait=True)
-            raise reading.never
+        self._end_with(reading.never)
         if reading.busy:
             self.watch.warn_once(reading.busy)
         if reading.lost_groups:
             self._replace_lost(reading.lost_groups)
-        running = {actor_of(trial): trial for trial in self.records if trial.status == Trial.RUNNING}
         if self.slots is None:
             return
+        running = {actor_of(trial): trial for trial in self.records if trial.status == Trial.RUNNING}
         self.slots.find_nodes(
             {
                 trial: reading.node_of_actor[actor_id]
@@ -441,9 +431,8 @@ class RunCore:
         stuck = {running[driver_id]: error for driver_id, error in reading.stuck.items() if driver_id in running}
         for trial, error in stuck.items():
             self.watch.warn_once(f"{trial} waits for workers that cannot start", str(error))
-        if stuck and len(stuck) == len(self.slots.assignments):
-            self.tune.save_experiment(wait=True)
-            raise next(iter(stuck.values()))
+        if len(stuck) == len(self.slots.assignments):
+            self._end_with(next(iter(stuck.values()), None))
 
     def _replace_lost(self, lost_groups: Collection[str]) -> None:
         for amounts in self.tune.groups.replace_lost(lost_groups):
@@ -451,12 +440,15 @@ class RunCore:
         for trial in self.records:
             if trial.status == Trial.PENDING and self.tune.actors.group_of(trial.trial_id) in lost_groups:
                 _logger.warning("the placement group of %s was lost and is requested again", trial)
-                self._withdraw(Withdraw(trial, "its placement group was lost"), has_process=False)
+                self._let_wait_again(Withdraw(trial, "its placement group was lost"))
 
-    def _withdraw(self, withdrawal: Withdraw, *, has_process: bool | None = None) -> None:
+    def _withdraw(self, withdrawal: Withdraw) -> None:
+        """Withdraw the request of a trial, unless its process has started in the meantime."""
+        if not self._has_process(withdrawal.trial):
+            self._let_wait_again(withdrawal)
+
+    def _let_wait_again(self, withdrawal: Withdraw) -> None:
         trial = withdrawal.trial
-        if self._has_process(trial) if has_process is None else has_process:
-            return
         _logger.debug("the request of %s is withdrawn: %s", trial, withdrawal.reason)
         self.tune.withdraw(trial)
         self.release(trial)
@@ -473,26 +465,33 @@ class RunCore:
 
     def _update(self, now_s: float) -> None:
         """Follow the status that Tune gave the trials since the last step."""
-        self._pausing = {trial for trial in self._pausing if trial.status == Trial.RUNNING}
+        self.inner.update()
         if self.slots is None:
             self._requested = {
                 trial for trial in self._requested if trial.status == Trial.PENDING and not self._has_process(trial)
             }
-        else:
-            for trial, assignment in list(self.slots.assignments.items()):
-                if trial.status == Trial.RUNNING:
-                    if self.records[trial].slot is not assignment.slot or not assignment.is_granted:
-                        self.slots.start(self.records[trial], now_s)
-                        self.records[trial].save()
-                elif trial.status != Trial.PENDING:
-                    self._has_paused |= trial.status == Trial.PAUSED
-                    self.release(trial)
-                    if self.growth is not None and self.growth.has_paused(trial) and trial.status == Trial.PAUSED:
-                        later = dict(self.waiting)
-                        self.waiting.clear()
-                        self.waiting.update({trial: None, **later})  # it resumes before new trials start
-                elif not assignment.is_granted and self._has_process(trial):
-                    self.slots.grant(trial)
+            return
+        for trial, assignment in list(self.slots.assignments.items()):
+            if trial.status == Trial.RUNNING:
+                record = self.records[trial]
+                if record.slot is not assignment.slot or not assignment.is_granted:
+                    self.slots.start(record, now_s)
+                    record.save()
+            elif trial.status != Trial.PENDING:
+                self._release_ended(trial)
+            elif not assignment.is_granted and self._has_process(trial):
+                self.slots.grant(trial)
+
+    def _release_ended(self, trial: Trial) -> None:
+        """Free the slot of a trial that Tune has paused or ended."""
+        self.release(trial)
+        if trial.status != Trial.PAUSED:
+            return
+        self.inner.has_paused = True
+        if self.growth is not None and self.growth.has_paused(trial):
+            later = dict(self.waiting)
+            self.waiting.clear()
+            self.waiting.update({trial: None, **later})  # it resumes before new trials start
 
     def _release_stopped(self) -> None:
         """Release the waiting trials that another scheduler stopped or started itself, without a call of Tune.
@@ -510,7 +509,7 @@ class RunCore:
         if self.retries.num_records == self._num_known_records:
             return
         self._num_known_records = self.retries.num_records
-        nodes = self._nodes()
+        nodes = self._nodes
         for trial, record in self.records.items():
             if trial.status != Trial.PENDING or self._has_process(trial):
                 continue
@@ -519,26 +518,24 @@ class RunCore:
                 record.floor = floor
                 self._withdraw(Withdraw(trial, f"a similar trial ran out of memory, so it gets {floor}"))
 
-    def _choose(self, choose: Callable[[Any], Trial | None], tune_controller: Any, now_s: float) -> Trial | None:
+    def _choose(self, choice: Choice, now_s: float) -> Trial | None:
         if self._start_errors:
             for trial in self.waiting:
                 if trial.trial_id in self._start_errors:
                     return self._start_to_fail(trial)
         if self.slots is None:
-            return self._choose_without_plan(choose, tune_controller, now_s)
-        if self._is_full():
+            return self._choose_without_plan(choice, now_s)
+        if self.holds_trials:
             return None
         withdrawal = self.slots.withdrawal(self.records, now_s)
         if withdrawal is not None and not self._is_granted(withdrawal.trial):
             self._withdraw(withdrawal)
-        waiting = (trial for trial in list(self.waiting) if trial.status == Trial.PAUSED)
-        startable = self.slots.startable(self.records, waiting, now_s)
-        candidates = self._in_preferred_order(choose, tune_controller, startable)
+        candidates = self._candidates(self.slots, choice, now_s)
         num_future = self.tune.num_future_trials
         decision = self.slots.choose(
             self.records,
             candidates,
-            num_paused=self._num_paused(),
+            num_paused=self._num_paused,
             num_future=_MANY if num_future is None else num_future,
             now_s=now_s,
         )
@@ -547,13 +544,22 @@ class RunCore:
             return None
         self._starts_more = next(candidates, None) is not None
         if isinstance(decision, Start):
-            return self._start(decision)
+            return self._start(decision, self.slots.assignments[decision.trial])
         trial, error = decision
         self._start_errors[trial.trial_id] = error
         return self._start_to_fail(trial)
 
-    def _is_full(self) -> bool:
-        """Return whether no further trial may start, because of the progress, or because the first trials fail."""
+    def _candidates(self, slots: RunSlots, choice: Choice, now_s: float) -> Iterator[Trial]:
+        """Yield the trials that may start, in the order of preference, with requests that are up to date."""
+        waiting = (trial for trial in list(self.waiting) if trial.status == Trial.PAUSED)
+        startable = slots.startable(self.records, waiting, now_s)
+        for trial in self.inner.in_preferred_order(choice, startable, self.waiting, slots.assignments):
+            self._update_request(self.records[trial])
+            yield trial
+
+    @property
+    def holds_trials(self) -> bool:
+        """Whether no further trial may start, because of the progress, or because the first trials fail."""
         if self.enforcement.holds_trials:
             return True
         most = None if self.learning is None else self.learning.most_at_once
@@ -566,11 +572,9 @@ class RunCore:
         self._request(trial, _NEVER_REQUESTED)  # no kept process has this request
         return trial
 
-    def _start(self, start: Start) -> Trial:
+    def _start(self, start: Start, assignment: SlotAssignment) -> Trial:
         trial = start.trial
         self._request(trial, start.request)
-        assert self.slots is not None  # noqa: S101  # only slots start trials with a decision
-        assignment = self.slots.assignments[trial]
         slot = assignment.slot
         if assignment.worker_nodes:
             slot = slot.model_copy(update={"worker_nodes": assignment.worker_nodes})
@@ -588,14 +592,12 @@ class RunCore:
         if trial.placement_group_factory is not request:
             trial.update_resources(request)
 
-    def _choose_without_plan(
-        self, choose: Callable[[Any], Trial | None], tune_controller: Any, now_s: float
-    ) -> Trial | None:
+    def _choose_without_plan(self, choice: Choice, now_s: float) -> Trial | None:
         if len(self._requested) >= _MAX_REQUESTS_WITHOUT_PLAN:
             return None
         waiting = [trial for trial in self.waiting if trial.status == Trial.PAUSED]
         startable = [trial for trial in waiting if self.records[trial].not_before_s <= now_s]
-        trial = self._preferred(choose, tune_controller, startable)
+        trial = self.inner.preferred(choice, startable, self.waiting)
         if trial is None or trial.status != Trial.PAUSED:
             return trial
         record = self.records[trial]
@@ -608,93 +610,26 @@ class RunCore:
         _logger.debug("%s starts with %s", trial, request.required_resources)
         return trial
 
-    def _in_preferred_order(
-        self, choose: Callable[[Any], Trial | None], tune_controller: Any, startable: Iterator[Trial]
-    ) -> Iterator[Trial]:
-        """Yield the trial that the inner scheduler chooses, and then the other trials that may start."""
-        assert self.slots is not None  # noqa: S101  # only slots start trials in an order
-        first = None
-        if not self._runs_first or self._has_paused:  # otherwise, finding all trials takes time for no purpose
-            found = list(startable)
-            first = self._preferred(choose, tune_controller, found)
-            startable = iter(found)
-        if first is not None and first not in self.slots.assignments:
-            self._update_request(self.records[first])
-            yield first
-        for trial in startable:
-            if trial is not first:
-                self._update_request(self.records[trial])
-                yield trial
+    def as_in_tune(self, tune_controller: Any) -> AbstractContextManager[Any]:
+        """Return a context in which an inner scheduler sees the run as in plain Tune."""
+        return self.inner.as_in_tune(tune_controller, self.waiting)
 
-    def _preferred(
-        self, choose: Callable[[Any], Trial | None], tune_controller: Any, startable: Sequence[Trial]
-    ) -> Trial | None:
-        """Return the trial that the inner scheduler chooses among the trials that may start, or ``None``."""
-        if self._runs_first and startable:
-            return startable[0]
-        if self._runs_first and not self._has_paused:
-            return None
-        hidden = self.waiting.keys() - set(startable)
-        listed = [trial for trial in self.tune.trials if trial not in hidden]
-        with self.tune.shown_as_pending(tune_controller, startable, listed) as view:
-            return choose(view)
-
-    @contextmanager
-    def as_in_tune(self, tune_controller: Any) -> Iterator[Any]:
-        """Show the run to an inner scheduler as plain Tune does: trials that wait for a slot are pending.
-
-        Yields:
-            The controller for the inner scheduler.
-        """
-        if self._ignores_waiting or not self.waiting:
-            yield tune_controller
-            return
-        with self.tune.shown_as_pending(tune_controller, list(self.waiting), self.tune.trials) as view:
-            yield view
-
+    @property
     def _num_paused(self) -> int:
-        if not self._has_paused:
-            return 0
-        return sum(trial.status == Trial.PAUSED and trial not in self.waiting for trial in self.records)
+        return self.inner.num_paused(self.records, self.waiting)
 
     def _update_request(self, record: TrialRecord) -> None:
         """Record what changes the request of a trial that may start now: another scheduler, and similar trials.
 
         Another scheduler, such as a ``ResourceChangingScheduler``, may have given the trial other resources with
-        ``trial.update_resources``. While the
-        trial waited, similar trials may have run out of memory, and a scheduler such as PBT may have replaced its
-        config.
+        ``trial.update_resources``. While the trial waited, similar trials may have run out of memory, and a scheduler
+        such as PBT may have replaced its config.
         """
         request = record.trial.placement_group_factory
         if record.requested is not None and request is not record.requested:
             record.changed = request
         if self.retries is not None and self.retries.num_records:
-            record.floor = self.retries.floor_of(record, self._nodes())
-
-    @contextmanager
-    def shown_request(self, trial: Trial) -> Iterator[None]:
-        """Show a trial's request in a block as the scheduler that changes resources has set it.
-
-        Otherwise, that scheduler would set the same request again after each result, because the request was rounded or
-        raised.
-        """
-        record = self.records.get(trial)
-        if record is None or not self._changes_resources:
-            yield
-            return
-        request = trial.placement_group_factory
-        shown = record.changed or record.planned
-        trial.placement_group_factory = shown
-        try:
-            yield
-        finally:
-            if trial.placement_group_factory is shown:
-                trial.placement_group_factory = request
-
-    def note_pause(self, trial: Trial) -> None:
-        """Record that the inner scheduler pauses a trial, which Tune first saves."""
-        self._has_paused = True
-        self._pausing.add(trial)
+            record.floor = self.retries.floor_of(record, self._nodes)
 
     def _log_waiting(self) -> None:
         """Log why the first waiting trial does not start, unless this has been logged."""
@@ -710,6 +645,10 @@ class RunCore:
             return
         has_more = self.has_waiting_trials or self.tune.num_future_trials != 0
         state = has_more, self.slots.board.num_changes
-        if state != self._kept_in_state:
-            self._kept_in_state = state
-            self.tune.keep_processes(self.slots.kept_processes(self.records) if has_more else Counter())
+        if state == self._kept_in_state:
+            return
+        self._kept_in_state = state
+        kept: Counter[PlacementGroupFactory] = Counter()
+        if has_more:
+            kept = self.slots.kept_processes(self.records)
+        self.tune.keep_processes(kept)

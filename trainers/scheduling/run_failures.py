@@ -3,7 +3,7 @@
 ``run_core`` applies and logs the decision about a failure. An ``OomRetryScheduler`` decides about out-of-memory errors.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, Literal, NamedTuple, Protocol
@@ -11,7 +11,6 @@ from typing import Final, Literal, NamedTuple, Protocol
 from tune_policies.cluster.capacity import NodeCapacity
 from tune_policies.oom import OutOfMemory
 from tune_policies.oom.classify import walk_errors
-from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.ray_compat.gcs import dead_actors
 from tune_policies.values.errors import UnenforcedLimitError
 from tune_policies.values.value import counted
@@ -38,6 +37,11 @@ class FailureDecision(NamedTuple):
     action: Literal["count", "requeue", "fail"]
     reason: str = ""
     pause_s: float = 0.0
+
+    def __str__(self) -> str:
+        if not self.reason:
+            return self.action
+        return f"{self.action}, because {self.reason}"
 
 
 class FailureCause(NamedTuple):
@@ -134,12 +138,16 @@ class Enforcement:
         """Whether no further trial may start now."""
         return bool(self._message) and not self._has_worked
 
-    def error(self, running: Iterable[TrialSlot], num_waiting: int) -> UnenforcedLimitError | None:
-        """Return the error that ends the run, or ``None`` if a trial in the slots ``running`` may still succeed."""
-        if not self.holds_trials or any(slot.has_gpu_fraction for slot in running):
+    def error(self, slots: RunSlots | None) -> UnenforcedLimitError | None:
+        """Return the error that ends the run, or ``None`` if a trial with a slot may still enforce its limit."""
+        if slots is None or not self.holds_trials:
             return None
-        others = f". {counted(num_waiting, 'waiting trial')} did not start" if num_waiting else ""
-        return UnenforcedLimitError(f"{self._message}{others}")
+        if any(assignment.slot.has_gpu_fraction for assignment in slots.assignments.values()):
+            return None
+        message = self._message
+        if slots.waiting:
+            message += f". {counted(len(slots.waiting), 'waiting trial')} did not start"
+        return UnenforcedLimitError(message)
 
 
 def unenforced_limit(error: object) -> str:

@@ -17,7 +17,9 @@ from ray.tune.experiment import Trial
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.policies.growing import GrowingPolicy, GrowingTrial, Growth
 from tune_policies.ray_compat.tune_request import bundles_of, with_bundles
+from tune_policies.ray_compat.tune_schedulers import actor_of
 
+from .run_slots import RunSlots
 from .trial_record import TrialRecord, request_of
 
 _logger = logging.getLogger(__name__)
@@ -30,7 +32,7 @@ _INTERVAL_S: Final = 1.0
 
 
 @dataclass
-class _Progress:
+class _SlotProgress:
     """The progress of a trial in its current slot.
 
     Attributes:
@@ -67,7 +69,7 @@ class RunGrowth:
     def __init__(self, policy: GrowingPolicy | None, longest_trials: Mapping[str, float]) -> None:
         self.policy = policy
         self._longest_trials = longest_trials
-        self._progress: dict[Trial, _Progress] = {}
+        self._progress: dict[Trial, _SlotProgress] = {}
         self._ended_at: list[int] = []
         self._targets: dict[Trial, Growth] = {}
         self._pausing: set[Trial] = set()
@@ -81,7 +83,7 @@ class RunGrowth:
         """Record that a trial starts with a request."""
         before = self._progress.get(trial)
         amount = _amount_of(request)
-        progress = _Progress(now_s, amount, is_restart=before is not None and amount != before.amount)
+        progress = _SlotProgress(now_s, amount, is_restart=before is not None and amount != before.amount)
         if before is not None:
             progress.speeds, progress.iteration = before.speeds, before.iteration
         self._progress[trial] = progress
@@ -102,7 +104,7 @@ class RunGrowth:
             progress.speeds[progress.amount] = 1 / progress.step_s
         self._note_restart(progress)
 
-    def _note_restart(self, progress: _Progress) -> None:
+    def _note_restart(self, progress: _SlotProgress) -> None:
         """Measure the time of a restart. Until a trial was restarted, the shortest start of a trial is the estimate.
 
         The trials of a run start at the same time, which takes longer than the restart of a single trial.
@@ -132,6 +134,27 @@ class RunGrowth:
             self._ended_at.append(progress.iteration)
 
     # Decisions.
+
+    def grow(
+        self, slots: RunSlots, records: Mapping[Trial, TrialRecord], node_of_actor: Mapping[str, str], now_s: float
+    ) -> None:
+        """Decide which trials grow, unless a trial with a slot does not run yet. Call it only if no trial waits.
+
+        Args:
+            slots: The slots of the run.
+            records: The records of all trials.
+            node_of_actor: The ID of the node of each actor, by the actor's ID.
+            now_s: The current time, in seconds.
+        """
+        trials = slots.assignments
+        if any(trial.status != Trial.RUNNING for trial in trials):
+            return
+        node_of = {}
+        for trial in trials:
+            actor_id = actor_of(trial)
+            if actor_id is not None and actor_id in node_of_actor:
+                node_of[trial] = node_of_actor[actor_id]
+        self.decide({trial: records[trial] for trial in trials}, node_of, slots.run_plan.capacity, now_s)
 
     def decide(
         self,
@@ -175,7 +198,7 @@ class RunGrowth:
             if growth.amount <= self._progress[trial].amount:
                 del self._targets[trial]
 
-    def _left_s(self, progress: _Progress) -> float | None:
+    def _left_s(self, progress: _SlotProgress) -> float | None:
         """Return the expected time until the end of a trial.
 
         If the end is not known, the trial is expected to reach the mean of the longer trials that have ended. If no
@@ -205,9 +228,11 @@ class RunGrowth:
         The trial waits for the smaller slot, and other trials get the rest.
 
         Args:
-            trial: The trial, which has a checkpoint.
-            saved: The part of its resources that the trial would release.
+            trial: The trial.
+            saved: The part of its resources that the trial would release, or 0.
         """
+        if not trial.has_checkpoint():
+            return False
         progress = self._progress.get(trial)
         left_s = None if progress is None else self._left_s(progress)
         if left_s is None or self._restart_s is None or saved * left_s <= _SHRINKING_PAYS * self._restart_s:

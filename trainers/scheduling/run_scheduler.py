@@ -94,12 +94,12 @@ class RunScheduler(WrappingScheduler):
         if core is None:
             return super().on_trial_result(tune_controller, trial, result)
         core.note_result(trial, result)
-        with core.shown_request(trial), core.as_in_tune(tune_controller) as view:
+        with core.inner.shown_request(core.records.get(trial)), core.as_in_tune(tune_controller) as view:
             decision = super().on_trial_result(view, trial, result)
-        if decision == TrialScheduler.CONTINUE and core.grows(trial):
+        if decision == TrialScheduler.CONTINUE and core.restarts(trial):
             decision = TrialScheduler.PAUSE
         if decision == TrialScheduler.PAUSE:
-            core.note_pause(trial)
+            core.inner.note_pause(trial)
         return decision
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:

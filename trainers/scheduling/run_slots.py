@@ -16,7 +16,7 @@ from ray.tune.experiment import Trial
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import NodeCapacity
 from tune_policies.oom.unusable_device import is_unusable_device
-from tune_policies.placement.layout import Placement
+from tune_policies.placement.filling import Placement
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.slots_by_config import share_unequally
 from tune_policies.plan.trial_plan import TrialPlan
@@ -133,7 +133,7 @@ class RunSlots:
         """Return whether the policy would replace the trial's request by that of trials with other requests."""
         if self.run_plan.plan.by_config is not None:
             return False
-        request = _request_of(record)
+        request = _trial_request_of(record)
         if self._own_requests and requests_differ([self._own_requests[0], request]):
             return True
         if len(self._own_requests) < _MAX_KNOWN_REQUESTS:
@@ -141,7 +141,7 @@ class RunSlots:
         return False
 
     def _why_refused(self, record: TrialRecord) -> str:
-        requests = [*self._own_requests, _request_of(record)]
+        requests = [*self._own_requests, _trial_request_of(record)]
         line = policy_line(requests)
         instead = f"Use a policy by config, such as {line}" if line else "Request the same resources for all trials"
         return (
@@ -507,5 +507,5 @@ def _used_fraction(assignments: Iterable[SlotAssignment]) -> Fraction:
     return sum(fractions, Fraction(0))
 
 
-def _request_of(record: TrialRecord) -> TrialRequest:
+def _trial_request_of(record: TrialRecord) -> TrialRequest:
     return TrialRequest(bundles_of(record.own), record.trial.config)

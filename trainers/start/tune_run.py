@@ -73,7 +73,7 @@ def run(
             or ``max_concurrent_trials`` is not a non-negative integer.
         ProbeError: Ray does not respond in time, or cannot be started.
     """
-    _check_trainable(trainable)
+    _reject_trainer(trainable)
     options, tune_run_kwargs = _split(kwargs)
     _check_arguments({**tune_run_kwargs, "resources_per_trial": resources_per_trial})
     scheduler = _under_policy(policy, tune_run_kwargs.get("scheduler"), options)
@@ -104,7 +104,7 @@ def tuner(
     Raises:
         InvalidResourcesError: See ``run``. In ``fit``, the errors of ``run`` can be raised.
     """
-    _check_trainable(trainable)
+    _reject_trainer(trainable)
     if tune_config is not None and not isinstance(tune_config, tune.TuneConfig):
         raise InvalidResourcesError(f"tune_config must be a tune.TuneConfig, got {shorten(tune_config)}")
     tune_config = tune_config or tune.TuneConfig()
@@ -203,7 +203,7 @@ def _split(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return options, {name: value for name, value in kwargs.items() if name not in OPTIONS}
 
 
-def _check_trainable(trainable: Any) -> None:
+def _reject_trainer(trainable: Any) -> None:
     """Raise an ``InvalidResourcesError`` if ``trainable`` is a trainer of Ray Train."""
     if not isinstance(trainable, type | str) and callable(getattr(trainable, "fit", None)):
         raise InvalidResourcesError(

@@ -80,15 +80,15 @@ def in_worker(train_loop: Callable[..., Any], setup: ProcessSetup) -> Callable[.
 
         def metrics_with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
             if folder is not None:
-                CURRENT.keep_usage(folder)
-            return CURRENT.with_usage(metrics)
+                CURRENT.trial.keep_usage(folder)
+            return CURRENT.trial.with_usage(metrics)
 
         add_to_reports(metrics_with_usage)
 
     def keep_usage() -> None:  # writes the usage since the last report
         folder = run_folder()
         if folder is not None:
-            CURRENT.keep_usage(folder)
+            CURRENT.trial.keep_usage(folder)
 
     return set_up_before(train_loop, set_up, keep_usage)
 

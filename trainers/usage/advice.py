@@ -65,7 +65,7 @@ class Advice:
 
 
 @dataclass
-class TrialRun:
+class TrialFacts:
     """What is known about a trial of a run.
 
     Attributes:
@@ -153,7 +153,7 @@ class RunFacts:
     machines: Machines = field(default_factory=Machines)
 
 
-def advise(trials: Sequence[TrialRun], capacity: ClusterCapacity, facts: RunFacts) -> Advice | str:
+def advise(trials: Sequence[TrialFacts], capacity: ClusterCapacity, facts: RunFacts) -> Advice | str:
     """Return a policy under which more of these trials run at once, or the reason why none is suggested."""
     step = max(1, len(trials) // _MOST_SIMULATED)
     trials = trials[::step]
@@ -176,7 +176,7 @@ def advise(trials: Sequence[TrialRun], capacity: ClusterCapacity, facts: RunFact
     if at_once <= facts.at_once:
         return (
             f"{would_fit} trials would fit at once, but the run never had more than {at_once} unfinished trials. "
-            "Raise max_concurrent_trials or the limit of the search algorithm"
+            "Omit max_concurrent_trials, or raise the limit of the search algorithm"
         )
     advice = Advice(start, at_once, facts.at_once)
     if not facts.elapsed_s or step > 1 or any(trial.gpus and trial.need.gpu_utilization is None for trial in trials):
@@ -238,7 +238,7 @@ def trials_per_gpu(usages: Sequence[GpuMemoryUsage], device_bytes: int) -> int:
     return learned.plan(ClusterCapacity(nodes=(node,))).max_concurrent_trials
 
 
-def _learning_policy(trials: Sequence[TrialRun], capacity: ClusterCapacity) -> LearningPolicy:
+def _learning_policy(trials: Sequence[TrialFacts], capacity: ClusterCapacity) -> LearningPolicy:
     """Return the policy to suggest. ``AutoPolicy`` would move trials without GPUs to GPUs."""
     has_gpus = any(node.resources.gpus for node, _ in capacity.groups)
     if has_gpus and not any(trial.gpus for trial in trials):
@@ -246,7 +246,7 @@ def _learning_policy(trials: Sequence[TrialRun], capacity: ClusterCapacity) -> L
     return LearningPolicy()
 
 
-def _observations(trials: Sequence[TrialRun]) -> list[TrialObservation]:
+def _observations(trials: Sequence[TrialFacts]) -> list[TrialObservation]:
     found = []
     for trial in trials:
         if trial.process is None and trial.gpu_memory is None:
@@ -267,7 +267,7 @@ def _part_of_cluster(plan: TrialPlan, config: Mapping[str, Any]) -> float:
 class _Simulation:
     """Simulates the trials of a run, in the order of their starts. All trials are as long as they were."""
 
-    def __init__(self, trials: Sequence[TrialRun], capacity: ClusterCapacity, facts: RunFacts) -> None:
+    def __init__(self, trials: Sequence[TrialFacts], capacity: ClusterCapacity, facts: RunFacts) -> None:
         import numpy as np
 
         known = [trial.need.cpus for trial in trials if trial.need.cpus is not None]

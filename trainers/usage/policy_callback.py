@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ray.tune import Callback
@@ -31,9 +32,10 @@ from tune_policies.values.value import Value, shorten
 
 from ..scheduling.own_slots import requested_plan
 from ..scheduling.wrapping_scheduler import nested_schedulers
-from ..watches.run_watch import Reading, RunWatch
+from ..watches.run_watch import ClusterReading, RunWatch
 from .advice import Machines
-from .gpu_memory_usage import GPU_MEMORY_KEY, OOM_NOTE, GpuMemoryUsage
+from .gpu_memory_usage import GPU_MEMORY_KEY, OOM_NOTE, GpuMemoryUsage, read_usage
+from .load_usage import LoadedUsage
 from .oom_report import OomReport
 from .process_usage import USAGE_KEY, ProcessUsage
 from .resource_usage import USAGE_FILE, ResourceUsage, resource_usage_view
@@ -104,7 +106,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     It also writes the resource use to ``resource_usage.json`` in the experiment folder of the first trial, every ten
     seconds and at the end. Ray metrics contain the same data (see ``run_metrics``). A restored run continues from its
-    earlier counts. An error in the callback is logged and does not end the run.
+    earlier counts. An error in the callback is logged and does not end the run. During and after the run,
+    ``callback.usage`` contains the resource use.
 
     The callback uses the plan of the run's ``PolicyScheduler``. In a run without a ``PolicyScheduler``, each trial gets
     ``plan`` or what the program requests, and the processes of the trials are read from outside.
@@ -140,13 +143,14 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     def _reset_run(self) -> None:
         self._run: RunMonitor | None = None
+        self._final: ResourceUsage | None = None
         self._num_trials: int | None = None
         self._longest_trials: dict[str, float] = {}
         self._failed_hooks: set[str] = set()
         self._reading: BackgroundTask[ClusterCapacity] = BackgroundTask()  # without a scheduler of this package
         self._watch: RunWatch | None = None
         self._reader: TrialReader | None = None  # without a scheduler of this package
-        self._last_reading: Reading | None = None
+        self._last_reading: ClusterReading | None = None
         self._writing: BackgroundTask[None] = BackgroundTask()
         self._metrics: RunMetrics | None = None
         self._began_s = self._next_step_s = self._next_read_s = self._next_write_s = self._next_report_s = 0.0
@@ -164,6 +168,30 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._deadline_s = self._price_per_hour = None  # an earlier version had no such options
         self.__dict__.update(state)
         self._reset_run()
+
+    @property
+    def usage(self) -> LoadedUsage:
+        """What the current run has used so far, or what the latest run used.
+
+        It is what :func:`load_usage` returns for the run's folder. If the folder is on another machine, ``trials`` is
+        empty.
+
+        Raises:
+            InvalidResourcesError: No trial of a run with this callback has started.
+        """
+        record = self._final
+        if record is None and self._run is not None:
+            record = self._run.record(self._now_s())
+        if record is None:
+            raise InvalidResourcesError(
+                "the callback has no usage yet, because no trial of a run with this callback has started. Pass it to a "
+                "run: run(train_fn, policy, callbacks=[callback])"
+            )
+        try:
+            run = read_usage(Path(self._storage.experiment_fs_path))
+        except InvalidResourcesError:  # no trial has a file yet, or the folder is not on this machine
+            return LoadedUsage(trials=(), resource_usage=record)
+        return LoadedUsage(trials=run.trials, resource_usage=record)
 
     # Hooks for the run.
 
@@ -185,7 +213,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         run = handler_of_trial(trials[0])
         schedulers = () if run is None else nested_schedulers(run.scheduler)
         scheduler = next((part for part in schedulers if isinstance(part, PlanFollower)), None)
-        self._reading.start(_read_nodes)
+        self._reading.start(_read_capacity)
         self._reading.wait(READ_TIMEOUT_S)
         cluster = self._reading.take()
         plan = self._plan if scheduler is None else scheduler.plan
@@ -197,7 +225,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._storage = trials[0].storage
         self._watch = None if run is None else run.watch
         self._reader = TrialReader() if scheduler is None else None
-        self._run = RunMonitor(plan, scheduler, self._num_trials, self._latest_record())
+        self._run = RunMonitor(plan, scheduler, self._num_trials, self._latest_record(), run)
         self._start(scheduler, cluster)
 
     @_in_run
@@ -214,7 +242,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         if saved is None:
             return None
         try:
-            latest = answer_within(READ_TIMEOUT_S, partial(_read_usage, self._storage))
+            latest = answer_within(READ_TIMEOUT_S, partial(_read_resource_usage, self._storage))
         except Exception:  # noqa: BLE001  # file systems raise various errors, and the saved state can be used
             return saved
         if latest.elapsed_s <= saved.elapsed_s:
@@ -305,7 +333,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         run.end(trials, now_s)
         if not self._is_silent:
             self._report_metrics(is_end=True)
-        usage = run.record(now_s, is_final=True)
+        usage = self._final = run.record(now_s, is_final=True)
         self._show(run, usage)
         if not self._is_silent:
             self._write_at_end(usage)
@@ -334,7 +362,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
                 run.read_cluster(ClusterCapacity(nodes=latest.nodes, draining=latest.draining), now_s)
             return
         self._take_reading(run, self._reading.take(), now_s)
-        if now_s >= self._next_read_s and self._reading.start(_read_nodes):
+        if now_s >= self._next_read_s and self._reading.start(_read_capacity):
             self._next_read_s = now_s + _READ_EVERY_S
 
     def _take_reading(self, run: RunMonitor, reading: ClusterCapacity | Exception | None, now_s: float) -> None:
@@ -446,7 +474,7 @@ def _value_of(kind: type[_V], data: object) -> _V | None:
         return None
 
 
-def _read_nodes() -> ClusterCapacity:
+def _read_capacity() -> ClusterCapacity:
     state = read_cluster_state(READ_TIMEOUT_S)
     return ClusterCapacity(nodes=state.nodes, draining=state.draining)
 
@@ -486,7 +514,7 @@ def _last_line(trial: Any) -> str:
     return next((line for line in lines if not line.startswith(OOM_NOTE)), "")[:200]
 
 
-def _read_usage(storage: Any) -> ResourceUsage:
+def _read_resource_usage(storage: Any) -> ResourceUsage:
     file = f"{storage.experiment_fs_path}/{USAGE_FILE}"
     return ResourceUsage.from_json(get_text(storage.storage_filesystem, file, max_bytes=MAX_RECORD_BYTES))
 

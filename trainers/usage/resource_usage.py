@@ -284,11 +284,15 @@ class ResourceUsage(ShownValue):
         for each in self.resources:
             starting = sum(part.hours for part in each.idle if part.reason == STARTING)
             if each.total_hours and starting / each.total_hours >= MUCH_IDLE:
-                yield (
-                    f"{starting / each.total_hours:.0%} of the {each.resource} time was idle while trials started. "
-                    "Reuse processes with reuse_actors=True, let each trial run longer, or run fewer trials at once "
-                    "with max_concurrent_trials"
-                )
+                remedies = "Reuse processes with reuse_actors=True, or let each trial run longer"
+                fewer = self.max_trials_at_once // 2
+                if fewer:
+                    remedies += (
+                        f". Or run fewer trials at once: pass CappedPolicy(policy, {fewer}) instead of the policy, or "
+                        f"max_concurrent_trials={fewer} if the run has no policy"
+                    )
+                part = starting / each.total_hours
+                yield f"{part:.0%} of the {each.resource} time was idle while trials started. {remedies}"
                 return
 
 

@@ -4,7 +4,7 @@ This module reads Tune's trials, but does not import Tune or Ray. Callers pass t
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
@@ -18,7 +18,7 @@ from tune_policies.values.resources import MOST, TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import without_secrets
 
 from ..scheduling.slot_board import SlotTypes
-from .advice import Advice, Machines, RunFacts, TrialRun, advise
+from .advice import Advice, Machines, RunFacts, TrialFacts, advise
 from .gpu_memory_usage import GpuMemoryUsage, needed_bytes
 from .process_usage import SHORTEST_S, ProcessUsage, SlotUse, use_of_slot
 from .resource_meter import (
@@ -110,6 +110,18 @@ class PlanFollower(Protocol):
         """Return the number of free slots that are left idle on purpose, keyed by slot type."""
 
 
+class TrialHandler(Protocol):
+    """The core of a run with a scheduler of this package, which parks waiting trials as paused trials."""
+
+    @property
+    def waiting(self) -> Collection[Any]:
+        """The trials that wait to start. Their status is ``PAUSED``, but the inner scheduler has not paused them."""
+
+    @property
+    def holds_trials(self) -> bool:
+        """Whether no further trial may start, although slots may be free."""
+
+
 class RunMonitor:
     """Monitors one run.
 
@@ -118,6 +130,7 @@ class RunMonitor:
         scheduler: The scheduler that may change the plan.
         num_trials: The number of trials of the whole run, or ``None`` if it is not known.
         before: The earlier record of a restored run. The counts continue from this record.
+        handler: The core of a run with a scheduler of this package.
 
     Attributes:
         plan: The current plan.
@@ -132,9 +145,15 @@ class RunMonitor:
     machines: Machines = Machines()
 
     def __init__(
-        self, plan: TrialPlan, scheduler: PlanFollower | None, num_trials: int | None, before: ResourceUsage | None
+        self,
+        plan: TrialPlan,
+        scheduler: PlanFollower | None,
+        num_trials: int | None,
+        before: ResourceUsage | None,
+        handler: TrialHandler | None = None,
     ) -> None:
         self._scheduler = scheduler
+        self._handler = handler
         self._num_trials = num_trials
         self._cluster: ClusterCapacity | None = None
         self._outcome_of: dict[str, Outcome] = {}  # the first outcome of each trial, until it starts again
@@ -146,7 +165,7 @@ class RunMonitor:
         self._running: dict[str, _TrialRun] = {}
         self._last_runs: dict[str, _TrialRun] = {}
         self._trials: Sequence[Any] = ()
-        self._trial_runs: dict[str, TrialRun] = {}
+        self._trial_runs: dict[str, TrialFacts] = {}
         self._num_never_started = 0
         self._free_since_s: dict[tuple[str, int], float] = {}
         self._gaps_s: list[float] = []
@@ -249,8 +268,9 @@ class RunMonitor:
 
     def _read_queue(self, trials: Sequence[Any]) -> TrialQueue:
         num_waiting = num_paused = 0
+        parked: Collection[Any] = () if self._handler is None else self._handler.waiting
         for trial_id, trial in list(self._waiting.items()):
-            if trial.status == _PENDING:
+            if trial.status == _PENDING or (trial.status == _PAUSED and trial in parked):
                 num_waiting += 1
             elif trial.status == _PAUSED:
                 num_paused += 1
@@ -265,7 +285,9 @@ class RunMonitor:
         num_running = len(self._running)
         self._most_open = max(self._most_open, num_waiting + num_paused + num_running)
         self._has_waited |= num_waiting > 0 and num_running >= self.plan.max_concurrent_trials
-        return TrialQueue(num_waiting, num_paused, more, self._scheduler.slots_left_idle() if self._scheduler else {})
+        left_idle = self._scheduler.slots_left_idle() if self._scheduler else {}
+        is_held = self._handler is not None and self._handler.holds_trials
+        return TrialQueue(num_waiting, num_paused, more, left_idle, is_held)
 
     def start(self, trial: Any, now_s: float) -> None:
         """Start to meter ``trial``, in a new or a reused process."""
@@ -286,7 +308,7 @@ class RunMonitor:
         if free_since_s is not None:
             self._gaps_s.append(self._meter.elapsed_s - free_since_s)
         gpus = amounts.get("GPU", 0.0)
-        self._trial_runs.setdefault(trial.trial_id, TrialRun(trial.trial_id, trial.config, gpus=gpus))
+        self._trial_runs.setdefault(trial.trial_id, TrialFacts(trial.trial_id, trial.config, gpus=gpus))
         span = TrialSpan(trial=str(trial), slot=slot, place=place, began_s=self._meter.elapsed_s)
         num_bundles = len(trial.placement_group_factory.bundles)
         run = _TrialRun(trial, amounts, num_bundles, reservation.row, span)

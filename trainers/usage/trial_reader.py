@@ -38,7 +38,7 @@ class _Read(NamedTuple):
     facts: Mapping[str, Any]
 
 
-class _Reading(NamedTuple):
+class _ProcessReading(NamedTuple):
     usable_cpus: Mapping[str, float]
     load: float
     processes: Mapping[_Process, _Read]
@@ -91,7 +91,7 @@ class TrialReader:
     """Reads the processes of running trials every second."""
 
     def __init__(self) -> None:
-        self._reading: BackgroundTask[_Reading] = BackgroundTask()
+        self._reading: BackgroundTask[_ProcessReading] = BackgroundTask()
         self._next_s = 0.0
         self._readers: dict[str, Any] = {}
         self._here = ray.get_runtime_context().get_node_id()
@@ -159,7 +159,7 @@ class TrialReader:
         metered = self._metered[trial_id]
         return metered.usage(cpus), metered.gpu_memory(gpus)
 
-    def _read(self, actors: Mapping[str, str]) -> _Reading:
+    def _read(self, actors: Mapping[str, str]) -> _ProcessReading:
         records = living_actors()
         trial_of = {actor_id: trial_id for trial_id, actor_id in actors.items()}
         groups = {
@@ -186,7 +186,7 @@ class TrialReader:
             for pid, used in facts["processes"].items()
         }
         usable_cpus = {node: facts["usable_cpus"] for node, facts in read.items()}
-        return _Reading(usable_cpus, sum(facts["load"] for facts in read.values()), processes)
+        return _ProcessReading(usable_cpus, sum(facts["load"] for facts in read.values()), processes)
 
     def _ask(self, node: str, process_ids: list[int]) -> Any:
         if node not in self._readers:

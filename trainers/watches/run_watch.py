@@ -40,7 +40,7 @@ _MIN_WAIT_S: Final = 4.0
 """The time in seconds that a placement group must wait before the watch logs a warning."""
 
 
-class Reading(NamedTuple):
+class ClusterReading(NamedTuple):
     """The state of the cluster, and the problems of a run.
 
     Attributes:
@@ -70,7 +70,7 @@ class RunWatch:
     """
 
     def __init__(self) -> None:
-        self._reading: BackgroundTask[Reading] = BackgroundTask()
+        self._reading: BackgroundTask[ClusterReading] = BackgroundTask()
         self._next_at_s = 0.0
         self._stuck = StuckRuns()
         self._watches_tasks = False
@@ -78,7 +78,7 @@ class RunWatch:
         self._blocked_since_s = time.monotonic()
         self._waits_since_s: dict[str, float] = {}
         self._warned: set[str] = set()
-        self.latest: Reading | None = None
+        self.latest: ClusterReading | None = None
 
     def watch_tasks(self) -> None:
         """Also warn about tasks that wait for resources that this program's trials have reserved."""
@@ -90,7 +90,7 @@ class RunWatch:
             self._warned.add(what)
             _logger.warning("%s", f"{what}: {why}" if why else what)
 
-    def read(self, groups: Callable[[], tuple[Collection[str], Collection[str]]]) -> Reading | None:
+    def read(self, groups: Callable[[], tuple[Collection[str], Collection[str]]]) -> ClusterReading | None:
         """Start a reading if one is due. Return the reading that ended since the last call, or ``None``.
 
         Args:
@@ -112,14 +112,14 @@ class RunWatch:
             self.latest = answer
         return answer
 
-    def _read(self, requested_groups: frozenset[str], own_groups: frozenset[str]) -> Reading:
+    def _read(self, requested_groups: frozenset[str], own_groups: frozenset[str]) -> ClusterReading:
         records = read_records()
         remove_abandoned_groups(records)  # the groups of stopped trials would block this run's trials
         state = read_cluster_state(READ_TIMEOUT_S)
         groups = {group.group_id: group for group in records.groups if not group.is_removed}
         pending = [group for group in map(groups.get, requested_groups) if group is not None and group.is_pending]
         self._warn_about_tasks(records)
-        return Reading(
+        return ClusterReading(
             state.nodes,
             state.draining,
             {actor.actor_id: actor.node_id for actor in records.actors if actor.node_id},

@@ -276,6 +276,11 @@ def limit_bytes(text: str) -> int | None:
     return _amount(_LIMIT, text) or None
 
 
+def in_use_bytes(text: str) -> int | None:
+    """Return the GPU memory that the process used in bytes according to ``text``, or ``None`` if it is missing."""
+    return _amount(_IN_USE, text)
+
+
 def cause(text: str) -> Cause | None:
     """Return the cause of the error according to the numbers in ``text``, or ``None`` if the cause is unknown.
 

@@ -277,7 +277,11 @@ class LearnedAmount(Value):
             headroom: The fraction that is added to the amount. The residual of a formula counts as headroom. An amount
                 that already contains a margin gets none.
         """
-        beyond = [value / self.most[name] for name, value in features.items() if self.most.get(name, value) < value]
+        beyond = []
+        for name, value in features.items():
+            most = self.most.get(name, value)
+            if value > most:
+                beyond.append(value / most if most > 0 else 2.0)  # there is no ratio to 0 or to a negative number
         unknown = features.keys() - self.most.keys()
         if any(map(self._affects, unknown)):
             return _ANY * self.largest

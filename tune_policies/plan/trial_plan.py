@@ -73,6 +73,8 @@ class TrialPlan(ShownValue):
         left_free: The resources that the policy reserves for other programs, summed over all nodes.
         common: The slot of every trial in a run without ``PolicyScheduler``, if each node type has its own slots.
             ``None`` means the first of ``slots``.
+        why_no_gpus: The reason why a fallback without GPUs was chosen although the cluster has GPUs, and what to do to
+            use them, or an empty string.
     """
 
     slots: tuple[TrialSlot, ...] = Field(min_length=1)
@@ -83,6 +85,7 @@ class TrialPlan(ShownValue):
     fewer_than_fit: bool = False
     left_free: Resources = Resources()
     common: TrialSlot | None = None
+    why_no_gpus: Reason = ""
 
     def __rich__(self) -> "RenderableType":
         from tune_policies.plan.plan_view import plan_view  # the view imports this module
@@ -398,13 +401,16 @@ class TrialPlan(ShownValue):
 
     @property
     def headline(self) -> str:
-        """The number of concurrent trials and the limit on this number, as text."""
+        """The number of concurrent trials, the limit on this number, and why GPUs are not used, as text."""
         least, most = self.min_concurrent_trials, self.max_concurrent_trials
         count = f"{counted(most, 'trial')} at once"
         if self.by_config is not None:
             count += ", depending on their configs"
             if least < most:
                 count = f"{least} to {count}"
+        if self.why_no_gpus:
+            unused = f"GPUs are not used, because {self.why_no_gpus}"
+            return one_line(f"{count} on CPUs, limited by {self.limited_by}. {unused}")
         return one_line(f"{count}, limited by {self.limited_by}")
 
     @property

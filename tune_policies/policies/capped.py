@@ -13,7 +13,8 @@ from tune_policies.values.value import Value
 class CappedPolicy(WrappingPolicy):
     """Limits the number of concurrent trials.
 
-    ``run`` and ``tuner`` apply the limit. With ``tune.run`` and ``Tuner``, set ``max_concurrent_trials`` yourself.
+    ``run``, ``tuner`` and ``PolicyScheduler`` apply the limit. In a run without a ``PolicyScheduler``, also pass
+    ``max_concurrent_trials`` to Tune.
 
     Attributes:
         inner: The policy whose plan is limited.

@@ -374,7 +374,12 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             unknown = f", and is unknown for the type {shorten_names(types)}"
             hint = "set memory_bytes of each device"
         if all(node.has_simulated_gpus for node, _ in there.groups):
-            hint = 'declare the type of simulated GPUs, as in ray.init(resources={"accelerator_type:A100": 1})'
+            num_gpus = max(node.resources.gpus for node, _ in there.groups)
+            unknown += " (its GPUs are simulated)" if count == 1 else " (their GPUs are simulated)"
+            hint = (
+                "declare the type of simulated GPUs, as in "
+                f'ray.init(num_gpus={num_gpus:g}, resources={{"accelerator_type:A100": 1}})'
+            )
         elif any(may_be_nvidia(node.accelerator_type) for node, _ in there.groups):
             hint = f"install nvidia-ml-py on the GPU nodes and probe again, {hint}"
         where = "the GPU node" if count == 1 else f"all {count} GPU nodes"

@@ -88,6 +88,11 @@ class GpuTypesPolicy(WorkersPolicy):
     same_for_all: bool = False
 
     @property
+    def requests_gpus(self) -> bool:
+        """Whether this policy, or a policy inside it, requests GPUs."""
+        return True
+
+    @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
         """One policy for each device type."""
         if self.accelerator_type is None or isinstance(self.accelerator_type, str):

@@ -131,6 +131,11 @@ class ResourcePolicy(Value):
         """Whether trials with different configs may get different resources. See ``TrialPlan.by_config``."""
         return any(policy.depends_on_config for policy in self.inner_policies)
 
+    @property
+    def requests_gpus(self) -> bool:
+        """Whether this policy, or a policy inside it, requests GPUs."""
+        return any(policy.requests_gpus for policy in self.inner_policies)
+
     @abstractmethod
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan for ``capacity``.

@@ -40,15 +40,15 @@ from tune_policies import (
 )
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.terminal import TextConsole, empty_table
-from tune_policies.placement.layout import Placement
+from tune_policies.placement.filling import Placement
 from tune_policies.ray_compat import trial_actors, tune_run
 from tune_policies.ray_compat.trial_actors import TrialActors
 from tune_policies.trainers.retries import oom_failure
-from tune_policies.trainers.scheduling import run_core, run_failures, run_plan
+from tune_policies.trainers.scheduling import run_core, run_failures, run_growth, run_plan
 from tune_policies.trainers.scheduling.run_core import RunCore
 from tune_policies.trainers.scheduling.run_slots import RunSlots
 from tune_policies.trainers.scheduling.trial_record import slots_taken
-from tune_policies.trainers.watches.run_watch import Reading
+from tune_policies.trainers.watches.run_watch import ClusterReading
 from tune_policies.values.units import GIB
 
 SHAPES: Final = (
@@ -95,14 +95,14 @@ class SimulatedRunWatch:
 
     def __init__(self, cluster: SimulatedCluster, actors: Callable[[], SimulatedActors]) -> None:
         self._cluster, self._actors = cluster, actors
-        self.latest: Reading | None = None
+        self.latest: ClusterReading | None = None
 
     def watch_tasks(self) -> None:
         """Simulated runs have no tasks."""
 
-    def read(self, groups: object) -> Reading:
+    def read(self, groups: object) -> ClusterReading:
         nodes = self._cluster.capacity.nodes
-        self.latest = Reading(nodes, (), self._actors().node_of, (), {}, None, "")
+        self.latest = ClusterReading(nodes, (), self._actors().node_of, (), {}, None, "")
         return self.latest
 
 
@@ -389,6 +389,7 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
             (run_core, "RunWatch", lambda: SimulatedRunWatch(churn.cluster, lambda: churn.actors)),
             (run_failures, "lost_node", node_lost_with),
             (run_core, "actor_of", actor_of),
+            (run_growth, "actor_of", actor_of),
             (run_plan, "time", churn.clock),
             (run_plan, "plan_with_capacity", with_capacity),
             (run_plan, "NodeWatch", lambda *_, **__: Watch(churn.cluster, churn.clock, churn.rng)),

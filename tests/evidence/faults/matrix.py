@@ -24,9 +24,9 @@ from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.child_python import child_python
 
+from ..own_process import ROOT, environment_of_child
 from .program import EVENTS, FINISH, ORDERS, OUTCOME, Event
 
-_ROOT: Final = Path(__file__).parents[3]
 # With these settings, Ray detects a dead node within seconds.
 _QUICK_HEALTH: Final = {
     "health_check_initial_delay_ms": 1000,
@@ -122,12 +122,11 @@ class RunningProgram:
 
     def start(self, *, resumes: bool) -> None:
         """Start the program. If ``resumes`` is set, the program resumes its run."""
-        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
         order = json.dumps({"address": self.cluster.address, "resumes": resumes, **self._order})
         command = child_python("-m", "tests.evidence.faults.program", str(self.folder), order)
         with self.log.open("ab") as output:
-            environment = {**os.environ, "PYTHONPATH": path}
-            self.process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=_ROOT)
+            environment = environment_of_child()
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=ROOT)
 
     def events(self) -> list[Event]:
         """Return the recorded events in chronological order."""

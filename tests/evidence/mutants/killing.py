@@ -54,8 +54,8 @@ PLANS: Final = ("placement", "policies")
 """The folders in ``tune_policies`` of the modules that plan."""
 
 RUN_CORE: Final = (
-    *("idle_slots", "own_slots", "run_admission", "run_core", "run_failures", "run_growth", "run_learning", "run_plan"),
-    *("run_slots", "slot_board", "trial_record", "wrapping_scheduler"),
+    *("idle_slots", "inner_scheduler", "own_slots", "run_admission", "run_core", "run_failures", "run_growth"),
+    *("run_learning", "run_plan", "run_slots", "slot_board", "trial_record", "wrapping_scheduler"),
 )
 """The modules in ``trainers/scheduling`` that decide about the trials of a run."""
 
@@ -103,7 +103,7 @@ def killing_tests(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         words |= _RUN_WORDS if "trainers" in path.parts else _PLAN_WORDS
     files = (
-        path for path in _TESTS.glob("test_*.py") if not any(word in path.name for word in (*_ABOUT_OTHERS, _SLOW))
+        path for path in _TESTS.rglob("test_*.py") if not any(word in path.name for word in (*_ABOUT_OTHERS, _SLOW))
     )
     return sorted(path for path in files if any(word in path.read_text() for word in words))
 

@@ -1,24 +1,17 @@
 """Runs programs in processes of their own, compares the run under a policy with the run of plain Tune, and reports."""
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
-
-import psutil
 
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.terminal import TextConsole, empty_table
 
+from ..own_process import LOG, run_module, short_folder
 from .drawing import Program, draw, longest_allowed_s, simpler
 
-_ROOT: Final = Path(__file__).parents[3]
 _PROCESS_DEADLINE_S: Final = 480.0
 _LOG_LINES: Final = 60
 _AGREES, _NO_CLAIM, _SLOW = "agrees", "plain Tune did not end", "slow"
@@ -76,42 +69,20 @@ def run_confirmed(program: Program) -> dict[str, Any]:
 
 
 def _run(program: Program) -> dict[str, Any]:
-    # The path must be short, because Ray creates sockets in this folder.
-    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with short_folder() as folder:
         (folder / "program.json").write_text(program.model_dump_json())
-        _run_process(folder)
+        run_module("tests.evidence.plain_tune.running", folder, deadline_s=_PROCESS_DEADLINE_S)
         outcomes = {}
         for way in ("plain", "policy"):
             path = folder / f"{way}.json"
             outcomes[way] = json.loads(path.read_text()) if path.exists() else None
-        lines = (folder / "log").read_text(errors="replace").splitlines()
+        lines = (folder / LOG).read_text(errors="replace").splitlines()
     verdict, reasons = compare(program, outcomes["plain"], outcomes["policy"])
     values = program.model_dump(mode="json", exclude_defaults=True)
     record = {"seed": program.seed, "verdict": verdict, "reasons": reasons, "program": values, **outcomes}
     if verdict != _AGREES:
         record["log"] = [line[:400] for line in lines[-_LOG_LINES:]]
     return record
-
-
-def _run_process(folder: Path) -> None:
-    """Run the program in ``folder`` in a new process, and kill everything that it leaves behind."""
-    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    loggers = {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}  # they only cost time
-    environment = {**os.environ, **loggers, "PYTHONPATH": path, "RAY_TMPDIR": str(folder)}
-    command = [sys.executable, "-m", "tests.evidence.plain_tune.running", str(folder)]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=_ROOT)
-        try:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_PROCESS_DEADLINE_S)
-        finally:
-            process.kill()
-            process.wait()
-            for other in psutil.process_iter():
-                with suppress(psutil.Error, OSError):
-                    if other.environ().get("RAY_TMPDIR") == str(folder):
-                        other.kill()
 
 
 def compare(program: Program, plain: Outcome | None, policy: Outcome | None) -> tuple[str, list[str]]:

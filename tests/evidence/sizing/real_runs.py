@@ -3,9 +3,6 @@
 import json
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -14,12 +11,12 @@ from tune_policies import CpuPolicy, LearningPolicy, ResourcePolicy
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.terminal import TextConsole, empty_table
 
+from ..own_process import LOG, run_module, short_folder
 from .programs import Program, draw
 from .rules.fixed import Fixed
 from .rules.learning import Learning
 from .simulation import GIB, Machine, SimTrial, Simulation, SizingRule
 
-ROOT: Final = Path(__file__).parents[3]
 AGREEMENT: Final = 0.05
 """The maximum relative difference between a simulated and a real makespan."""
 
@@ -77,25 +74,14 @@ def run_program(program: Program, policies: Sequence[ResourcePolicy]) -> list[Ou
     Raises:
         RuntimeError: The process ended without an outcome of each policy. The message contains the end of its log.
     """
-    # The path must be short, because Ray creates sockets in this folder.
-    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with short_folder() as folder:
         (folder / "program.json").write_text(program.to_json())
         (folder / "policies.json").write_text(json.dumps([_plain(policy) for policy in policies]))
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        quiet = {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "OMP_NUM_THREADS": "1"}
-        environment = {**os.environ, **quiet, "PYTHONPATH": path, "RAY_TMPDIR": name}
-        command = [sys.executable, "-m", "tests.evidence.sizing.running", name]
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=ROOT)
-            try:
-                process.wait(_DEADLINE_S)
-            except subprocess.TimeoutExpired:
-                process.terminate()
-                process.wait()
-        lines = (folder / "outcomes").read_text().splitlines() if (folder / "outcomes").exists() else []
+        run_module("tests.evidence.sizing.running", folder, deadline_s=_DEADLINE_S, OMP_NUM_THREADS="1")
+        outcomes = folder / "outcomes"
+        lines = outcomes.read_text().splitlines() if outcomes.exists() else []
         if len(lines) < len(policies):
-            tail = (folder / "log").read_text(errors="replace")[-4_000:]
+            tail = (folder / LOG).read_text(errors="replace")[-4_000:]
             raise RuntimeError(f"{len(lines)} of {len(policies)} runs of {program!r} ended:\n{tail}")
     return [json.loads(line) for line in lines]
 

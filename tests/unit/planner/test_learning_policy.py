@@ -1,0 +1,387 @@
+"""Tests of what a ``LearningPolicy`` learns from the trials of a run, and of its plans."""
+
+import itertools
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.clusters import gpu_node
+from tune_policies import (
+    AcceleratorPolicy,
+    CappedPolicy,
+    ClusterCapacity,
+    CpuPolicy,
+    GpuMemoryPolicy,
+    GpuPolicy,
+    LearningPolicy,
+    MixedPolicy,
+    ResourcePolicy,
+)
+from tune_policies.plan.learned_needs import TrialNeed, TrialObservation, learn_needs, most_productive
+from tune_policies.policies.learning import MOST_REQUESTS, _choices_of, _plan_for, _plan_of, with_need
+from tune_policies.policies.policy import build_policy
+
+GIB = 2**30
+TWO_GPUS = ClusterCapacity.of(gpu_node("a", gpus=2, cpus=32, gpu_memory_gib=80, memory_gib=256))
+CPUS = ClusterCapacity.of(gpu_node("a", gpus=0, cpus=8, memory_gib=32))
+ids = itertools.count()
+
+
+def seen(config=None, *, gib=None, host_gib=None, cpus=None, utilization=None, **fields):
+    """Return the observation of a trial with two results."""
+    used = TrialNeed(
+        cpus=cpus,
+        host_memory_bytes=host_gib and int(host_gib * GIB),
+        gpu_memory_bytes=gib and int(gib * GIB),
+        gpu_utilization=utilization,
+    )
+    return TrialObservation(
+        **{
+            "trial_id": f"t{next(ids)}",
+            "config": config or {},
+            "used": used,
+            "num_steps": 2,
+            "is_saved": True,
+            **fields,
+        }
+    )
+
+
+def gpu_shares(policy, configs, capacity=TWO_GPUS):
+    plan = policy.plan(capacity)
+    return [round(1 / plan.slot_for(config).trial.gpus) for config in configs]
+
+
+BY_BATCH = [seen({"batch": batch, "lr": 0.1}, gib=batch / 8) for batch in (16, 32, 64, 128)]
+
+
+def test_before_anything_is_observed_the_plan_is_that_of_the_start_policy():
+    plan = LearningPolicy(GpuPolicy(gpus=0.25, memory="1GiB")).plan(TWO_GPUS)
+
+    assert (plan.slots, plan.by_config) == (GpuPolicy(gpus=0.25, memory="1GiB").plan(TWO_GPUS).slots, None)
+
+
+def test_the_first_trials_reserve_equal_parts_of_the_host_memory_so_that_later_trials_find_what_is_left():
+    plan = LearningPolicy(CpuPolicy()).plan(CPUS)
+
+    assert (plan.max_concurrent_trials, plan.common_slot.trial.memory_bytes) == (8, 4 * GIB)
+
+
+def test_a_config_that_explains_the_memory_determines_the_fraction():
+    policy = LearningPolicy().learn(BY_BATCH)
+
+    # The configs need 2, 4, 8 and 16 GiB of the 80 GiB, plus 10 %.
+    assert gpu_shares(policy, [{"batch": batch, "lr": 0.5} for batch in (16, 32, 64, 128)]) == [36, 18, 9, 4]
+
+
+def test_a_config_outside_the_observed_range_gets_twice_the_largest_amount():
+    policy = LearningPolicy().learn(BY_BATCH)
+
+    assert gpu_shares(policy, [{"batch": 256, "lr": 0.5}]) == [2]  # 32 GiB plus 10 %
+
+
+@pytest.mark.parametrize("seen_value", [0, -4], ids=["0", "a negative number"])
+def test_a_number_above_an_observed_number_without_a_ratio_gets_twice_the_largest_amount(seen_value):
+    policy = LearningPolicy().learn([seen({"layers": seen_value}, gib=4) for _ in range(4)])
+
+    assert gpu_shares(policy, [{"layers": 3}]) == [9]
+
+
+def test_two_trials_with_checkpoints_determine_the_amount_for_configs_inside_their_range():
+    policy = LearningPolicy().learn(BY_BATCH[:2])
+
+    # 4 GiB plus 10 %, and twice as much for a config outside the range.
+    assert gpu_shares(policy, [{"batch": 16, "lr": 0.1}, {"batch": 64, "lr": 0.1}]) == [18, 9]
+
+
+def test_trials_without_checkpoints_get_twice_the_observed_memory_until_one_has_ended():
+    running = [seen({"seed": i}, gib=4, is_saved=False) for i in range(4)]
+    ended = [running[0].model_copy(update={"ended": True})]
+
+    policies = [LearningPolicy().learn(running), LearningPolicy().learn(running).learn(ended)]
+
+    assert [gpu_shares(policy, [{"seed": 0}]) for policy in policies] == [[9], [18]]
+
+
+def test_a_config_with_an_unknown_word_gets_the_slot_of_a_pilot():
+    policy = LearningPolicy().learn([seen({"net": "mlp"}, gib=4) for _ in range(4)])
+
+    assert gpu_shares(policy, [{"net": "mlp"}, {"net": "vit"}]) == [18, 1]
+
+
+def test_words_and_numbers_of_the_config_explain_memory_together():
+    observed = [
+        seen({"net": net, "batch": batch, "act": act}, gib=(4 if net == "vit" else 1) * batch / 16)
+        for net in ("vit", "mlp")
+        for batch in (16, 32, 64)
+        for act in ("relu", "tanh")
+    ]
+
+    needs = learn_needs(observed)
+
+    assert needs.amounts["gpu_memory_bytes"].explained > 0.99
+
+
+def test_memory_that_the_config_does_not_explain_is_the_same_for_all():
+    peaks = (3, 9, 4, 17, 5, 3.5, 20, 4.5)
+    policy = LearningPolicy().learn([seen({"batch": 8 + i % 2}, gib=gib, elapsed_s=10) for i, gib in enumerate(peaks)])
+
+    plan = policy.plan(TWO_GPUS)
+
+    assert not policy.needs.depends_on_config
+    assert plan.slot_for({"batch": 8}).trial.gpus == plan.slot_for({"batch": 9}).trial.gpus
+
+
+@pytest.mark.parametrize(
+    ("amounts", "lost", "attempts"),
+    [
+        pytest.param([4, 4, 4, 5], 1, [5], id="nearly equal amounts: the largest"),
+        pytest.param([1, 1, 1, 1, 1, 1, 1, 1, 1, 30], 1, [1, 30], id="one of ten trials needs much more"),
+        pytest.param([3, 4, 5, 6], 1, [6], id="failing loses the whole trial"),
+        pytest.param([1, 2, 4, 4], 0, [1, 2, 4], id="failing loses nothing"),
+        pytest.param([1, 2, 4, 4], 0.5, [2, 4], id="failing loses a part"),
+    ],
+)
+def test_the_amounts_of_the_attempts_have_the_highest_expected_throughput(amounts, lost, attempts):
+    assert most_productive(amounts, lost) == attempts
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6).map(sorted), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+def test_no_other_sequence_of_amounts_costs_less(amounts, lost):
+    def cost(attempts):
+        total = 0.0
+        for needed in amounts:
+            for amount in attempts:
+                total += amount * (1 if amount >= needed else lost)
+                if amount >= needed:
+                    break
+        return total
+
+    steps = sorted(set(amounts))
+    choices = [(*some, steps[-1]) for n in range(len(steps)) for some in itertools.combinations(steps[:-1], n)]
+
+    assert cost(most_productive(amounts, lost)) == pytest.approx(min(map(cost, choices)))
+
+
+def test_trials_that_mostly_wait_share_a_cpu():
+    policy = LearningPolicy(CpuPolicy()).learn([seen(host_gib=0.5, cpus=0.04) for _ in range(2)])
+
+    assert policy.plan(CPUS).max_concurrent_trials == 56  # limited by 576 MiB of host memory each
+
+
+def test_a_trial_that_uses_all_its_cpus_keeps_them():
+    policy = LearningPolicy(CpuPolicy(cpus=2)).learn([seen(cpus=2.0, reserved=TrialNeed(cpus=2)) for _ in range(4)])
+
+    assert policy.plan(CPUS).slot_for({}).trial.cpus == 2
+
+
+def test_the_utilization_limits_the_number_of_trials_on_a_gpu():
+    policy = LearningPolicy().learn([seen(gib=1, utilization=0.5) for _ in range(4)])
+
+    assert gpu_shares(policy, [{}]) == [4]  # a busy GPU may still have time
+
+
+def test_a_busy_gpu_does_not_change_the_utilization_that_is_known_of_a_trial():
+    alone = seen({"seed": 0}, gib=1, utilization=0.5)
+    crowded = alone.model_copy(update={"used": TrialNeed(gpu_memory_bytes=GIB), "num_steps": 9})
+
+    policy = LearningPolicy().learn([alone, seen({"seed": 1}, gib=1, utilization=0.5)]).learn([crowded])
+
+    assert policy.observations[-1].used.gpu_utilization == 0.5
+
+
+def test_peaks_of_running_trials_grow_as_those_of_ended_trials_did():
+    early = seen({"seed": 1}, gib=2)
+    later = early.model_copy(update={"used": TrialNeed(gpu_memory_bytes=4 * GIB), "ended": True, "num_steps": 9})
+    others = [seen({"seed": 0}, gib=2) for _ in range(3)]
+
+    policy = LearningPolicy().learn([early, *others]).learn([later])
+
+    assert policy.needs.amounts["gpu_memory_bytes"].amount == 4 * GIB
+
+
+def test_an_out_of_memory_error_teaches_the_policy_that_the_config_needs_more():
+    policy = LearningPolicy().learn([seen({"batch": 8}, gib=4) for _ in range(4)])
+    failed = seen({"batch": 8}, gib=4.4, too_little=TrialNeed(gpu_memory_bytes=5 * GIB))
+
+    learned = policy.learn([failed])
+
+    assert learned.needs.need_after({"batch": 8}, failed.too_little).gpu_memory_bytes == 10 * GIB
+
+
+def test_a_retry_gets_twice_the_memory_or_the_largest_observed_amount():
+    needs = learn_needs([seen({"lr": 0.1 * i}, gib=gib) for i, gib in enumerate((1, 1, 1, 10))])
+
+    raised = [needs.need_after({}, TrialNeed(gpu_memory_bytes=gib * GIB)).gpu_memory_bytes for gib in (8, 12)]
+
+    assert raised == [needs.observed.gpu_memory_bytes, 24 * GIB]
+
+
+def test_a_retry_gets_the_next_amount_with_the_highest_expected_throughput():
+    needs = learn_needs([seen(gib=gib) for gib in (1, 1, 1, 1, 1, 3, 3, 20)])
+
+    raised = needs.need_after({}, TrialNeed(gpu_memory_bytes=GIB))
+
+    assert raised.gpu_memory_bytes == 3 * GIB
+
+
+def test_the_policy_learns_again_only_when_twice_as_many_trials_are_known():
+    policy = LearningPolicy().learn(BY_BATCH)
+
+    after_7 = policy.learn([seen({"batch": 16, "lr": 0.2}, gib=2) for _ in range(3)])
+    after_8 = after_7.learn([seen({"batch": 16, "lr": 0.2}, gib=2)])
+
+    assert [after_7.needs.num_trials, after_8.needs.num_trials] == [4, 8]
+
+
+def test_two_trials_are_enough_if_all_started_trials_have_reported():
+    first = [seen(gib=2), seen(gib=2)]
+    waiting = seen(num_steps=1)
+
+    assert LearningPolicy().learn(first).needs is not None
+    assert LearningPolicy().learn([*first, waiting]).needs is None
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(CpuPolicy(num_workers=2), id="Train workers"),
+        pytest.param(GpuPolicy(gpus=2), id="several GPUs"),
+        pytest.param(AcceleratorPolicy(resource="NPU"), id="other devices"),
+        pytest.param(MixedPolicy(GpuPolicy(gpus=0.5), CpuPolicy(cpus=2)), id="different policies"),
+    ],
+)
+def test_a_start_policy_whose_trials_are_not_learned_keeps_its_requests_and_says_so(start):
+    capacity = ClusterCapacity.of(gpu_node("a", gpus=2, cpus=8, gpu_memory_gib=80, custom={"NPU": 2}))
+
+    plan = LearningPolicy(start).learn(BY_BATCH).plan(capacity)
+
+    assert plan.slots == start.plan(capacity).slots
+    assert any("is not learned" in reason for reason in plan.reasons)
+
+
+class Listing(ResourcePolicy):
+    """A policy without a hash, because a field is a list."""
+
+    names: list[str]
+
+    def plan(self, capacity):
+        return CpuPolicy().plan(capacity)
+
+
+def test_a_start_policy_needs_no_hash():
+    policy = LearningPolicy(Listing(names=["a"])).learn(BY_BATCH)
+
+    assert policy.plan(CPUS).slots == CpuPolicy().plan(CPUS).slots
+
+
+def test_devices_of_different_sizes_each_run_as_many_trials_as_fit():
+    nodes = [gpu_node(f"{gib}", gpus=1, cpus=32, gpu_memory_gib=gib, memory_gib=256) for gib in (80, 24)]
+
+    plan = LearningPolicy().learn([seen(gib=5) for _ in range(4)]).plan(ClusterCapacity.of(*nodes))
+
+    # 5 GiB plus 10 % fit 14 times on 80 GiB and 4 times on 24 GiB.
+    assert sorted(slot.max_concurrent_trials for slot in plan.slots) == [4, 14]
+
+
+def test_other_fields_of_the_start_policy_still_apply():
+    start = CappedPolicy(GpuMemoryPolicy(gpu_memory="20GiB", max_trials_per_gpu=3), 5)
+
+    plan = LearningPolicy(start).learn([seen(gib=1) for _ in range(4)]).plan(TWO_GPUS)
+
+    assert plan.max_concurrent_trials == 5
+
+
+def test_a_learned_policy_is_a_file_that_later_runs_can_use():
+    policy = LearningPolicy(GpuPolicy()).learn(BY_BATCH)
+
+    read = ResourcePolicy.from_json(policy.to_json())
+
+    assert read == policy == build_policy(policy.model_dump(mode="json"))
+
+
+def test_one_sentence_states_what_was_learned_and_what_changes():
+    policy = LearningPolicy().learn([seen(gib=2.8, cpus=0.4, utilization=0.1) for _ in range(4)])
+
+    assert policy.describe(TWO_GPUS) == (
+        "after 4 trials: 3.1 GiB of GPU memory, 10% of the GPU's time, 0.5 CPU; up to 40 at once instead of 2"
+    )
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 4, 8, 64]), st.floats(0.1, 70)), min_size=4, max_size=60))
+def test_a_run_has_at_most_32_distinct_requests(trials):
+    policy, slots = LearningPolicy(), set()
+
+    for batch, gib in trials:
+        policy = policy.learn([seen({"batch": batch}, gib=gib, cpus=0.5)])
+        plan = policy.plan(TWO_GPUS)
+        slots |= {str(slot.trial) for slot in (plan.by_config or plan).slots}
+
+    assert len(slots) <= MOST_REQUESTS
+
+
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 11),
+        st.sampled_from([1, 2, 4, 8, 64]),
+        st.floats(0.1, 70),
+        st.sampled_from([None, 0.1, 0.6]),
+        st.booleans(),
+        st.none() | st.floats(0.1, 70),
+    ),
+    min_size=4,
+    max_size=24,
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(steps)
+def test_a_decision_is_the_same_as_one_that_computes_everything_again(trials):
+    policy = LearningPolicy()
+
+    for number, batch, gib, busy, ended, too_little in trials:
+        observed = seen(
+            {"batch": batch, "net": f"n{number % 2}"},
+            gib=gib,
+            utilization=busy,
+            ended=ended,
+            trial_id=f"t{number}",
+            too_little=TrialNeed(gpu_memory_bytes=too_little and int(too_little * GIB)),
+        )
+        fresh = ResourcePolicy.from_json(policy.to_json())
+        policy, plan = policy.learn([observed]), policy.learn([observed]).plan(TWO_GPUS)
+        for cache in (_plan_for, _plan_of, _choices_of):
+            cache.cache_clear()
+
+        assert (fresh.learn([observed]), fresh.learn([observed]).plan(TWO_GPUS)) == (policy, plan)
+
+
+@settings(deadline=None, max_examples=30)
+@given(steps, st.sampled_from([(80,), (80, 24), (80, 40, 24)]))
+def test_each_size_gets_the_slot_of_its_own_plan(trials, devices):
+    nodes = [gpu_node(f"n{gib}", gpus=2, cpus=32, gpu_memory_gib=gib, memory_gib=256) for gib in devices]
+    capacity = ClusterCapacity.of(*nodes)
+    start = GpuPolicy()
+
+    plan = LearningPolicy(start).learn([seen({"batch": trial[1]}, gib=trial[2]) for trial in trials]).plan(capacity)
+
+    pilots = start.plan(capacity).common_slot
+    pairs = zip(plan.by_config.sizes, plan.by_config.slots, strict=True) if plan.by_config else ()
+    sized = [(size, slot) for size, slot in pairs if slot != pilots]
+    assert [with_need(start, size).plan(capacity).common_slot for size, _ in sized] == [slot for _, slot in sized]
+
+
+def test_deciding_for_a_config_takes_less_than_5_ms_with_500_observed_configs():
+    observed = [
+        seen({"batch": 1 + i % 97, "width": 1 + i % 7}, gib=0.1 * (1 + i % 97) * (1 + i % 7)) for i in range(500)
+    ]
+    plan = LearningPolicy().learn(observed).plan(TWO_GPUS)
+    configs = [{"batch": 1 + i % 97, "width": 1 + i % 7} for i in range(200)]
+
+    begin = time.process_time()
+    for config in configs:
+        plan.slot_for(config)
+
+    assert (time.process_time() - begin) / len(configs) < 0.005

@@ -1,0 +1,402 @@
+"""Tests of GPU memory records that are read from the folder of a run and merged, and of the advice based on them."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tune_policies import InvalidResourcesError, load_usage
+from tune_policies.oom import OutOfMemory
+from tune_policies.plan.learned_needs import HEADROOM
+from tune_policies.trainers.usage.gpu_memory_report import advice_of_run, needed_bytes, usage_view
+from tune_policies.trainers.usage.gpu_memory_usage import (
+    ASSUMED,
+    GpuMemoryUsage,
+    RunUsage,
+    TrialGpuMemory,
+    merge_usages,
+    read_usage,
+    worker_file,
+)
+from tune_policies.trainers.usage.oom_report import OomReport
+
+GIB = 2**30
+
+
+def report(usage):
+    """Return the line that a process adds to an out-of-memory error."""
+    return OomReport(out_of_memory=OutOfMemory(kind="accelerator"), gpu_memory=usage).to_note()
+
+
+def used(gib, *, share_gib=8, gpus=0.5, **fields):
+    whole = {"share_bytes": int(share_gib * GIB)} if gpus < 1 else {"device_bytes": 16 * GIB}
+    return GpuMemoryUsage(gpus=gpus, peak_reserved_bytes=int(gib * GIB), **(whole | fields))
+
+
+def run_of(*usages):
+    return RunUsage(trials=tuple(TrialGpuMemory(name=f"t{i}", usage=usage) for i, usage in enumerate(usages)))
+
+
+@pytest.mark.parametrize(
+    ("usages", "advice"),
+    [
+        (
+            [used(2), used(2.9)],
+            "the peak was 2.9 of 8.0 GiB (3.7 GiB with overhead), so LearningPolicy() would run 3 per GPU instead of 2",
+        ),
+        ([used(6)], "the peak was 6.0 of 8.0 GiB (6.8 GiB with overhead), so 2 trials per GPU is right"),
+        (
+            [used(7)],
+            "the peak was 7.0 of 8.0 GiB (7.8 GiB with overhead), so LearningPolicy() would run 1 per GPU instead of 2",
+        ),
+        (
+            [used(2.9, gpus=1)],
+            "the peak was 2.9 of 16.0 GiB (3.7 GiB with overhead), so LearningPolicy() would run 3 per GPU instead "
+            "of 1",
+        ),
+        (
+            [used(2, overhead_bytes=GIB)],
+            "the peak was 3.0 of 8.0 GiB, so LearningPolicy() would run 4 per GPU instead of 2",
+        ),
+        (
+            # The limit of a fraction subtracts 0.85 GiB, although the driver reported an overhead of 0.5 GiB.
+            [used(1, gpus=1, overhead_bytes=GIB // 2, process_bytes=3 * GIB // 2)],
+            "the peak was 1.5 of 16.0 GiB (1.8 GiB with overhead), so LearningPolicy() would run 7 per GPU instead "
+            "of 1",
+        ),
+        (
+            # The plan used a measured overhead of 0.5 GiB.
+            [used(2, overhead_bytes=GIB // 2, limit_bytes={"torch": int(7.5 * GIB)})],
+            "the peak was 2.5 of 8.0 GiB, so LearningPolicy() would run 5 per GPU instead of 2",
+        ),
+        (
+            [used(2, process_bytes=4 * GIB)],
+            "the peak was 4.0 of 8.0 GiB, so LearningPolicy() would run 3 per GPU instead of 2",
+        ),
+        (
+            [used(15, gpus=1, num_ooms=1)],
+            "1 of 1 trial ran out of memory with 16.0 GiB (a whole GPU), so use a GPU with more memory",
+        ),
+        (
+            [None],
+            "no trial reported its GPU memory. Only trials that have a GPU and run under a PolicyScheduler report it. "
+            "With resources_per_trial alone, a trial's GPU memory is not limited",
+        ),
+    ],
+)
+def test_the_advice_depends_on_the_trial_with_the_highest_peak(usages, advice):
+    assert advice_of_run(run_of(*usages)) == [advice]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "policy"),
+    [
+        (0.5, "GpuPolicy(), with 1 per GPU instead of 2"),
+        (0.25, 'GpuMemoryPolicy(gpu_memory="8GiB"), with 2 per GPU instead of 4'),
+    ],
+)
+def test_after_out_of_memory_errors_the_advice_is_the_policy_to_write_and_the_cheaper_way(gpus, policy):
+    """The GPU has 16 GiB."""
+    share_gib = 16 * gpus
+    small = {"gpus": gpus, "share_gib": share_gib}
+
+    advice = advice_of_run(run_of(used(share_gib - 1, **small, num_ooms=1), *(used(1, **small) for _ in range(3))))
+
+    assert advice == [
+        f"1 of 4 trials ran out of memory with {share_gib:.1f} GiB. Write {policy}",
+        f"3 of 4 trials fit, so it may be cheaper to keep {1 / gpus:g} per GPU, and to retry the others with more "
+        "memory: scheduler=OomRetryScheduler()",
+    ]
+
+
+def test_problems_are_listed_with_their_trials():
+    usage = used(7, share_kept=False, left_over_bytes=5, not_enforceable=("numba",), warnings=("no limit",))
+
+    assert advice_of_run(run_of(usage, used(7)))[1:] == [
+        "1 trial exceeded the GPU fraction: t0",
+        "1 trial started with memory that an earlier trial had not released: t0",
+        "the GPU memory of numba was not limited: t0",
+        "no limit",
+    ]
+
+
+@given(st.lists(st.integers(1, 80 * GIB), min_size=1), st.sampled_from([0.1, 0.25, 0.5, 1]))
+def test_the_advised_number_of_trials_fits_on_the_device_if_all_need_as_little_as_the_smallest(peaks, gpus):
+    usages = [GpuMemoryUsage(gpus=gpus, device_bytes=80 * GIB, peak_reserved_bytes=peak) for peak in peaks]
+
+    (line,) = advice_of_run(run_of(*usages))
+
+    count = int(re.search(r"(\d+) (trials? )?per GPU", line)[1])
+    assert count == 1 or count * min(peaks) * (1 + HEADROOM) <= 80 * GIB * 1.001
+
+
+def test_without_a_peak_the_needed_memory_is_not_known():
+    assert needed_bytes(GpuMemoryUsage(overhead_bytes=GIB)) is None
+
+
+def write(folder, name, *results, error=None):
+    trial = folder / f"{name}_2026-01-02_03-04-05"
+    trial.mkdir(parents=True)
+    (trial / "params.json").write_text("{}")
+    (trial / "result.json").write_text("".join(line if isinstance(line, str) else json.dumps(line) for line in results))
+    if error is not None:
+        (trial / "error.txt").write_text(error)
+    return trial
+
+
+def result(usage):
+    return json.dumps({"loss": 1, "gpu_memory": usage.to_result()}) + "\n"
+
+
+FULL = used(
+    7,
+    limit_bytes={"torch": 3 * GIB, "torch.xpu": GIB},
+    not_enforceable=("numba", "xgboost"),
+    warnings=("no limit: none", "left over"),
+    sources={"process_bytes": "not known: no GPU", "share_kept": ASSUMED},
+)
+
+
+@pytest.mark.parametrize("usage", [FULL, used(7, gpus=1)], ids=["a fraction", "a whole GPU"])
+def test_a_result_has_all_keys_with_numbers_or_texts_and_is_read_unchanged(usage):
+    written = usage.to_result()
+
+    assert written.keys() == GpuMemoryUsage.model_fields.keys()
+    assert all(each is None or isinstance(each, int | float | str) for each in written.values())
+    assert GpuMemoryUsage.from_dict(json.loads(json.dumps(written))) == usage
+
+
+def test_records_with_lists_and_mappings_are_read():
+    """Files, errors and results of earlier versions contain records of this form."""
+    assert GpuMemoryUsage.from_json(FULL.to_json()) == FULL
+
+
+def test_a_trials_record_has_the_maximum_of_its_results_and_errors(tmp_path):
+    note = "RuntimeError: CUDA out of memory\n" + report(used(7, num_ooms=1))
+    write(tmp_path, "a", result(used(3)), result(used(5)), result(used(4)))
+    write(tmp_path, "b", result(used(2)), error=note)
+    write(tmp_path, "c")
+
+    trials = read_usage(tmp_path).trials
+
+    assert [trial.name for trial in trials] == ["a", "b", "c"]
+    assert [trial.usage and trial.usage.peak_reserved_bytes for trial in trials] == [5 * GIB, 7 * GIB, None]
+    assert trials[1].usage.num_ooms == 1
+
+
+def test_the_record_in_an_error_of_an_earlier_version_is_read(tmp_path):
+    write(
+        tmp_path,
+        "a",
+        error=f"RuntimeError: CUDA out of memory\ngpu_memory: {json.dumps(used(7).model_dump(mode='json'))}\n",
+    )
+
+    (trial,) = read_usage(tmp_path).trials
+
+    assert trial.usage.peak_reserved_bytes == 7 * GIB
+
+
+def noted(*usages):
+    return "".join(f"{report(usage)}\n" for usage in usages)
+
+
+SMALL = {"gpus": 0.25, "share_gib": 4, "limit_bytes": {"torch": 3 * GIB}}
+
+
+def test_a_trial_retried_with_a_larger_fraction_has_a_record_per_fraction(tmp_path):
+    ran_out = used(4.1, **SMALL, num_ooms=1, share_kept=False)
+    write(tmp_path, "a", result(used(2, **SMALL)), result(used(5, share_kept=True)), error=noted(ran_out))
+
+    run = read_usage(tmp_path)
+
+    ((usage, (before,)),) = [(trial.usage, trial.of_smaller_shares) for trial in run.trials]
+    assert usage == used(5, share_kept=True)
+    assert (before.num_ooms, before.peak_reserved_bytes, before.share_bytes) == (1, int(4.1 * GIB), 4 * GIB)
+    assert advice_of_run(run) == [
+        "the peak was 5.0 of 8.0 GiB (5.8 GiB with overhead), so 2 trials per GPU is right",
+        "1 trial ran out of memory with 4.0 GiB, but not with 8.0 GiB: a",
+        'to run without retries, write GpuMemoryPolicy(gpu_memory="6.5GiB")',
+        "1 trial exceeded the GPU fraction: a",
+    ]
+
+
+def test_fractions_of_unknown_size_are_shown_in_gpus(tmp_path):
+    write(tmp_path, "a", result(GpuMemoryUsage(gpus=0.5)), error=noted(GpuMemoryUsage(gpus=0.25, num_ooms=1)))
+
+    assert advice_of_run(read_usage(tmp_path)) == ["1 trial ran out of memory with 0.25 GPU, but not with 0.5 GPU: a"]
+
+
+def test_the_table_counts_the_oom_errors_of_all_fractions(tmp_path):
+    write(tmp_path, "a", result(used(5)), error=noted(used(4.1, **SMALL, num_ooms=2)))
+
+    assert shown(read_usage(tmp_path))[3].split()[-1] == "2"
+
+
+def test_the_oom_errors_of_a_trials_processes_are_added_up(tmp_path):
+    events = [(7, 1), (7, 2), (8, 1)]
+    write(tmp_path, "a", error=noted(*(used(3, pid=pid, num_ooms=ooms) for pid, ooms in events)))
+
+    assert read_usage(tmp_path).trials[0].usage.num_ooms == 3
+
+
+TORCH_OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB "
+    "of which 1.25 GiB is free. Including non-PyTorch memory, this process has 18.00 GiB memory in use."
+)
+NUMPY_OOM = (
+    "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8.00 GiB for an array with shape (1073741824,) and "
+    "data type float64"
+)
+RETRY = "retry such trials with more memory: scheduler=OomRetryScheduler()"
+
+
+def failed(*errors):
+    """Return the content of the file in which Tune writes the failures of a trial."""
+    head = 'Failure # {} (occurred at 2026-01-02_03-04-05)\nTraceback (most recent call last):\n  File "a.py", line 1\n'
+    return "".join(f"{head.format(number)}{error}\n\n" for number, error in enumerate(errors, 1))
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        pytest.param(
+            failed(TORCH_OOM),
+            "1 of 2 trials ran out of GPU memory and needed at least 20 GiB. Write "
+            f'GpuMemoryPolicy(gpu_memory="22GiB"), or {RETRY}',
+            id="GPU memory",
+        ),
+        pytest.param(
+            failed("ValueError: x", NUMPY_OOM, "ValueError: y"),
+            '1 of 2 trials ran out of host memory and needed at least 8 GiB. Write memory="8.8GiB" in the policy, such '
+            f'as CpuPolicy(memory="8.8GiB"), or {RETRY}',
+            id="host memory, and then another error",
+        ),
+        pytest.param(
+            failed("RuntimeError: CUDA error: out of memory"),
+            f"1 of 2 trials ran out of GPU memory. The errors do not contain how much they needed, so {RETRY}",
+            id="an unknown amount",
+        ),
+    ],
+)
+def test_the_errors_of_trials_are_enough_for_an_advice(tmp_path, error, advice):
+    write(tmp_path, "a", json.dumps({"loss": 1}), error=error)
+    write(tmp_path, "b", json.dumps({"loss": 1}), error=failed("ValueError: CUDA out of memory"))
+
+    assert load_usage(tmp_path).advice[-1] == advice
+
+
+def test_errors_that_a_record_explains_better_cause_no_second_advice(tmp_path):
+    write(tmp_path, "a", error=failed(f"{TORCH_OOM}\n{report(used(7, num_ooms=1))}"))
+
+    assert not any("needed at least" in line for line in load_usage(tmp_path).advice)
+
+
+@pytest.mark.parametrize("kind", ["path", "text", "results of Tune", "result of Train"])
+def test_usage_is_loaded_from_results_or_their_folder(tmp_path, kind):
+    folder = write(tmp_path, "a", result(used(3))).parent
+    results = {
+        "path": folder,
+        "text": str(folder),
+        "results of Tune": SimpleNamespace(experiment_path=str(folder)),
+        "result of Train": SimpleNamespace(path=str(folder)),
+    }
+
+    assert load_usage(results[kind]).trials[0].usage.peak_reserved_bytes == 3 * GIB
+
+
+@pytest.mark.parametrize("gpus", [1e-9, -1, 1.5])
+def test_a_record_with_an_impossible_number_of_gpus_is_ignored(tmp_path, gpus):
+    write(tmp_path, "a", json.dumps({"gpu_memory": {"gpus": gpus, "share_bytes": GIB, "peak_reserved_bytes": 5}}))
+
+    assert read_usage(tmp_path).trials[0].usage is None
+
+
+def test_truncated_lines_and_other_values_under_the_same_key_are_ignored(tmp_path):
+    own = ['{"gpu_memory": "mine"}\n', '{"gpu_memory": {"used": 3}}\n', "[1]\n", "\n", "\x00\n"]
+    write(tmp_path, "a", *own, result(used(3)), result(used(5))[:-30], error="out_of_memory: {")
+
+    (trial,) = read_usage(tmp_path).trials
+
+    assert trial.usage.peak_reserved_bytes == 3 * GIB
+
+
+def test_the_folder_of_one_trial_can_be_read(tmp_path):
+    folder = write(tmp_path, "a", result(used(3)))
+
+    assert [trial.name for trial in read_usage(folder).trials] == ["a"]
+
+
+def test_the_record_of_a_train_run_comes_from_its_reported_checkpoints(tmp_path):
+    metrics = [{"gpu_memory": used(gib).model_dump(mode="json")} for gib in (3, 2)]
+    snapshot = {"checkpoint_results": [{"metrics": each} for each in metrics]}
+    (tmp_path / "checkpoint_manager_snapshot.json").write_text(json.dumps(snapshot))
+
+    (trial,) = read_usage(tmp_path).trials
+
+    assert (trial.name, trial.usage.peak_reserved_bytes) == (tmp_path.name, 3 * GIB)
+
+
+def test_the_record_of_a_train_run_has_the_highest_peak_of_its_workers(tmp_path):
+    for rank, usage in enumerate([used(2, pid=7), used(5, pid=8, num_ooms=1), used(3, pid=9)]):
+        (tmp_path / worker_file(rank, usage.pid)).write_text(result(usage))
+
+    (trial,) = read_usage(tmp_path).trials
+
+    assert (trial.name, trial.usage.peak_reserved_bytes, trial.usage.num_ooms) == (tmp_path.name, 5 * GIB, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("nowhere", "is not a folder"), (".", "contains no results of Tune or Train")]
+)
+def test_a_folder_without_a_run_raises_an_error(tmp_path, name, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        read_usage(tmp_path / name)
+
+
+@given(st.lists(st.builds(used, st.integers(0, 20), share_kept=st.sampled_from([True, False, None])), min_size=1))
+def test_a_merged_record_has_the_highest_peak_and_reports_an_exceeded_limit(usages):
+    whole = merge_usages(usages)
+
+    assert whole.peak_reserved_bytes == max(usage.peak_reserved_bytes for usage in usages)
+    assert (whole.share_kept is False) == any(usage.share_kept is False for usage in usages)
+
+
+def shown(run):
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(usage_view(run))
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def test_the_table_fits_80_columns_and_shows_unknown_values():
+    full = used(2.9, limit_bytes={"torch": 7 * GIB}, process_bytes=3 * GIB, share_kept=True)
+    bar = "#" * 15 + "." * 25
+
+    lines = shown(run_of(full, GpuMemoryUsage(gpus=0.5, share_bytes=8 * GIB), None))
+
+    assert max(map(len, lines)) <= 80
+    assert lines[3].split() == ["t0", "8", "GiB", "7", "GiB", "2.9", "GiB", "3", "GiB", "yes", "0"]
+    assert lines[4].split() == ["t1", "8", "GiB", "none", *["not", "known"] * 3, "0"]
+    assert lines[5].split() == ["t2", *["-"] * 6]
+    assert lines[7] == "Peaks relative to the GPU fractions"
+    assert lines[10:] == [
+        f"t0      {bar}   38%",
+        "- the peak was 3.0 of 8.0 GiB (3.9 GiB with overhead), so LearningPolicy() would",
+        "run 3 per GPU instead of 2",
+    ]
+
+
+def test_with_an_assumed_overhead_a_limit_is_shown_as_likely_kept():
+    usage = used(2.9, share_kept=True, sources={"share_kept": ASSUMED})
+
+    assert "likely" in shown(run_of(usage))[3]
+
+
+def test_the_name_of_a_trial_is_not_interpreted_as_markup():
+    lines = shown(RunUsage(trials=(TrialGpuMemory(name="t_[red]a[/]", usage=used(2)),)))
+
+    assert [lines[index].split()[0] for index in (3, 8)] == ["t_[red]a[/]"] * 2

@@ -1,0 +1,143 @@
+"""What the inner scheduler sees of a run, and which waiting trial it chooses.
+
+The inner scheduler is the user's scheduler, such as PBT, with the schedulers around it. It sees the run as in plain
+Tune, where a trial that waits for resources is pending. When it chooses a trial, it sees only trials that may start.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import HyperBandScheduler, ResourceChangingScheduler, TrialScheduler
+
+from tune_policies.ray_compat.tune_run import TuneRun
+
+from .trial_record import TrialRecord
+from .wrapping_scheduler import ignores_waiting, nested_schedulers, runs_first_waiting
+
+
+class Choice(NamedTuple):
+    """The function with which the inner scheduler chooses a trial, and the controller that it normally sees."""
+
+    choose: Callable[[Any], Trial | None]
+    tune_controller: Any
+
+
+class InnerScheduler:
+    """The inner scheduler of a run.
+
+    Args:
+        scheduler: The outermost scheduler of the run.
+        tune: The run of Tune.
+
+    Attributes:
+        has_hyperband: Whether the scheduler is or contains Tune's ``HyperBandScheduler``.
+        changes_resources: Whether the scheduler is or contains Ray's ``ResourceChangingScheduler``.
+        runs_first: Whether the scheduler always chooses the first trial that may start.
+        has_paused: Whether the scheduler has paused a trial in this run.
+    """
+
+    def __init__(self, scheduler: TrialScheduler, tune: TuneRun) -> None:
+        schedulers = list(nested_schedulers(scheduler))
+        self._tune = tune
+        self.has_hyperband = any(isinstance(part, HyperBandScheduler) for part in schedulers)
+        self.changes_resources = any(isinstance(part, ResourceChangingScheduler) for part in schedulers)
+        self.runs_first = runs_first_waiting(scheduler)
+        self._ignores_waiting = ignores_waiting(scheduler)
+        self.has_paused = False
+        self._pausing: set[Trial] = set()
+
+    # Pauses.
+
+    def note_pause(self, trial: Trial) -> None:
+        """Record that a running trial pauses, which Tune first saves."""
+        self.has_paused = True
+        self._pausing.add(trial)
+
+    def update(self) -> None:
+        """Follow the status that Tune gave the trials since the last step."""
+        self._pausing = {trial for trial in self._pausing if trial.status == Trial.RUNNING}
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether Tune is pausing a trial."""
+        # While Tune pauses a trial, it counts the trial as finished for a moment.
+        is_handling_event = self._tune.actors.is_handling_event
+        return any(trial.status == Trial.RUNNING or is_handling_event for trial in self._pausing)
+
+    def num_paused(self, trials: Iterable[Trial], waiting: Collection[Trial]) -> int:
+        """Return how many of the trials the scheduler has paused. The trials that wait for a slot do not count."""
+        if not self.has_paused:
+            return 0
+        return sum(trial.status == Trial.PAUSED and trial not in waiting for trial in trials)
+
+    # Choices.
+
+    def preferred(self, choice: Choice, startable: Sequence[Trial], waiting: Mapping[Trial, None]) -> Trial | None:
+        """Return the trial that the scheduler chooses among the trials that may start, or ``None``."""
+        if self.runs_first and startable:
+            return startable[0]
+        if self.runs_first and not self.has_paused:
+            return None
+        hidden = waiting.keys() - set(startable)
+        listed = [trial for trial in self._tune.trials if trial not in hidden]
+        with self._tune.shown_as_pending(choice.tune_controller, startable, listed) as view:
+            return choice.choose(view)
+
+    def in_preferred_order(
+        self, choice: Choice, startable: Iterator[Trial], waiting: Mapping[Trial, None], assigned: Collection[Trial]
+    ) -> Iterator[Trial]:
+        """Yield the trial that the scheduler chooses, unless it has a slot, and then the other trials that may start.
+
+        Args:
+            choice: The choice of the scheduler.
+            startable: The waiting trials that may start, in order.
+            waiting: All waiting trials.
+            assigned: The trials that have a slot.
+        """
+        first = None
+        if not self.runs_first or self.has_paused:  # otherwise, finding all trials takes time for no purpose
+            found = list(startable)
+            first = self.preferred(choice, found, waiting)
+            startable = iter(found)
+        if first is not None and first not in assigned:
+            yield first
+        for trial in startable:
+            if trial is not first:
+                yield trial
+
+    # Views.
+
+    @contextmanager
+    def as_in_tune(self, tune_controller: Any, waiting: Collection[Trial]) -> Iterator[Any]:
+        """Show the run as plain Tune does: trials that wait for a slot are pending.
+
+        Yields:
+            The controller for the inner scheduler.
+        """
+        if self._ignores_waiting or not waiting:
+            yield tune_controller
+            return
+        with self._tune.shown_as_pending(tune_controller, list(waiting), self._tune.trials) as view:
+            yield view
+
+    @contextmanager
+    def shown_request(self, record: TrialRecord | None) -> Iterator[None]:
+        """Show a trial's request in a block as the scheduler that changes resources has set it.
+
+        Otherwise, that scheduler would set the same request again after each result, because the request was rounded or
+        raised.
+        """
+        if record is None or not self.changes_resources:
+            yield
+            return
+        trial = record.trial
+        request = trial.placement_group_factory
+        shown = record.changed or record.planned
+        trial.placement_group_factory = shown
+        try:
+            yield
+        finally:
+            if trial.placement_group_factory is shown:
+                trial.placement_group_factory = request
