@@ -18,7 +18,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 from tune_policies.autoscaling.capacity_request import CapacityRequest
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.placement.packing import Limit
+from tune_policies.placement.counting import Limit
 from tune_policies.placement.scale_up import fewest_nodes, plan_on_smallest_node, types_with_room
 from tune_policies.placement.trial_slot import Bundle
 from tune_policies.plan.trial_plan import TrialPlan

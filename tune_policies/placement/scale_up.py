@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeGroup, NodeTypeCapacity
 from tune_policies.cluster.labels import matcher
+from tune_policies.placement.counting import Limit, Request, count_drivers, count_workers, largest, request_of
 from tune_policies.placement.layout import with_places
-from tune_policies.placement.packing import Limit, Request, count_drivers, count_workers, largest, request_of
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import Resources

@@ -13,7 +13,7 @@ from tune_policies.cluster.accelerators import (
 )
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup, NodeTypeCapacity
 from tune_policies.cluster.gpu_sizes import total_of_type
-from tune_policies.placement.packing import (
+from tune_policies.placement.counting import (
     DRIVER,
     Limit,
     Request,

@@ -14,7 +14,7 @@ from pydantic import Field
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
-from tune_policies.placement.packing import Limit, Request, request_of, slots_on_node, workers_on_node
+from tune_policies.placement.counting import Limit, Request, request_of, slots_on_node, workers_on_node
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError

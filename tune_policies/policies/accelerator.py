@@ -22,7 +22,7 @@ from tune_policies.cluster.tpu_slices import (
     check_topology,
     find_slices,
 )
-from tune_policies.placement.packing import (
+from tune_policies.placement.counting import (
     Limit,
     Request,
     count_workers,

@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
-from tune_policies.placement.packing import (
+from tune_policies.placement.counting import (
     Limit,
     count_trials,
     largest,

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.placement.packing import Limit
+from tune_policies.placement.counting import Limit
 from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_fractions import (

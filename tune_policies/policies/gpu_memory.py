@@ -13,7 +13,7 @@ from pydantic import model_validator
 
 from tune_policies.cluster.accelerators import may_be_nvidia
 from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
-from tune_policies.placement.packing import DRIVER_BYTES, Limit, count_trials, holds
+from tune_policies.placement.counting import DRIVER_BYTES, Limit, count_trials, holds
 from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeasible
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.plan.learned_needs import HEADROOM

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from tune_policies.cluster.accelerators import check_accelerator_type, check_type_of_resource
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, format_selector, is_label_value, is_one_of
-from tune_policies.placement.packing import Request, workers_on_node
+from tune_policies.placement.counting import Request, workers_on_node
 from tune_policies.plan.build_plan import build_plan, describe_gpus
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_fractions import (

@@ -29,7 +29,7 @@ from pydantic import (
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.plain_data import parse_json
-from tune_policies.placement.packing import Request, with_rounded_memory
+from tune_policies.placement.counting import Request, with_rounded_memory
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import CustomAmounts, Memory, Resources, WorkerCount

@@ -8,13 +8,13 @@ from typing import TypeVar
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.cluster.labels import NODE_ID, is_none_of, matcher
-from tune_policies.placement.layout import place_slots
-from tune_policies.placement.packing import (
+from tune_policies.placement.counting import (
     count_trials,
     request_of,
     with_rounded_memory,
     workers_on_node,
 )
+from tune_policies.placement.layout import place_slots
 from tune_policies.placement.reservations import first_reservations, other_reservations, reserve
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import about_gpu_memory, about_the_nodes

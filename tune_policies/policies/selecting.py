@@ -8,7 +8,7 @@ from pydantic import Field
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import NODE_ID, LabelSelector, format_selector, is_none_of, matcher, merged
-from tune_policies.placement.packing import Limit
+from tune_policies.placement.counting import Limit
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 import ray
 
 from tune_policies.cluster.capacity import HEAD_RESOURCE
+from tune_policies.placement.counting import BundleGroup
 from tune_policies.placement.deadlock import ClusterOccupancy, NodeTotals, Reservation, WaitingRun, stuck_runs
-from tune_policies.placement.packing import BundleGroup
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.ray_compat.gcs import (
     READ_TIMEOUT_S,
