@@ -123,7 +123,7 @@ class _Search:
         for choice in self.policy.choices:
             plan = self._first_that_runs(len(errors) + 1)
             if plan is None:
-                if not errors:
+                if not errors:  # the first choice does not run yet, and only then is an autoscaler needed
                     self._autoscaler = find_autoscaler()
                 of_totals = self._plan_of_totals(choice)
                 if of_totals is not None:

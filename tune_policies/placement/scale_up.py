@@ -117,6 +117,7 @@ def _fewest_for(slot: TrialSlot, capacity: ClusterCapacity, most: Mapping[str, i
         node = (NodeGroup(node_type.as_node(), 1),)
         holds, for_drivers = _workers(node, request, needed), _drivers(node, request, needed)
         number = max(0, -(-missing // holds))
+        # Drivers need only host memory, and can need more nodes than the workers.
         if for_drivers:
             number = max(number, -(-drivers_left // for_drivers))
         number = min(number, most.get(node_type.name, 0))

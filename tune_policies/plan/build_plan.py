@@ -122,6 +122,7 @@ def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator
     beside = request.model_copy(update={"worker": request.worker.with_ticks("memory", 0)})
     short = [group for group in groups if (group.node.resources.memory_bytes or 0) < memory]
     if beside.worker.ticks:
+        # The plan omits the other nodes because of other resources, whatever their memory is.
         short = [group for group in short if workers_on_node(group.node, beside)]
     if any(node.resources.memory_bytes is None for node, _ in short):
         yield "the host memory of some nodes is unknown, so it does not limit the number of trials on these nodes"

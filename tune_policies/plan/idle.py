@@ -92,6 +92,7 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
     if not is_reserved or any(node.resources.memory_bytes is None for node, _ in cluster.groups):
         total.pop("memory", None)
     used = _used(plan)
+    # A cluster without any device or CPU that the plan uses is another cluster. Other resources can be unknown.
     for name in total.keys() | (used.keys() & (DEVICE_RESOURCES | {"CPU"})):
         if used[name] > total[name]:
             raise InvalidResourcesError(

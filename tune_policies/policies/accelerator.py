@@ -179,7 +179,7 @@ class AcceleratorPolicy(WorkersPolicy):
                 f"{counted(int(1 / share), 'worker')} of this size, and a trial can stay pending indefinitely if "
                 "fractions are unequal"
             ]
-        if share < 1:
+        if share < 1:  # memory limits exist only for GPUs, which ``GpuPolicy`` plans
             reasons.append(f"the {self.resource} memory of a worker is not limited to its fraction")
         groups, about_cpus = self._with_devices(capacity.groups), []
         if self.cpus is None:
@@ -191,6 +191,7 @@ class AcceleratorPolicy(WorkersPolicy):
             plan = build_plan(capacity, request, [*reasons, *about_cpus])
         except InfeasibleRequestError as error:
             raise error.with_texts(short_of=self._name_of_shortage(error.short_of)) from None
+        # The amount of devices is a field, so only the CPUs of a worker can differ between nodes.
         if self.cpus is None and not self.same_for_all:
             nodes = Selection(groups, self.accelerator_type, share_ticks=to_ticks(share))
             plan = with_own_slots(

@@ -56,6 +56,7 @@ class AutoscalingPolicy(WrappingPolicy):
         most = {node_type.name: min(limit, node_type.max_nodes_to_add) for node_type in capacity.node_types}
         if not any(most.values()):
             return self.inner.plan(capacity)
+        # Plan first as if all nodes were added, and then find the fewest nodes for this plan.
         try:
             plan, most = self._plan_with(capacity, most, limit)
         except InfeasibleRequestError as error:

@@ -132,6 +132,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
 
     def _with_own_slots(self, plan: TrialPlan, capacity: ClusterCapacity, usable: Selection, needed: int) -> TrialPlan:
         """Return a plan with as many workers on each GPU as fit in its memory, or ``plan`` if this is not better."""
+        # GPUs of different sizes with room for equally many workers share a slot type: Ray sees only their fraction.
         groups_with: dict[int, list[NodeGroup]] = {}
         for group in usable.groups:
             fit = gpu_memory_of(group.node) // needed

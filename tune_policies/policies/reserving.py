@@ -84,6 +84,7 @@ class ReservingPolicy(WrappingPolicy):
             ) from error
         if not any(slot.worker.gpus for slot in plan.slots):
             return plan
+        # The inner policy sees these nodes without GPUs, but Ray would still place trials with GPUs on them.
         plan = plan.with_slots(lambda slot: _off_nodes(slot, too_small))
         notes = [
             f"{format_bytes(int(self.gpu_memory))} of memory is reserved on each GPU for other programs, and trials "
