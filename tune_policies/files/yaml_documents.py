@@ -238,7 +238,7 @@ class _Builder:
                 continue
             found[key] = self.value(next(self._events), (*path, key))
             self.lines[(*path, key)] = line
-        return {**merged, **found}
+        return {**merged, **found}  # the mapping's own keys have precedence, also if << is the last key
 
     def _repeat(self, value: Any, path: Path, line: int) -> None:
         """Read the value of a duplicate key. Raise an error unless it equals the first value."""

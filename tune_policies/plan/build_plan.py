@@ -371,10 +371,12 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
         return f"Add a {short_of} node."
     if most == 0:
         return f"Request no {short_of}, or add a node with more {short_of}."
+    # Ray accepts only certain amounts of some devices, such as TPU chips.
     amounts = [to_ticks(amount) for family in families_of(short_of) for amount in family.amounts or ()]
     most = max((amount for amount in amounts if amount <= most), default=most)
     amount = f"{format_request(most)} of host memory" if short_of == "memory" else amount_of(from_ticks(most), short_of)
     nearest = f"Request at most {amount} per {request.unit}"
+    # A trial whose GPUs are on several nodes needs Train workers.
     if short_of == "GPU" and request.num_workers == 0 and to_ticks(request.worker.gpus) % most == 0:
         parts = to_ticks(request.worker.gpus) // most
         smaller = request.model_copy(update={"num_workers": parts, "worker": request.worker.with_ticks("GPU", most)})

@@ -306,6 +306,7 @@ def _check_size(policy: object, deepest: int = _DEEPEST) -> None:
 
 def _size(data: object, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
     """Return the nesting depth and the number of policies in ``data``. A policy that appears twice counts twice."""
+    # With YAML aliases, a few lines can contain the same data billions of times, so each object is measured once.
     if id(data) in known:
         return known[id(data)]
     match data:

@@ -57,6 +57,7 @@ def read_holders(records: Records, own_groups: Collection[str] = ()) -> Holders:
         named = f"{what} {one_line(name)!r}" if name else what
         return Reservation(node_id=node_id, amounts=ray_ticks(amounts), holder=f"{named} of {program}")
 
+    # The resources of an actor in a placement group are those of a bundle, which is listed below.
     actors = [
         reservation(f"actor {actor.class_name}", actor.name, actor.job_id, actor.node_id, actor.resources)
         for actor in records.actors
