@@ -310,8 +310,15 @@ def test_an_advice_is_in_the_message_and_works(row):
             "GpuMemoryPolicy(gpu_memory='10GiB')",
             "4 CPUs, 1 GPU, 16 GiB",
         ),
+        (
+            "GpuMemoryPolicy(gpu_memory='20GiB')",
+            "TYPED",
+            "with gpu_memory: 20268MiB (1.0% less), 2 trials instead of 1 would fit on a GPU of 39.6 GiB",
+            "GpuMemoryPolicy(gpu_memory='20268MiB')",
+            "2 CPUs, 0.5 GPU, 19.8 GiB",
+        ),
     ],
-    ids=["the CPUs of a trial", "the CPUs of a node", "the memory of a type"],
+    ids=["the CPUs of a trial", "the CPUs of a node", "the memory of a type", "one more trial"],
 )
 def test_an_advice_of_a_plan_works(policy, capacity, advice, code, expected):
     """After the advice, the nodes are those of ``FOLLOWED``."""

@@ -42,12 +42,19 @@ class DesignedPolicy(Value):
 
 
 class DesignComparison(ShownValue):
-    """A comparison of the cheapest clusters for the same number of trials of several policies."""
+    """A comparison of the cheapest clusters for the same number of trials of several policies.
+
+    Attributes:
+        num_trials: The number of trials to run concurrently.
+        policies: The cheapest cluster for each policy.
+        cautions: Warnings about amounts in the catalog.
+    """
 
     _view: ClassVar = "tune_policies.kuberay.design.design_comparison_view:design_comparison_view"
 
     num_trials: PositiveCount
     policies: tuple[DesignedPolicy, ...]
+    cautions: tuple[str, ...] = ()
 
     @property
     def is_feasible(self) -> bool:
@@ -90,4 +97,5 @@ def compare_designs(
             compared.append(DesignedPolicy(policy=name, why_not=why_not))
         else:
             compared.append(DesignedPolicy(policy=name, design=design))
-    return DesignComparison(num_trials=num_trials, policies=tuple(compared))
+    cautions = () if catalog is None else catalog.cautions
+    return DesignComparison(num_trials=num_trials, policies=tuple(compared), cautions=cautions)
