@@ -16,6 +16,8 @@ import tune_policies
 from tests.clusters import GIB
 from tests.decisions import a_decision
 from tune_policies import ClusterCapacity, GpuDevice, NodeCapacity, Resources, kuberay
+from tune_policies.trainers import measure_gpu_memory
+from tune_policies.trainers.gpu_memory.measure import configs_to_measure
 
 ROOT = Path(__file__).parents[2]
 CPUS = ClusterCapacity.of(Resources(cpus=4, memory_bytes=8 * GIB))
@@ -39,6 +41,10 @@ SLICE = {"resource": "TPU", "topology": "4x4", "accelerator_type": "TPU-V6E"}
 def simulated(**changes):
     node = NodeCapacity(node_id="a", resources=Resources(cpus=4, gpus=1), has_simulated_gpus=True, **changes)
     return ClusterCapacity(nodes=(node,))
+
+
+def train_fn(config):
+    """Train."""
 
 
 class Trainer:
@@ -138,6 +144,11 @@ TABLE = [
     Row("GpuPolicy() or CpuPolicy()", "GpuPolicy() | CpuPolicy()", "GpuPolicy() | CpuPolicy()"),
     Row("bool(GpuPolicy())", "'policy is not None'", "GpuPolicy() is not None"),
     Row("run(print, GpuPolicy)", "Write GpuPolicy(…) instead of the class", "PolicyScheduler(GpuPolicy())"),
+    Row(
+        "measure_gpu_memory(train_fn)",
+        'measure_gpu_memory(train_fn, [{"batch_size": 32}, {"batch_size": 256}])',
+        "configs_to_measure([{'batch_size': 32}, {'batch_size': 256}], 8, 0)",
+    ),
     Row("run(print)", "such as AutoPolicy()", "tuner(print, tune_policies.AutoPolicy())"),
     Row(
         "run(print, CpuPolicy(), resources_per_trial={'cpu': 2, 'gpu': 0.5})",
@@ -274,6 +285,9 @@ NAMES = {
     **{name: getattr(tune_policies, name) for name in tune_policies.__all__},
     **{value.__name__: value for value in (kuberay.NodeCatalog, kuberay.NodeType, Trainer, simulated, a_decision)},
     "tune": tune,
+    "train_fn": train_fn,
+    "measure_gpu_memory": measure_gpu_memory,
+    "configs_to_measure": configs_to_measure,
     "tune_policies": tune_policies,
     "CPUS": CPUS,
     "ONE_GPU": ONE_GPU,
@@ -341,6 +355,11 @@ ELSEWHERE = {
     "the policy has num_workers=0": "a run of Train: tests/on_ray/test_train_in_tune.py",
     "Ray Train version 1 is active": "another setting of Ray: tests/on_ray/test_trainers.py",
     "the plan has num_workers=0": "a run of Train: tests/on_ray/test_oom_retry_fit.py",
+    **dict.fromkeys(
+        ("model_fn must be", "batch is", "batch must be", "optimizer must", "loss_fn must", "is a model. Pass"),
+        "PyTorch: tests/package/test_estimate.py",
+    ),
+    "is not a trainable:": "the message of Ray: tests/package/test_configs_to_measure.py",
     "the plan depends on the config of each run": "a run of Train: tests/on_ray/test_oom_retry_fit.py",
     "so Ray Train would retry workers that ran out of memory": "a run of Train: tests/on_ray/test_oom_retry_fit.py",
 }
