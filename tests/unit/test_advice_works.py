@@ -32,7 +32,9 @@ TYPED = ClusterCapacity(
 )
 LIMITED = ClusterCapacity(nodes=(NodeCapacity(node_id="a", resources=Resources(cpus=4, gpus=1), usable_cpus=2),))
 FOLLOWED = {
-    "with --num-cpus=2": ClusterCapacity.of(Resources(cpus=2, gpus=1)),
+    **dict.fromkeys(
+        ("with --num-cpus=2", "Start Ray with ray.init(num_cpus=2)"), ClusterCapacity.of(Resources(cpus=2, gpus=1))
+    ),
     "list each device with its memory_bytes in the capacity": ONE_GPU,
 }
 SLICE = {"resource": "TPU", "topology": "4x4", "accelerator_type": "TPU-V6E"}
@@ -140,6 +142,17 @@ TABLE = [
         "MixedPolicy([GpuPolicy(), CpuPolicy()])",
         "Write MixedPolicy(GpuPolicy(), CpuPolicy())",
         "MixedPolicy(GpuPolicy(), CpuPolicy())",
+    ),
+    Row("CpuPolicy().plan(CPUS).plot()", "Write plan.plot(capacity)", "CpuPolicy().plan(CPUS).plot(CPUS)"),
+    Row(
+        "CpuPolicy().plan(CPUS).plot('a.svg')",
+        'Write plan.plot(capacity).save("a.svg")',
+        "CpuPolicy().plan(CPUS).plot(CPUS).save",
+    ),
+    Row(
+        "CpuPolicy().plan(CPUS).explain(CpuPolicy())",
+        "Write plan.explain(capacity)",
+        "CpuPolicy().plan(CPUS).explain(CPUS)",
     ),
     Row("GpuPolicy() or CpuPolicy()", "GpuPolicy() | CpuPolicy()", "GpuPolicy() | CpuPolicy()"),
     Row("bool(GpuPolicy())", "'policy is not None'", "GpuPolicy() is not None"),
@@ -295,6 +308,7 @@ NAMES = {
     "TYPED": TYPED,
     "LABELED": LABELED,
     "LIMITED": LIMITED,
+    "STARTED": LIMITED.model_copy(update={"is_started_here": True}),
     "SLICE": SLICE,
 }
 
@@ -317,6 +331,7 @@ def test_an_advice_is_in_the_message_and_works(row):
     [
         ("GpuPolicy(gpus=0.5)", "UNREAD", "set cpus= to change", "GpuPolicy(gpus=0.5, cpus=1)", "1 CPU, 0.5 GPU"),
         ("GpuPolicy()", "LIMITED", "with --num-cpus=2", "GpuPolicy()", "2 CPUs, 1 GPU"),
+        ("GpuPolicy()", "STARTED", "Start Ray with ray.init(num_cpus=2)", "GpuPolicy()", "2 CPUs, 1 GPU"),
         (
             "GpuMemoryPolicy(gpu_memory='20GiB')",
             "TYPED",
@@ -332,7 +347,7 @@ def test_an_advice_is_in_the_message_and_works(row):
             "2 CPUs, 0.5 GPU, 19.8 GiB",
         ),
     ],
-    ids=["the CPUs of a trial", "the CPUs of a node", "the memory of a type", "one more trial"],
+    ids=["the CPUs of a trial", "the CPUs of a node", "the CPUs in ray.init", "the memory of a type", "one more trial"],
 )
 def test_an_advice_of_a_plan_works(policy, capacity, advice, code, expected):
     """After the advice, the nodes are those of ``FOLLOWED``."""
