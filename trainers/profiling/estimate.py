@@ -93,8 +93,9 @@ def convertible() -> Iterator[None]:
     """Make ``.half()``, ``.to(…)`` and similar conversions work for modules with fake parameters.
 
     Without this context manager, PyTorch swaps the contents of each parameter. This fails because the fake mode has
-    weak references to the parameters. Instead, each parameter is replaced by a new parameter. Modules with real
-    parameters are converted as usual, including modules in other threads.
+    weak references to the parameters, and no setting in ``torch.__future__`` prevents it for fake tensors
+    (``torch.nn.Module._apply``, PyTorch 2.13). So the method is replaced: it gives the module a new parameter for each
+    parameter. Modules with real parameters are converted as usual, including modules in other threads.
     """
     import torch
 
@@ -107,8 +108,9 @@ def convertible() -> Iterator[None]:
     def convert(module: Any, function: Any, recurse: bool = True) -> Any:
         if not any(is_fake(parameter) for parameter in module.parameters()):
             return original(module, function, recurse)
-        for child in module.children() if recurse else ():
-            child._apply(function)  # modules such as nn.LSTM override ``_apply``
+        if recurse:
+            for child in module.children():
+                child._apply(function)  # modules such as nn.LSTM override ``_apply``
         for name, parameter in module._parameters.items():
             if parameter is None:
                 continue
@@ -180,7 +182,7 @@ class GpuMemoryEstimate(Value):
         lines += [f"  {format_bytes(amount)} {name}" for name, amount in parts.items()]
         if self.gradients_bytes < self.parameters_bytes / 2:
             lines.append("  (at this moment, most gradients do not exist yet)")
-        lines += [f"  - not included: {each}" for each in self.unknown]
+        lines += [f"  - not included: {part}" for part in self.unknown]
         lines.append(f'write GpuMemoryPolicy(gpu_memory="{memory_to_write(self.total_bytes)}")')
         return "\n".join(map(one_line, lines))
 
@@ -216,23 +218,23 @@ def estimate_gpu_memory(
             built = _attempt("model_fn failed without data", model_fn)
         model = _attempt("model_fn did not return a torch.nn.Module", lambda: as_fake(built, fake_mode))
         parameters = list(model.parameters())
-        device = parameters[0].device if parameters else "cpu"
-        dtype = next((each.dtype for each in parameters if each.is_floating_point()), None)
+        device = "cpu"
+        if parameters:
+            device = parameters[0].device
+        dtype = next((parameter.dtype for parameter in parameters if parameter.is_floating_point()), None)
         inputs, targets = _attempt(
             "the batch cannot be created", lambda: _split(_faked(batch, fake_mode, device, dtype), loss_fn)
         )
-        steps = _attempt("the optimizer cannot be created", lambda: optimizer(parameters)) if optimizer else None
+        steps = None
         if optimizer is not None:
+            steps = _attempt("the optimizer cannot be created", lambda: optimizer(parameters))
             check_optimizer_instance(steps)
-        for group in steps.param_groups if steps is not None else ():
-            # On a GPU, PyTorch's optimizers update all parameters together. This requires additional temporary memory.
-            if group.get("foreach", False) is None and not group.get("fused"):
-                group["foreach"] = True
+            _update_together(steps)
         tracker.track_external(model)
         with tracker:
             output = loss = None
             for _ in range(2):
-                (model if steps is None else steps).zero_grad()
+                model.zero_grad()
                 tracker.track_external(*_tensors((inputs, targets)))
                 output = _attempt(
                     "the model rejects the batch, or depends on the values in the batch", lambda: _called(model, inputs)
@@ -243,6 +245,14 @@ def estimate_gpu_memory(
                     _attempt("the optimizer's step failed", steps.step)
                 tracker.reset_mod_stats()
     return _estimate(tracker.get_tracker_snapshot("peak"), device)
+
+
+def _update_together(optimizer: Any) -> None:
+    """Let the optimizer update all parameters together, as it does on a GPU. This requires more temporary memory."""
+    for group in optimizer.param_groups:
+        is_default = group.get("foreach", False) is None and not group.get("fused")
+        if is_default:
+            group["foreach"] = True
 
 
 def _attempt(what: str, call: Callable[[], Any]) -> Any:
@@ -261,13 +271,17 @@ def _faked(batch: Any, fake_mode: Any, device: Any, dtype: Any) -> Any:
             return torch.empty(leaf, device=device, dtype=dtype)
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        return (leaf if is_fake(leaf) else fake_mode.from_tensor(leaf)).to(device)
+        if not is_fake(leaf):
+            leaf = fake_mode.from_tensor(leaf)
+        return leaf.to(device)
 
-    return tree_map(fake, batch() if callable(batch) else batch, is_leaf=_is_shape)
+    if callable(batch):
+        batch = batch()
+    return tree_map(fake, batch, is_leaf=_is_shape)
 
 
 def _is_shape(batch: Any) -> bool:
-    return isinstance(batch, tuple) and bool(batch) and all(type(each) is int for each in batch)
+    return isinstance(batch, tuple) and bool(batch) and all(type(size) is int for size in batch)
 
 
 def _split(batch: Any, loss_fn: object) -> tuple[Any, Any]:
