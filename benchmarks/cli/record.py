@@ -151,7 +151,7 @@ def report(
     from ..report.page import html_page
 
     check_new(output, force=force, inputs=(file, decision, packing))
-    hint = "create a decision with `tune-policies bench decide`"
+    hint = "create a decision with `tune-policies bench decide RUN --steps-per-trial STEPS --output FILE`"
     run = read_run_set(file)
     throughput = read_throughput(packing) if packing else None
     decided = read_value(decision, Decision, "decision", hint=hint) if decision else None

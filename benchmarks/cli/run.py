@@ -1,5 +1,6 @@
 """The commands that measure: ``run`` and ``packing``."""
 
+import shlex
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -151,7 +152,8 @@ def _show(run_set: "RunSet", output: Path, *, as_json: bool) -> None:
 
     print_measured(run_set, as_json=as_json)
     print(
-        f"wrote {output}. The file contains host names and the command. `bench export --redact` omits both",
+        f"wrote {output}. The file contains host names and the command. To omit both, run: tune-policies bench export "
+        f"{shlex.quote(str(output))} --format json --redact",
         file=sys.stderr,
     )
 

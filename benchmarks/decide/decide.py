@@ -214,7 +214,7 @@ class _Case(NamedTuple):
         if self.packing is not None and measured_on is not None and not self.packing.may_be_of(measured_on):
             raise InvalidResourcesError(
                 f"the packing record was measured on {shorten(self.packing.gpu)}, but the run on {measured_on}. "
-                f"Run `tune-policies bench packing` on {measured_on}, or omit the record"
+                f"Run `tune-policies bench packing --output FILE` on {measured_on}, or omit the record"
             )
 
     def decision(self, workloads: list[WorkloadDecision]) -> Decision:

@@ -153,7 +153,10 @@ def test_compare_exits_with_1_if_nothing_can_be_compared(line, message, bench):
         ("packing --output a.json", "Choose another file"),
         ("packing --mps", "--mps requires an MPS daemon, but "),
         ("packing mpl", "unknown workload 'mpl'; did you mean 'mlp'?"),
-        ("packing tf-mlp", "tf-mlp: pass a size and --steps, such as bench packing tf-mlp@64 --steps 1000"),
+        (
+            "packing tf-mlp",
+            "tf-mlp: pass a size and --steps, such as tune-policies bench packing tf-mlp@64 --steps 1000",
+        ),
         ("packing tests.models:mlp@64", "tests.models:mlp: pass --steps"),
         ("packing tests.models:mlp --size 64", "tests.models:mlp: pass --steps"),
     ],
