@@ -87,6 +87,8 @@ _ADVICE = re.compile(
 _NOT_ADVICE = (
     "Limit | str",
     "Plan: …",
+    "Run …",
+    "Free \\(according",
     "Plan and slots",
     "Run it again",
     "import ray, sys;",
@@ -147,4 +149,5 @@ def without_row(texts, table, elsewhere, names):
 
 def is_of(template, message):
     """Return whether ``message`` may have been built from ``template``."""
-    return re.search(".*?".join(map(re.escape, template.split("…"))), message, re.DOTALL) is not None
+    pattern = ".*?".join(map(re.escape, template.split("…")))
+    return re.search(pattern, message, re.DOTALL | re.IGNORECASE) is not None  # a hint may begin a sentence
