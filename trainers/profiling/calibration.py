@@ -58,7 +58,9 @@ def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout
         InfeasibleRequestError: No node has a whole GPU of a known model.
         ProbeError: Ray is not running, no GPU was free in time, or nothing could be measured.
     """
-    names = check_names(FRAMEWORKS if frameworks is None else frameworks, name="frameworks")
+    if frameworks is None:
+        frameworks = FRAMEWORKS
+    names = check_names(frameworks, name="frameworks")
     for name in names:
         if name not in FRAMEWORKS:
             raise InvalidResourcesError(
@@ -96,9 +98,15 @@ def places_of_models(nodes: Iterable[NodeCapacity]) -> dict[str, Place]:
     places: dict[str, Place] = {}
     for node in nodes:
         models = {device.name for device in node.devices or ()}
-        place = Place(node.node_id, 1 if len(models) == 1 else node.resources.gpus)
-        if node.resources.gpus >= 1:
-            places |= {name: place for name in models if name not in places or place.num_gpus < places[name].num_gpus}
+        if node.resources.gpus < 1:
+            continue
+        # Ray chooses the GPU, so only a process with all GPUs of a node with several models sees each model.
+        num_gpus = node.resources.gpus
+        if len(models) == 1:
+            num_gpus = 1
+        for name in models:
+            if name not in places or num_gpus < places[name].num_gpus:
+                places[name] = Place(node.node_id, num_gpus)
     if not places:
         raise InfeasibleRequestError(
             asked="1 whole GPU to measure",
@@ -169,8 +177,10 @@ def use_once_settled(
 ) -> int:
     """Return the device memory in use, in bytes, after the last child releases its memory or the timeout expires."""
     deadline = time.monotonic() + timeout_s
-    while (used := read_bytes()) > idle_bytes + _NOISE_BYTES and time.monotonic() < deadline:
+    used = read_bytes()
+    while used > idle_bytes + _NOISE_BYTES and time.monotonic() < deadline:
         time.sleep(poll_s)
+        used = read_bytes()
     return used
 
 
@@ -206,7 +216,9 @@ def run_while_memory_is_allocated(
         finally:
             deadline.cancel()
             child.kill()
-    return why[-1] if why and not was_ended else f"the child process did not respond within {timeout_s:g} s", None
+    if why and not was_ended:
+        return why[-1], None
+    return f"the child process did not respond within {timeout_s:g} s", None
 
 
 def overhead_fields(
@@ -222,7 +234,9 @@ def overhead_fields(
         process_bytes: The child's memory use in bytes as reported by the driver, or ``None`` if the driver does not
             list the child.
     """
-    held = used_now - used_before if process_bytes is None else process_bytes
+    how, held = "process", process_bytes
+    if held is None:  # the driver does not list the processes in a container
+        how, held = "device", used_now - used_before
     if held < reported["reserved_bytes"]:
         return {
             "error": "the driver reports less memory than the framework's allocator. Measure again while no other "
@@ -233,13 +247,16 @@ def overhead_fields(
         "version": reported["version"],
         "overhead_bytes": held - reported["reserved_bytes"],
         "measured_on": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
-        "how": "device" if process_bytes is None else "process",
+        "how": how,
     }
 
 
 def _read_use(uuid: str, pid: int | None) -> tuple[int, int | None]:
     """Return the memory in use on a GPU, and the memory of a process if the driver lists it, in bytes."""
     for device in read_device_use():
-        if device.uuid == uuid:
-            return device.used_bytes, None if pid is None else device.bytes_by_process.get(pid)
+        if device.uuid != uuid:
+            continue
+        if pid is None:
+            return device.used_bytes, None
+        return device.used_bytes, device.bytes_by_process.get(pid)
     raise NvmlError(f"the driver no longer lists {uuid}")

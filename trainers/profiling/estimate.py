@@ -21,6 +21,8 @@ from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 
+from .estimate_arguments import check_arguments, check_optimizer_instance
+
 
 def fakes() -> tuple[Any, Any]:
     """Return the mode that creates fake tensors, and the tracker of their memory.
@@ -32,7 +34,7 @@ def fakes() -> tuple[Any, Any]:
         import torch
     except ImportError as error:
         raise MeasurementError(
-            "the estimate requires PyTorch, which is not installed. Install torch, or use measure_gpu_memory"
+            "the estimate requires PyTorch, which is not installed. Run pip install torch, or use measure_gpu_memory"
         ) from error
     try:
         from torch._subclasses.fake_tensor import FakeTensorMode
@@ -91,8 +93,9 @@ def convertible() -> Iterator[None]:
     """Make ``.half()``, ``.to(…)`` and similar conversions work for modules with fake parameters.
 
     Without this context manager, PyTorch swaps the contents of each parameter. This fails because the fake mode has
-    weak references to the parameters. Instead, each parameter is replaced by a new parameter. Modules with real
-    parameters are converted as usual, including modules in other threads.
+    weak references to the parameters, and no setting in ``torch.__future__`` prevents it for fake tensors
+    (``torch.nn.Module._apply``, PyTorch 2.13). So the method is replaced: it gives the module a new parameter for each
+    parameter. Modules with real parameters are converted as usual, including modules in other threads.
     """
     import torch
 
@@ -105,8 +108,9 @@ def convertible() -> Iterator[None]:
     def convert(module: Any, function: Any, recurse: bool = True) -> Any:
         if not any(is_fake(parameter) for parameter in module.parameters()):
             return original(module, function, recurse)
-        for child in module.children() if recurse else ():
-            child._apply(function)  # modules such as nn.LSTM override ``_apply``
+        if recurse:
+            for child in module.children():
+                child._apply(function)  # modules such as nn.LSTM override ``_apply``
         for name, parameter in module._parameters.items():
             if parameter is None:
                 continue
@@ -178,14 +182,14 @@ class GpuMemoryEstimate(Value):
         lines += [f"  {format_bytes(amount)} {name}" for name, amount in parts.items()]
         if self.gradients_bytes < self.parameters_bytes / 2:
             lines.append("  (at this moment, most gradients do not exist yet)")
-        lines += [f"  - not included: {each}" for each in self.unknown]
+        lines += [f"  - not included: {part}" for part in self.unknown]
         lines.append(f'write GpuMemoryPolicy(gpu_memory="{memory_to_write(self.total_bytes)}")')
         return "\n".join(map(one_line, lines))
 
 
 def estimate_gpu_memory(
     model_fn: Callable[[], Any],
-    batch: Any,
+    batch: Any = None,
     optimizer: Callable[[Any], Any] | None = None,
     loss_fn: Callable[[Any, Any], Any] | None = None,
 ) -> GpuMemoryEstimate:
@@ -194,39 +198,43 @@ def estimate_gpu_memory(
     Args:
         model_fn: Builds the model on the default device, without ``.cuda()``. If it returns an existing model, the
             model is copied without its data.
-        batch: The input of the model: a tensor, a tuple of arguments or a dict of keyword arguments, or a function that
-            returns such an input. A tuple of integers is the shape of a tensor with the model's dtype. With
-            ``loss_fn``, the batch is a pair of the input and the targets.
+        batch: Required. The input of the model: a tensor, a tuple of arguments or a dict of keyword arguments, or a
+            function that returns such an input. A tuple of integers is the shape of a tensor with the model's dtype.
+            With ``loss_fn``, the batch is a pair of the input and the targets.
         optimizer: Creates the optimizer from the parameters, such as ``torch.optim.AdamW``.
         loss_fn: Returns the loss for an output and its targets. The default is the output's attribute ``loss``, or the
             mean of the output.
 
     Raises:
+        InvalidResourcesError: An argument has the wrong type, or the batch is missing.
         MeasurementError: The model cannot be built, rejects the batch, or cannot run without data, or PyTorch is not
             installed or is too old.
     """
     fake_mode, tracker = fakes()
+    check_arguments(model_fn, batch, optimizer, loss_fn)
     with warnings.catch_warnings(), fake_mode:
         warnings.simplefilter("ignore")  # PyTorch warns that modules no longer exist when gradients are computed
         with convertible():
             built = _attempt("model_fn failed without data", model_fn)
         model = _attempt("model_fn did not return a torch.nn.Module", lambda: as_fake(built, fake_mode))
         parameters = list(model.parameters())
-        device = parameters[0].device if parameters else "cpu"
-        dtype = next((each.dtype for each in parameters if each.is_floating_point()), None)
+        device = "cpu"
+        if parameters:
+            device = parameters[0].device
+        dtype = next((parameter.dtype for parameter in parameters if parameter.is_floating_point()), None)
         inputs, targets = _attempt(
             "the batch cannot be created", lambda: _split(_faked(batch, fake_mode, device, dtype), loss_fn)
         )
-        steps = _attempt("the optimizer cannot be created", lambda: optimizer(parameters)) if optimizer else None
-        for group in steps.param_groups if steps is not None else ():
-            # On a GPU, PyTorch's optimizers update all parameters together. This requires additional temporary memory.
-            if group.get("foreach", False) is None and not group.get("fused"):
-                group["foreach"] = True
+        steps = None
+        if optimizer is not None:
+            steps = _attempt("the optimizer cannot be created", lambda: optimizer(parameters))
+            check_optimizer_instance(steps)
+            _update_together(steps)
         tracker.track_external(model)
         with tracker:
             output = loss = None
             for _ in range(2):
-                (model if steps is None else steps).zero_grad()
+                model.zero_grad()
                 tracker.track_external(*_tensors((inputs, targets)))
                 output = _attempt(
                     "the model rejects the batch, or depends on the values in the batch", lambda: _called(model, inputs)
@@ -237,6 +245,14 @@ def estimate_gpu_memory(
                     _attempt("the optimizer's step failed", steps.step)
                 tracker.reset_mod_stats()
     return _estimate(tracker.get_tracker_snapshot("peak"), device)
+
+
+def _update_together(optimizer: Any) -> None:
+    """Let the optimizer update all parameters together, as it does on a GPU. This requires more temporary memory."""
+    for group in optimizer.param_groups:
+        is_default = group.get("foreach", False) is None and not group.get("fused")
+        if is_default:
+            group["foreach"] = True
 
 
 def _attempt(what: str, call: Callable[[], Any]) -> Any:
@@ -255,13 +271,17 @@ def _faked(batch: Any, fake_mode: Any, device: Any, dtype: Any) -> Any:
             return torch.empty(leaf, device=device, dtype=dtype)
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        return (leaf if is_fake(leaf) else fake_mode.from_tensor(leaf)).to(device)
+        if not is_fake(leaf):
+            leaf = fake_mode.from_tensor(leaf)
+        return leaf.to(device)
 
-    return tree_map(fake, batch() if callable(batch) else batch, is_leaf=_is_shape)
+    if callable(batch):
+        batch = batch()
+    return tree_map(fake, batch, is_leaf=_is_shape)
 
 
 def _is_shape(batch: Any) -> bool:
-    return isinstance(batch, tuple) and bool(batch) and all(type(each) is int for each in batch)
+    return isinstance(batch, tuple) and bool(batch) and all(type(size) is int for size in batch)
 
 
 def _split(batch: Any, loss_fn: object) -> tuple[Any, Any]:

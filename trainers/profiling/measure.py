@@ -3,6 +3,7 @@
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import ray
@@ -36,7 +37,7 @@ _START_S: Final = 120.0
 
 def measure_gpu_memory(
     trainable: Trainable,
-    configs: Configs,
+    configs: Configs | None = None,
     *,
     max_steps: int = 5,
     timeout_s: float = 60.0,
@@ -52,9 +53,9 @@ def measure_gpu_memory(
 
     Args:
         trainable: A function of a config, or a ``tune.Trainable`` class.
-        configs: The configs to measure, or a search space of Tune from which ``num_samples`` configs are drawn. Memory
-            is predicted from the values that vary, so vary the values that affect memory, and include their largest
-            values. The largest and the smallest integers of a space are measured first.
+        configs: Required. The configs to measure, or a search space of Tune from which ``num_samples`` configs are
+            drawn. Memory is predicted from the values that vary, so vary the values that affect memory, and include
+            their largest values. The largest and the smallest integers of a space are measured first.
         max_steps: The number of results after which each trial ends.
         timeout_s: The time after which each trial ends, in seconds.
         num_samples: The number of configs to draw from a search space. A grid multiplies this number.
@@ -73,7 +74,8 @@ def measure_gpu_memory(
     if not is_number(timeout_s) or not 0 < timeout_s < float("inf"):
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds and finite, got {shorten(timeout_s)}")
     caps = Caps(max_steps=check_count(max_steps, least=1, name="max_steps"), timeout_s=float(timeout_s))
-    policy = GpuPolicy() if policy is None else policy
+    if policy is None:
+        policy = GpuPolicy()
     if not isinstance(policy, GpuPolicy):
         raise InvalidResourcesError(f"policy must be a GpuPolicy, got {shorten(policy)}")
     if policy.gpus != 1 or policy.num_workers:
@@ -82,17 +84,15 @@ def measure_gpu_memory(
         )
     check_trainable(trainable)
     wanted = configs_to_measure(configs, num_samples, seed)
-    with connection(None, _CONNECT_S, local="starts a temporary Ray instance"):
-        capacity = probe_cluster() if capacity is None else capacity
-        require_gpu(policy, capacity)
-        plan = policy.plan(capacity)
+    with _cluster_with_gpu(capacity, policy) as cluster:
+        plan = policy.plan(cluster)
         readings = _run(trainable, wanted, caps, plan)
     return _profile(wanted, readings, caps, plan)
 
 
 def plan_by_measuring(
     trainable: Trainable,
-    configs: Configs,
+    configs: Configs | None = None,
     *,
     headroom: float = HEADROOM,
     max_steps: int = 5,
@@ -116,15 +116,15 @@ def plan_by_measuring(
         MeasurementError: See :func:`measure_gpu_memory`.
         ProbeError: Ray cannot be reached.
     """
-    # Find invalid fields before any trial runs.
+    # Find invalid arguments before any trial runs.
+    check_trainable(trainable)
+    configs_to_measure(configs, num_samples, seed)
     unmeasured = GpuMemoryPolicy(gpu_memory=MIB, headroom=headroom, **policy)
     measuring = GpuPolicy(
         **{name: getattr(unmeasured, name) for name in ("cpus", "memory", "accelerator_type", "custom")}
     )
-    with connection(None, _CONNECT_S, local="starts a temporary Ray instance"):
-        capacity = probe_cluster() if capacity is None else capacity
-        require_gpu(measuring, capacity)
-        unmeasured.plan(capacity)  # raises an error early if even 1 MiB per trial is infeasible
+    with _cluster_with_gpu(capacity, measuring) as cluster:
+        unmeasured.plan(cluster)  # raises an error early if even 1 MiB per trial is infeasible
         profile = measure_gpu_memory(
             trainable,
             configs,
@@ -132,10 +132,22 @@ def plan_by_measuring(
             timeout_s=timeout_s,
             num_samples=num_samples,
             seed=seed,
-            capacity=capacity,
+            capacity=cluster,
             policy=measuring,
         )
-    return unmeasured.model_copy(update={"gpu_memory": None, "profile": profile}).plan(capacity)
+    return unmeasured.model_copy(update={"gpu_memory": None, "profile": profile}).plan(cluster)
+
+
+@contextmanager
+def _cluster_with_gpu(capacity: ClusterCapacity | None, policy: GpuPolicy) -> Iterator[ClusterCapacity]:
+    """Connect to Ray, and yield the given capacity, or else that of the cluster."""
+    if capacity is not None:
+        require_gpu(policy, capacity)  # raises an error before Ray starts
+    with connection(None, _CONNECT_S, local="starts a temporary Ray instance"):
+        if capacity is None:
+            capacity = probe_cluster()
+            require_gpu(policy, capacity)
+        yield capacity
 
 
 def require_gpu(policy: GpuPolicy, capacity: ClusterCapacity) -> None:
@@ -144,14 +156,18 @@ def require_gpu(policy: GpuPolicy, capacity: ClusterCapacity) -> None:
     Raises:
         InfeasibleRequestError: The cluster has no GPU, or its GPUs are simulated.
     """
-    types = () if capacity.node_types is None else capacity.node_types
-    nodes = [*capacity.nodes, *(each.as_node() for each in types if each.max_nodes_to_add)]
-    if capacity.node_types is None or any(node.resources.gpus and not node.has_simulated_gpus for node in nodes):
+    if capacity.node_types is None:
+        return  # the autoscaler may add a node with a GPU
+    to_add = [node_type.as_node() for node_type in capacity.node_types if node_type.max_nodes_to_add]
+    nodes = [*capacity.nodes, *to_add]
+    if any(node.resources.gpus and not node.has_simulated_gpus for node in nodes):
         return
-    simulated = any(node.has_simulated_gpus for node in nodes)
+    why = "the cluster has no GPU"
+    if any(node.has_simulated_gpus for node in nodes):
+        why = "the GPUs of the cluster are simulated"
     raise InfeasibleRequestError(
         f"{policy.gpus:g} GPU, because memory is measured on a GPU",
-        "the GPUs of the cluster are simulated" if simulated else "the cluster has no GPU",
+        why,
         "GPU",
         "Run this on a machine with a GPU. Without a GPU, estimate_gpu_memory(model_fn, batch) estimates the memory of "
         "a PyTorch model, and its explain() ends with the policy to write.",
@@ -161,6 +177,11 @@ def require_gpu(policy: GpuPolicy, capacity: ClusterCapacity) -> None:
 def check_trainable(trainable: Any) -> None:
     """Raise an ``InvalidResourcesError`` unless ``trainable`` is a function of a config or a ``tune.Trainable``."""
     is_class = isinstance(trainable, type)
+    if any(base.__module__.startswith("torch.nn.") for base in type(trainable).__mro__):
+        raise InvalidResourcesError(
+            f"a trainable must be a function of a config, but {type(trainable).__name__} is a model. Pass a function "
+            "that trains the model, or write estimate_gpu_memory(lambda: model, batch)"
+        )
     if not callable(trainable) or (is_class and not issubclass(trainable, tune.Trainable)):
         raise InvalidResourcesError(
             f"a trainable must be a function of a config or a subclass of ray.tune.Trainable, got {shorten(trainable)}"
@@ -169,10 +190,12 @@ def check_trainable(trainable: Any) -> None:
         try:
             class_of_function(trainable)
         except ValueError as error:  # the function takes no config
-            raise InvalidResourcesError(f"{shorten(trainable)} is not a trainable: {error}") from error
+            raise InvalidResourcesError(
+                f"{shorten(trainable)} is not a trainable: {error} Write a function such as def train_fn(config): …"
+            ) from error
 
 
-def configs_to_measure(configs: Configs, num_samples: int, seed: int) -> list[dict[str, Any]]:
+def configs_to_measure(configs: Configs | None, num_samples: int, seed: int) -> list[dict[str, Any]]:
     """Return the configs to measure, without duplicates.
 
     ``num_samples`` configs are drawn from a search space. The first config contains the largest integers of the search
@@ -180,9 +203,15 @@ def configs_to_measure(configs: Configs, num_samples: int, seed: int) -> list[di
     outside the measured range are extrapolations.
     """
     check_count(num_samples, least=1, name="num_samples")
-    drawn = (
-        _drawn_configs(configs, num_samples, seed) if isinstance(configs, Mapping) else list(_checked_configs(configs))
-    )
+    if configs is None:
+        raise InvalidResourcesError(
+            "configs is missing. Pass the configs to measure or the search space of your run, such as "
+            'measure_gpu_memory(train_fn, [{"batch_size": 32}, {"batch_size": 256}])'
+        )
+    if isinstance(configs, Mapping):
+        drawn = _drawn_configs(configs, num_samples, seed)
+    else:
+        drawn = list(_checked_configs(configs))
     different = list({repr(flat(config)): config for config in drawn}.values())
     if not different:
         raise InvalidResourcesError("there are no configs to measure. Pass at least one config, or a search space")
@@ -197,7 +226,8 @@ def _checked_configs(configs: Any) -> Iterator[dict[str, Any]]:
             raise InvalidResourcesError(
                 f"configs[{number}] must be a mapping of names to values, got {shorten(config)}"
             )
-        if (name := _name_of_space(config)) is not None:
+        name = _name_of_space(config)
+        if name is not None:
             raise InvalidResourcesError(
                 f"configs[{number}] has a search space for {name!r}, not a value. Use values, or pass one search "
                 "space as configs"
@@ -209,9 +239,12 @@ def _name_of_space(config: Mapping[str, Any]) -> str | None:
     for name, value in config.items():
         if is_domain(value) or name == "grid_search":
             return str(name)
-        if isinstance(value, Mapping) and (within := _name_of_space(value)) is not None:
-            if within == "grid_search":
-                return str(name)
+        if not isinstance(value, Mapping):
+            continue
+        within = _name_of_space(value)
+        if within == "grid_search":
+            return str(name)
+        if within is not None:
             return f"{name}/{within}"
     return None
 
@@ -222,7 +255,7 @@ def _drawn_configs(space: Mapping[str, Any], num_samples: int, seed: int) -> lis
     spaces = [_with_whole_numbers(space, max), _with_whole_numbers(space, min), *[space] * num_samples]
     try:
         state = np.random.RandomState(seed)  # if the seed itself were passed, all draws would be equal
-        return [config for each in spaces[:num_samples] for config in draw(each, state)]
+        return [config for drawn in spaces[:num_samples] for config in draw(drawn, state)]
     except Exception as error:  # caused by the seed, the user's functions, or Tune
         raise InvalidResourcesError(
             f"no configs can be drawn from the search space: {type(error).__name__}: {error}"
@@ -237,7 +270,8 @@ def _with_whole_numbers(space: Any, choose: Callable[[list[int]], int]) -> Any:
         return {name: _with_whole_numbers(value, choose) for name, value in space.items()}
     if isinstance(space, list):
         return [_with_whole_numbers(value, choose) for value in space]
-    if values := extremes(space):
+    values = extremes(space)
+    if values:
         return choose(values)
     return space
 
@@ -293,21 +327,24 @@ def _profile(
         if reading is None or why is not None:
             failures.append(f"{config}: {why}")
         else:
-            # A trial that ran out of memory needs at least the total memory of the device.
-            device_bytes = reading.device_bytes or plan.gpu_memory_bytes
-            at_least = device_bytes if reading.ended_by == "out_of_memory" else None
+            total = reading.total_bytes
+            if reading.ended_by == "out_of_memory":
+                # A trial that ran out of memory needs at least the total memory of the device.
+                total = reading.device_bytes or plan.gpu_memory_bytes or total
             fields = reading.model_dump(exclude={"total_bytes", "error", "device_bytes", "versions"})
-            measurements.append(
-                GpuMemoryMeasurement(config=config, total_bytes=max(1, at_least or reading.total_bytes), **fields)
-            )
+            measurements.append(GpuMemoryMeasurement(config=config, total_bytes=max(1, total), **fields))
     versions = {"ray": ray.__version__}
     for reading in readings.values():
         versions |= reading.versions
-    profile = GpuMemoryProfile(measurements=tuple(measurements), versions=versions) if measurements else None
+    profile = None
+    if measurements:
+        profile = GpuMemoryProfile(measurements=tuple(measurements), versions=versions)
     if failures or profile is None:
         many = f"{len(failures)} of {counted(len(configs), 'config')}"
-        kept = "" if profile is None else ". The error's profile contains the measurements of the other configs"
-        raise MeasurementError(f"{many} could not be measured: {'; '.join(failures)}{kept}", profile)
+        text = f"{many} could not be measured: {'; '.join(failures)}"
+        if profile is not None:
+            text += ". The error's profile contains the measurements of the other configs"
+        raise MeasurementError(text, profile)
     return profile
 
 

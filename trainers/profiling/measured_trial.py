@@ -96,7 +96,9 @@ def measured_trial(
     trainable: Callable[..., Any] | type[tune.Trainable], recorder: Any, caps: Caps, overheads: Overheads
 ) -> type[tune.Trainable]:
     """Return a subclass of the trainable that measures the memory of the trial."""
-    cls = trainable if isinstance(trainable, type) else class_of_function(trainable)
+    cls = trainable
+    if not isinstance(cls, type):
+        cls = class_of_function(trainable)
     fields = {"_recorder": recorder, "_caps": caps, "_overheads": overheads}
     return type(f"measured_{getattr(trainable, '__name__', cls.__name__)}", (_Measured, cls), fields)
 
@@ -141,11 +143,13 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
         try:
             yield
         except Exception as error:
-            ran_out = classify_oom(error).kind == "accelerator"
+            ended_by: Ended = "failed"
+            if classify_oom(error).kind == "accelerator":
+                ended_by = "out_of_memory"
             cause: BaseException = error
             while not str(cause) and cause.__cause__ is not None:  # Tune has wrapped the error
                 cause = cause.__cause__
-            self._record("out_of_memory" if ran_out else "failed", without_secrets(f"{type(cause).__name__}: {cause}"))
+            self._record(ended_by, without_secrets(f"{type(cause).__name__}: {cause}"))
             raise
 
     def _watch(self) -> None:
@@ -180,13 +184,18 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
         versions = {name: str(getattr(sys.modules[name], "__version__", "")) for name in self._peaks}
         overhead = sum(self._overheads.bytes_for(gpu.get("name"), name, versions[name])[0] for name in versions)
         held = held_bytes(counters)
-        process = _process_bytes(held) if counters and not counters.keys() & set(_PREALLOCATING) else None
+        process = None
+        if counters and counters.keys().isdisjoint(_PREALLOCATING):  # otherwise, the process holds more than it uses
+            process = _process_bytes(held)
         if process is not None:
             self._most_of_process = max(process, self._most_of_process)
             overhead = process - held
+        total = self._most_of_process
+        if self._peaks:
+            total = max(total, sum(self._peaks.values()) + overhead)
         return Reading(
             peak_bytes=dict(self._peaks),
-            total_bytes=max(self._most_of_process, sum(self._peaks.values()) + overhead if self._peaks else 0),
+            total_bytes=total,
             overhead_bytes=overhead,
             host_memory_bytes=self._host_memory_bytes,
             num_steps=self._num_steps,
@@ -230,8 +239,8 @@ def host_memory_in_use() -> int:
     if not children:
         return int(process.memory_info().rss)
     total = 0
-    for each in (process, *children):
+    for member in (process, *children):
         with suppress(psutil.Error):  # the process has ended
-            memory = each.memory_full_info()
+            memory = member.memory_full_info()
             total += getattr(memory, "pss", memory.rss)  # only Linux has pss
     return total

@@ -179,6 +179,27 @@ class LearningPolicy(ResourcePolicy):
         changes = {"slots": (common,), "common": None, "by_config": by_config, "reasons": (*reasons, *usual.reasons)}
         return usual.model_copy(update=changes)
 
+    def __str__(self) -> str:
+        """Return the start policy and what has been learned. ``repr`` is the call with all observations."""
+        return f"LearningPolicy: {'; '.join(self._facts().values())}"
+
+    def _repr_html_(self) -> str:
+        from tune_policies.values.html import fields_to_html  # notebooks only
+
+        return fields_to_html("LearningPolicy", "", self._facts())
+
+    def _facts(self) -> dict[str, str]:
+        """Return what the policy starts with, when it learns, and what it has learned."""
+        observed = counted(len(self.observations), "trial")
+        facts = {"start": f"starts with {self.start}"}
+        if not _is_learned(self.start):
+            facts["learned"] = "; ".join(self._about_start())
+        elif self.needs is None:
+            facts["learned"] = f"learns from the first {counted(self.num_pilots, 'trial')}, {observed} observed so far"
+        else:
+            facts["learned"] = "; ".join(self._reasons())
+        return facts
+
     def describe(self, capacity: ClusterCapacity, plan: TrialPlan | None = None) -> str:
         """Return one sentence about what the policy has learned, compared with the plan of ``start``.
 

@@ -1,18 +1,28 @@
 """Compares the memory estimate with the peak of a real training on the CPU, where tensors are as large as on a GPU."""
 
 import functools
+import re
 import resource
 import subprocess
 import sys
 
 import pytest
+import ray
 import torch
+from ray import tune
 from torch import nn
 
 from tests import models
+from tests.clusters import gpu_node
 from tests.rest_parameters import further
-from tune_policies import GpuMemoryPolicy, MeasurementError
-from tune_policies.trainers import estimate_gpu_memory
+from tune_policies import (
+    ClusterCapacity,
+    GpuMemoryPolicy,
+    InfeasibleRequestError,
+    InvalidResourcesError,
+    MeasurementError,
+)
+from tune_policies.trainers import estimate_gpu_memory, measure_gpu_memory, plan_by_measuring
 
 GIB = 2**30
 TRAININGS = {
@@ -187,6 +197,84 @@ def test_an_error_names_the_part_that_failed(model_fn, batch, kwargs, message):
         estimate_gpu_memory(model_fn, batch, **kwargs)
 
 
+def train_fn(config):
+    raise AssertionError("the estimate must not call a trainable")
+
+
+class Trial(tune.Trainable):
+    """A trainable, whose constructor needs no arguments."""
+
+
+MODEL = nn.Linear(8, 1)
+LOADER = torch.utils.data.DataLoader(torch.zeros(32, 8), batch_size=4)
+FROM_CONFIG = "estimate_gpu_memory(lambda: build_model(config), batch)"
+FORMS = [
+    ("train_fn", f"train_fn(config). Write {FROM_CONFIG}", "lambda: build_model({}), INPUT"),
+    ("Trial, {}", f"the class Trial. Write {FROM_CONFIG}", "lambda: build_model({}), INPUT"),
+    ("MODEL, INPUT", "Write estimate_gpu_memory(lambda: model, batch)", "lambda: MODEL, INPUT"),
+    ("nn.Linear, INPUT", "Write estimate_gpu_memory(lambda: Linear(…), batch)", "lambda: nn.Linear(8, 1), INPUT"),
+    ("lambda: MODEL", "estimate_gpu_memory(model_fn, batch=(32, 100))", "lambda: MODEL, batch=(32, 8)"),
+    ("lambda: MODEL, 32", "such as batch=(32, 100)", "lambda: MODEL, batch=(32, 8)"),
+    ("lambda: MODEL, LOADER", "Write batch=next(iter(loader))", "lambda: MODEL, batch=[next(iter(LOADER))]"),
+    (
+        "lambda: MODEL, INPUT, optimizer='adamw'",
+        "Write optimizer=torch.optim.AdamW",
+        "lambda: MODEL, INPUT, optimizer=torch.optim.AdamW",
+    ),
+    (
+        "lambda: MODEL, INPUT, optimizer=torch.optim.SGD(MODEL.parameters(), lr=0.5, momentum=0.9)",
+        "Write optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9)",
+        "lambda: MODEL, INPUT, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9)",
+    ),
+    (
+        "lambda: MODEL, INPUT, optimizer=lambda: None",
+        "optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.001)",
+        "lambda: MODEL, INPUT, optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.001)",
+    ),
+    (
+        "lambda: MODEL, INPUT, optimizer=lambda parameters: None",
+        "such as lambda parameters: torch.optim.AdamW(parameters, lr=0.001)",
+        "lambda: MODEL, INPUT, optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.001)",
+    ),
+    (
+        "lambda: MODEL, (INPUT, TARGET), loss_fn='mse'",
+        "Write loss_fn=torch.nn.functional.mse_loss",
+        "lambda: MODEL, (INPUT, TARGET), loss_fn=torch.nn.functional.mse_loss",
+    ),
+    (
+        "lambda: MODEL, (INPUT, TARGET), loss_fn=nn.MSELoss",
+        "Write loss_fn=torch.nn.MSELoss()",
+        "lambda: MODEL, (INPUT, TARGET), loss_fn=torch.nn.MSELoss()",
+    ),
+    (
+        "lambda: MODEL, (INPUT, TARGET), loss_fn=lambda output: output.mean()",
+        "Write loss_fn=torch.nn.functional.cross_entropy",
+        "lambda: MODEL, (INPUT, TARGET), loss_fn=torch.nn.functional.cross_entropy",
+    ),
+]
+"""Wrong arguments, the form to write in the message, and arguments that follow it."""
+
+
+def evaluate(arguments):
+    names = {"INPUT": torch.zeros(4, 8), "TARGET": torch.zeros(4, 1), "LOADER": LOADER, "MODEL": MODEL, "Trial": Trial}
+    names |= {
+        "build_model": lambda config: MODEL,
+        "nn": nn,
+        "torch": torch,
+        "train_fn": train_fn,
+        "estimate_gpu_memory": estimate_gpu_memory,
+    }
+    return eval(f"estimate_gpu_memory({arguments})", names)  # the arguments are written above
+
+
+@pytest.mark.parametrize(("wrong", "form", "right"), FORMS, ids=[wrong for wrong, _, _ in FORMS])
+def test_a_wrong_argument_is_refused_with_a_form_that_works(wrong, form, right):
+    with pytest.raises(InvalidResourcesError, match=re.escape(form)):
+        evaluate(wrong)
+
+    assert evaluate(right).total_bytes > 0
+
+
 def test_the_explanation_lists_the_parts_and_the_unknown_memory():
     text = estimate_gpu_memory(lambda: linear(8192), (1, 8192), torch.optim.AdamW).explain()
 
@@ -238,3 +326,33 @@ def test_the_error_for_a_missing_package_contains_the_install_command(missing, m
     done = subprocess.run([sys.executable, "-c", WITHOUT, missing], capture_output=True, text=True, check=False)
 
     assert message in done.stdout, done.stderr
+
+
+WITHOUT_GPUS = ClusterCapacity.of(gpu_node("a", gpus=0))
+SIMULATED = ClusterCapacity.of(gpu_node("a").model_copy(update={"has_simulated_gpus": True}))
+
+
+@pytest.mark.parametrize("measure", [plan_by_measuring, *further(measure_gpu_memory)])
+@pytest.mark.parametrize(
+    ("capacity", "reason"),
+    [
+        pytest.param(WITHOUT_GPUS, "the cluster has no GPU", id="without GPUs"),
+        pytest.param(SIMULATED, "the GPUs of the cluster are simulated", id="with simulated GPUs"),
+    ],
+)
+def test_measuring_without_a_gpu_is_refused_before_ray_starts_and_names_the_estimate(measure, capacity, reason):
+    with pytest.raises(InfeasibleRequestError) as caught:
+        measure(lambda config: None, [{"batch": 8}], capacity=capacity)
+
+    assert f"1 GPU, because memory is measured on a GPU, but {reason}" in str(caught.value)
+    assert "Without a GPU, estimate_gpu_memory(model_fn, batch) estimates the memory" in str(caught.value)
+    assert not ray.is_initialized()
+
+
+def test_the_estimate_that_the_refusal_of_a_measurement_names_ends_with_a_valid_policy():
+    """The refusal says: "its explain() ends with the policy to write"."""
+    model_fn, batch = lambda: linear(64), (1, 64)
+
+    written = estimate_gpu_memory(model_fn, batch).explain().splitlines()[-1].removeprefix("write ")
+
+    assert isinstance(eval(written, {"GpuMemoryPolicy": GpuMemoryPolicy}), GpuMemoryPolicy)
