@@ -80,9 +80,11 @@ def share_text(usage: GpuMemoryUsage) -> str:
 
 def advice_of_run(run: RunUsage, record: ResourceUsage | None = None) -> list[str]:
     """Return advice about the run, one sentence per item."""
-    slots = [] if record is None else [slot for slot in record.slots if slot.advice]
-    about_slots = [f"trials with {slot.slot} used {slot.use}. {slot.advice.removesuffix('.')}" for slot in slots]
-    return [*about_slots, *_about_gpu_memory(run, record)]
+    texts = []
+    if record is not None:
+        advised = [slot for slot in record.slots if slot.advice]
+        texts = [f"trials with {slot.slot} used {slot.use}. {slot.advice.removesuffix('.')}" for slot in advised]
+    return [*texts, *_about_gpu_memory(run, record)]
 
 
 def _about_gpu_memory(run: RunUsage, record: ResourceUsage | None) -> list[str]:
@@ -101,8 +103,10 @@ def _about_size(trials: list[TrialGpuMemory], *, has_advice: bool) -> Iterator[s
     alike: dict[tuple[int, float], list[GpuMemoryUsage]] = defaultdict(list)
     for trial in trials:
         usage = trial.usage
-        device = device_bytes(usage) if usage else None
-        if usage and device and usage.gpus:
+        if usage is None or not usage.gpus:
+            continue
+        device = device_bytes(usage)
+        if device:
             alike[device, usage.gpus].append(usage)
     for (device, gpus), usages in sorted(alike.items()):
         yield from _about_group(device, gpus, usages, has_advice=has_advice)
@@ -128,7 +132,9 @@ def _about_group(device: int, gpus: float, usages: list[GpuMemoryUsage], *, has_
         return
     fit = trials_per_gpu(usages, device)
     if ran_out:
-        policy = "GpuPolicy()" if fit == 1 else f'GpuMemoryPolicy(gpu_memory="{_to_write(device // fit)}")'
+        policy = "GpuPolicy()"
+        if fit > 1:
+            policy = f'GpuMemoryPolicy(gpu_memory="{_to_write(device // fit)}")'
         yield f"{text}. Write {policy}, with {fit} per GPU instead of {now}"
         if ran_out <= len(usages) / 2:
             yield (
@@ -213,9 +219,12 @@ def is_without_gpus(run: RunUsage, record: ResourceUsage | None) -> bool:
 
 def usage_view(run: RunUsage, record: ResourceUsage | None = None) -> RenderableType:
     """Return the tables and lines that ``tune-policies usage`` prints."""
-    parts = [] if record is None else [resource_usage_view(record)]
+    parts: list[RenderableType] = []
+    if record is not None:
+        parts.append(resource_usage_view(record))
     if not is_without_gpus(run, record):
-        parts += [""] if parts else []
+        if parts:
+            parts.append("")
         if _has_known_memory(run):
             parts.append(_gpu_memory_view(run))
         else:
@@ -238,8 +247,10 @@ def _gpu_memory_view(run: RunUsage) -> RenderableType:
         counted(len(run.trials), "trial"), "Trial", "Fraction", "Limit", "Peak", "Process", "Kept", "OOMs"
     )
     for trial in run.trials:
-        num_ooms = sum(usage.num_ooms for usage in trial.usages)
-        cells: list[RenderableType] = [*_cells(trial.usage), str(num_ooms)] if trial.usage else ["-"] * 6
+        cells: list[RenderableType] = ["-"] * 6
+        if trial.usage is not None:
+            num_ooms = sum(usage.num_ooms for usage in trial.usages)
+            cells = [*_cells(trial.usage), str(num_ooms)]
         view.add_row(trial.name, *cells)
     return Group(view, *_bars(run))
 
@@ -258,15 +269,16 @@ def _bars(run: RunUsage) -> list[RenderableType]:
 
 
 def _cells(usage: GpuMemoryUsage) -> list[RenderableType]:
-    peak = usage.peak_allocated_bytes if usage.peak_reserved_bytes is None else usage.peak_reserved_bytes
-    is_one = len(usage.limit_bytes) == 1
-    limits = [
-        format_bytes(amount) if is_one else f"{one_line(framework)} {format_bytes(amount)}"
-        for framework, amount in sorted(usage.limit_bytes.items())
-    ]
+    peak = usage.peak_reserved_bytes
+    if peak is None:
+        peak = usage.peak_allocated_bytes
+    limits = {one_line(framework): format_bytes(amount) for framework, amount in sorted(usage.limit_bytes.items())}
+    lines = list(limits.values())
+    if len(limits) > 1:
+        lines = [f"{framework} {limit}" for framework, limit in limits.items()]
     return [
         share_text(usage),
-        Text("\n".join(limits) or "none"),
+        Text("\n".join(lines) or "none"),
         _known(peak),
         _known(usage.process_bytes),
         _kept(usage),
@@ -278,7 +290,11 @@ def _kept(usage: GpuMemoryUsage) -> str:
         if usage.share_bytes is None:
             return "-"
         return "not known"
-    return ("likely" if has_assumed_overhead(usage) else "yes") if usage.share_kept else "no"
+    if not usage.share_kept:
+        return "no"
+    if has_assumed_overhead(usage):
+        return "likely"
+    return "yes"
 
 
 def _known(amount: int | None) -> str:
@@ -329,14 +345,22 @@ def _draw(axes: Any, rows: list[tuple[str, GpuMemoryUsage]]) -> None:
     used = [(needed_bytes(usage) or 0) / GIB for _, usage in rows]
     axes.barh(places, used, height=0.55, color=[_COLOURS[verdict] for verdict in verdicts])
     axes.invert_yaxis()
-    # matplotlib interprets text between two dollar signs as a formula.
-    names = [one_line(name).replace("$", r"\$") for name, _ in rows]
-    named = [name if len(name) <= 48 else f"{name[:47]}…" for name in names] if len(rows) <= _MOST_NAMES else []
-    axes.set_yticks(list(places)[: len(named)], named, fontsize=8)
+    if len(rows) <= _MOST_NAMES:
+        axes.set_yticks(list(places), [_label(name) for name, _ in rows], fontsize=8)
+    else:
+        axes.set_yticks([])
+        axes.set_ylabel(counted(len(rows), "trial"))
     axes.margins(y=0.01)
-    axes.set_ylabel("" if named else counted(len(rows), "trial"))
     axes.set_xlabel("GPU memory of a trial, GiB")
-    handles = [Patch(facecolor=_COLOURS[each], label=each.value) for each in Verdict if each in verdicts]
+    handles = [Patch(facecolor=_COLOURS[verdict], label=verdict.value) for verdict in Verdict if verdict in verdicts]
     fraction = Patch(facecolor="none", edgecolor="0.3", label="its fraction")
     axes.figure.legend(handles=[*handles, fraction], loc="outside upper center", ncols=4, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _label(name: str) -> str:
+    # matplotlib interprets text between two dollar signs as a formula.
+    text = one_line(name).replace("$", r"\$")
+    if len(text) > 48:
+        return f"{text[:47]}…"
+    return text

@@ -48,8 +48,11 @@ def _from_lines(value: object) -> object:
 def _from_named_lines(value: object) -> object:
     if not isinstance(value, str):
         return value
-    parts = [line.partition(": ") for line in value.splitlines()]
-    return {name: int(text) if text.isdecimal() else text for name, _, text in parts}
+    named: dict[str, object] = {}
+    for line in value.splitlines():
+        name, _, text = line.partition(": ")
+        named[name] = int(text) if text.isdecimal() else text
+    return named
 
 
 _Texts = Annotated[tuple[str, ...], BeforeValidator(_from_lines)]
@@ -108,7 +111,7 @@ class GpuMemoryUsage(Value):
             "warnings": self.warnings,
             "sources": [f"{name}: {text}" for name, text in self.sources.items()],
         }
-        texts = {name: "\n".join(" ".join(line.splitlines()) for line in each) for name, each in lines.items()}
+        texts = {name: "\n".join(" ".join(text.splitlines()) for text in of_field) for name, of_field in lines.items()}
         return {**self.model_dump(mode="json"), **texts}
 
 
@@ -204,8 +207,12 @@ class RunUsage(ShownValue):
 
 
 def _without_warnings(trial: TrialGpuMemory) -> TrialGpuMemory:
-    usages = [each.model_copy(update={"warnings": (LEFT_OUT,) * bool(each.warnings)}) for each in trial.usages]
-    last = usages.pop() if trial.usage else None
+    usages = []
+    for usage in trial.usages:
+        if usage.warnings:
+            usage = usage.model_copy(update={"warnings": (LEFT_OUT,)})
+        usages.append(usage)
+    last = None if trial.usage is None else usages.pop()
     return trial.model_copy(update={"usage": last, "of_smaller_shares": tuple(usages)})
 
 
@@ -263,7 +270,9 @@ def _trial_usage(name: str, usages: Iterable[GpuMemoryUsage]) -> TrialGpuMemory:
     for usage in usages:
         by_share[usage.gpus or 0].append(usage)
     found = [merge_usages(by_share[gpus]) for gpus in sorted(by_share)]
-    largest = found.pop() if found else None
+    largest = None
+    if found:
+        largest = found.pop()
     return TrialGpuMemory(name=_TIME_SUFFIX.sub("", name), usage=largest, of_smaller_shares=tuple(found))
 
 
@@ -282,7 +291,9 @@ def _usages_of_trial(trial: Path) -> Iterator[GpuMemoryUsage]:
 
 def _usages_in_checkpoints(file: Path) -> Iterator[GpuMemoryUsage]:
     results = _field(_parse_json("".join(_lines(file))), "checkpoint_results")
-    for result in results if isinstance(results, list) else []:
+    if not isinstance(results, list):  # no checkpoint, or a file of another Ray version
+        return
+    for result in results:
         yield from _records(_field(_field(result, "metrics"), GPU_MEMORY_KEY))
 
 
@@ -298,10 +309,8 @@ def _field(data: Any, name: str) -> Any:
 
 
 def _lines(file: Path) -> Iterator[str]:
-    from tune_policies.files.reading import (
-        UnreadableFileError,
-        read_bytes,
-    )  # imported here, because trial processes that import this module do not need it
+    # Imported here, because trial processes that import this module do not need it.
+    from tune_policies.files.reading import UnreadableFileError, read_bytes
 
     try:
         data = read_bytes(file, max_bytes=_MAX_RESULTS_BYTES)
