@@ -24,13 +24,22 @@ demo: install
 # Many tests wait for Ray, so three processes use two cores better than two.
 THREE_AT_A_TIME := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
+# The five parts of the project: planner, runner, profiling, benchmarks and kuberay. make test PART=kuberay runs the
+# tests of one part.
+PART :=
+TESTS := tests
+ifdef PART
+TESTS := $(wildcard tests/*/$(PART))
+$(if $(TESTS),,$(error PART is $(PART). The parts are planner, runner, profiling, benchmarks and kuberay))
+endif
+
 # test runs one test of each capability, test-rest their other forms. test-all also runs the slow tests, and more
 # examples of each property.
 test: install
-	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest $(THREE_AT_A_TIME) -m "not slow and not rest"
+	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest $(THREE_AT_A_TIME) -m "not slow and not rest" $(TESTS)
 
 test-rest: install
-	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest $(THREE_AT_A_TIME) -m "not slow and rest"
+	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest $(THREE_AT_A_TIME) -m "not slow and rest" $(TESTS)
 
 test-all: install
 	$(BIN)/python -m pytest $(THREE_AT_A_TIME) --record-as "all tests"
@@ -46,7 +55,7 @@ test-gpu: install
 WITH := torch,search,bench,test
 ON := $(notdir $(PYTHON))
 BORDER = $$(grep --recursive --files-with-matches --include '*.py' 'mark.ray_border' tests)
-MAIN_PATHS := tests/on_ray/test_run.py tests/on_ray/test_train_in_tune.py tests/on_ray/test_ways_in.py
+MAIN_PATHS := tests/on_ray/runner/test_run.py tests/on_ray/runner/test_train_in_tune.py tests/on_ray/runner/test_ways_in.py
 
 # If no test fails, --record-as enters the versions and the date into docs/evidence/versions.json.
 # The tests of Ray internals and of the main paths, with another version of Ray or Python:

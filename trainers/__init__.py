@@ -7,15 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .gpu_memory.calibration import calibrate_gpu_overhead
     from .gpu_memory.counters import peak_gpu_memory_bytes
-    from .gpu_memory.estimate import GpuMemoryEstimate, estimate_gpu_memory
     from .gpu_memory.framework_settings import GpuMemoryLimit
-    from .gpu_memory.measure import measure_gpu_memory, plan_by_measuring
     from .gpu_memory.overhead import Overheads, load_overheads
     from .process.current_process import gpu_memory_usage
     from .process.remote_process import with_limits
     from .process.trial_process import trial_plan
+    from .profiling.calibration import calibrate_gpu_overhead
+    from .profiling.estimate import GpuMemoryEstimate, estimate_gpu_memory
+    from .profiling.measure import measure_gpu_memory, plan_by_measuring
     from .scheduling.policy_scheduler import PolicyScheduler
     from .start.tune_run import applied, run, tuner
     from .train.builders import (
@@ -61,11 +61,11 @@ __all__ = [
 _MODULES = {
     "process.current_process": ("gpu_memory_usage",),
     "watches.deadlock_watch": ("with_deadlock_check",),
-    "gpu_memory.calibration": ("calibrate_gpu_overhead",),
+    "profiling.calibration": ("calibrate_gpu_overhead",),
     "gpu_memory.counters": ("peak_gpu_memory_bytes",),
-    "gpu_memory.estimate": ("GpuMemoryEstimate", "estimate_gpu_memory"),
+    "profiling.estimate": ("GpuMemoryEstimate", "estimate_gpu_memory"),
     "gpu_memory.framework_settings": ("GpuMemoryLimit",),
-    "gpu_memory.measure": ("measure_gpu_memory", "plan_by_measuring"),
+    "profiling.measure": ("measure_gpu_memory", "plan_by_measuring"),
     "gpu_memory.overhead": ("Overheads", "load_overheads"),
     "scheduling.policy_scheduler": ("PolicyScheduler",),
     "process.remote_process": ("with_limits",),

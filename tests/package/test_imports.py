@@ -13,26 +13,6 @@ from tests.rest_parameters import further
 from tune_policies import trainers
 
 ROOT = Path(__file__).parents[2]
-SHELL = {
-    *(
-        "autoscaling/readiness",
-        "probe/holders",
-        "probe/run_on_nodes",
-        "probe/probe_cluster",
-        "probe/doctor/cluster_reader",
-    ),
-}
-"""Modules outside ``ray_compat`` that may import Ray."""
-READ_OR_WRITE_FILES = {
-    *("cli/design", "cli/options", "cli/plan", "cli/usage"),
-    *("kuberay/reading/documents", "kuberay/reading/load_cluster", "policies/policy_file"),
-    "ray_compat/train_run",
-}
-PURE_FILES = {
-    f"tune_policies.files.{name}"
-    for name in ("child_python", "html_page", "plain_data", "svg", "terminal", "yaml_documents")
-}
-"""Modules in ``files`` that open only files of this project."""
 BELOW_THE_BORDER = {"values", "cluster", "files", "placement", "plan", "ray_compat"}
 """The folders that ``ray_compat`` may import."""
 WITHOUT_RAY = {"values", "cluster", "files", "oom", "placement", "plan", "policies", "kuberay"}
@@ -100,16 +80,6 @@ def packages(names):
     return {package for name in names for package in known if f"{name}.".startswith(f"{package}.")}
 
 
-def test_only_ray_compat_and_the_listed_modules_import_ray_and_the_frameworks():
-    found = {
-        path.relative_to(ROOT / "tune_policies").with_suffix("").as_posix()
-        for path in modules("tune_policies")
-        if top_level(imported(path)) & FOREIGN
-    }
-
-    assert {name for name in found if not name.startswith("ray_compat/")} <= SHELL
-
-
 def test_ray_compat_imports_only_the_folders_below_it():
     above = {
         folder
@@ -131,19 +101,6 @@ def test_modules_that_work_without_ray_do_not_import_ray_even_indirectly():
     assert not {path.relative_to(ROOT).as_posix() for path in seen if "ray" in top_level(imported(path))}
 
 
-def test_the_core_reads_and_writes_no_files():
-    found = {
-        path.relative_to(ROOT / "tune_policies").with_suffix("").as_posix()
-        for path in modules("tune_policies")
-        if any(
-            name.startswith("tune_policies.files") and name.rpartition(".")[0] not in PURE_FILES
-            for name in imported(path)
-        )
-    }
-
-    assert {name for name in found if not name.startswith("files/")} <= READ_OR_WRITE_FILES
-
-
 @pytest.mark.parametrize(
     ("package", "allowed"),
     [("tune_policies", set()), ("trainers", set()), ("benchmarks", {"tune_policies.trainers"})],
@@ -155,17 +112,6 @@ def test_packages_import_only_the_allowed_packages_by_their_full_names(package, 
     found = {name for path in files for name in packages(imported(path, at_run_time_only=False))}
 
     assert found == allowed
-
-
-def test_only_one_module_uses_nvml():
-    files = [path for package in PACKAGES for path in modules(package)]
-    found = {
-        name_of(path)
-        for path in files
-        if any("pynvml" in name.split(".") for name in imported(path, at_run_time_only=False))
-    }
-
-    assert found == {"tune_policies.probe.nvml"}
 
 
 def test_there_are_no_circular_imports_even_in_functions():
@@ -201,6 +147,49 @@ def targets(path):
             inside = {f"{base}.{alias.name}" for alias in node.names} & MODULES
             found |= inside if len(inside) == len(node.names) else {base, *inside}
     return found
+
+
+PARTS = {
+    "tune_policies.__main__": "command line",
+    "tune_policies.cli": "command line",
+    "tune_policies.benchmarks.__main__": "command line",
+    "tune_policies.benchmarks.cli": "command line",
+    "tune_policies.benchmarks": "benchmarks",
+    "tune_policies.trainers.profiling": "profiling",
+    "tune_policies.trainers": "runner",
+    "tune_policies.kuberay": "kuberay",
+    "tune_policies": "planner",
+}
+"""The part of each package. The first package that contains a module determines the part of the module."""
+MAY_IMPORT = {
+    "planner": set(),
+    "runner": {"planner"},
+    "profiling": {"planner", "runner"},
+    "benchmarks": {"planner", "runner"},
+    "kuberay": {"planner"},
+    "command line": {"planner", "runner", "profiling", "benchmarks", "kuberay"},
+}
+"""The parts that a part may import besides itself and the reading of cluster files."""
+READING = "tune_policies.kuberay.reading"
+FACADES = {"tune_policies", "tune_policies.trainers"}
+"""The packages that import each public name of a part when it is first used."""
+
+
+def part_of(module):
+    return next(part for package, part in PARTS.items() if f"{module}.".startswith(f"{package}."))
+
+
+def test_a_part_imports_only_the_parts_on_which_it_is_built():
+    """A user of one part does not load the others, and a change of one part needs only its own tests."""
+    files = {name_of(path): path for package in PACKAGES for path in modules(package)}
+    wrong = set()
+    for name in files.keys() - FACADES:
+        allowed = {part_of(name), *MAY_IMPORT[part_of(name)]}
+        for target in targets(files[name]) & files.keys() - FACADES:
+            if part_of(target) not in allowed and not target.startswith(READING):
+                wrong.add((name, target))
+
+    assert not wrong
 
 
 PACKAGES = ("tune_policies", "trainers", "benchmarks")

@@ -6,9 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.clusters import gpu_node
+from tests.package.benchmarks.test_report import look_at
 from tests.package.browser import CHROMIUM, Browser
 from tests.package.test_pages import ROOT, commands, files
-from tests.package.test_report import look_at
 from tune_policies import AutoscalingPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy, Resources
 from tune_policies.cli.main import app
 from tune_policies.cluster.capacity import NodeTypeCapacity

@@ -1,4 +1,4 @@
-"""Tests that the evidence pages name existing tests, and that the categories of their rows follow from these tests."""
+"""Tests that the evidence pages name existing tests, all accelerator families, and the tested versions."""
 
 import ast
 import re
@@ -10,7 +10,6 @@ from tune_policies.cluster.accelerators import FAMILIES
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "evidence" / "tested.md").read_text()
 GUIDES = (ROOT / "docs" / "evidence" / "ray-guides.md").read_text()
-HOWS = ("on CPUs", "simulated GPUs", "simulated devices", "stand-in", "by its reader", "not tested")
 
 
 def rows(section):
@@ -19,10 +18,6 @@ def rows(section):
     titles, *lines = re.findall(r"^\| (.+) \|$", body, re.MULTILINE)
     for line in lines:
         yield dict(zip(titles.split(" | "), line.split(" | "), strict=True))
-
-
-SECTIONS = [title for title in re.findall(r"^## (.+)$", PAGE, re.MULTILINE) if title != "On your GPU"]
-ROWS = [row for section in SECTIONS for row in rows(section)]
 
 
 @cache
@@ -35,42 +30,6 @@ def test_each_test_on_the_pages_exists():
 
     missing = [(path, name) for path, _, name in named if not (ROOT / path).exists() or name not in functions(path)]
     assert missing == []
-
-
-def is_backed(row):
-    """Return whether the page and the tests in a row of Ray's guides justify its status."""
-    _, page, tests, status = row
-    folders = set(re.findall(r"`tests/(\w+)/", tests))
-    has_page = page != "\u2013"
-    match status.partition(": "):
-        case "tested", _, _:
-            return has_page and folders == {"on_ray"}
-        case "planned", _, _:
-            return has_page and folders and "on_gpu" not in folders
-        case "documented", _, _:
-            return has_page and folders <= {"on_gpu"}
-        case "not covered", _, reason:
-            return reason and not folders
-    return False
-
-
-def test_each_status_of_a_statement_in_rays_guides_follows_from_its_page_and_test():
-    statements = GUIDES.partition("\n## ")[2]
-    found = [line.split(" | ") for line in re.findall(r"^\| (?!Statement )(.+) \|$", statements, re.MULTILINE)]
-
-    assert len(found) > 50
-    assert [row for row in found if not is_backed(row)] == []
-
-
-def test_every_row_has_one_of_the_categories_of_the_page():
-    assert [row for row in ROWS if not row["How"].startswith(HOWS)] == []
-
-
-def test_rows_with_gpu_tests_have_the_category_not_tested():
-    waiting = [row for row in ROWS if "tests/on_gpu/" in row["Test"]]
-
-    assert waiting
-    assert {row["How"] for row in waiting} == {"not tested"}
 
 
 def test_every_accelerator_family_has_a_row():

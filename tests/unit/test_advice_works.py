@@ -327,15 +327,15 @@ def test_an_advice_of_a_plan_works(policy, capacity, advice, code, expected):
 ELSEWHERE = {
     "the plan needs ScalingConfig(": "another version of Ray",
     "but an earlier task started CUDA in this process": "GPUs",
-    "the policy plans trials … a GPU, but the trainable reserves": "a run of Tune: tests/unit/test_run_core.py",
-    "the plan uses a decision based on benchmarks with": "other versions of frameworks: tests/unit/test_run_plan.py",
-    "requires Keras 2, because it fails with Keras 3": "TensorFlow: tests/on_ray/test_train_frameworks.py",
-    "an RLlib learner uses at most one": "RLlib: tests/unit/test_rllib.py",
-    "the policy has num_workers=0": "a run of Train: tests/on_ray/test_train_in_tune.py",
-    "Ray Train version 1 is active": "another setting of Ray: tests/on_ray/test_trainers.py",
-    "the plan has num_workers=0": "a run of Train: tests/on_ray/test_oom_retry_fit.py",
-    "the plan depends on the config of each run": "a run of Train: tests/on_ray/test_oom_retry_fit.py",
-    "so Ray Train would retry workers that ran out of memory": "a run of Train: tests/on_ray/test_oom_retry_fit.py",
+    "the policy plans trials … a GPU, but the trainable reserves": "a run of Tune: tests/unit/runner/test_run_core.py",
+    "the plan uses a decision based on benchmarks with": "other versions: tests/unit/runner/test_run_plan.py",
+    "requires Keras 2, because it fails with Keras 3": "TensorFlow: tests/on_ray/runner/test_train_frameworks.py",
+    "an RLlib learner uses at most one": "RLlib: tests/unit/runner/test_rllib.py",
+    "the policy has num_workers=0": "a run of Train: tests/on_ray/runner/test_train_in_tune.py",
+    "Ray Train version 1 is active": "another setting of Ray: tests/on_ray/runner/test_trainers.py",
+    "the plan has num_workers=0": "Train: tests/on_ray/runner/test_oom_retry_fit.py",
+    "the plan depends on the config of each run": "Train: tests/on_ray/runner/test_oom_retry_fit.py",
+    "so Ray Train would retry workers that ran out of memory": "Train: tests/on_ray/runner/test_oom_retry_fit.py",
 }
 """Errors with an advice that is not in the table, and what following the advice requires."""
 

@@ -1,1 +1,1 @@
-"""Limits the GPU memory of each framework to the GPU fraction of the process, and measures the memory use."""
+"""Limits the GPU memory of each framework to the GPU fraction of the process, and reads how much it uses."""

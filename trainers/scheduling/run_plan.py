@@ -16,7 +16,8 @@ from ray.tune import PlacementGroupFactory
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
-from tune_policies.placement.layout import Placement, place_slots
+from tune_policies.placement.filling import Placement
+from tune_policies.placement.layout import place_slots
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.learned_needs import TrialObservation
 from tune_policies.plan.trial_plan import TrialPlan

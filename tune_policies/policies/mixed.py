@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity, ReducedNodes, nodes_before
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
-from tune_policies.placement.layout import FilledSlots, RemainingCapacity
+from tune_policies.placement.filling import FilledSlots, RemainingCapacity
 from tune_policies.placement.packing import Limit, with_rounded_memory
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import about_the_nodes

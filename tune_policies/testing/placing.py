@@ -4,6 +4,8 @@ The module is intentionally slow and simple, and shares no arithmetic with the p
 Memory is in bytes, and all other amounts are in Ray's ticks of 1/10,000.
 """
 
+import copy
+import math
 import random
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -78,6 +80,17 @@ class NodeState:
             self.memory -= memory
         return True
 
+    def memory_beside_workers(self, slot: TrialSlot) -> float:
+        """Return the host memory in bytes that workers leave, or infinity if it is unknown or no worker fits."""
+        filled = copy.copy(self)
+        filled._amounts = dict(self._amounts)
+        filled._devices = {name: list(devices) for name, devices in self._devices.items()}
+        if self.memory is None or not filled.take(slot.worker, slot.accelerator_type):
+            return math.inf
+        while filled.take(slot.worker, slot.accelerator_type):
+            pass
+        return filled.memory or 0
+
     def _free_devices(self, name: str, ticks: int) -> Sequence[int] | None:
         """Return the indices of free devices for a fraction or whole devices, or ``None`` if too few are free."""
         free = self._devices.get(name, [])
@@ -92,12 +105,12 @@ def place_trials(capacity: ClusterCapacity, plan: TrialPlan, wanted: int) -> int
     """Return how many of the ``wanted`` trials fit at once.
 
     If all trials reserve the same resources, Ray may place them in any order. So the nodes are used in a random order,
-    and Train drivers are placed on the nodes with the least free host memory. If the plan has several slot types, each
-    slot is placed on its planned node, and trials beyond the planned number may be of any type.
+    and Train drivers start first, on the nodes from which they displace the most workers. If the plan has several slot
+    types, each slot is placed on its planned node, and trials beyond the planned number may be of any type.
     """
-    nodes = {node.node_id: NodeState(node) for node in capacity.nodes}
     if len(plan.slots) == 1:
-        return _place_alike(capacity, nodes, plan.slots[0], wanted)
+        return _place_alike(capacity, plan.slots[0], wanted)
+    nodes = {node.node_id: NodeState(node) for node in capacity.nodes}
     to_come = [node for node in nodes.values() if node.is_expected]
     placed = 0
     for place in place_slots(plan.slots, capacity).places:
@@ -135,34 +148,59 @@ def _place_anywhere(slot: TrialSlot, nodes: Iterable[NodeState]) -> bool:
     return not slot.num_workers and _place_process(slot.worker, selected, slot.accelerator_type)
 
 
-def _place_alike(capacity: ClusterCapacity, nodes: dict[str, NodeState], slot: TrialSlot, wanted: int) -> int:
-    for_drivers = [node for node in nodes.values() if node.is_selected(slot)]
-    random.Random(wanted).shuffle(for_drivers)  # noqa: S311 - for tests
-    for_workers = for_drivers
+def _place_alike(capacity: ClusterCapacity, slot: TrialSlot, wanted: int) -> int:
+    """Place trials that all reserve the resources of ``slot``, and return how many fit."""
+    if slot.num_workers:
+        fitting = (count for count in range(wanted, 0, -1) if _train_runs_fit(capacity, slot, count))
+        return next(fitting, 0)
+    nodes = [node for node in map(NodeState, capacity.nodes) if node.is_selected(slot)]
+    random.Random(wanted).shuffle(nodes)  # noqa: S311 - for tests
+    for placed in range(wanted):
+        if not _place_process(slot.worker, nodes, slot.accelerator_type):
+            return placed
+    return wanted
+
+
+def _train_runs_fit(capacity: ClusterCapacity, slot: TrialSlot, count: int) -> bool:
+    """Return whether ``count`` trials with Train workers fit if their drivers start first, on the worst nodes."""
+    states = {node.node_id: NodeState(node) for node in capacity.nodes}
+    selected = [node for node in states.values() if node.is_selected(slot)]
+    random.Random(count).shuffle(selected)  # noqa: S311 - for tests
+    for_workers = selected
     if slot.topology is not None:
         slices = find_slices(capacity.nodes, SliceShape(slot.topology, slot.accelerator_type or "")).intact
-        for_workers = [nodes[host.node_id] for each in slices for host in each.hosts]
-    for placed in range(wanted):
-        if slot.num_workers and not _place_driver(slot, for_drivers):
-            return placed
-        for _ in range(max(1, slot.num_workers)):
-            if not _place_process(slot.worker, for_workers, slot.accelerator_type):
-                return placed
-    return wanted
+        for_workers = [states[host.node_id] for found in slices for host in found.hosts]
+    if not _place_drivers(slot, selected, count):
+        return False
+    num_workers = count * slot.num_workers
+    return all(_place_process(slot.worker, for_workers, slot.accelerator_type) for _ in range(num_workers))
 
 
 def count_workers(capacity: ClusterCapacity, slot: TrialSlot) -> int:
     """Return how many Train workers fit beside the drivers of all trials, up to a limit above the planned number."""
     nodes = [state for state in map(NodeState, capacity.nodes) if state.is_selected(slot)]
-    if not all(_place_driver(slot, nodes) for _ in range(slot.max_concurrent_trials)):
+    if not _place_drivers(slot, nodes, slot.max_concurrent_trials):
         return 0
     most = slot.max_concurrent_trials * slot.num_workers + (slot.max_workers or 0)
     return sum(_place_process(slot.worker, nodes, slot.accelerator_type) for _ in range(most))
 
 
-def _place_driver(slot: TrialSlot, nodes: Iterable[NodeState]) -> bool:
-    fullest_first = sorted(nodes, key=lambda node: float("inf") if node.memory is None else node.memory)
-    return _place_process(slot.trial, fullest_first)
+def _place_drivers(slot: TrialSlot, nodes: Sequence[NodeState], count: int) -> bool:
+    """Place the drivers of trials where they displace the most workers, and return whether all of them fit.
+
+    Ray may place a driver on any node. A driver displaces a worker from a node that the workers fill exactly, and none
+    from a node on which no worker fits.
+    """
+    if not slot.worker.memory_bytes:  # the drivers displace no workers
+        return all(_place_process(slot.trial, nodes) for _ in range(count))
+    left = {node: node.memory_beside_workers(slot) for node in nodes}
+    for _ in range(count):
+        worst_first = sorted(nodes, key=left.__getitem__)
+        taken = next((node for node in worst_first if node.take(slot.trial)), None)
+        if taken is None:
+            return False
+        left[taken] = taken.memory_beside_workers(slot)
+    return True
 
 
 def _place_process(wanted: Resources, nodes: Iterable[NodeState], accelerator_type: str | None = None) -> bool:

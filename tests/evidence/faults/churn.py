@@ -40,7 +40,7 @@ from tune_policies import (
 )
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.terminal import TextConsole, empty_table
-from tune_policies.placement.layout import Placement
+from tune_policies.placement.filling import Placement
 from tune_policies.ray_compat import trial_actors, tune_run
 from tune_policies.ray_compat.trial_actors import TrialActors
 from tune_policies.trainers.retries import oom_failure

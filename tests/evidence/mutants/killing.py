@@ -103,7 +103,7 @@ def killing_tests(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         words |= _RUN_WORDS if "trainers" in path.parts else _PLAN_WORDS
     files = (
-        path for path in _TESTS.glob("test_*.py") if not any(word in path.name for word in (*_ABOUT_OTHERS, _SLOW))
+        path for path in _TESTS.rglob("test_*.py") if not any(word in path.name for word in (*_ABOUT_OTHERS, _SLOW))
     )
     return sorted(path for path in files if any(word in path.read_text() for word in words))
 

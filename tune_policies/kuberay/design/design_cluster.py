@@ -26,7 +26,7 @@ from tune_policies.kuberay.design.slot_choices import (
     shares_of,
     without_unused,
 )
-from tune_policies.placement.layout import RemainingCapacity
+from tune_policies.placement.filling import RemainingCapacity
 from tune_policies.placement.packing import largest
 from tune_policies.placement.scale_up import plan_on_smallest_node
 from tune_policies.plan.decision import Decision

@@ -1,0 +1,250 @@
+"""Tests that each finding has the line number of the mistake, and that no file causes a traceback."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ray.scripts.scripts import start
+
+from tests.unit.kuberay.manifests_with import changed
+from tests.unit.kuberay.planted.sound import CLUSTER as SOUND_CLUSTER
+from tune_policies.kuberay.lint.linting import lint_file, lint_text
+
+CLUSTER = """\
+apiVersion: ray.io/v1
+kind: RayCluster
+metadata:
+  name: demo
+spec:
+  enableInTreeAutoscaling: true
+  headGroupSpec:
+    template:
+      spec:
+        containers:
+        - name: ray-head
+          resources: {limits: {cpu: "2"}}
+  workerGroupSpecs:
+  - groupName: small
+    minReplicas: 0
+    maxReplicas: 1
+    template: &pod
+      spec:
+        containers:
+        - name: ray-worker
+          resources: {limits: {cpu: "2"}}
+"""
+
+
+def places(text, *rules):
+    return [(each.line, each.rule) for each in lint_text(text, "demo.yaml") if each.rule in rules]
+
+
+def test_a_finding_has_the_line_of_its_field():
+    text = CLUSTER.replace("minReplicas: 0", "minReplicas: 7")
+
+    assert places(text, "min-above-max") == [(15, "min-above-max")]
+
+
+def test_a_missing_field_has_the_line_of_its_parent():
+    text = CLUSTER.replace('\n        - name: ray-worker\n          resources: {limits: {cpu: "2"}}', " [{name: ray}]")
+
+    assert places(text, "cpus-missing") == [(19, "cpus-missing")]
+
+
+def test_a_finding_in_an_aliased_part_has_the_line_of_the_alias():
+    text = CLUSTER.replace(
+        'worker\n          resources: {limits: {cpu: "2"}}', "worker\n          resources: {limits: {cpu: 500m}}"
+    )
+    text += "  - groupName: large\n    maxReplicas: 1\n    template: *pod\n"
+
+    assert places(text, "cpus-rounded-up") == [(21, "cpus-rounded-up"), (24, "cpus-rounded-up")]
+
+
+@pytest.mark.parametrize(
+    ("of_head", "fix"),
+    [
+        ("", "use an image with Ray 2.60.0, or, if the head has 2.59.0 too, set rayVersion to the image's version"),
+        ("image: rayproject/ray:2.59.0, ", "set rayVersion to the image's version"),
+    ],
+    ids=["the head's image has no version", "the head has the same image"],
+)
+def test_the_fix_for_an_image_with_another_ray_version_depends_on_the_image_of_the_head(of_head, fix):
+    text = CLUSTER.replace("spec:\n  enable", 'spec:\n  rayVersion: "2.60.0"\n  enable')
+    text = text.replace("name: ray-worker", "name: ray-worker\n          image: rayproject/ray:2.59.0")
+    text = text.replace("- name: ray-head\n          ", f"- {{{of_head}name: ray-head, ").replace(
+        '{limits: {cpu: "2"}}\n  worker', '{limits: {cpu: "2"}}}\n  worker'
+    )
+
+    found = [each for each in lint_text(text, "") if each.rule == "image-version-differs"]
+    assert found[-1].fix == fix
+
+
+def test_each_document_of_a_file_is_checked():
+    text = f"{CLUSTER}---\n{CLUSTER}".replace("minReplicas: 0", "minReplicas: 7")
+
+    assert [(each.document, each.line) for each in lint_text(text, "") if each.rule == "min-above-max"] == [
+        (0, 15),
+        (1, 37),
+    ]
+
+
+def test_the_output_of_kubectl_get_is_checked():
+    items = CLUSTER.replace("minReplicas: 0", "minReplicas: 7").splitlines()
+    text = "apiVersion: v1\nkind: List\nitems:\n- " + "\n  ".join(items) + "\n"
+
+    assert places(text, "min-above-max") == [(18, "min-above-max")]
+
+
+def test_a_list_of_3000_items_is_read_fast():
+    items = "- {kind: RayCluster, apiVersion: ray.io/v1}\n" * 3000
+
+    assert len(lint_text(f"kind: List\napiVersion: v1\nitems:\n{items}", "")) == 3000
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("a: [1\nb: 2\n", 2), ("a: *none\n", 1)], ids=["invalid YAML", "an undefined alias"]
+)
+def test_invalid_yaml_is_a_finding_with_its_line(text, line):
+    assert [(each.rule, each.line) for each in lint_text(text, "x")] == [("unreadable", line)]
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"\x1f\x8bno"], ids=["no file", "not UTF-8", "not gzip"])
+def test_an_unreadable_file_is_a_finding(tmp_path, content):
+    path = tmp_path / "x.yaml"
+    if content is not None:
+        path.write_bytes(content)
+
+    assert [each.rule for each in lint_file(path)] == ["unreadable"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# nothing\n", "kind: ConfigMap\napiVersion: v1\n"], ids=["empty", "a comment", "other"]
+)
+def test_a_file_without_a_cluster_is_reported_as_a_note(text):
+    assert [(each.rule, each.severity) for each in lint_text(text, "x")] == [("no-cluster", "note")]
+
+
+def test_a_number_without_quotes_is_reported_and_other_fields_are_checked():
+    text = CLUSTER.replace("minReplicas: 0", "minReplicas: 7\n    rayStartParams: {num-cpus: 4}")
+
+    assert places(text, "invalid-field", "min-above-max") == [(15, "min-above-max"), (16, "invalid-field")]
+
+
+def test_a_wrong_amount_hides_no_other_mistake():
+    text = SOUND_CLUSTER.replace("memory: 32Gi", "memory: 28GiB").replace("2.60.0-py311-gpu", "2.59.0-py311-gpu")
+    text = text.replace("  enableInTreeAutoscaling: true\n", "")
+
+    found = {each.rule for each in lint_text(text, "x")}
+    assert found >= {"invalid-field", "ray-versions-differ", "autoscaler-options-unused", "never-scales-up"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "unchecked"),
+    [
+        ("memory: 32Gi", "memory: lots", ("template", "spec", "containers", 0, "resources", "limits", "memory")),
+        ("      template:\n", "      pod:\n", ("template",)),
+        ("- groupName: l4\n      replicas: 0", "- replicas: 0", ("groupName",)),
+        (
+            "          containers:",
+            "          containers: none\n          initContainers:",
+            ("template", "spec", "containers"),
+        ),
+    ],
+    ids=["an amount", "no template", "no name", "a text instead of containers"],
+)
+def test_the_rules_check_all_parts_except_the_wrong_one(old, new, unchecked):
+    start = SOUND_CLUSTER.index("    - groupName: l4")
+    text = SOUND_CLUSTER[:start] + SOUND_CLUSTER[start:].replace(old, new, 1).replace(
+        "maxReplicas: 9", "maxReplicas: 0"
+    )
+
+    found = lint_text(text, "x")
+
+    assert {each.unchecked for each in found} - {None} == {("spec", "workerGroupSpecs", 0, *unchecked)}
+    assert {each.rule for each in found} <= {"invalid-field", "misspelled-field", "group-never-starts", "pod-refused"}
+    assert [each.rule for each in found].count("group-never-starts") == 1
+
+
+def test_a_misspelled_kind_hides_no_other_mistake():
+    text = SOUND_CLUSTER.replace("kind: RayCluster", "kind: Raycluster").replace("maxReplicas: 9", "maxReplicas: 0")
+
+    assert [each.rule for each in lint_text(text, "x")] == ["invalid-field", "group-never-starts"]
+
+
+def test_the_fix_for_a_missing_device_type_names_the_label_and_the_resource_that_trials_request():
+    text = SOUND_CLUSTER.replace("      labels:\n        ray.io/accelerator-type: L4\n", "")
+
+    (found,) = [each for each in lint_text(text, "x") if each.rule == "device-type-missing"]
+    assert "ray.io/accelerator-type: A100" in found.fix
+    assert '"accelerator_type:A100": "1"' in found.fix
+
+
+def test_no_option_of_ray_start_is_called_misspelled():
+    options = [name.removeprefix("--") for each in start.params for name in each.opts if name.startswith("--")]
+    params = json.dumps(dict.fromkeys(options, "x"))
+    text = SOUND_CLUSTER.replace("rayStartParams: {}", f"rayStartParams: {params}", 1)
+
+    assert "start-param-misspelled" not in {each.rule for each in lint_text(text, "x")}
+
+
+def test_a_wrong_head_does_not_hide_mistakes_in_the_groups():
+    text = SOUND_CLUSTER.replace("    template:", "    pod:", 1).replace("maxReplicas: 9", "maxReplicas: 0")
+
+    assert [each.rule for each in lint_text(text, "x")] == ["invalid-field", "group-never-starts"]
+
+
+def test_values_of_the_chart_of_kuberay_are_explained():
+    (found,) = lint_text("head: {rayStartParams: {}}\nworker: {maxReplicas: 3}\n", "values.yaml")
+
+    assert (found.rule, "helm template" in found.message) == ("no-cluster", True)
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-1, 10),
+    st.sampled_from(["", "x", "0.5", "500m", "-1", "v2", "Always", '{"a": 1}', '"{"', "RayJob", "2.56.0"]),
+    st.floats(allow_nan=False),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.sampled_from(["a", "name", "type", "policy"]), st.integers(), max_size=2),
+)
+PLACES = st.sampled_from(
+    [
+        *("kind", "apiVersion", "metadata", "metadata.name", "metadata.annotations", "metadata.labels", "spec"),
+        *(
+            "spec.suspend",
+            "spec.submissionMode",
+            "spec.backoffLimit",
+            "spec.ttlSecondsAfterFinished",
+            "spec.entrypoint",
+        ),
+        *("spec.deletionStrategy", "spec.deletionStrategy.deletionRules", "spec.deletionStrategy.onSuccess"),
+        *("spec.clusterSelector", "spec.runtimeEnvYAML", "spec.entrypointResources", "spec.rayClusterSpec"),
+        *("spec.upgradeStrategy", "spec.upgradeStrategy.type", "spec.upgradeStrategy.clusterUpgradeOptions"),
+        *("spec.serveConfigV2", "spec.rayClusterConfig", "spec.rayClusterDeletionDelaySeconds"),
+        *("spec.rayVersion", "spec.autoscalerOptions", "spec.autoscalerOptions.version", "spec.autoscalerOptions.env"),
+        *("spec.headGroupSpec", "spec.headGroupSpec.rayStartParams", "spec.headGroupSpec.template"),
+        *("spec.headGroupSpec.template.spec.containers", "spec.headGroupSpec.template.spec.containers.0.env"),
+        *("spec.workerGroupSpecs", "spec.workerGroupSpecs.0", "spec.workerGroupSpecs.0.groupName"),
+        *("spec.workerGroupSpecs.0.labels", "spec.workerGroupSpecs.0.resources", "spec.workerGroupSpecs.0.priority"),
+        *(
+            "spec.gcsFaultToleranceOptions",
+            "spec.gcsFaultToleranceOptions.storage",
+            "spec.authOptions",
+            "spec.tlsOptions",
+        ),
+        *("spec.networkPolicy", "spec.networkPolicy.workerGroups", "spec.managedBy", "spec.upgradeStrategy"),
+    ]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["RayCluster", "RayJob", "RayService"]), PLACES, VALUES)
+def test_no_value_of_a_field_causes_an_error(kind, place, value):
+    try:
+        text = changed(kind, {place: {"x": 1} if value is None else value})
+    except (TypeError, KeyError, IndexError):
+        return
+
+    assert all(each.line <= text.count("\n") + 1 for each in lint_text(text, "x"))

@@ -1,0 +1,378 @@
+"""Tests of what a run does after each kind of failure, and of the memory that similar trials then get."""
+
+import pytest
+from ray.exceptions import RayActorError, RayTaskError
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import HyperBandScheduler
+
+from tests.clusters import GIB, gpu_node
+from tests.unit.runner.small_runs import UNUSABLE, SmallRun, new_trial, reading
+from tune_policies import CpuPolicy, GpuPolicy, MixedPolicy
+from tune_policies.oom import OutOfMemory
+from tune_policies.trainers.scheduling import run_core, run_failures
+from tune_policies.trainers.scheduling.run_failures import FailureCause
+from tune_policies.values.errors import UnenforcedLimitError
+
+HALVES, CPUS = GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=2)
+MIXED = MixedPolicy(HALVES, CPUS)
+NODE = gpu_node("a", gpus=1, cpus=4, memory_gib=16)
+TWO_GPUS = gpu_node("a", gpus=2, cpus=4, memory_gib=16)
+OUT_OF_MEMORY = RuntimeError("CUDA error: out of memory")
+UNENFORCED = RayTaskError("train", "…", UnenforcedLimitError("torch detects no GPU"))
+ERROR = ValueError("a mistake")
+
+
+@pytest.fixture
+def run_of(monkeypatch):
+    """A function that returns a run under a policy on nodes."""
+    return lambda policy, *nodes, **options: SmallRun(monkeypatch, policy, *nodes or [NODE], **options)
+
+
+@pytest.fixture
+def without_policy(monkeypatch):
+    """A run with memory retries, but without a policy."""
+    return SmallRun(monkeypatch, None, NODE, retries={})
+
+
+def two_nodes():
+    return gpu_node("a", gpus=1, cpus=2), gpu_node("b", gpus=1, cpus=2), gpu_node("c", gpus=0, cpus=2)
+
+
+# Failures
+
+
+def test_an_error_of_the_trial_is_left_to_tune(run_of):
+    run = run_of(HALVES, retries={})
+    (trial,) = run.add(max_failures=1)
+    run.run_all()
+
+    assert run.fail(trial, ERROR) == "requeued"
+    assert trial.run_metadata.num_failures == 1
+    assert list(run.core.waiting) == [trial]
+
+
+def test_a_failure_beyond_the_maximum_fails_the_trial(run_of):
+    run = run_of(HALVES, retries={})
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+
+    assert run.fail(trial, ERROR) == "failed"
+    assert not run.core.waiting
+    assert not run.slots.assignments
+
+
+def test_a_trial_of_a_lost_node_is_requeued_without_counting_the_failure(run_of, caplog):
+    run = run_of(HALVES)
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+
+    ended = run.fail(trial, RayActorError(), FailureCause(lost_node_id="0123456789"))
+
+    assert ended == "requeued"
+    assert trial.run_metadata.num_failures == 0
+    assert not run.controller._has_errored
+    assert run.controller.saves == [False]
+    assert caplog.messages[-1] == (
+        "train_00000000 was lost with node 01234567 and is requeued. This does not count as a failure"
+    )
+
+
+def test_a_node_that_lost_a_trial_is_avoided(run_of):
+    run = run_of(MIXED, *two_nodes())
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+    lost = run.slots.assignments[trial].node_id
+
+    run.fail(trial, RayActorError(), FailureCause(lost_node_id=lost))
+    run.step()
+
+    assert lost not in [placement.node_id for placement in run.slots.run_plan.placements]
+
+
+def test_a_trial_of_a_lost_node_starts_again_on_another_node(run_of):
+    run = run_of(MIXED, *two_nodes())
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+    lost = run.slots.assignments[trial].node_id
+    run.fail(trial, RayActorError(), FailureCause(lost_node_id=lost))
+
+    restarted = run.step()
+
+    assert restarted is trial
+    assert run.slots.assignments[trial].node_id != lost
+
+
+def test_a_request_on_a_node_that_stays_is_kept_when_another_node_leaves(run_of):
+    run = run_of(MIXED, *two_nodes())
+    run.add(3)
+    requested = {trial: run.slots.assignments[trial].node_id for trial in run.request_all()}
+    stays, leaves, *_ = sorted(set(requested.values()))
+    kept = [trial for trial, node_id in requested.items() if node_id == stays]
+
+    run.cluster.nodes = tuple(node for node in run.cluster.nodes if node.node_id != leaves)
+    run.watch.next_reading = reading(run.cluster.nodes)
+    run.watch.latest = run.watch.next_reading
+    run.step()
+    run.step()
+
+    assert {trial: run.slots.assignments[trial].node_id for trial in kept} == dict.fromkeys(kept, stays)
+
+
+def test_a_lost_node_counts_as_a_failure_without_a_policy(without_policy):
+    (trial,) = without_policy.add(max_failures=0)
+    without_policy.run_all()
+
+    assert without_policy.fail(trial, RayActorError(), FailureCause(lost_node_id="a")) == "failed"
+
+
+def test_a_trial_that_cannot_use_its_device_falls_back(run_of):
+    run = run_of(HALVES | CPUS, falls_back=True)
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+
+    assert run.fail(trial, UNUSABLE) == "requeued"
+    assert run.step() is trial
+    assert trial.placement_group_factory.required_resources == {"CPU": 2}
+    assert '"has_fallen_back":true' in trial.policy_record
+
+
+def test_a_run_whose_first_trials_cannot_enforce_their_limit_ends_once_and_starts_no_further_trial(run_of):
+    run = run_of(HALVES)
+    first, second, *_ = run.add(6, max_failures=3)
+    run.run_all()
+
+    assert run.fail(first, UNENFORCED) == "failed"
+    assert run.step() is None  # the second trial may still succeed
+    assert run.fail(second, UNENFORCED) == "failed"
+    with pytest.raises(UnenforcedLimitError, match=r"torch detects no GPU\. 4 waiting trials did not start"):
+        run.step()
+
+
+def test_a_run_continues_if_other_trials_can_enforce_their_limit(run_of):
+    """One of several nodes may have a broken driver."""
+    run = run_of(HALVES)
+    first, second, third, *_ = run.add(6, max_failures=0)
+    run.run_all()
+    run.fail(first, UNENFORCED)
+
+    run.core.note_result(second, {"loss": 1})
+
+    assert run.step() is third
+
+
+def test_a_trial_that_ran_out_of_memory_is_retried_with_more(run_of, caplog):
+    run = run_of(HALVES, retries={})
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+
+    assert run.fail(trial, OUT_OF_MEMORY) == "requeued"
+    assert trial.run_metadata.num_failures == 0
+    assert run.step() is trial
+    assert trial.placement_group_factory.required_resources == {"CPU": 1, "GPU": 1}
+    assert "ran out of GPU memory and is retried with 1 GPU instead of 0.5 GPU" in caplog.text
+
+
+def test_without_a_policy_a_trial_that_ran_out_of_memory_is_retried_with_more(without_policy):
+    run = without_policy
+    run.add(bundles=[{"CPU": 1, "GPU": 0.25}], max_failures=0)
+    (trial,) = run.request_all()
+    run.begin(trial)
+    run.watch.latest = reading([NODE])
+
+    assert run.fail(trial, OUT_OF_MEMORY) == "requeued"
+    assert run.step() is trial
+    assert trial.placement_group_factory.required_resources == {"CPU": 1, "GPU": 0.5}
+
+
+def test_a_trial_that_cannot_get_more_memory_fails_with_the_reason(run_of, caplog, tmp_path):
+    run = run_of(GpuPolicy(gpus=1, cpus=1), retries={})
+    (trial,) = run.add(max_failures=3)
+    run.run_all()
+    trial.local_path = str(tmp_path)
+    trial.run_metadata.error_filename = "error.txt"
+    error = RuntimeError("CUDA error: out of memory")
+
+    assert run.fail(trial, error) == "failed"
+    assert trial.max_failures == 3
+    assert "more than 1 GPU" in caplog.text
+    assert "more than 1 GPU" in error.__notes__[0]
+    assert "more than 1 GPU" in (tmp_path / "error.txt").read_text()
+
+
+def test_the_reason_is_added_to_the_error_inside_an_error_of_ray(run_of):
+    run = run_of(GpuPolicy(gpus=1, cpus=1), retries={})
+    (trial,) = run.add()
+    run.run_all()
+    cause = RuntimeError("CUDA error: out of memory")
+    error = RayTaskError("train", "Traceback", cause)
+
+    run.fail(trial, error)
+
+    assert "more than 1 GPU" in cause.__notes__[0]
+
+
+def test_an_error_in_a_decision_leaves_the_failure_to_tune(run_of, monkeypatch, caplog):
+    run = run_of(HALVES, retries={})
+    (trial,) = run.add(max_failures=1)
+    run.run_all()
+
+    def fails(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(run.core.retries, "decide", fails)
+
+    assert run.fail(trial, OUT_OF_MEMORY) == "requeued"
+    assert trial.run_metadata.num_failures == 1
+    assert "the decision whether to retry train_00000000 failed" in caplog.text
+
+
+def test_a_failure_of_a_trial_that_was_stopped_meanwhile_is_ignored(run_of):
+    run = run_of(HALVES)
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+    trial.set_status(Trial.TERMINATED)
+
+    assert run.fail(trial, ERROR) is None
+
+
+@pytest.mark.parametrize(
+    ("inner", "is_saving", "reaches_inner"),
+    [
+        pytest.param(None, False, False, id="an error in a step is hidden"),
+        pytest.param(None, True, True, id="an error while a checkpoint is saved is not"),
+        pytest.param(HyperBandScheduler(metric="loss", mode="min"), False, True, id="HyperBand sees all errors"),
+    ],
+)
+def test_the_inner_scheduler_does_not_see_a_retry_unless_it_must(run_of, inner, is_saving, reaches_inner):
+    run = run_of(HALVES, inner=inner)
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+    if is_saving:
+        trial.temporary_state.saving_to = "a checkpoint"
+    seen = []
+    innermost = run.scheduler.inner
+    innermost.on_trial_error = lambda _, failed: seen.append(failed)
+    innermost.on_trial_add = lambda _, added: None
+
+    run.fail(trial, RayActorError(), FailureCause(lost_node_id="a"))
+
+    assert seen == [trial] * reaches_inner
+    assert list(run.core.waiting) == [trial]
+
+
+def test_a_retried_trial_waits_until_its_pause_has_ended(run_of):
+    run = run_of(CpuPolicy(cpus=2, memory="4GiB"), retries={})
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+    killed = OutOfMemory(kind="host", used_bytes=GIB, requested_bytes=GIB)
+
+    assert run.fail(trial, MemoryError(), FailureCause(out_of_memory=killed)) == "requeued"
+    assert run.step() is None
+    run.cluster.clock.now_s = 9.9
+    assert run.step() is None
+    run.cluster.clock.now_s = 10.0
+    assert run.step() is trial
+
+
+def test_the_cause_of_a_failure_is_looked_up_only_for_dead_processes(run_of, monkeypatch):
+    run = run_of(HALVES)
+    (trial,) = run.add()
+    run.run_all()
+    monkeypatch.setattr(run_failures, "lost_node", lambda error: "a")
+    dead = RayActorError(actor_id="0" * 32)
+
+    assert run.core.look_up(trial.trial_id, ERROR) is None
+    assert run.core.look_up(trial.trial_id, dead)() == FailureCause(lost_node_id="a")
+
+
+def test_if_no_node_was_lost_the_error_is_classified(run_of, monkeypatch):
+    run = run_of(HALVES)
+    (trial,) = run.add()
+    run.run_all()
+    monkeypatch.setattr(run_failures, "lost_node", lambda error: None)
+    found = OutOfMemory(kind="host")
+    monkeypatch.setattr(run_failures, "classify_failure", lambda error, actor_id: (found, actor_id))
+    monkeypatch.setattr(run_core, "actor_of", lambda trial: "the actor")
+    run.core.note_death(trial.trial_id)
+
+    cause = run.core.look_up(trial.trial_id, RayActorError(actor_id="0" * 32))()
+
+    assert cause == FailureCause(None, (found, "the actor"))
+
+
+def test_the_classified_error_of_a_failure_is_recorded(run_of):
+    run = run_of(HALVES)
+    (trial,) = run.add()
+    run.run_all()
+
+    run.fail(trial, OUT_OF_MEMORY)
+
+    assert run.core.records[trial].failure.kind == "accelerator"
+
+
+# Memory of similar trials
+
+
+def test_a_waiting_trial_with_a_similar_config_starts_with_the_memory_of_the_retry(run_of):
+    run = run_of(HALVES, TWO_GPUS, retries={})
+    first, *_ = run.add(4, config={"width": 8})
+    run.run_all()
+    similar, other = run.add(config={"width": 9})[0], run.add(config={"width": 7})[0]
+    run.fail(first, OUT_OF_MEMORY)
+    for trial in run.trials[:4]:
+        if trial.status == Trial.RUNNING:
+            run.complete(trial)
+    run.request_all()
+
+    gpus = [run.core.records[trial].floor.gpu_ticks for trial in (similar, other)]
+
+    assert gpus == [10_000, 0]
+
+
+def test_a_request_that_ray_has_not_granted_is_raised_after_an_error_of_a_similar_trial(run_of):
+    run = run_of(HALVES, TWO_GPUS, retries={})
+    first, second, third = run.add(3, config={"width": 8})
+    run.begin(run.step())
+    run.begin(run.step())
+    run.step()
+    run.fail(first, OUT_OF_MEMORY)
+
+    run.step()
+
+    assert run.controller.withdrawn == [third]
+    assert run.core.records[third].floor.gpu_ticks == 10_000
+    assert run.core.records[second].floor.gpu_ticks == 0
+
+
+def test_a_request_with_a_process_keeps_its_memory_after_an_error_of_a_similar_trial(run_of):
+    run = run_of(HALVES, TWO_GPUS, retries={})
+    first, second = run.add(2, config={"width": 8})
+    run.begin(run.step())
+    run.step()
+    run.processes.started.add(second.trial_id)
+    run.fail(first, OUT_OF_MEMORY)
+
+    run.step()
+
+    assert not run.controller.withdrawn
+
+
+def test_the_retries_of_a_restored_trial_apply_to_other_trials(run_of):
+    run = run_of(HALVES, retries={})
+    trial = new_trial(0, {"width": 8})
+    trial.policy_record = (
+        '{"own":{"bundles":[{"CPU":1.0}]},"oom":{"records":[{"settings":{"width":8},"floor":{"gpu_ticks":10000}}]}}'
+    )
+    run.add_trial(trial)
+
+    assert run.core.retries.num_records == 1
+    assert run.step().placement_group_factory.required_resources == {"CPU": 1, "GPU": 1}
+
+
+def test_memory_keys_that_no_config_contains_are_reported_at_the_first_step(run_of, caplog):
+    run = run_of(HALVES, retries={"memory_keys": ["seed"]})
+    run.add(config={"width": 8})
+
+    run.step()
+
+    assert caplog.messages == ["no config of the first trials contains the key 'seed' of memory_keys"]

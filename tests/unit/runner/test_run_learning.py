@@ -1,0 +1,484 @@
+"""Tests of what a run tells its ``LearningPolicy`` about its trials, and of the plans that follow."""
+
+import pytest
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    HyperBandScheduler,
+    PopulationBasedTraining,
+    ResourceChangingScheduler,
+)
+
+from tests.clusters import GIB
+from tests.unit.runner.small_runs import SmallRun, new_trial, reading
+from tune_policies import (
+    CappedPolicy,
+    CpuPolicy,
+    FreeCapacityPolicy,
+    GrowingPolicy,
+    LearningPolicy,
+    NodeCapacity,
+    Resources,
+)
+from tune_policies.oom import OutOfMemory
+from tune_policies.plan.learned_needs import TrialNeed
+from tune_policies.values.units import MIB
+
+NODE = NodeCapacity(node_id="a", resources=Resources(cpus=8, memory_bytes=16 * GIB))
+START = CpuPolicy(cpus=2, memory="4GiB")
+
+
+@pytest.fixture
+def run_of(monkeypatch):
+    """A function that returns a run under a policy on one node."""
+    return lambda policy: SmallRun(monkeypatch, policy, NODE)
+
+
+def result_of(*, elapsed_s=10.0, cpus=0.4, memory_bytes=512 * MIB, **fields):
+    """Return a result with the usage of the trial's process."""
+    usage = {"elapsed_s": elapsed_s, "cpus": 2.0, "cpu_s": cpus * elapsed_s, "host_memory_bytes": memory_bytes}
+    return {"usage": usage, "time_total_s": elapsed_s, **fields}
+
+
+def report(run, trial, number=2, **fields):
+    """Report results of a running trial."""
+    for iteration in range(1, number + 1):
+        result = result_of(training_iteration=iteration, **fields)
+        run.scheduler.on_trial_result(run.controller, trial, result)
+        trial.run_metadata.last_result = result
+
+
+def policy_of(run):
+    return run.slots.run_plan.learning
+
+
+def test_after_the_pilots_have_reported_twice_smaller_slots_are_planned(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(20)
+    pilots = run.run_all()
+    for trial in pilots:
+        report(run, trial)
+        run.complete(trial)
+
+    later = run.run_all()
+
+    assert len(pilots) == 4
+    assert len(later) == 16
+
+
+def test_running_trials_keep_their_slots_when_the_policy_learns(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(20)
+    pilots = run.run_all()
+    before = {trial: run.slots.assignments[trial].slot for trial in pilots}
+    for trial in pilots:
+        report(run, trial)
+
+    run.run_all()
+
+    assert {trial: run.slots.assignments[trial].slot for trial in pilots} == before
+
+
+def test_one_result_of_each_pilot_teaches_nothing(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(20)
+    for trial in run.run_all():
+        report(run, trial, number=1)
+
+    run.step()
+
+    assert policy_of(run).needs is None
+
+
+def test_the_finished_trials_of_a_restored_run_are_observed_again(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(1)
+    for number in range(4):
+        trial = new_trial(100 + number)
+        trial.set_status(Trial.TERMINATED)
+        slot = run.slots.run_plan.plan.common_slot.model_dump_json(exclude_defaults=True)
+        trial.policy_record = f'{{"own": {{"bundles": [{{"CPU": 1.0}}]}}, "slot": {slot}}}'
+        trial.run_metadata.last_result = result_of(training_iteration=3)
+        run.add_trial(trial)
+
+    run.step()
+
+    assert policy_of(run).needs.num_trials == 4
+
+
+def test_a_trial_that_ran_out_of_memory_teaches_that_its_memory_was_too_little(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(8)
+    failing = run.run_all()[0]
+    killed = OutOfMemory(kind="host", framework="python", used_bytes=4 * GIB)
+
+    run.core.records[failing].failure = killed
+    run.fail(failing, MemoryError(), cause=None)
+    run.step()
+
+    (seen,) = [seen for seen in policy_of(run).observations if seen.trial_id == failing.trial_id]
+    assert seen.too_little.host_memory_bytes == 4 * GIB
+
+
+def test_a_policy_that_wraps_the_learning_policy_still_applies(run_of):
+    run = run_of(CappedPolicy(LearningPolicy(START), 3))
+    run.add(20)
+    for trial in run.run_all():
+        report(run, trial)
+
+    run.run_all()
+
+    assert policy_of(run).needs is not None
+    assert len(run.slots.assignments) == 3
+
+
+def test_data_of_the_user_under_the_key_of_the_usage_is_ignored(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(4)
+    (trial, *_) = run.run_all()
+
+    run.scheduler.on_trial_result(run.controller, trial, {"usage": "high", "training_iteration": 2})
+    run.step()
+
+    assert policy_of(run).observations == ()
+
+
+@pytest.mark.parametrize("policy", [LearningPolicy(START), GrowingPolicy(START, up_to=4)], ids=["learns", "grows"])
+def test_a_policy_leaves_the_resources_to_a_resource_changing_scheduler(monkeypatch, caplog, policy):
+    run = SmallRun(monkeypatch, policy, NODE, inner=ResourceChangingScheduler(None, lambda *_: None))
+    run.add(4)
+    for trial in run.run_all():
+        report(run, trial)
+    run.step()
+
+    assert run.core.learning is run.core.growth is None
+    assert run.slots.run_plan.plan.by_config is None
+    assert "so the policy neither learns nor lets trials grow" in caplog.text
+
+
+def test_a_run_without_a_learning_policy_observes_nothing(run_of):
+    run = run_of(START)
+    run.add(1)
+
+    assert run.core.learning is None
+
+
+def run_of_pilots(run, *, has_checkpoint=True, number=20):
+    """Let the first four of a number of trials report three times, 10 s apart. Return one of them."""
+    for index in range(number):
+        trial = new_trial(index, stopping_criterion={"training_iteration": 40})
+        trial.has_checkpoint = lambda: has_checkpoint
+        run.add_trial(trial)
+    pilots = run.run_all()
+    for iteration in (1, 2, 3):
+        run.cluster.clock.advance(10)
+        for trial in pilots:
+            result = result_of(training_iteration=iteration, cpus=0.2)
+            run.scheduler.on_trial_result(run.controller, trial, result)
+            trial.run_metadata.last_result = result
+    run.step()
+    return pilots[0]
+
+
+def next_decision(run, trial):
+    run.cluster.clock.advance(10)
+    return run.scheduler.on_trial_result(run.controller, trial, result_of(training_iteration=4, cpus=0.2))
+
+
+def test_a_pilot_that_reserves_far_more_than_it_needs_moves_to_a_smaller_slot(run_of):
+    run = run_of(LearningPolicy(START))
+    pilot = run_of_pilots(run)
+    before = run.slots.assignments[pilot].slot
+
+    decision = next_decision(run, pilot)
+    run.pause(pilot)
+    run.run_all()
+
+    assert decision == "PAUSE"
+    assert run.slots.assignments[pilot].slot.trial.cpus < before.trial.cpus
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"has_checkpoint": False}, id="without a checkpoint"),
+        pytest.param({"number": 4}, id="if no trial waits"),
+    ],
+)
+def test_a_pilot_keeps_its_slot(run_of, options):
+    run = run_of(LearningPolicy(START))
+    pilot = run_of_pilots(run, **options)
+
+    assert next_decision(run, pilot) == "CONTINUE"
+
+
+def test_a_retry_gets_the_memory_that_the_policy_has_learned(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(20)
+    failing, *pilots = run.run_all()
+    for number, trial in enumerate(pilots):
+        report(run, trial, memory_bytes=(number + 3) * GIB)
+    run.step()
+    killed = OutOfMemory(kind="host", framework="python", used_bytes=4 * GIB)
+
+    run.core.records[failing].failure = killed
+    run.fail(failing, MemoryError(), cause=None)
+
+    (raised,) = run.core.records[failing].oom.records
+    needed = policy_of(run).needs.need_after({}, TrialNeed(host_memory_bytes=4 * GIB)).host_memory_bytes
+    assert raised.floor.memory_bytes == pytest.approx(needed, rel=0.01)
+
+
+def report_all(run, iterations, *, step_s):
+    """Let all running trials report, with ``step_s`` between two results."""
+    for iteration in iterations:
+        run.cluster.clock.advance(step_s)
+        for trial in run.slots.assignments:
+            trial.run_metadata.last_result = result_of(training_iteration=iteration, cpus=0.2)
+            run.scheduler.on_trial_result(run.controller, trial, trial.run_metadata.last_result)
+    run.step()
+
+
+@pytest.mark.parametrize(
+    ("step_s", "at_once"),
+    [
+        pytest.param(10, 16, id="more trials at once are as fast as before"),
+        pytest.param(20, 8, id="they are as fast together as before"),
+        pytest.param(100, 6, id="they are slower together"),
+    ],
+)
+def test_the_number_of_trials_follows_their_progress(run_of, step_s, at_once):
+    run = run_of(LearningPolicy(START))
+    run.add(60)
+    pilots = run.run_all()
+    report_all(run, (1, 2), step_s=10)
+    for trial in pilots[:2]:
+        run.complete(trial)
+    learned = run.run_all()
+    report_all(run, (3, 4, 5), step_s=step_s)
+
+    for trial in list(run.slots.assignments)[-4:]:
+        run.complete(trial)
+    run.run_all()
+
+    assert len(learned) == 6
+    assert len(run.slots.assignments) == at_once
+
+
+def test_trials_with_several_bundles_keep_their_requests_and_the_log_says_that_nothing_is_learned(run_of, caplog):
+    run = run_of(LearningPolicy(START))
+    run.add(4, bundles=({"CPU": 1}, {"CPU": 2}))
+    for trial in run.run_all():
+        report(run, trial)
+    run.step()
+
+    assert policy_of(run).observations == ()
+    assert {len(trial.placement_group_factory.bundles) for trial in run.trials} == {2}
+    assert caplog.text.count("the policy does not learn from such trials") == 1
+
+
+def test_trials_with_train_workers_keep_the_requests_of_the_start_policy_and_the_plan_says_so(run_of):
+    run = run_of(LearningPolicy(CpuPolicy(cpus=1, num_workers=2)))
+    run.add(4)
+    for trial in run.run_all():
+        report(run, trial)
+    run.step()
+
+    assert policy_of(run).observations == ()
+    assert any("Train workers" in reason for reason in run.slots.run_plan.plan.reasons)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        pytest.param(
+            lambda: PopulationBasedTraining(
+                "training_iteration", "loss", "min", 100, hyperparam_mutations={"lr": [0.1, 0.2]}
+            ),
+            id="PBT",
+        ),
+        pytest.param(lambda: ASHAScheduler("training_iteration", "loss", "min", max_t=100), id="ASHA"),
+        pytest.param(lambda: HyperBandScheduler("training_iteration", "loss", "min", max_t=9), id="HyperBand"),
+    ],
+)
+def test_a_run_learns_under_a_scheduler_that_stops_pauses_or_copies_trials(monkeypatch, inner):
+    run = SmallRun(monkeypatch, LearningPolicy(START), NODE, inner=inner())
+    run.add(20, config={"lr": 0.1})
+    for trial in run.run_all():
+        report(run, trial, loss=1.0)
+        run.complete(trial)
+
+    assert len(run.run_all()) > 4
+
+
+def test_a_paused_trial_resumes_in_the_slot_that_was_learned_meanwhile(monkeypatch):
+    run = SmallRun(monkeypatch, LearningPolicy(START), NODE)
+    run.add(8)
+    paused, *others = run.run_all()
+    report(run, paused)
+    run.pause(paused)
+    for trial in others:
+        report(run, trial)
+        run.complete(trial)
+
+    run.run_all()
+
+    assert run.slots.assignments[paused].slot.trial.cpus == 0.5
+
+
+def follow(run, *nodes):
+    """Let the run notice that the cluster has these nodes now."""
+    run.cluster.nodes = nodes
+    for _ in range(4):
+        run.cluster.clock.advance(10)
+        run.watch.next_reading = reading(nodes)
+        run.step()
+
+
+def test_what_is_learned_also_applies_to_a_node_that_joins(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(60)
+    pilots = run.run_all()
+    for trial in pilots:
+        report(run, trial)
+        run.complete(trial)
+    before = len(run.run_all())
+
+    follow(run, NODE, NODE.model_copy(update={"node_id": "b"}))
+
+    assert run.slots.run_plan.plan.max_concurrent_trials == 2 * before
+    assert policy_of(run).needs is not None
+
+
+def test_what_was_learned_stays_if_a_node_is_lost(monkeypatch):
+    nodes = NODE, NODE.model_copy(update={"node_id": "b"})
+    run = SmallRun(monkeypatch, LearningPolicy(START), *nodes)
+    run.add(60)
+    for trial in run.run_all():
+        report(run, trial)
+        run.complete(trial)
+    run.run_all()
+    before = run.slots.run_plan.plan.max_concurrent_trials
+
+    follow(run, *nodes[:1])
+
+    assert run.slots.run_plan.plan.max_concurrent_trials == before / 2
+    assert policy_of(run).needs is not None
+
+
+def test_a_policy_learns_beside_other_programs_on_the_free_resources(monkeypatch):
+    node = NODE.model_copy(update={"in_use": Resources(cpus=4)})
+    run = SmallRun(monkeypatch, FreeCapacityPolicy(LearningPolicy(START)), node)
+    run.add(20)
+    pilots = run.run_all()
+    for trial in pilots:
+        report(run, trial)
+        run.complete(trial)
+    run.run_all()
+
+    reserved = sum(assignment.slot.trial.cpus for assignment in run.slots.assignments.values())
+    assert len(pilots) == 2
+    assert (len(run.slots.assignments), reserved) == (8, 4)
+
+
+def observed(run, trial):
+    """Return what the policy has observed about a trial."""
+    run.step()
+    return next(seen for seen in policy_of(run).observations if seen.trial_id == trial.trial_id)
+
+
+def test_the_second_result_counts_although_it_has_no_usage(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(8)
+    for trial in run.run_all():
+        report(run, trial, number=1)
+        run.scheduler.on_trial_result(run.controller, trial, {"training_iteration": 2, "time_total_s": 20.0})
+    run.step()
+
+    assert policy_of(run).needs is not None
+
+
+def test_only_a_result_with_something_new_is_observed(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(8)
+    (trial, *_) = run.run_all()
+    report(run, trial, number=2)
+    before = observed(run, trial)
+    run.scheduler.on_trial_result(run.controller, trial, {"training_iteration": 3, "time_total_s": 90.0})
+
+    assert observed(run, trial) == before
+
+
+@pytest.mark.parametrize(
+    ("has_checkpoint", "lost_s"), [(True, 40.0), (False, 120.0)], ids=["one step", "all steps without a checkpoint"]
+)
+def test_each_out_of_memory_error_loses_what_the_trial_must_repeat(run_of, has_checkpoint, lost_s):
+    run = run_of(LearningPolicy(START))
+    run.add(8)
+    (failing, *_) = run.run_all()
+    failing.has_checkpoint = lambda: has_checkpoint
+    record = run.core.records[failing]
+    record.failure = OutOfMemory(kind="host", framework="python", used_bytes=5 * GIB)
+    failing.run_metadata.last_result = result_of(time_since_restore=60, iterations_since_restore=3)
+    for _ in range(2):
+        run.core.learning.note_too_little(record)
+
+    seen = observed(run, failing)
+
+    assert seen.lost_s == lost_s
+    assert seen.too_little == TrialNeed(host_memory_bytes=5 * GIB)
+
+
+def test_an_error_of_a_process_without_measured_memory_shows_that_the_request_was_too_little(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(8)
+    (failing, *_) = run.run_all()
+    record = run.core.records[failing]
+    record.failure = OutOfMemory(kind="host", framework="python")
+    failing.run_metadata.last_result = result_of()
+    run.core.learning.note_too_little(record)
+
+    assert observed(run, failing).too_little == TrialNeed(host_memory_bytes=4 * GIB)
+
+
+def test_a_smaller_slot_releases_the_difference(run_of):
+    run = run_of(LearningPolicy(START))
+    pilot = run_of_pilots(run)
+    planned = run.slots.run_plan.plan.common_slot
+
+    released = run.core.learning.released_part(run.core.records[pilot])
+
+    assert released == pytest.approx(1 - planned.trial.cpus / 2)
+
+
+@pytest.mark.parametrize("status", [Trial.ERROR, Trial.TERMINATED])
+def test_only_trials_that_have_completed_teach_a_restored_run(run_of, status):
+    run = run_of(LearningPolicy(START))
+    run.add(1)
+    slot = run.slots.run_plan.plan.common_slot.model_dump_json(exclude_defaults=True)
+    trial = new_trial(100)
+    trial.set_status(status)
+    trial.policy_record = f'{{"own": {{"bundles": [{{"CPU": 1.0}}]}}, "slot": {slot}}}'
+    trial.run_metadata.last_result = result_of(training_iteration=3)
+    run.add_trial(trial)
+
+    run.step()
+
+    assert len(policy_of(run).observations) == (status == Trial.TERMINATED)
+
+
+def test_a_line_that_says_the_same_is_printed_once(run_of, capsys):
+    run = run_of(LearningPolicy(START))
+    run.add(20)
+    pilots = run.run_all()
+    for trial in pilots:
+        report(run, trial, number=3)
+    run.step()
+    for trial in pilots:
+        run.complete(trial)
+    run.step()
+
+    lines = [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines() if line.startswith("after ")]
+
+    assert lines
+    assert len(lines) == len(set(lines))

@@ -1,0 +1,136 @@
+"""A run records when each trial ran in which slot, and what happened to it."""
+
+from tests.unit.runner.metered_runs import GPU_OOM, NO_OOM, begin, finish, plan_of, trial
+from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.process_usage import SlotUse
+from tune_policies.trainers.usage.resource_meter import STARTING
+from tune_policies.trainers.usage.resource_usage import (
+    IdleHours,
+    OutOfMemoryCounts,
+    ResourceHours,
+    ResourceUsage,
+    SlotHours,
+    TrialCounts,
+)
+from tune_policies.trainers.usage.run_monitor import RunMonitor
+
+
+def spans_of(usage):
+    return [(span.place, span.began_s, span.ended_s, span.end) for span in usage.spans]
+
+
+def test_a_trial_gets_the_first_free_place():
+    run = RunMonitor(plan_of(), None, 3, None)
+    a, b, c = trials = [trial(name) for name in "abc"]
+    begin(run, a, 0)
+    begin(run, b, 1)
+    finish(run, a)
+    run.step(trials, 5)
+    begin(run, c, 6)
+    run.step(trials, 6)
+
+    assert spans_of(run.record(9)) == [(0, 0, 5, "finished"), (1, 1, None, None), (0, 6, None, None)]
+
+
+def test_a_retried_trial_has_a_span_for_each_attempt():
+    run = RunMonitor(plan_of(1), None, 1, None)
+    one = trial("a")
+    begin(run, one, 0)
+    run.fail(one, GPU_OOM, "CUDA out of memory: token=abc", is_requeued=True)
+    begin(run, one, 2)  # no step has recorded the end of the first attempt yet
+    run.fail(one, NO_OOM, "ValueError: no luck", is_requeued=False)
+    one.status = "ERROR"
+    run.step([one], 3)
+
+    usage = run.record(3)
+    assert spans_of(usage) == [(0, 0, 2, "tried_again"), (0, 2, 3, "failed")]
+    assert [(span.out_of_memory, span.error) for span in usage.spans] == [
+        (True, "CUDA out of memory: token=***"),
+        (False, "ValueError: no luck"),
+    ]
+
+
+def test_trials_that_ran_when_the_run_was_killed_are_recorded_as_cut_off():
+    before = RunMonitor(plan_of(), None, 1, None)
+    begin(before, trial("a"), 1)
+
+    restored = RunMonitor(plan_of(), None, 1, before.record(4))
+
+    assert spans_of(restored.record(9)) == [(0, 1, 4, "cut_off")]
+
+
+def test_a_result_without_usage_does_not_change_the_usage_of_its_trial():
+    run = RunMonitor(plan_of(), None, 1, None)
+    one = trial("a")
+    begin(run, one, 0)
+    used = GpuMemoryUsage(peak_reserved_bytes=1)
+    run.note_use(one, None, used)
+
+    run.note_use(one, None, None)
+
+    assert run.status().gpu_memory == {("1 GPU", 0): used}
+
+
+def test_only_the_first_spans_of_a_run_with_many_starts_are_recorded():
+    run = RunMonitor(plan_of(1), None, None, None)
+    one = trial("a")
+    for number in range(2010):
+        begin(run, one, number)
+        one.status = "PAUSED"
+        run.step([one], number + 0.5)
+
+    usage = run.record(3000)
+    assert len(usage.spans) == 2000
+    assert usage.warnings == ("only the first 2000 periods in which a trial occupied a slot are recorded",)
+
+
+def test_the_status_describes_the_latest_step():
+    run = RunMonitor(plan_of(), None, 3, None)
+    a, b = trial("a"), trial("b")
+    begin(run, a, 0)
+    run.step([a, b], 1)
+    used = GpuMemoryUsage(peak_reserved_bytes=1)
+    run.note_use(a, None, used)
+
+    status = run.status()
+
+    assert status.slots == {"1 GPU": (2, 1)}
+    assert status.gpu_memory == {("1 GPU", 0): used}
+    assert (status.available, status.idle) == ({"GPU": 2.0}, {("GPU", STARTING): 1.0})
+    assert status.trials.num_unfinished == 2
+
+
+def test_trials_that_never_started_are_not_cut_off():
+    """If a run ends early, Tune also terminates the trials that wait."""
+    run = RunMonitor(plan_of(), None, 3, None)
+    running, *_ = trials = [trial(name, last_result={}) for name in "abc"]
+    begin(run, running, 0)
+    run.step(trials, 1)
+    for each in trials:
+        each.status = "TERMINATED"
+    run.end(trials, 2)
+
+    assert run.record(2).trials.model_dump(exclude_defaults=True) == {"num_cut_off": 1, "num_never_started": 2}
+
+
+def test_after_retries_with_more_host_memory_the_summary_names_the_amount_to_start_with():
+    use = SlotUse(num_trials=4, cpus=1, used_cpus=0.12, host_memory_bytes=2**30)
+    usage = ResourceUsage(
+        slots=(SlotHours(slot="1 CPU", use=use),),
+        trials=TrialCounts(num_finished=4, num_retries=2),
+        out_of_memory=OutOfMemoryCounts(num_host_errors=2, num_raised=2),
+    )
+
+    assert usage.summary[-1] == (
+        'start with memory="1.1GiB" in the policy: 2 of 4 trials were retried because of host memory'
+    )
+    assert str(use).startswith("0.12 of 1 CPU, ")
+
+
+def test_if_trials_mostly_start_the_summary_names_what_helps():
+    idle = IdleHours(reason=STARTING, hours=6)
+    usage = ResourceUsage(resources=(ResourceHours(resource="CPU", total_hours=10, used_hours=4, idle=(idle,)),))
+
+    assert usage.summary[-1].startswith(
+        "60% of the CPU time was idle while trials started. Reuse processes with reuse_actors=True"
+    )

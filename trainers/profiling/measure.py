@@ -1,0 +1,325 @@
+"""Measures how much memory each config needs, in short trials on whole GPUs."""
+
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import ray
+from ray import tune
+
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.files.terminal import print_to_stderr
+from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile, flat
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies import GpuMemoryPolicy, GpuPolicy
+from tune_policies.probe.probe_cluster import probe_cluster
+from tune_policies.ray_compat.connection import connection
+from tune_policies.ray_compat.tune_trial import class_of_function, draw, extremes, is_domain
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, MeasurementError
+from tune_policies.values.resources import check_count
+from tune_policies.values.units import MIB, is_number
+from tune_policies.values.value import counted, shorten
+
+from ..gpu_memory.overhead import load_overheads
+from ..scheduling.policy_scheduler import PolicyScheduler
+from .measured_trial import MEASURED, Caps, Reading, Recorder, measured_trial
+
+Configs = Sequence[Mapping[str, Any]] | Mapping[str, Any]
+Trainable = Callable[..., Any] | type[tune.Trainable]
+
+_CONNECT_S: Final = 30.0
+_START_S: Final = 120.0
+"""The time that a trial may take to start and to end, in addition to its timeout, in seconds."""
+
+
+def measure_gpu_memory(
+    trainable: Trainable,
+    configs: Configs,
+    *,
+    max_steps: int = 5,
+    timeout_s: float = 60.0,
+    num_samples: int = 8,
+    seed: int = 0,
+    capacity: ClusterCapacity | None = None,
+    policy: GpuPolicy | None = None,
+) -> GpuMemoryProfile:
+    """Measure the GPU and host memory of configs in short trials, each alone on a whole GPU.
+
+    The function uses the program's connection to Ray, or connects like :func:`tune_policies.probe_cluster`. The results
+    of the trials are discarded. For each trial that starts, a line is printed to stderr.
+
+    Args:
+        trainable: A function of a config, or a ``tune.Trainable`` class.
+        configs: The configs to measure, or a search space of Tune from which ``num_samples`` configs are drawn. Memory
+            is predicted from the values that vary, so vary the values that affect memory, and include their largest
+            values. The largest and the smallest integers of a space are measured first.
+        max_steps: The number of results after which each trial ends.
+        timeout_s: The time after which each trial ends, in seconds.
+        num_samples: The number of configs to draw from a search space. A grid multiplies this number.
+        seed: The random seed of the draws.
+        capacity: The capacity of the cluster. By default, the cluster is probed.
+        policy: The policy that defines the CPUs, host memory and GPU type of each trial. The default is one whole GPU
+            of any type.
+
+    Raises:
+        InvalidResourcesError: An argument is invalid.
+        InfeasibleRequestError: No GPU matches the policy. No trial was started.
+        MeasurementError: Some trials failed, did not start, or used no GPU. The error's ``profile`` contains the
+            measurements of the other trials.
+        ProbeError: Ray cannot be reached.
+    """
+    if not is_number(timeout_s) or not 0 < timeout_s < float("inf"):
+        raise InvalidResourcesError(f"timeout_s must be above 0 seconds and finite, got {shorten(timeout_s)}")
+    caps = Caps(max_steps=check_count(max_steps, least=1, name="max_steps"), timeout_s=float(timeout_s))
+    policy = GpuPolicy() if policy is None else policy
+    if not isinstance(policy, GpuPolicy):
+        raise InvalidResourcesError(f"policy must be a GpuPolicy, got {shorten(policy)}")
+    if policy.gpus != 1 or policy.num_workers:
+        raise InvalidResourcesError(
+            "memory is measured on one whole GPU, in the trial itself. Omit gpus and num_workers in the policy"
+        )
+    check_trainable(trainable)
+    wanted = configs_to_measure(configs, num_samples, seed)
+    with connection(None, _CONNECT_S, local="starts a temporary Ray instance"):
+        capacity = probe_cluster() if capacity is None else capacity
+        require_gpu(policy, capacity)
+        plan = policy.plan(capacity)
+        readings = _run(trainable, wanted, caps, plan)
+    return _profile(wanted, readings, caps, plan)
+
+
+def plan_by_measuring(
+    trainable: Trainable,
+    configs: Configs,
+    *,
+    headroom: float = 0.1,
+    max_steps: int = 5,
+    timeout_s: float = 60.0,
+    num_samples: int = 8,
+    seed: int = 0,
+    capacity: ClusterCapacity | None = None,
+    **policy: Any,
+) -> TrialPlan:
+    """Measure some configs, and return a plan in which each trial gets the GPU memory that its config needs.
+
+    The function combines :func:`measure_gpu_memory` and ``GpuMemoryPolicy(profile=…)``. ``headroom`` is the memory that
+    a trial gets in addition to its measured need, as a fraction of this need. ``plan.explain()`` describes the result,
+    and ``plan.by_config.profile`` is the profile.
+    ``**policy``: Further fields of ``GpuMemoryPolicy``, such as ``cpus`` and ``num_workers``.
+
+    Raises:
+        InvalidResourcesError: An argument is invalid.
+        InfeasibleRequestError: No GPU matches the policy, or the memory of the GPU is unknown or too small for the
+            measured need.
+        MeasurementError: See :func:`measure_gpu_memory`.
+        ProbeError: Ray cannot be reached.
+    """
+    # Find invalid fields before any trial runs.
+    unmeasured = GpuMemoryPolicy(gpu_memory=MIB, headroom=headroom, **policy)
+    measuring = GpuPolicy(
+        **{name: getattr(unmeasured, name) for name in ("cpus", "memory", "accelerator_type", "custom")}
+    )
+    with connection(None, _CONNECT_S, local="starts a temporary Ray instance"):
+        capacity = probe_cluster() if capacity is None else capacity
+        require_gpu(measuring, capacity)
+        unmeasured.plan(capacity)  # raises an error early if even 1 MiB per trial is infeasible
+        profile = measure_gpu_memory(
+            trainable,
+            configs,
+            max_steps=max_steps,
+            timeout_s=timeout_s,
+            num_samples=num_samples,
+            seed=seed,
+            capacity=capacity,
+            policy=measuring,
+        )
+    return unmeasured.model_copy(update={"gpu_memory": None, "profile": profile}).plan(capacity)
+
+
+def require_gpu(policy: GpuPolicy, capacity: ClusterCapacity) -> None:
+    """Raise an error with an alternative if the cluster has no GPU on which memory can be measured.
+
+    Raises:
+        InfeasibleRequestError: The cluster has no GPU, or its GPUs are simulated.
+    """
+    types = () if capacity.node_types is None else capacity.node_types
+    nodes = [*capacity.nodes, *(each.as_node() for each in types if each.max_nodes_to_add)]
+    if capacity.node_types is None or any(node.resources.gpus and not node.has_simulated_gpus for node in nodes):
+        return
+    simulated = any(node.has_simulated_gpus for node in nodes)
+    raise InfeasibleRequestError(
+        f"{policy.gpus:g} GPU, because memory is measured on a GPU",
+        "the GPUs of the cluster are simulated" if simulated else "the cluster has no GPU",
+        "GPU",
+        "Run this on a machine with a GPU. Without a GPU, estimate_gpu_memory(model_fn, batch) estimates the memory of "
+        "a PyTorch model, and its explain() ends with the policy to write.",
+    )
+
+
+def check_trainable(trainable: Any) -> None:
+    """Raise an ``InvalidResourcesError`` unless ``trainable`` is a function of a config or a ``tune.Trainable``."""
+    is_class = isinstance(trainable, type)
+    if not callable(trainable) or (is_class and not issubclass(trainable, tune.Trainable)):
+        raise InvalidResourcesError(
+            f"a trainable must be a function of a config or a subclass of ray.tune.Trainable, got {shorten(trainable)}"
+        )
+    if not is_class:
+        try:
+            class_of_function(trainable)
+        except ValueError as error:  # the function takes no config
+            raise InvalidResourcesError(f"{shorten(trainable)} is not a trainable: {error}") from error
+
+
+def configs_to_measure(configs: Configs, num_samples: int, seed: int) -> list[dict[str, Any]]:
+    """Return the configs to measure, without duplicates.
+
+    ``num_samples`` configs are drawn from a search space. The first config contains the largest integers of the search
+    space, and the second config contains the smallest integers. Memory often grows with integers, and predictions
+    outside the measured range are extrapolations.
+    """
+    check_count(num_samples, least=1, name="num_samples")
+    drawn = (
+        _drawn_configs(configs, num_samples, seed) if isinstance(configs, Mapping) else list(_checked_configs(configs))
+    )
+    different = list({repr(flat(config)): config for config in drawn}.values())
+    if not different:
+        raise InvalidResourcesError("there are no configs to measure. Pass at least one config, or a search space")
+    return different
+
+
+def _checked_configs(configs: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(configs, str | bytes) or not hasattr(configs, "__iter__"):
+        raise InvalidResourcesError(f"configs must be a list of configs or a search space, got {shorten(configs)}")
+    for number, config in enumerate(configs):
+        if not isinstance(config, Mapping):
+            raise InvalidResourcesError(
+                f"configs[{number}] must be a mapping of names to values, got {shorten(config)}"
+            )
+        if (name := _name_of_space(config)) is not None:
+            raise InvalidResourcesError(
+                f"configs[{number}] has a search space for {name!r}, not a value. Use values, or pass one search "
+                "space as configs"
+            )
+        yield dict(config)
+
+
+def _name_of_space(config: Mapping[str, Any]) -> str | None:
+    for name, value in config.items():
+        if is_domain(value) or name == "grid_search":
+            return str(name)
+        if isinstance(value, Mapping) and (within := _name_of_space(value)) is not None:
+            if within == "grid_search":
+                return str(name)
+            return f"{name}/{within}"
+    return None
+
+
+def _drawn_configs(space: Mapping[str, Any], num_samples: int, seed: int) -> list[dict[str, Any]]:
+    import numpy as np
+
+    spaces = [_with_whole_numbers(space, max), _with_whole_numbers(space, min), *[space] * num_samples]
+    try:
+        state = np.random.RandomState(seed)  # if the seed itself were passed, all draws would be equal
+        return [config for each in spaces[:num_samples] for config in draw(each, state)]
+    except Exception as error:  # caused by the seed, the user's functions, or Tune
+        raise InvalidResourcesError(
+            f"no configs can be drawn from the search space: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _with_whole_numbers(space: Any, choose: Callable[[list[int]], int]) -> Any:
+    """Return the search space with each integer domain replaced by the chosen value. Grids are not changed."""
+    if isinstance(space, Mapping):
+        if space.keys() == {"grid_search"}:
+            return dict(space)
+        return {name: _with_whole_numbers(value, choose) for name, value in space.items()}
+    if isinstance(space, list):
+        return [_with_whole_numbers(value, choose) for value in space]
+    if values := extremes(space):
+        return choose(values)
+    return space
+
+
+def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: TrialPlan) -> dict[int, Reading]:
+    """Run a trial for each config, and return the readings, keyed by the number of the config."""
+    recorder = ray.remote(num_cpus=0)(Recorder).remote()
+    numbered = [{"number": number, "config": config} for number, config in enumerate(configs)]
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="measure-", ignore_cleanup_errors=True) as folder,
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore", ResourceWarning)  # Tune leaves its log files open
+            tune.run(
+                measured_trial(trainable, recorder, caps, load_overheads()),
+                scheduler=PolicyScheduler(plan),
+                config={MEASURED: tune.grid_search(numbered)},
+                stop={"training_iteration": caps.max_steps, "time_total_s": caps.timeout_s},
+                callbacks=[_Progress(len(configs))],
+                time_budget_s=plan.num_rounds(len(configs)) * (caps.timeout_s + _START_S),
+                storage_path=folder,
+                reuse_actors=False,  # a process may keep memory of an earlier trial
+                raise_on_failed_trial=False,
+                verbose=0,
+            )
+        readings: dict[int, Reading] = ray.get(recorder.readings.remote(), timeout=_CONNECT_S)
+        return readings
+    finally:
+        ray.kill(recorder)
+
+
+class _Progress(tune.Callback):  # type: ignore[misc]  # Ray's classes are untyped
+    """Prints each measured config to stderr."""
+
+    def __init__(self, num_configs: int) -> None:
+        self._num_configs = num_configs
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        measured = trial.config[MEASURED]
+        which = f"config {measured['number'] + 1} of {self._num_configs}, {shorten(measured['config'])}"
+        print_to_stderr(f"measuring GPU memory: {which}")
+
+
+def _profile(
+    configs: list[dict[str, Any]], readings: dict[int, Reading], caps: Caps, plan: TrialPlan
+) -> GpuMemoryProfile:
+    """Return the profile of all readings, or raise a ``MeasurementError`` if a config was not measured."""
+    measurements, failures = [], []
+    for number, config in enumerate(configs):
+        reading = readings.get(number)
+        why = _failure_of(reading, caps)
+        if reading is None or why is not None:
+            failures.append(f"{config}: {why}")
+        else:
+            # A trial that ran out of memory needs at least the total memory of the device.
+            device_bytes = reading.device_bytes or plan.gpu_memory_bytes
+            at_least = device_bytes if reading.ended_by == "out_of_memory" else None
+            fields = reading.model_dump(exclude={"total_bytes", "error", "device_bytes", "versions"})
+            measurements.append(
+                GpuMemoryMeasurement(config=config, total_bytes=max(1, at_least or reading.total_bytes), **fields)
+            )
+    versions = {"ray": ray.__version__}
+    for reading in readings.values():
+        versions |= reading.versions
+    profile = GpuMemoryProfile(measurements=tuple(measurements), versions=versions) if measurements else None
+    if failures or profile is None:
+        many = f"{len(failures)} of {counted(len(configs), 'config')}"
+        kept = "" if profile is None else ". The error's profile contains the measurements of the other configs"
+        raise MeasurementError(f"{many} could not be measured: {'; '.join(failures)}{kept}", profile)
+    return profile
+
+
+def _failure_of(reading: Reading | None, caps: Caps) -> str | None:
+    if reading is None:
+        return (
+            f"the trial did not start within {_START_S + caps.timeout_s:g} s, or its process ended immediately. Check "
+            "whether other processes use the GPUs, and read Ray's logs"
+        )
+    if reading.ended_by == "failed":
+        return reading.error or "the trial failed"
+    if reading.ended_by is None:
+        return "the trial's process ended without an error, possibly because the host ran out of memory"
+    if not reading.peak_bytes and reading.ended_by != "out_of_memory":
+        return "the trial did not use the GPU with PyTorch, TensorFlow, JAX or CuPy"
+    return None
