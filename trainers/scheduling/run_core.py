@@ -532,11 +532,13 @@ class RunCore:
             self._withdraw(withdrawal)
         candidates = self._candidates(self.slots, choice, now_s)
         num_future = self.tune.num_future_trials
+        if num_future is None:
+            num_future = _MANY
         decision = self.slots.choose(
             self.records,
             candidates,
             num_paused=self._num_paused,
-            num_future=_MANY if num_future is None else num_future,
+            num_future=num_future,
             now_s=now_s,
         )
         if decision is None:
@@ -561,8 +563,10 @@ class RunCore:
         """Return whether no further trial may start, because of the progress, or because the first trials fail."""
         if self.enforcement.holds_trials:
             return True
-        most = None if self.learning is None else self.learning.most_at_once
-        return most is not None and self.slots is not None and len(self.slots.assignments) >= most
+        if self.learning is None or self.slots is None:
+            return False
+        most = self.learning.most_at_once
+        return most is not None and len(self.slots.assignments) >= most
 
     def _start_to_fail(self, trial: Trial) -> Trial:
         """Let Tune start a trial that can never run. ``TrialActors`` reports its error and starts no process."""
