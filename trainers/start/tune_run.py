@@ -225,7 +225,9 @@ def _check_arguments(arguments: Mapping[str, Any]) -> None:
 
 def _instead_of(resources: Any) -> str:
     """Return the policy to write instead of ``resources_per_trial`` as a sentence."""
-    amounts = dict(resources) if isinstance(resources, Mapping) else {}
+    amounts = {}
+    if isinstance(resources, Mapping):
+        amounts = dict(resources)
     known = {name.lower(): amount for name, amount in amounts.items() if is_number(amount) and amount > 0}
     if not known or len(known) < len(amounts) or not known.keys() <= {"cpu", "gpu"}:
         return "Write the amounts in the policy, such as GpuPolicy(gpus=0.5, cpus=2)"
