@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tune_policies.trainers import PolicyScheduler, applied, as_trainable, run, tuner
     from tune_policies.trainers.retries.oom_retry_scheduler import OomRetryScheduler
     from tune_policies.trainers.usage.audit_callback import AuditCallback
+    from tune_policies.trainers.usage.load_usage import load_usage
     from tune_policies.trainers.usage.policy_callback import PolicyCallback
     from tune_policies.values.errors import (
         InfeasibleRequestError,
@@ -96,6 +97,7 @@ __all__ = [
     "as_trainable",
     "load_decision",
     "load_policy",
+    "load_usage",
     "plan_on_cluster",
     "plan_when_ready",
     "probe_cluster",
@@ -122,6 +124,7 @@ _MODULES: Final = {
         "trainers": ("PolicyScheduler", "applied", "as_trainable", "run", "tuner"),
         "trainers.retries.oom_retry_scheduler": ("OomRetryScheduler",),
         "trainers.usage.audit_callback": ("AuditCallback",),
+        "trainers.usage.load_usage": ("load_usage",),
         "trainers.usage.policy_callback": ("PolicyCallback",),
         "values.errors": [name for name in __all__ if name.endswith("Error")],
         "values.resources": ("Resources",),

@@ -15,7 +15,7 @@ from tune_policies.probe.node_facts import (
     read_usable_cpus,
 )
 from tune_policies.probe.nvml import NvmlError, read_driver
-from tune_policies.values.sanitize import redacted
+from tune_policies.values.sanitize import without_secrets
 
 from .run_set import Environment, GpuFacts
 
@@ -75,4 +75,4 @@ def own_command() -> str:
     """Return the command line of this process without secrets."""
     package = sys.modules["__main__"].__package__  # None in a script, such as the command ``tune-policies``
     program = f"python -m {package}" if package else Path(sys.argv[0]).name
-    return redacted(f"{program} {shlex.join(sys.argv[1:])}")
+    return without_secrets(f"{program} {shlex.join(sys.argv[1:])}")

@@ -12,7 +12,7 @@ from pydantic import AliasChoices, Field
 from tune_policies.cluster.accelerators import public_text
 from tune_policies.files.reading import read_value
 from tune_policies.values.resources import PositiveCount
-from tune_policies.values.sanitize import LEFT_OUT, Redacted, redacted
+from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets, without_secrets
 from tune_policies.values.value import Many, Value
 
 from .run_set import Seconds
@@ -80,10 +80,10 @@ class ThroughputRecord(Value):
 
     gpu: str
     machine: str
-    command: Redacted
+    command: WithoutSecrets
     plans: dict[str, str]
     samples: Many[ThroughputSample] = ()
-    failures: tuple[Redacted, ...] = ()
+    failures: tuple[WithoutSecrets, ...] = ()
 
     def with_sample(self, sample: ThroughputSample) -> "ThroughputRecord":
         """Return the record with one more run."""
@@ -91,7 +91,7 @@ class ThroughputRecord(Value):
 
     def with_failure(self, failure: str) -> "ThroughputRecord":
         """Return the record with the reason why another run was omitted."""
-        return self.model_copy(update={"failures": (*self.failures, redacted(failure))})
+        return self.model_copy(update={"failures": (*self.failures, without_secrets(failure))})
 
     def redacted(self) -> "ThroughputRecord":
         """Return a copy for publication, without the command, the resource names of the cluster and error messages."""

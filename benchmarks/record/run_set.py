@@ -11,7 +11,7 @@ from pydantic import AfterValidator, AliasChoices, Field, model_validator
 
 from tune_policies.cluster.accelerators import public_text
 from tune_policies.values.resources import Amount, Bytes, Count, PositiveCount, UsedBytes, format_amount
-from tune_policies.values.sanitize import LEFT_OUT, Redacted
+from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Many, Value, counted, shorten
 
@@ -222,7 +222,7 @@ class ProcessRun(Value):
     samples_per_step: PositiveCount | None = None
     steps_per_epoch: PositiveCount = 1
     tolerance: float = 0.02
-    warnings: tuple[Redacted, ...] = ()
+    warnings: tuple[WithoutSecrets, ...] = ()
 
     _former = ignoring_fields("start_up_s", "prepare_s", "energy_j")
 
@@ -247,7 +247,7 @@ class DeviceFound(Value):
 
     device: Name
     slot: str | None = None
-    why_missing: Redacted | None = None
+    why_missing: WithoutSecrets | None = None
     at_once: Count = 0
     accelerator_type: str | None = None
 
@@ -267,7 +267,7 @@ class Failure(Value):
     configuration: Measured
     round: Count
     kind: Literal["raised", "timed_out", "died", "disagreed"]
-    message: Redacted
+    message: WithoutSecrets
 
 
 class NoiseReading(Value):
@@ -315,7 +315,7 @@ class RunSet(Value):
     """
 
     schema_version: Literal[1] = 1
-    command: Redacted
+    command: WithoutSecrets
     seed: Count
     created_at: datetime
     environment: Environment

@@ -6,16 +6,21 @@ finds errors with an advice that are neither in the table nor in the list of err
 
 import ast
 import re
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from ray import tune
+from ray.train import ScalingConfig
 
 import tune_policies
 from tests.clusters import GIB
 from tests.decisions import a_decision
 from tune_policies import ClusterCapacity, GpuDevice, NodeCapacity, Resources, kuberay
+from tune_policies.trainers.train.train_in_tune import check_workers
+from tune_policies.trainers.usage.gpu_memory_report import plot_usage
+from tune_policies.trainers.usage.gpu_memory_usage import RunUsage
 
 ROOT = Path(__file__).parents[2]
 CPUS = ClusterCapacity.of(Resources(cpus=4, memory_bytes=8 * GIB))
@@ -39,6 +44,17 @@ SLICE = {"resource": "TPU", "topology": "4x4", "accelerator_type": "TPU-V6E"}
 def simulated(**changes):
     node = NodeCapacity(node_id="a", resources=Resources(cpus=4, gpus=1), has_simulated_gpus=True, **changes)
     return ClusterCapacity(nodes=(node,))
+
+
+def slot_of(policy):
+    return policy.plan(CPUS).common_slot
+
+
+def a_results_folder():
+    trial = Path(tempfile.mkdtemp(), "train_0")
+    trial.mkdir()
+    (trial / "result.json").write_text("{}")
+    return trial.parent
 
 
 class Trainer:
@@ -89,7 +105,7 @@ TABLE = [
     ),
     Row(
         "GpuMemoryPolicy(gpu_memory='4GiB').plan(simulated())",
-        'ray.init(resources={"accelerator_type:A100": 1})',
+        'ray.init(num_gpus=1, resources={"accelerator_type:A100": 1})',
         "GpuMemoryPolicy(gpu_memory='4GiB').plan(simulated(accelerator_type='A100'))",
     ),
     Row(
@@ -267,12 +283,37 @@ TABLE = [
         "use accelerator_type",
         "NodeType(cpus=1, gpus=1, accelerator_type='A100')",
     ),
+    Row(
+        "check_workers(ScalingConfig(num_workers=4), slot_of(CpuPolicy(num_workers=2)))",
+        "Set num_workers=4 in the policy, or ScalingConfig(num_workers=2) in the trainer",
+        "check_workers(ScalingConfig(num_workers=4), slot_of(CpuPolicy(num_workers=4))),"
+        "check_workers(ScalingConfig(num_workers=2), slot_of(CpuPolicy(num_workers=2)))",
+    ),
+    Row(
+        "check_workers(ScalingConfig(num_workers=1, use_gpu=True), slot_of(CpuPolicy(num_workers=1)))",
+        "Write ScalingConfig(num_workers=1, use_gpu=False, resources_per_worker={'CPU': 1})",
+        "check_workers(ScalingConfig(num_workers=1, use_gpu=False, resources_per_worker={'CPU': 1}), "
+        "slot_of(CpuPolicy(num_workers=1)))",
+    ),
+    Row("load_usage(GpuPolicy())", "load_usage('RESULT_DIR')", "load_usage(a_results_folder())"),
+    Row(
+        "PolicyCallback().usage",
+        "Pass it to a run: run(train_fn, policy, callbacks=[callback])",
+        "tuner(print, CpuPolicy(), run_config=tune.RunConfig(callbacks=[PolicyCallback()]))",
+    ),
+    Row(
+        "plot_usage(RunUsage(trials=()), Path('a.svg'))",
+        "run again with callbacks=[PolicyCallback()]",
+        "tuner(print, CpuPolicy(), run_config=tune.RunConfig(callbacks=[PolicyCallback()]))",
+    ),
 ]
 
 
 NAMES = {
     **{name: getattr(tune_policies, name) for name in tune_policies.__all__},
     **{value.__name__: value for value in (kuberay.NodeCatalog, kuberay.NodeType, Trainer, simulated, a_decision)},
+    **{value.__name__: value for value in (check_workers, plot_usage, slot_of, a_results_folder)},
+    **{value.__name__: value for value in (Path, RunUsage, ScalingConfig)},
     "tune": tune,
     "tune_policies": tune_policies,
     "CPUS": CPUS,

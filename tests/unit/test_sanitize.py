@@ -15,7 +15,7 @@ from tune_policies.benchmarks.record.packing_record import ThroughputRecord
 from tune_policies.files.terminal import TextConsole, empty_table
 from tune_policies.plan.idle import Why
 from tune_policies.probe.doctor.node_checks import NodeFacts
-from tune_policies.values.sanitize import indented, one_line, printable, redacted, shortened, without_names
+from tune_policies.values.sanitize import indented, one_line, printable, shortened, without_names, without_secrets
 
 
 @given(st.text())
@@ -111,8 +111,8 @@ def test_all_lines_of_a_message_but_the_first_are_indented():
     ],
 )
 def test_a_secret_is_removed(text):
-    assert "hunter2" not in redacted(text)
-    assert "***" in redacted(text)
+    assert "hunter2" not in without_secrets(text)
+    assert "***" in without_secrets(text)
 
 
 _NAMES = st.sampled_from(["password", "DB_PWD", "wandb_api_key", "clientSecret", "AWS_SECRET_ACCESS_KEY", "HF-TOKEN"])
@@ -134,7 +134,7 @@ def test_no_part_of_any_secret_remains(data, name, secret, space):
         f"run --{name} {secret} --size 3",
     ]
 
-    assert "hunter2" not in redacted(data.draw(st.sampled_from(written)))
+    assert "hunter2" not in without_secrets(data.draw(st.sampled_from(written)))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_no_part_of_any_secret_remains(data, name, secret, space):
     ],
 )
 def test_a_text_without_secrets_does_not_change(text):
-    assert redacted(text) == text
+    assert without_secrets(text) == text
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_without_names_keeps_each_reason_for_idle_resources(why):
 def test_long_texts_are_sanitized_in_linear_time(repeated):
     start = time.process_time()
     text = repeated * (200_000 // len(repeated))
-    redacted(text), one_line(text), printable(text), printable(text, is_styled=True)
+    without_secrets(text), one_line(text), printable(text), printable(text, is_styled=True)
 
     assert time.process_time() - start < 5
 

@@ -18,7 +18,7 @@ from tune_policies.oom import classify_oom
 from tune_policies.probe.nvml import NvmlError, bytes_of_process, read_device_use, read_gpus
 from tune_policies.ray_compat.tune_trial import class_of_function, is_duplicate
 from tune_policies.values.resources import Bytes, Count, UsedBytes
-from tune_policies.values.sanitize import redacted
+from tune_policies.values.sanitize import without_secrets
 from tune_policies.values.value import Value
 
 from ..gpu_memory.counters import FrameworkMemory, held_bytes, read_counters
@@ -145,7 +145,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
             cause: BaseException = error
             while not str(cause) and cause.__cause__ is not None:  # Tune has wrapped the error
                 cause = cause.__cause__
-            self._record("out_of_memory" if ran_out else "failed", redacted(f"{type(cause).__name__}: {cause}"))
+            self._record("out_of_memory" if ran_out else "failed", without_secrets(f"{type(cause).__name__}: {cause}"))
             raise
 
     def _watch(self) -> None:

@@ -59,7 +59,9 @@ def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapaci
     devices = {name for bundle in group.bundles for name in bundle if name in DEVICE_RESOURCES}
     fitting = [slot for slot in plan.slots if slot.has_device == bool(devices)]
     if not fitting:
-        planned, instead = ("without", "a policy with GPUs") if devices else ("with", "CpuPolicy")
+        planned, instead = "with", "CpuPolicy"
+        if devices:
+            planned, instead = "without", "a policy with GPUs"
         raise InvalidResourcesError(
             f"the policy plans trials {planned} a GPU, but the trainable reserves {asked}. Use {instead}, or change "
             "the trainable's request"

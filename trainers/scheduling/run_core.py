@@ -152,7 +152,7 @@ class RunCore:
             num_free = _MAX_REQUESTS_WITHOUT_PLAN - len(self._requested) - len(self._waiting)
         else:
             num_free = self.slots.num_startable(may_keep_bundles=self._keeps_bundles)
-            if self._is_full():
+            if self.holds_trials:
                 num_free = min(num_free, 0)
         if num_free > 0 or self._has_active_trials:
             return num_free
@@ -525,7 +525,7 @@ class RunCore:
                     return self._start_to_fail(trial)
         if self.slots is None:
             return self._choose_without_plan(choice, now_s)
-        if self._is_full():
+        if self.holds_trials:
             return None
         withdrawal = self.slots.withdrawal(self.records, now_s)
         if withdrawal is not None and not self._is_granted(withdrawal.trial):
@@ -559,8 +559,9 @@ class RunCore:
             self._update_request(self.records[trial])
             yield trial
 
-    def _is_full(self) -> bool:
-        """Return whether no further trial may start, because of the progress, or because the first trials fail."""
+    @property
+    def holds_trials(self) -> bool:
+        """Whether no further trial may start, because of the progress, or because the first trials fail."""
         if self.enforcement.holds_trials:
             return True
         if self.learning is None or self.slots is None:

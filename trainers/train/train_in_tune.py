@@ -21,6 +21,8 @@ from ray.train import Checkpoint, RunConfig
 from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.queue import Queue
 
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.ray_compat.train_run import (
     DEFAULT_STORAGE_PATH,
     REPORT_INTERVAL_VARIABLE,
@@ -37,9 +39,11 @@ from tune_policies.ray_compat.train_run import (
     start_from_checkpoint,
     unconsumed_reports,
     with_run_config,
+    worker_amounts,
 )
 from tune_policies.ray_compat.tune_trial import add_mixin, report_stored_checkpoint, storage_of_session
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
+from tune_policies.values.resources import format_ticks, to_ticks
 
 from ..process.current_process import CURRENT
 from ..process.process_setup import name_of
@@ -235,8 +239,40 @@ def run_config_in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig
     return replace(run_config, name=f"{first}/{storage.trial_dir_name}")
 
 
+def check_workers(scaling_config: Any, slot: TrialSlot) -> None:
+    """Check that the workers of a trainer fit in the trial's slot. Otherwise, they would use more than the plan counts.
+
+    Raises:
+        InvalidResourcesError: The trainer requests more workers, or more of a resource for each worker, than planned.
+    """
+    workers = scaling_config.num_workers
+    # The maximum of elastic workers is not checked, because a slot without room to grow has only the minimum.
+    least = workers[0] if isinstance(workers, tuple) else workers
+    if least > slot.num_workers:
+        planned = (slot.num_workers, slot.max_workers) if slot.is_elastic else slot.num_workers
+        raise InvalidResourcesError(
+            f"the trainer has num_workers={workers}, but the policy plans num_workers={planned} for each trial. Set "
+            f"num_workers={workers} in the policy, or ScalingConfig(num_workers={planned}) in the trainer"
+        )
+    amounts, planned_ticks = worker_amounts(scaling_config), slot.worker.ticks
+    for name in sorted(amounts):
+        amount = amounts[name]
+        ticks = int(amount) if name == "memory" else to_ticks(amount)
+        has = planned_ticks.get(name, 0)
+        if ticks > has and not name.startswith(ACCELERATOR_TYPE_PREFIX):
+            fields = {"num_workers": workers, "use_gpu": slot.worker.gpus > 0}
+            fields["resources_per_worker"] = slot.resources_per_worker
+            listed = ", ".join(f"{field}={value!r}" for field, value in fields.items())
+            raise InvalidResourcesError(
+                f"each worker of the trainer requests {format_ticks(name, ticks)}, but the policy plans "
+                f"{format_ticks(name, has)} for it. Write ScalingConfig({listed}) in the trainer, or request more in "
+                "the policy"
+            )
+
+
 class _Trainer(Protocol):
     run_config: Any
+    scaling_config: Any
 
     def fit(self) -> Any:
         """Train, and return the result."""
@@ -261,7 +297,8 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer]) -> Callabl
 
     Raises:
         InvalidResourcesError: ``build_trainer`` is not a function. In the trial, the policy has no Train workers,
-            ``build_trainer`` did not return a trainer of Ray Train version 2, or the trainer sets ``num_to_keep``.
+            ``build_trainer`` did not return a trainer of Ray Train version 2, the trainer requests more workers or more
+            resources for each worker than the policy plans, or the trainer sets ``num_to_keep``.
         InfeasibleRequestError: In the trial, other drivers leave too few resources for the workers.
         Exception: In the trial, the training loop raised this error.
     """
@@ -277,18 +314,20 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer]) -> Callabl
         if slot is not None and slot.num_workers == 0:
             raise InvalidResourcesError("the policy has num_workers=0. Set num_workers=1 or more")
         start = TrialStart.of(tune.get_context().get_trial_id(), program, config)
-        _run_as_trial(build_trainer(config), start)
+        _run_as_trial(build_trainer(config), slot, start)
 
     trial.__name__ = name_of(build_trainer)  # Tune uses this name in the names of trials
     add_mixin(trial, EndRunWithTrial)
     return trial
 
 
-def _run_as_trial(trainer: _Trainer, start: TrialStart) -> None:
+def _run_as_trial(trainer: _Trainer, slot: TrialSlot | None, start: TrialStart) -> None:
     of_ray = ray_trainer_class(trainer)
     if of_ray is None:
         raise InvalidResourcesError(f"build_trainer must return a trainer of Ray Train, got {trainer!r}")
     check_train_v2(of_ray)
+    if slot is not None:
+        check_workers(trainer.scaling_config, slot)
     run = TrainerThread()
     CURRENT.trial.end_train_run = run.end
     error = run.fit(with_deadlock_check(_in_trial(trainer, run.queue, start)))

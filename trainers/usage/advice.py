@@ -178,7 +178,7 @@ def advise(trials: Sequence[TrialFacts], capacity: ClusterCapacity, facts: RunFa
     if at_once <= facts.at_once:
         return (
             f"{would_fit} trials would fit at once, but the run never had more than {at_once} unfinished trials. "
-            "Raise max_concurrent_trials or the limit of the search algorithm"
+            "Omit max_concurrent_trials, or raise the limit of the search algorithm"
         )
     advice = Advice(start, at_once, facts.at_once)
     if not facts.elapsed_s or step > 1 or any(trial.gpus and trial.need.gpu_utilization is None for trial in trials):

@@ -6,7 +6,7 @@ The advice states how many trials would fit on a GPU, and which trials had probl
 import io
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -26,13 +26,20 @@ from tune_policies.values.value import counted, shorten_names
 from .advice import trials_per_gpu
 from .gpu_memory_usage import (
     GpuMemoryUsage,
+    MemoryFailure,
     RunUsage,
     TrialGpuMemory,
     bytes_to_plan,
     has_assumed_overhead,
     needed_bytes,
 )
-from .resource_usage import ResourceUsage, resource_usage_view
+from .resource_usage import ResourceUsage, TrialSpan, resource_usage_view
+
+CALLBACK: Final = "callbacks=[PolicyCallback()]"
+"""The argument with which a run records its usage."""
+
+RETRY: Final = "scheduler=OomRetryScheduler()"
+"""The argument with which a run retries trials that ran out of memory."""
 
 _NOTHING_REPORTED: Final = (
     "no trial reported its GPU memory. Only trials that have a GPU and run under a PolicyScheduler report it. With "
@@ -84,7 +91,39 @@ def advice_of_run(run: RunUsage, record: ResourceUsage | None = None) -> list[st
     if record is not None:
         advised = [slot for slot in record.slots if slot.advice]
         texts = [f"trials with {slot.slot} used {slot.use}. {slot.advice.removesuffix('.')}" for slot in advised]
-    return [*texts, *_about_gpu_memory(run, record)]
+    return [*texts, *_about_gpu_memory(run, record), *_advise_on_failures(run, record)]
+
+
+def _advise_on_failures(run: RunUsage, record: ResourceUsage | None) -> Iterator[str]:
+    """Yield sentences about trials that ran out of memory according to their error files.
+
+    The usage of a trial and the record of a run with retries contain more, so such failures are omitted.
+    """
+    is_retried = record is not None and record.out_of_memory.num_raised > 0
+    of_kind: dict[str, dict[str, list[MemoryFailure]]] = {"accelerator": defaultdict(list), "host": defaultdict(list)}
+    for trial in run.trials:
+        is_measured = any(usage.num_ooms for usage in trial.usages)
+        for failure in trial.failures:
+            is_contained = is_measured if failure.kind == "accelerator" else is_retried
+            if not is_contained:
+                of_kind[failure.kind][trial.name].append(failure)
+    for kind, failures_of in of_kind.items():
+        if failures_of:
+            yield _advise_on_kind(kind, failures_of, len(run.trials))
+
+
+def _advise_on_kind(kind: str, failures_of: dict[str, list[MemoryFailure]], num_trials: int) -> str:
+    known = [failure.needed_bytes for failures in failures_of.values() for failure in failures if failure.needed_bytes]
+    memory = "GPU memory" if kind == "accelerator" else "host memory"
+    text = f"{len(failures_of)} of {counted(num_trials, 'trial')} ran out of {memory}"
+    retry = f"retry such trials with more memory: {RETRY}"
+    if not known:
+        return f"{text}. The errors do not contain how much they needed, so {retry}"
+    to_write = memory_to_write(max(known))
+    field = f'GpuMemoryPolicy(gpu_memory="{to_write}")'
+    if kind == "host":
+        field = f'memory="{to_write}" in the policy, such as CpuPolicy(memory="{to_write}")'
+    return f"{text} and needed at least {format_bytes(max(known))}. Write {field}, or {retry}"
 
 
 def _about_gpu_memory(run: RunUsage, record: ResourceUsage | None) -> list[str]:
@@ -139,7 +178,7 @@ def _about_group(device: int, gpus: float, usages: list[GpuMemoryUsage], *, has_
         if ran_out <= len(usages) / 2:
             yield (
                 f"{len(usages) - ran_out} of {counted(len(usages), 'trial')} fit, so it may be cheaper to keep {now} "
-                "per GPU, and to retry the others with more memory: scheduler=OomRetryScheduler()"
+                f"per GPU, and to retry the others with more memory: {RETRY}"
             )
     elif has_advice:  # the record also contains how busy the GPUs were
         yield text
@@ -231,7 +270,8 @@ def usage_view(run: RunUsage, record: ResourceUsage | None = None) -> Renderable
             parts.append(
                 line("- the GPU memory of the trials is not known, for instance because the GPUs are simulated")
             )
-        parts += [*(line(f"- {text}") for text in _about_gpu_memory(run, record))]
+        parts += [line(f"- {text}") for text in _about_gpu_memory(run, record)]
+    parts += [line(f"- {text}") for text in _advise_on_failures(run, record)]
     return Group(*parts)
 
 
@@ -309,8 +349,20 @@ _MOST_NAMES: Final = 60
 _COLOURS: Final = {Verdict.WITHIN: "#4878a8", Verdict.BEYOND: "#c44e52", Verdict.OUT_OF_MEMORY: "#dd8452"}
 
 
-def plot_usage(run: RunUsage, file: Path, *, force: bool = False) -> None:
+_COLOUR_OF_END: Final[dict[str | None, str]] = {
+    "finished": "#4878a8",
+    "stopped_early": "#6aa56e",
+    "failed": "#c44e52",
+    "tried_again": "#dd8452",
+    "paused": "#8c8c3c",
+}
+"""The colour of a trial's bar by the event that ended it. Other events are grey."""
+
+
+def plot_usage(run: RunUsage, file: Path, record: ResourceUsage | None = None, *, force: bool = False) -> None:
     """Plot the GPU memory of each trial to ``file``, in the format of its suffix, such as ``.png`` or ``.svg``.
+
+    If no trial reported its GPU memory, the plot shows the trials in each slot over time, from ``record``.
 
     Raises:
         InvalidResourcesError: matplotlib is not installed, there is nothing to plot, ``file`` exists and ``force`` is
@@ -321,12 +373,25 @@ def plot_usage(run: RunUsage, file: Path, *, force: bool = False) -> None:
     except ImportError as error:
         raise InvalidResourcesError("a plot requires matplotlib. Run: pip install 'tune-policies[bench]'") from error
     rows = [(trial.name, trial.usage) for trial in run.trials if trial.usage and needed_bytes(trial.usage)]
-    if not rows:
-        raise InvalidResourcesError("no trial reported its GPU memory, so there is nothing to plot")
-    height = min(1.5 + 0.3 * len(rows), 20)
+    spans: Sequence[TrialSpan] = ()
+    end_s = 0.0
+    if record is not None and record.spans:
+        spans = record.spans
+        end_s = max(span.ended_s or record.elapsed_s for span in spans)
+    lanes = sorted({(span.slot, span.place) for span in spans})
+    if not rows and not lanes:
+        raise InvalidResourcesError(
+            "there is nothing to plot, because no trial reported its GPU memory, and the run had no PolicyCallback. To "
+            f"plot the trials in each slot over time, run again with {CALLBACK}. To plot GPU memory, run trials that "
+            "have a GPU under a policy: run(train_fn, GpuPolicy(gpus=0.5))"
+        )
+    height = min(1.5 + 0.3 * (len(rows) or len(lanes)), 20)
     figure = Figure(figsize=(9, height), layout="constrained")
     axes = figure.subplots()
-    _draw(axes, rows)
+    if rows:
+        _draw(axes, rows)
+    else:
+        _draw_slots(axes, lanes, spans, end_s)
     picture = io.BytesIO()
     try:
         figure.savefig(picture, format=file.suffix.removeprefix(".") or "png", dpi=120)
@@ -364,3 +429,25 @@ def _label(name: str) -> str:
     if len(text) > 48:
         return f"{text[:47]}…"
     return text
+
+
+def _draw_slots(axes: Any, lanes: Sequence[tuple[str, int]], spans: Sequence[TrialSpan], end_s: float) -> None:
+    """Draw a row for each slot, with a bar for each trial."""
+    from matplotlib.patches import Patch
+
+    row_of = {lane: row for row, lane in enumerate(lanes)}
+    for span in spans:
+        span_end_s = end_s if span.ended_s is None else span.ended_s
+        row = row_of[span.slot, span.place]
+        colour = _COLOUR_OF_END.get(span.end, "0.6")
+        axes.barh(row, span_end_s - span.began_s, left=span.began_s, height=0.7, color=colour, edgecolor="w")
+    axes.invert_yaxis()
+    if len(lanes) <= _MOST_NAMES:
+        axes.set_yticks(range(len(lanes)), [_label(slot) for slot, _ in lanes], fontsize=8)
+    else:
+        axes.set_yticks([])
+        axes.set_ylabel(counted(len(lanes), "slot"))
+    axes.set_xlabel("time since the run began, s")
+    ends = sorted({span.end for span in spans if span.end is not None})
+    handles = [Patch(facecolor=_COLOUR_OF_END.get(end, "0.6"), label=end.replace("_", " ")) for end in ends]
+    axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)

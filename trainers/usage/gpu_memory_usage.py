@@ -12,16 +12,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
 from tune_policies.plan.safe_overhead import TORCH_OVERHEAD_BYTES
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Bytes, Count, GpuAmount, UsedBytes
-from tune_policies.values.sanitize import LEFT_OUT, Redacted
+from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
 from tune_policies.values.units import MIB
 from tune_policies.values.value import ShownValue, Value
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 GPU_MEMORY_KEY: Final = "gpu_memory"
 """The key of the GPU memory record in the results of a trial."""
@@ -95,7 +98,7 @@ class GpuMemoryUsage(Value):
     left_over_bytes: UsedBytes = 0
     isolation: str | None = None
     not_enforceable: _Texts = ()
-    warnings: Annotated[tuple[Redacted, ...], BeforeValidator(_from_lines)] = ()
+    warnings: Annotated[tuple[WithoutSecrets, ...], BeforeValidator(_from_lines)] = ()
     sources: Annotated[dict[str, str], BeforeValidator(_from_named_lines)] = Field(default_factory=dict)
 
     def to_result(self) -> dict[str, Any]:
@@ -156,6 +159,8 @@ def worker_file(rank: int, pid: int) -> str:
 
 _RESULTS: Final = "result.json"
 _ERROR: Final = "error.txt"
+_FAILURE: Final = "Failure # "
+"""The beginning of each failure in ``error.txt``."""
 _TRIAL_FILES: Final = (_RESULTS, _ERROR, "params.json")
 _TRAIN_RESULTS: Final = "checkpoint_manager_snapshot.json"
 _GROWING_FIELDS: Final = (
@@ -167,10 +172,28 @@ _GROWING_FIELDS: Final = (
 )
 
 
+_MOST_FAILURES: Final = 20
+"""The maximum number of failures of a trial that are read, starting with the latest."""
+_MOST_CHARACTERS: Final = 200_000
+"""The maximum length of the text of a failure, which ends with the error."""
+
 _MAX_RESULTS_BYTES: Final = 128 * MIB
 """The maximum size of a trial's results file in bytes, usually enough for a hundred thousand results."""
 
 _TIME_SUFFIX: Final = re.compile(r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d$")
+
+
+class MemoryFailure(Value):
+    """A failure of a trial because memory ran out, according to the trial's ``error.txt``.
+
+    Attributes:
+        kind: The kind of memory that ran out.
+        needed_bytes: The least memory with which the trial would have continued, in bytes, or ``None`` if it is not
+            known: the memory that its process used, plus the failed request.
+    """
+
+    kind: Literal["accelerator", "host"]
+    needed_bytes: Bytes | None = None
 
 
 class TrialGpuMemory(Value):
@@ -180,11 +203,13 @@ class TrialGpuMemory(Value):
         name: The name of the trial's folder, without the time suffix.
         usage: The record for its largest GPU fraction, or ``None`` if the trial has no record.
         of_smaller_shares: The records for smaller fractions, smallest first.
+        failures: The failures because memory ran out, in order.
     """
 
     name: str
     usage: GpuMemoryUsage | None = None
     of_smaller_shares: tuple[GpuMemoryUsage, ...] = ()
+    failures: tuple[MemoryFailure, ...] = ()
 
     @property
     def usages(self) -> tuple[GpuMemoryUsage, ...]:
@@ -195,15 +220,25 @@ class TrialGpuMemory(Value):
 
 
 class RunUsage(ShownValue):
-    """The GPU memory that the trials of one run used. The trials are sorted by name."""
+    """The GPU memory that the trials of one run used.
 
-    _view: ClassVar = "tune_policies.trainers.usage.gpu_memory_report:usage_view"
+    Attributes:
+        trials: The trials, sorted by name.
+        folder_of: The kind of the folder that was read: of an experiment of Tune, of a single trial, or of a Train run.
+    """
 
     trials: tuple[TrialGpuMemory, ...]
 
+    folder_of: Annotated[Literal["experiment", "trial", "train"], Field(exclude=True)] = "experiment"
+
+    def __rich__(self) -> "RenderableType":
+        from .gpu_memory_report import usage_view  # the view imports this module
+
+        return usage_view(self)
+
     def redacted(self) -> "RunUsage":
         """Return a copy without the texts of warnings, so that it can be published."""
-        return RunUsage(trials=tuple(map(_without_warnings, self.trials)))
+        return RunUsage(trials=tuple(map(_without_warnings, self.trials)), folder_of=self.folder_of)
 
 
 def _without_warnings(trial: TrialGpuMemory) -> TrialGpuMemory:
@@ -229,15 +264,20 @@ def read_usage(folder: Path) -> RunUsage:
     if not _is_trial(folder) and (any(folder.glob(WORKER_FILES)) or (folder / _TRAIN_RESULTS).is_file()):
         # The subfolders are checkpoints. Ray stores only the metrics of the first worker, and only for checkpoints.
         reported = [*_usages_in_checkpoints(folder / _TRAIN_RESULTS), *_usages_in_worker_files(folder)]
-        return RunUsage(trials=(_trial_usage(folder.resolve().name, reported),))
+        return RunUsage(trials=(_trial_usage(folder.resolve().name, reported),), folder_of="train")
+    folder_of: Literal["experiment", "trial"] = "experiment"
     trials = [child for child in sorted(folder.iterdir()) if _is_trial(child)]
     if not trials and _is_trial(folder):
-        trials = [folder]
+        trials, folder_of = [folder], "trial"
     if not trials:
         raise InvalidResourcesError(
             f"{folder} contains no results of Tune or Train. Pass a folder that contains a folder for each trial"
         )
-    return RunUsage(trials=tuple(_trial_usage(trial.resolve().name, _usages_of_trial(trial)) for trial in trials))
+    usages = []
+    for trial in trials:
+        usage = _trial_usage(trial.resolve().name, _usages_of_trial(trial))
+        usages.append(usage.model_copy(update={"failures": tuple(_memory_failures(trial))}))
+    return RunUsage(trials=tuple(usages), folder_of=folder_of)
 
 
 def merge_usages(found: Sequence[GpuMemoryUsage]) -> GpuMemoryUsage:
@@ -287,6 +327,29 @@ def _usages_of_trial(trial: Path) -> Iterator[GpuMemoryUsage]:
         if GPU_MEMORY_KEY in line:  # parsing all lines would take seconds
             yield from _records(_field(_parse_json(line), GPU_MEMORY_KEY))
     yield from _usages_in_worker_files(trial)
+
+
+def _memory_failures(trial: Path) -> Iterator[MemoryFailure]:
+    """Yield the failures of a trial because memory ran out."""
+    from tune_policies.oom import OutOfMemory, classify_oom_text  # imported here, like the functions that read files
+    from tune_policies.oom.signatures import in_use_bytes
+
+    failures = "".join(_lines(trial / _ERROR)).split(_FAILURE)[-_MOST_FAILURES:]
+    for failure in failures:
+        text = failure[-_MOST_CHARACTERS:]
+        found = None
+        for line in text.splitlines():
+            if not line.startswith(OOM_NOTE):
+                continue
+            report = _parse_json(line.removeprefix(OOM_NOTE))
+            if report:
+                with suppress(InvalidResourcesError):  # a line of the user that looks like a report
+                    found = OutOfMemory.from_dict(_field(report, "out_of_memory"))
+        found = found or classify_oom_text(text)
+        if found.kind != "none":
+            used_bytes = in_use_bytes(text) if found.kind == "accelerator" else found.used_bytes
+            held_bytes = used_bytes or found.limit_bytes or 0
+            yield MemoryFailure(kind=found.kind, needed_bytes=held_bytes + (found.requested_bytes or 0) or None)
 
 
 def _usages_in_checkpoints(file: Path) -> Iterator[GpuMemoryUsage]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ray.tune import Callback
@@ -33,7 +34,8 @@ from ..scheduling.own_slots import requested_plan
 from ..scheduling.wrapping_scheduler import nested_schedulers
 from ..watches.run_watch import ClusterReading, RunWatch
 from .advice import Machines
-from .gpu_memory_usage import GPU_MEMORY_KEY, OOM_NOTE, GpuMemoryUsage
+from .gpu_memory_usage import GPU_MEMORY_KEY, OOM_NOTE, GpuMemoryUsage, read_usage
+from .load_usage import LoadedUsage
 from .oom_report import OomReport
 from .process_usage import USAGE_KEY, ProcessUsage
 from .resource_usage import USAGE_FILE, ResourceUsage, resource_usage_view
@@ -104,7 +106,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     It also writes the resource use to ``resource_usage.json`` in the experiment folder of the first trial, every ten
     seconds and at the end. Ray metrics contain the same data (see ``run_metrics``). A restored run continues from its
-    earlier counts. An error in the callback is logged and does not end the run.
+    earlier counts. An error in the callback is logged and does not end the run. During and after the run,
+    ``callback.usage`` contains the resource use.
 
     The callback uses the plan of the run's ``PolicyScheduler``. In a run without a ``PolicyScheduler``, each trial gets
     ``plan`` or what the program requests, and the processes of the trials are read from outside.
@@ -140,6 +143,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     def _reset_run(self) -> None:
         self._run: RunMonitor | None = None
+        self._final: ResourceUsage | None = None
         self._num_trials: int | None = None
         self._longest_trials: dict[str, float] = {}
         self._failed_hooks: set[str] = set()
@@ -164,6 +168,30 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._deadline_s = self._price_per_hour = None  # an earlier version had no such options
         self.__dict__.update(state)
         self._reset_run()
+
+    @property
+    def usage(self) -> LoadedUsage:
+        """What the current run has used so far, or what the latest run used.
+
+        It is what :func:`load_usage` returns for the run's folder. If the folder is on another machine, ``trials`` is
+        empty.
+
+        Raises:
+            InvalidResourcesError: No trial of a run with this callback has started.
+        """
+        record = self._final
+        if record is None and self._run is not None:
+            record = self._run.record(self._now_s())
+        if record is None:
+            raise InvalidResourcesError(
+                "the callback has no usage yet, because no trial of a run with this callback has started. Pass it to a "
+                "run: run(train_fn, policy, callbacks=[callback])"
+            )
+        try:
+            run = read_usage(Path(self._storage.experiment_fs_path))
+        except InvalidResourcesError:  # no trial has a file yet, or the folder is not on this machine
+            return LoadedUsage(trials=(), resource_usage=record)
+        return LoadedUsage(trials=run.trials, resource_usage=record)
 
     # Hooks for the run.
 
@@ -204,7 +232,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             why = cluster if isinstance(cluster, Exception) else "the scheduler has not planned"
             raise InvalidResourcesError(f"the run has no plan, because {why}")
         self._storage = trials[0].storage
-        self._run = RunMonitor(plan, scheduler, self._num_trials, self._latest_record())
+        self._run = RunMonitor(plan, scheduler, self._num_trials, self._latest_record(), run)
         self._start(scheduler, cluster)
 
     @_in_run
@@ -324,7 +352,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         run.end(trials, now_s)
         if not self._is_silent:
             self._report_metrics(is_end=True)
-        usage = run.record(now_s, is_final=True)
+        usage = self._final = run.record(now_s, is_final=True)
         self._show(run, usage)
         if not self._is_silent:
             self._write_at_end(usage)

@@ -21,6 +21,7 @@ COUNTED_RESOURCES: Final = frozenset({"CPU", *DEVICE_RESOURCES})
 """The resources whose use is counted."""
 
 ON_PURPOSE: Final = "left idle on purpose near the end, because a trial in this slot would have ended last"
+HELD: Final = "the policy let trials wait, because of how the running trials progressed"
 PAUSED: Final = "paused trials waited for other trials"
 SEARCH: Final = "the searcher suggested no trial, although more trials were to come"
 LAST_RUNNING: Final = "no trial was waiting while the last trials were running"
@@ -72,15 +73,17 @@ class TrialQueue(NamedTuple):
 
     Attributes:
         num_waiting: The number of trials that would run if a slot were free.
-        num_paused: The number of trials that the scheduler has paused until other trials have caught up.
+        num_paused: The number of trials that the inner scheduler has paused until other trials have caught up.
         more_to_come: Whether the searcher may create more trials.
         left_idle: The number of slots of each type that are left idle on purpose.
+        is_held: Whether the policy lets the waiting trials wait although slots are free.
     """
 
     num_waiting: int = 0
     num_paused: int = 0
     more_to_come: bool = False
     left_idle: Mapping[int, int] = {}
+    is_held: bool = False
 
 
 def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> AvailableResources:
@@ -152,6 +155,7 @@ def _free_by_reason(
     waiting, paused = queue.num_waiting, queue.num_paused
     last = LAST_RUNNING if running or waiting or paused else NOTHING_RAN
     rest = SEARCH if queue.more_to_come else last
+    why_waiting = HELD if queue.is_held else STARTING
     found = []
     for number, slot_type in enumerate(available.slot_types):
         free = max(0, slot_type.num_slots - busy[number])
@@ -160,7 +164,7 @@ def _free_by_reason(
         held = min(free - left_idle - starting, paused)
         waiting, paused = waiting - starting, paused - held
         none_left = free - left_idle - starting - held
-        found.append(Counter({ON_PURPOSE: left_idle, STARTING: starting, PAUSED: held, rest: none_left}))
+        found.append(Counter({ON_PURPOSE: left_idle, why_waiting: starting, PAUSED: held, rest: none_left}))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
 from pydantic import AliasChoices, Field
 from rich.console import Group, RenderableType
@@ -11,7 +11,7 @@ from tune_policies.cluster.accelerators import public_text
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.plan.learned_needs import memory_to_write
 from tune_policies.values.resources import Count
-from tune_policies.values.sanitize import LEFT_OUT, Redacted
+from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
 from tune_policies.values.value import Many, ShownValue, Value, counted
 
 from .process_usage import SlotUse
@@ -155,14 +155,14 @@ class TrialSpan(Value):
         error: The last line of the trial's error, or an empty string.
     """
 
-    trial: Redacted
+    trial: WithoutSecrets
     slot: str
     place: Count
     began_s: float
     ended_s: float | None = None
     end: SpanEnd | None = None
     out_of_memory: bool = False
-    error: Redacted = ""
+    error: WithoutSecrets = ""
 
 
 class PlanInUse(Value):
@@ -203,8 +203,6 @@ class ResourceUsage(ShownValue):
         warnings: Warnings about data that could not be counted, with the reasons.
     """
 
-    _view: ClassVar = f"{__name__}:resource_usage_view"
-
     version: Literal[1] = 1
     is_final: bool = False
     elapsed_s: float = 0.0
@@ -222,7 +220,10 @@ class ResourceUsage(ShownValue):
     forecast_at_s: float = 0.0
     plans: Many[PlanInUse] = ()
     spans: Many[TrialSpan] = ()
-    warnings: tuple[Redacted, ...] = ()
+    warnings: tuple[WithoutSecrets, ...] = ()
+
+    def __rich__(self) -> RenderableType:
+        return resource_usage_view(self)
 
     def redacted(self) -> "ResourceUsage":
         """Return a copy without errors, warnings and names from the cluster, so that it can be published."""
@@ -293,11 +294,14 @@ class ResourceUsage(ShownValue):
                 continue
             idle = starting / metered.total_hours
             if idle >= MUCH_IDLE:
-                yield (
-                    f"{idle:.0%} of the {metered.resource} time was idle while trials started. Reuse processes with "
-                    "reuse_actors=True, let each trial run longer, or run fewer trials at once with "
-                    "max_concurrent_trials"
-                )
+                remedies = "Reuse processes with reuse_actors=True, or let each trial run longer"
+                fewer = self.max_trials_at_once // 2
+                if fewer:
+                    remedies += (
+                        f". Or run fewer trials at once: pass CappedPolicy(policy, {fewer}) instead of the policy, or "
+                        f"max_concurrent_trials={fewer} if the run has no policy"
+                    )
+                yield f"{idle:.0%} of the {metered.resource} time was idle while trials started. {remedies}"
                 return
 
 

@@ -4,7 +4,7 @@ This module reads Tune's trials, but does not import Tune or Ray. Callers pass t
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
@@ -15,7 +15,7 @@ from tune_policies.oom import OutOfMemory
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.resources import MOST, TICKS, amount_of, to_ticks
-from tune_policies.values.sanitize import redacted
+from tune_policies.values.sanitize import without_secrets
 
 from ..scheduling.slot_board import SlotTypes
 from .advice import Advice, Machines, RunFacts, TrialFacts, advise
@@ -110,6 +110,18 @@ class PlanFollower(Protocol):
         """Return the number of free slots that are left idle on purpose, keyed by slot type."""
 
 
+class TrialHandler(Protocol):
+    """The core of a run with a scheduler of this package, which parks waiting trials as paused trials."""
+
+    @property
+    def waiting(self) -> Collection[Any]:
+        """The trials that wait to start. Their status is ``PAUSED``, but the inner scheduler has not paused them."""
+
+    @property
+    def holds_trials(self) -> bool:
+        """Whether no further trial may start, although slots may be free."""
+
+
 class RunMonitor:
     """Monitors one run.
 
@@ -118,6 +130,7 @@ class RunMonitor:
         scheduler: The scheduler that may change the plan.
         num_trials: The number of trials of the whole run, or ``None`` if it is not known.
         before: The earlier record of a restored run. The counts continue from this record.
+        handler: The core of a run with a scheduler of this package.
 
     Attributes:
         plan: The current plan.
@@ -132,9 +145,15 @@ class RunMonitor:
     machines: Machines = Machines()
 
     def __init__(
-        self, plan: TrialPlan, scheduler: PlanFollower | None, num_trials: int | None, before: ResourceUsage | None
+        self,
+        plan: TrialPlan,
+        scheduler: PlanFollower | None,
+        num_trials: int | None,
+        before: ResourceUsage | None,
+        handler: TrialHandler | None = None,
     ) -> None:
         self._scheduler = scheduler
+        self._handler = handler
         self._num_trials = num_trials
         self._cluster: ClusterCapacity | None = None
         self._outcome_of: dict[str, Outcome] = {}  # the first outcome of each trial, until it starts again
@@ -259,8 +278,9 @@ class RunMonitor:
 
     def _read_queue(self, trials: Sequence[Any]) -> TrialQueue:
         num_waiting = num_paused = 0
+        parked: Collection[Any] = () if self._handler is None else self._handler.waiting
         for trial_id, trial in list(self._waiting.items()):
-            if trial.status == _PENDING:
+            if trial.status == _PENDING or (trial.status == _PAUSED and trial in parked):
                 num_waiting += 1
             elif trial.status == _PAUSED:
                 num_paused += 1
@@ -278,7 +298,8 @@ class RunMonitor:
         left_idle: dict[int, int] = {}
         if self._scheduler is not None:
             left_idle = self._scheduler.slots_left_idle()
-        return TrialQueue(num_waiting, num_paused, more, left_idle)
+        is_held = self._handler is not None and self._handler.holds_trials
+        return TrialQueue(num_waiting, num_paused, more, left_idle, is_held)
 
     def start(self, trial: Any, now_s: float) -> None:
         """Start to meter ``trial``, in a new or a reused process."""
@@ -351,7 +372,7 @@ class RunMonitor:
         is_oom = out_of_memory.kind != "none"
         if trial.trial_id in self._running:
             end = "tried_again" if is_requeued else "failed"
-            failure = {"end": end, "out_of_memory": is_oom, "error": redacted(error)}
+            failure = {"end": end, "out_of_memory": is_oom, "error": without_secrets(error)}
             self._running[trial.trial_id].failure = failure
         if is_requeued:
             self._num_retries += 1

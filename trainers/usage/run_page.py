@@ -4,17 +4,15 @@ Its pictures are plain SVG, with the width and font size of the benchmarks' repo
 """
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tune_policies.files.html_page import Content, Picture, Section, Table, colour_variable
-from tune_policies.files.reading import MAX_RECORD_BYTES, read_value
 from tune_policies.plan.idle import Why
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted
 
-from .gpu_memory_report import Verdict, advice_of_run, is_without_gpus, share_or_device_bytes, share_text
+from .gpu_memory_report import CALLBACK, Verdict, advice_of_run, is_without_gpus, share_or_device_bytes, share_text
 from .gpu_memory_usage import GpuMemoryUsage, RunUsage, needed_bytes
 from .resource_meter import unplanned
 from .resource_usage import MUCH_IDLE, USAGE_FILE, ResourceUsage, TrialSpan, format_hours
@@ -26,7 +24,9 @@ _WIDTH: Final = 420
 _FONT: Final = 11.5
 _LETTER: Final = 6.6
 """An upper bound of the mean width of a letter in this font size, in pixels."""
-_NO_RECORD: Final = f"The folder does not contain {USAGE_FILE}. To record the slot of each trial, use PolicyCallback."
+_NO_RECORD: Final = (
+    f"The folder does not contain {USAGE_FILE}. To record the slot of each trial, run again with {CALLBACK}."
+)
 _TIMELINE: Final = "Trials in each slot over time"
 _MOST_LANES: Final = 300
 _PEAKS: Final = "Peak GPU memory and GPU fraction of each trial"
@@ -48,18 +48,6 @@ _ENDS: Final = {
     "failed": ("failed", _PINK),
 }
 """The text and the colour of a span, keyed by the event that ended it."""
-
-
-def read_record(folder: Path) -> ResourceUsage | None:
-    """Return the usage record in a run's folder, or ``None`` if the run had no ``PolicyCallback``.
-
-    Raises:
-        InvalidResourcesError: The record cannot be read.
-    """
-    file = folder / USAGE_FILE
-    if file.exists():
-        return read_value(file, ResourceUsage, "record of a run", max_bytes=MAX_RECORD_BYTES)
-    return None
 
 
 def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Content:

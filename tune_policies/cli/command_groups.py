@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from tune_policies.files.terminal import drop_stdout, guarded_streams
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
-from tune_policies.values.sanitize import indented, redacted, shortened
+from tune_policies.values.sanitize import indented, shortened, without_secrets
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 """The Click settings of a command group. The commands in the group inherit these settings."""
@@ -118,5 +118,5 @@ def _write_failure(error: OSError) -> str:
 def fail(error: object, status: int) -> NoReturn:
     """Print an error message to stderr, and exit with ``status``."""
     with suppress(OSError):  # stderr may be closed
-        print(f"error: {indented(redacted(str(error)))}", file=sys.stderr)
+        print(f"error: {indented(without_secrets(str(error)))}", file=sys.stderr)
     sys.exit(status)

@@ -85,7 +85,8 @@ def design(
     the cheapest clusters for them side by side. The exit status is then 1 if no trial fits under any policy.
     """
     if decision is None and (workload is not None or size is not None):
-        raise typer.BadParameter(f"{'--workload' if workload is not None else '--size'} requires --decision")
+        option = "--workload" if workload is not None else "--size"
+        raise typer.BadParameter(f"{option} requires --decision")
     if output is not None and len(policies) > 1:
         raise typer.BadParameter("--output writes the file of only one design. Pass one policy")
     if output is not None:
@@ -121,15 +122,17 @@ def design(
     )
     from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
+    platform_labels = None if platform == "none" else platform
+    environment = None if runtime_env is None else load_runtime_env(runtime_env)
     options = WriteOptions(
         format=format,
         ray_version=ray_version or version("ray"),
         image=image,
-        platform=None if platform == "none" else platform,
+        platform=platform_labels,
         num_gpus=num_gpus,
         namespace=namespace,
         job=job,
-        runtime_env=None if runtime_env is None else load_runtime_env(runtime_env),
+        runtime_env=environment,
     )
     text = write_cluster(design, options)
     print(design.explain(), file=sys.stderr)

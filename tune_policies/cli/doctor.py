@@ -2,6 +2,7 @@
 
 import json as json_text
 import warnings
+from collections import Counter
 from typing import Final
 
 import typer
@@ -35,7 +36,8 @@ def doctor(*, json: Json = False, redact: Redact = False, address: Address = Non
             diagnosis = examine(address, timeout_s=timeout_s)
         except ProbeError as error:
             fail(error, _UNREADABLE_STATUS)
-    diagnosis = diagnosis.redacted() if redact else diagnosis
+    if redact:
+        diagnosis = diagnosis.redacted()
     if json:
         print(diagnosis.to_json())
     else:
@@ -56,7 +58,10 @@ def cpu_labels(*, json: Json = False) -> None:
     from tune_policies.probe.node_facts import read_cpu_labels
 
     labels = read_cpu_labels()
-    print(json_text.dumps(labels, indent=2) if json else ",".join(f"{key}={value}" for key, value in labels.items()))
+    if json:
+        print(json_text.dumps(labels, indent=2))
+    else:
+        print(",".join(f"{key}={value}" for key, value in labels.items()))
 
 
 def diagnosis_view(diagnosis: Diagnosis) -> RenderableType:
@@ -69,16 +74,15 @@ def diagnosis_view(diagnosis: Diagnosis) -> RenderableType:
     rows.add_column(no_wrap=True)
     rows.add_column(overflow="fold")
     for finding in diagnosis.findings:
-        severity = Text(finding.severity, style="bold red" if finding.severity is Severity.PROBLEM else "bold")
+        style = "bold red" if finding.severity is Severity.PROBLEM else "bold"
+        severity = Text(finding.severity, style=style)
         rows.add_row(severity, _where(finding, diagnosis) + finding.what)
         rows.add_row("", f"-> {finding.hint}")
-    counts = [
-        counted(number, severity)
-        for severity in Severity
-        if (number := sum(finding.severity is severity for finding in diagnosis.findings))
-    ]
-    summary = ", ".join(counts) or "no problems found"
-    return Group(line(where), *([rows] if diagnosis.findings else []), Text(summary, style="bold"))
+    if not diagnosis.findings:
+        return Group(line(where), Text("no problems found", style="bold"))
+    numbers = Counter(finding.severity for finding in diagnosis.findings)
+    summary = ", ".join(counted(numbers[severity], severity) for severity in Severity if severity in numbers)
+    return Group(line(where), rows, Text(summary, style="bold"))
 
 
 def _where(finding: Finding, diagnosis: Diagnosis) -> str:

@@ -57,7 +57,9 @@ def execute(
     With --audit, no policy is applied. Options must precede the policy. The exit status is the exit status of the
     program.
     """
-    command = [str(policy), *(program or ())] if audit else list(program or ())
+    command = list(program or ())
+    if audit:
+        command.insert(0, str(policy))  # with --audit, the first argument belongs to the program
     if not command:
         raise typer.BadParameter("a program is missing. Pass a Python script, or -m and a module")
     chosen = None if audit else load_policy(policy)

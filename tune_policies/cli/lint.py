@@ -1,6 +1,7 @@
 """The command ``kuberay lint``, which finds mistakes in cluster files."""
 
 import json as json_text
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -36,7 +37,7 @@ def lint(
 
     findings = [finding for file in files for finding in lint_file(file, name)]
     if json:
-        plain = [each.model_dump(mode="json") for each in findings]
+        plain = [finding.model_dump(mode="json") for finding in findings]
         print(json_text.dumps({"findings": plain}, indent=2, ensure_ascii=False))
     else:
         console = TextConsole(soft_wrap=True)
@@ -63,11 +64,8 @@ def _report(findings: Sequence["Finding"], num_files: int) -> "Iterator[Text]":
             yield Text(one_line(f"    why: {finding.why}"))
         if finding.fix:
             yield Text(one_line(f"    fix: {finding.fix}"))
-    counts = [
-        counted(number, severity)
-        for severity in _STYLES
-        if (number := sum(finding.severity == severity for finding in findings))
-    ]
+    numbers = Counter[str](finding.severity for finding in findings)
+    counts = [counted(numbers[severity], severity) for severity in _STYLES if severity in numbers]
     yield Text(f"{', '.join(counts) or 'no findings'} in {counted(num_files, 'file')}", style="bold")
     unchecked = {
         (finding.source, finding.line): _as_text(finding.unchecked)

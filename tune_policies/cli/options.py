@@ -54,7 +54,9 @@ def read_cluster(address: str | None, timeout_s: float, cluster_config: Path | N
     # Importing Ray takes seconds, and plans for a cluster file do not need Ray.
     from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
 
-    options: dict[str, Any] = {"cluster_config": cluster_config} if cluster_config is not None else {}
+    options: dict[str, Any] = {}
+    if cluster_config is not None:
+        options["cluster_config"] = cluster_config
     with ray_output_on_stderr(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")  # Ray 2.50 leaves files open, and Python warns about them
         warnings.simplefilter("always", ProbeWarning)

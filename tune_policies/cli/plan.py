@@ -148,7 +148,10 @@ def _plan(
         text = [made.explain(capacity), *_price(nodes, made, num_trials)]
     if plot is not None and best is not None:
         best.plot(capacity).save(plot, force=force)
-    print(_as_json(answer, num_trials, best) if json else "\n".join([*text, *_rounds(best, num_trials)]))
+    if json:
+        print(_as_json(answer, num_trials, best))
+    else:
+        print("\n".join([*text, *_rounds(best, num_trials)]))
 
 
 def _price(nodes: "Nodes", answer: "TrialPlan", num_trials: int | None) -> list[str]:
@@ -163,8 +166,11 @@ def _price(nodes: "Nodes", answer: "TrialPlan", num_trials: int | None) -> list[
     cost += f", or {format_money(total / at_once)} per concurrent trial"
     if num_trials is not None and num_trials < at_once:
         cost += f" if all {at_once} slots are in use, and {format_money(total / num_trials)} with {num_trials} trials"
+    lines = [one_line(f"price: {cost}")]
     hint = how_to_buy(nodes, num_trials)
-    return [one_line(f"price: {cost}"), *([one_line(f"note: {hint}")] if hint else [])]
+    if hint:
+        lines.append(one_line(f"note: {hint}"))
+    return lines
 
 
 def _as_json(answer: "TrialPlan | TrialForecast", num_trials: int | None, runs: "TrialPlan | None") -> str:

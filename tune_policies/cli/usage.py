@@ -33,32 +33,30 @@ def usage(
     If the run had a PolicyCallback, also show the run's use of CPUs, devices and slots.
     """
     from tune_policies.files.html_page import html_page
-    from tune_policies.trainers.usage.gpu_memory_report import advice_of_run, plot_usage, usage_view
-    from tune_policies.trainers.usage.gpu_memory_usage import read_usage
+    from tune_policies.trainers.usage.gpu_memory_report import plot_usage
+    from tune_policies.trainers.usage.load_usage import load_usage
     from tune_policies.trainers.usage.resource_usage import USAGE_FILE
-    from tune_policies.trainers.usage.run_page import build_run_page, read_record
+    from tune_policies.trainers.usage.run_page import build_run_page
 
     for output in (html, plot):
         if output is not None:
             check_new(output, force=force, inputs=(result_dir / USAGE_FILE, result_dir / "result.json"))
-    run, record = read_usage(result_dir), read_record(result_dir)
+    loaded = load_usage(result_dir)
     if redact:
-        run, record = run.redacted(), record and record.redacted()
-    if html is not None:
-        write_new(html, html_page(build_run_page(result_dir.resolve().name, run, record)), force=force)
+        loaded = loaded.redacted()
+    record = loaded.resource_usage
     if plot is not None:
-        plot_usage(run, plot, force=force)
+        plot_usage(loaded, plot, record, force=force)
+    if html is not None:
+        write_new(html, html_page(build_run_page(result_dir.resolve().name, loaded, record)), force=force)
     if json:
-        fields = {
-            **run.model_dump(mode="json"),
-            "resource_usage": record and record.model_dump(mode="json"),
-            "advice": advice_of_run(run, record),
-        }
-        print(json_text.dumps(fields, indent=2, ensure_ascii=False))
+        print(
+            json_text.dumps({**loaded.model_dump(mode="json"), "advice": loaded.advice}, indent=2, ensure_ascii=False)
+        )
     elif html is not None:
         print(html)
     else:
-        TextConsole().print(usage_view(run, record))
+        TextConsole().print(loaded)
 
 
 @app.command()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import datetime
 from functools import cached_property
 from itertools import chain, count, islice
-from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -30,6 +30,9 @@ from tune_policies.values.resources import (
     amount_of,
 )
 from tune_policies.values.value import FrozenDict, Many, ShownValue, Value
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 AutoscalerVersion = Literal[1, 2]
 
@@ -293,8 +296,6 @@ class ClusterCapacity(ShownValue):
         read_at: The time when the cluster was read, or ``None`` if the capacity was not read from a cluster.
     """
 
-    _view: ClassVar = "tune_policies.cluster.cluster_view:cluster_view"
-
     nodes: Many[NodeCapacity] = ()
     draining: Many[NodeCapacity] = ()
     unusable: Many[NodeCapacity] = ()
@@ -302,6 +303,11 @@ class ClusterCapacity(ShownValue):
     max_nodes_to_add: Count | None = None
     autoscaler_version: AutoscalerVersion = DEFAULT_AUTOSCALER
     read_at: datetime | None = None
+
+    def __rich__(self) -> "RenderableType":
+        from tune_policies.cluster.cluster_view import cluster_view  # the view imports this module
+
+        return cluster_view(self)
 
     @model_validator(mode="after")
     def _node_ids_must_differ(self) -> Self:

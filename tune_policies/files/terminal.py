@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from tune_policies.values.sanitize import escape, one_line, printable, redacted
+from tune_policies.values.sanitize import escape, one_line, printable, without_secrets
 
 _NUMBERS: Final = frozenset({"At once", "Nodes", "CPU", "GPU", "OOMs"})
 """The headings of columns with numbers."""
@@ -64,7 +64,7 @@ def drop_stdout() -> None:
 
 def print_to_stderr(text: object) -> None:
     """Print a text to stderr as one line, without secrets."""
-    print(one_line(redacted(str(text))), file=sys.stderr)
+    print(one_line(without_secrets(str(text))), file=sys.stderr)
 
 
 class TextConsole(Console):
@@ -118,8 +118,10 @@ class TextTable(Table):
         for row in zip(*(column.cells for column in self.columns), strict=True):
             for number, (column, cell) in enumerate(zip(self.columns, row, strict=True)):
                 marker = "  " if number else "- "
-                heading = f"{column.header}: " if str(column.header) else ""
-                yield Text(f"{marker}{heading}{cell}", overflow="fold")
+                text = Text(f"{marker}{cell}", overflow="fold")
+                if str(column.header):
+                    text = Text(f"{marker}{column.header}: {cell}", overflow="fold")
+                yield text
 
 
 def _width_of_words(column: Column) -> int:
@@ -159,7 +161,9 @@ class _PlainStream:
         return self._write(text, is_styled=False)
 
     def _write(self, text: str, *, is_styled: bool) -> int:
-        before = "" if self._is_at_start else "-"  # a placeholder for the preceding text in the line
+        before = "-"  # a placeholder for the preceding text in the line
+        if self._is_at_start:
+            before = ""
         plain = printable(before + text, is_styled=is_styled)[len(before) :]
         if text.strip() or text.endswith("\n"):
             self._is_at_start = text.rstrip(" \t").endswith("\n")

@@ -58,11 +58,12 @@ def _inner_errors(error: BaseException) -> list[object]:
     hides_context = cause is not None or _read_attribute(error, "__suppress_context__")
     context = None if hides_context else _read_attribute(error, "__context__")
     failures = _read_attribute(error, "worker_failures")  # an attribute of Ray Train's WorkerGroupError
+    of_workers = list(failures.values()) if type(failures) is dict else None
     return [
         *(cause, context),
         *_members(_read_attribute(error, "exceptions")),
         *(_read_attribute(error, name) for name in _WRAPPING_ATTRIBUTES),
-        *_members(list(failures.values()) if type(failures) is dict else None),
+        *_members(of_workers),
         *_members(_read_attribute(error, "args")),
     ]
 
@@ -121,14 +122,18 @@ def named_errors(text: str) -> Iterator[tuple[str, str]]:
     If a trial failed several times, only the errors of the last failure are included.
     """
     failures = [match.start() for match in _FAILURE.finditer(text)]
-    lines = _GROUP_MARGIN.sub("", _COLOUR.sub("", text[failures[-1] :] if failures else text)).splitlines()
+    if failures:
+        text = text[failures[-1] :]
+    lines = _GROUP_MARGIN.sub("", _COLOUR.sub("", text)).splitlines()
     name: str | None = None
     message: list[str] = []
     for above, line in pairwise(["", *lines]):
         below_frames = above.startswith("  ")
         ended, started = _END.match(line), None
-        if not ended and (name is None or below_frames):
-            started = _start(line, _NAME_BELOW_FRAMES if name is None and below_frames else _NAME)
+        if not ended and name is None and below_frames:
+            started = _start(line, _NAME_BELOW_FRAMES)
+        elif not ended and (name is None or below_frames):
+            started = _start(line, _NAME)
         if name is not None and (started or ended):
             yield name, "\n".join(message)
             name = None
@@ -141,7 +146,8 @@ def named_errors(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _start(line: str, name: re.Pattern[str]) -> tuple[str, str] | None:
-    if named := name.fullmatch(line):
+    named = name.fullmatch(line)
+    if named:
         return named[1], named[2] or ""
     # If an actor died, Tune writes only the error's message.
     if re.match(KILLED_BY_RAY_SENTENCE, line):
@@ -164,7 +170,10 @@ def classify_oom(error: object) -> OutOfMemory:
         return classify_oom_text(error)
     deepest, answer = -1, _NONE
     for inner in walk_errors(error):
-        if inner.depth > deepest and (found := _classify_one(inner)):
+        if inner.depth <= deepest:
+            continue
+        found = _classify_one(inner)
+        if found:
             deepest, answer = inner.depth, found
     return answer
 

@@ -54,7 +54,7 @@ def killed_workers(text: str) -> tuple[KilledWorker, ...]:
         if used is None or _NOT_SELECTED.match(line):
             continue
         actor = _ACTOR.search(line)
-        actor_id = None if actor is None else actor[1] or actor[2]
+        actor_id = (actor[1] or actor[2]) if actor else None
         killed.append(KilledWorker(actor_id=actor_id, used_bytes=_to_bytes(used[2])))
     return tuple(killed)
 

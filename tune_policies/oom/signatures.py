@@ -147,13 +147,14 @@ def match_signature(types: Sequence[str], text: str) -> OutOfMemory | None:
             killed_workers=killed,
             other_processes=other_processes(text),
         )
-    accelerator = kind == "accelerator"
+    if kind != "accelerator":
+        return OutOfMemory(kind=kind, framework=framework, requested_bytes=requested_bytes(text))
     return OutOfMemory(
         kind=kind,
         framework=framework,
         requested_bytes=requested_bytes(text),
-        limit_bytes=limit_bytes(text) if accelerator else None,
-        cause=cause(text) if accelerator else None,
+        limit_bytes=limit_bytes(text),
+        cause=cause(text),
     )
 
 
@@ -161,7 +162,8 @@ def _by_type(types: Sequence[str], text: str) -> tuple[MemoryKind, str | None] |
     for name in types:
         if name == KILLED_BY_RAY:
             return "host", "ray"
-        if found := _FRAMEWORK_OOM.fullmatch(name):
+        found = _FRAMEWORK_OOM.fullmatch(name)
+        if found:
             return "accelerator", found[1]
     if any(_HOST_OOM.fullmatch(name) for name in types):
         # Some libraries, such as RAPIDS, raise a plain MemoryError for device memory.
@@ -174,14 +176,17 @@ def _by_type(types: Sequence[str], text: str) -> tuple[MemoryKind, str | None] |
 def _by_text(types: Sequence[str], text: str) -> tuple[MemoryKind, str | None] | None:
     if not types or types[0] in _PROGRAM_ERRORS:
         return None
-    framework = next((_FRAMEWORKS[package] for name in types if (package := name.split(".")[0]) in _FRAMEWORKS), None)
+    packages = [name.partition(".")[0] for name in types]
+    framework = next((_FRAMEWORKS[package] for package in packages if package in _FRAMEWORKS), None)
     if framework == "tensorflow":
         return _tensorflow(types, text)
     for sentence, kind, writer in _SENTENCES:
         if re.search(sentence, text, re.MULTILINE):
             return kind, framework or writer
     if framework == "jax" and _XLA_OOM.search(text):
-        return ("host" if "host memory" in text else "accelerator"), "jax"
+        if "host memory" in text:
+            return "host", "jax"
+        return "accelerator", "jax"
     return None
 
 
@@ -192,8 +197,9 @@ def _tensorflow(types: Sequence[str], text: str) -> tuple[MemoryKind, str] | Non
         return None
     if _TENSORFLOW_HOST.search(text):
         return "host", "tensorflow"
-    on_cpu = _CPU_DEVICE.search(text) and not _TENSORFLOW_DEVICE.search(text)
-    return ("host" if on_cpu else "accelerator"), "tensorflow"
+    if _CPU_DEVICE.search(text) and not _TENSORFLOW_DEVICE.search(text):
+        return "host", "tensorflow"
+    return "accelerator", "tensorflow"
 
 
 Cause = Literal["own_limit", "neighbour"]
@@ -255,7 +261,8 @@ _ITEM_BYTES: Final = {
 
 def requested_bytes(text: str) -> int | None:
     """Return the number of requested bytes according to ``text``, or ``None`` if it does not contain the number."""
-    if found := _SHAPE.search(text):
+    found = _SHAPE.search(text)
+    if found:
         sizes = [int(size) for size in re.findall(r"\d{1,18}", found[1])]
         item_bytes = _ITEM_BYTES.get(found[2])
         if item_bytes is None:
@@ -267,6 +274,11 @@ def requested_bytes(text: str) -> int | None:
 def limit_bytes(text: str) -> int | None:
     """Return the memory limit of the process in bytes according to ``text``, or ``None`` if it is missing."""
     return _amount(_LIMIT, text) or None
+
+
+def in_use_bytes(text: str) -> int | None:
+    """Return the GPU memory that the process used in bytes according to ``text``, or ``None`` if it is missing."""
+    return _amount(_IN_USE, text)
 
 
 def cause(text: str) -> Cause | None:

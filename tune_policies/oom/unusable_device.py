@@ -25,4 +25,4 @@ _TEXT: Final = re.compile(
 
 def is_unusable_device(error: object) -> bool:
     """Return whether ``error``, or an error inside it, means that the process cannot use its device."""
-    return any(_TYPE in each.types or _TEXT.search(each.text) for each in walk_errors(error))
+    return any(_TYPE in inner.types or _TEXT.search(inner.text) for inner in walk_errors(error))

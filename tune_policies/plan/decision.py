@@ -1,7 +1,7 @@
 """The results of benchmarks: for each workload and trial size, whether a GPU or a CPU is better."""
 
 from datetime import datetime
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -9,6 +9,9 @@ from tune_policies.plan.slots_by_config import Device
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Bytes, Count, PositiveCount
 from tune_policies.values.value import ByName, ShownValue, Value, suggest
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 Answer = Literal["GPU", "CPU", "same", "ambiguous"]
 
@@ -161,8 +164,6 @@ class Decision(ShownValue):
         price_source: The source of the prices.
     """
 
-    _view: ClassVar = "tune_policies.plan.plan_view:decision_view"
-
     schema_version: Literal[1] = 1
     measured_at: datetime
     cpu_model: str
@@ -172,6 +173,11 @@ class Decision(ShownValue):
     price_date: str | None = None
     currency: str | None = None
     price_source: str | None = None
+
+    def __rich__(self) -> "RenderableType":
+        from tune_policies.plan.plan_view import decision_view  # the view imports this module
+
+        return decision_view(self)
 
     @property
     def has_prices(self) -> bool:

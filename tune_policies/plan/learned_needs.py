@@ -166,13 +166,14 @@ class TrialObservation(Value):
     @cached_property
     def _growths(self) -> Mapping[str, float]:
         """The factor by which each amount of memory grew after the first observation, at least 1."""
-        growths = {}
+        growths = dict.fromkeys(_MEMORY, 1.0)
         for name in _MEMORY:
-            early = getattr(self.early, name) if self.early else None
-            grown = getattr(self.too_little, name) or 0 if self.ran_out else 0
+            early = getattr(self.early, name, None)
+            grown = getattr(self.too_little, name) or 0  # the amount is 0 if the trial never ran out of memory
             if self.ended:
                 grown = max(grown, getattr(self.used, name) or 0)
-            growths[name] = max(1.0, grown / early) if early else 1.0
+            if early:
+                growths[name] = max(1.0, grown / early)
         return FrozenDict(growths)
 
     @cached_property
@@ -208,8 +209,8 @@ class TrialObservation(Value):
             return math.ceil(TICKS * used)
         needed = int(used)
         if not self.ended:
-            early = getattr(self.early, name) if self.early else None
-            needed = max(needed, math.ceil((early or used) * growth))
+            early = getattr(self.early, name, None) or used
+            needed = max(needed, math.ceil(early * growth))
         # A trial that ran out of memory and has not succeeded since needs more than it had.
         if needed > too_little:
             return needed
@@ -276,7 +277,11 @@ class LearnedAmount(Value):
             headroom: The fraction that is added to the amount. The residual of a formula counts as headroom. An amount
                 that already contains a margin gets none.
         """
-        beyond = [value / self.most[name] for name, value in features.items() if self.most.get(name, value) < value]
+        beyond = []
+        for name, value in features.items():
+            most = self.most.get(name, value)
+            if value > most:
+                beyond.append(value / most if most > 0 else 2.0)  # there is no ratio to 0 or to a negative number
         unknown = features.keys() - self.most.keys()
         if any(map(self._affects, unknown)):
             return _ANY * self.largest
@@ -360,8 +365,10 @@ class LearnedNeeds(Value):
                 continue
             raised[name] = 2 * amount
             if name in self.amounts and amount < self.amounts[name].largest:
+                raised[name] = min(2 * amount, getattr(self.observed, name))
                 more = [step for step in self.amounts[name].retries if step > amount]
-                raised[name] = more[0] if more else min(2 * amount, getattr(self.observed, name))
+                if more:
+                    raised[name] = more[0]
         return self.need_for(config) | TrialNeed(**raised)
 
     @cached_property
@@ -426,9 +433,13 @@ def learn_needs(observations: Sequence[TrialObservation]) -> LearnedNeeds:
         growth = _growth(counted, name)
         found = [seen._points.get((name, growth)) or seen._point(name, growth) for seen in counted]
         points = [point for point in found if point.amount]
-        if points:
-            of_points = values if len(points) == len(counted) else _values([point.features for point in points])
-            amounts[name] = _learn_amount(points, of_points, lost=lost if name in _MEMORY else None)
+        if not points:
+            continue
+        of_points = values
+        if len(points) < len(counted):
+            of_points = _values([point.features for point in points])
+        lost_part = lost if name in _MEMORY else None  # a trial with too few CPUs is slower, but does not fail
+        amounts[name] = _learn_amount(points, of_points, lost=lost_part)
     num_ended = sum(seen.ended for seen in counted)
     return LearnedNeeds(num_trials=len(counted), num_ended=num_ended, amounts=amounts)
 
@@ -446,10 +457,10 @@ def _lost_part(observations: Sequence[TrialObservation]) -> float:
         if grows:
             return 1.0
         return _LOST
-    num_steps = fmean(seen.num_steps for seen in ended) if ended else 0.0
-    if num_steps:
-        return min(_LOST, _STEPS_LOST / num_steps)
-    return _LOST_WITH_CHECKPOINT
+    if not any(seen.num_steps for seen in ended):
+        return _LOST_WITH_CHECKPOINT
+    num_steps = fmean(seen.num_steps for seen in ended)
+    return min(_LOST, _STEPS_LOST / num_steps)
 
 
 def _growth(observations: Sequence[TrialObservation], name: str) -> float:
@@ -484,8 +495,7 @@ def _learn_amount(
 
     amounts = sorted(point.amount for point in points)
     measured = [point for point in points if not point.is_guess]
-    guessed = [int(point.amount / _GUESS) for point in points if point.is_guess]
-    largest = max([point.amount for point in measured] + guessed)
+    largest = max(map(_had, points))
     names = list(values)
     most = {name: float(found.max()) for name, found in values.items()}
     if len(points) < _FEWEST_FITTED and lost is not None:
@@ -499,18 +509,19 @@ def _learn_amount(
     # A formula with two terms needs at least four trials, or it fits any amounts.
     fit = fit_memory(dense, most_terms=max(1, len(measured) // 2))
     # One of many formulas fits a few trials by chance, so few trials must be explained better.
-    is_explained = len(measured) >= _FEWEST_FITTED and 1 - fit.explained <= (1 - EXPLAINED) * min(
-        1, len(measured) / _MANY
-    )
-    if is_explained:
+    most_unexplained = (1 - EXPLAINED) * min(1, len(measured) / _MANY)
+    if len(measured) >= _FEWEST_FITTED and 1 - fit.explained <= most_unexplained:
         terms = tuple(fit.coefficients.items())
         used = {name for term, _ in terms for name in term}
-        expected = sum(each * math.prod(values[name] for name in term) for term, each in terms)
-        least = [int(point.amount / _GUESS) if point.is_guess else point.amount for point in points]
-        missing = max(0, math.ceil(np.max(np.array(least) - expected)) - fit.residual_bytes)
+        margin = 0
+        if lost is not None:  # the formula must give each observed trial at least what it had
+            expected = sum(factor * math.prod(values[name] for name in term) for term, factor in terms)
+            least = [_had(point) for point in points]
+            missing = max(0, math.ceil(np.max(np.array(least) - expected)) - fit.residual_bytes)
+            margin = fit.residual_bytes + missing
         return LearnedAmount(
             terms=terms,
-            amount=0 if lost is None else fit.residual_bytes + missing,
+            amount=margin,
             largest=largest,
             most=_relevant(most, values, used),
             explained=fit.explained,
@@ -518,10 +529,14 @@ def _learn_amount(
     relevant = _relevant(most, values, ())
     if lost is None:
         return LearnedAmount(amount=round(fmean(amounts)), largest=largest, most=relevant)
-    # The largest of few observed amounts is too small for many other trials, which matters if a failure loses much.
-    steps = [*amounts, math.ceil(largest * (1 + 1 / len(points)))] if lost >= _LOST else amounts
+    steps = list(amounts)
+    if lost >= _LOST:
+        # The largest of few observed amounts is too small for many other trials, which matters if a failure loses much.
+        steps.append(math.ceil(largest * (1 + 1 / len(points))))
     has_margin = len(points) >= _FEWEST_FAILING
-    amount, *retries = most_productive(steps if has_margin else steps[-1:], lost)
+    if not has_margin:
+        steps = steps[-1:]
+    amount, *retries = most_productive(steps, lost)
     return LearnedAmount(
         amount=amount,
         largest=largest,
@@ -530,6 +545,13 @@ def _learn_amount(
         retries=tuple(retries),
         has_margin=has_margin,
     )
+
+
+def _had(point: _Point) -> int:
+    """Return the largest amount that a trial is known to have used or to have run out of."""
+    if point.is_guess:
+        return int(point.amount / _GUESS)
+    return point.amount
 
 
 def _relevant(
@@ -559,24 +581,22 @@ def most_productive(amounts: Sequence[int], lost: float) -> list[int]:
     """
     steps = sorted(set(amounts))
     num_above = [sum(needed > step for needed in amounts) for step in steps]
-    least: list[float] = []  # from the last step: the cost of the trials that need more than the step before
-    then: list[int] = []
+    # If all smaller steps were too little: the number of trials, their least cost, and the best next step. Costs are
+    # computed from the last step to the first, because the cost of a step includes the cost of the later ones.
+    num_left = [len(amounts), *num_above]
+    least = [0.0] * (len(steps) + 1)
+    best = [0] * len(steps)
     for first in reversed(range(len(steps))):
-        num_left = len(amounts) if first == 0 else num_above[first - 1]
         costs = []
         for at in range(first, len(steps)):
-            tried = steps[at] * (num_left - num_above[at] + lost * num_above[at])
-            further = 0.0 if at + 1 == len(steps) else least[len(steps) - 2 - at]
-            costs.append((tried + further, at))
-        cost, at = min(costs)
-        least.append(cost)
-        then.append(at)
+            tried = steps[at] * (num_left[first] - num_above[at] + lost * num_above[at])
+            costs.append((tried + least[at + 1], at))
+        least[first], best[first] = min(costs)
     chosen: list[int] = []
     first = 0
     while first < len(steps):
-        at = then[len(steps) - 1 - first]
-        chosen.append(steps[at])
-        first = at + 1
+        chosen.append(steps[best[first]])
+        first = best[first] + 1
     return chosen
 
 

@@ -135,8 +135,10 @@ def _similar_nodes(nodes: Iterable[NodeWorkers], requested: frozenset[str]) -> l
     groups: dict[tuple[tuple[int, ...], tuple[object, ...]], list[NodeCapacity]] = defaultdict(list)
     for node, workers in nodes:
         has = node.resources
-        memory = _amount("memory", has.memory_bytes) if is_memory_drawn and has.memory_bytes else ""
-        custom = tuple(item for item in has.custom.items() if item[0] in requested) if has.custom else ()
+        memory = ""
+        if is_memory_drawn and has.memory_bytes:
+            memory = _amount("memory", has.memory_bytes)
+        custom = tuple((name, amount) for name, amount in has.custom.items() if name in requested)
         models = _models(node) if node.devices and not node.accelerator_type else ()
         added_as = _added_as(node) if node.is_expected else None
         gpu = has.gpus, node.accelerator_type, models, node.smallest_gpu_memory_bytes

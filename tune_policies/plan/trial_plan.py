@@ -5,8 +5,7 @@ The methods that return objects of Ray's public API import Ray when they are cal
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields as fields_of
-from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
@@ -25,6 +24,7 @@ from tune_policies.values.value import ShownValue, counted
 if TYPE_CHECKING:
     from ray.train import ScalingConfig
     from ray.tune import PlacementGroupFactory
+    from rich.console import RenderableType
 
     from tune_policies.cluster.capacity import ClusterCapacity
     from tune_policies.files.svg import Picture
@@ -73,9 +73,9 @@ class TrialPlan(ShownValue):
         left_free: The resources that the policy reserves for other programs, summed over all nodes.
         common: The slot of every trial in a run without ``PolicyScheduler``, if each node type has its own slots.
             ``None`` means the first of ``slots``.
+        why_no_gpus: The reason why a fallback without GPUs was chosen although the cluster has GPUs, and what to do to
+            use them, or an empty string.
     """
-
-    _view: ClassVar = "tune_policies.plan.plan_view:plan_view"
 
     slots: tuple[TrialSlot, ...] = Field(min_length=1)
     limited_by: Annotated[Limit | str, Field(union_mode="left_to_right")]
@@ -85,6 +85,12 @@ class TrialPlan(ShownValue):
     fewer_than_fit: bool = False
     left_free: Resources = Resources()
     common: TrialSlot | None = None
+    why_no_gpus: Reason = ""
+
+    def __rich__(self) -> "RenderableType":
+        from tune_policies.plan.plan_view import plan_view  # the view imports this module
+
+        return plan_view(self)
 
     @model_validator(mode="before")
     @classmethod
@@ -274,8 +280,9 @@ class TrialPlan(ShownValue):
                 selectors.append(selector)
         if len(selectors) < 2 or {} in selectors:
             return []
-        supports = import_module("tune_policies.ray_compat.fallback").supports_fallback_strategy
-        if supports():
+        from tune_policies.ray_compat.fallback import supports_fallback_strategy  # imports Ray
+
+        if supports_fallback_strategy():
             return selectors
         return []
 
@@ -388,18 +395,22 @@ class TrialPlan(ShownValue):
         Raises:
             InvalidResourcesError: The plan was made for another cluster.
         """
-        picture = import_module("tune_policies.plan.plan_picture")  # imported here to avoid an import cycle
-        return cast("Picture", picture.draw_plan(self, capacity))
+        from tune_policies.plan.plan_picture import draw_plan  # the view imports this module
+
+        return draw_plan(self, capacity)
 
     @property
     def headline(self) -> str:
-        """The number of concurrent trials and the limit on this number, as text."""
+        """The number of concurrent trials, the limit on this number, and why GPUs are not used, as text."""
         least, most = self.min_concurrent_trials, self.max_concurrent_trials
         count = f"{counted(most, 'trial')} at once"
         if self.by_config is not None:
             count += ", depending on their configs"
             if least < most:
                 count = f"{least} to {count}"
+        if self.why_no_gpus:
+            unused = f"GPUs are not used, because {self.why_no_gpus}"
+            return one_line(f"{count} on CPUs, limited by {self.limited_by}. {unused}")
         return one_line(f"{count}, limited by {self.limited_by}")
 
     @property
@@ -462,8 +473,9 @@ class TrialPlan(ShownValue):
             lines.append(f"  {self.about_nodes_to_add}")
         lines += (f"  - {reason}" for reason in self.all_reasons)
         if capacity is not None:
-            idle = import_module("tune_policies.plan.idle")  # imported here to avoid an import cycle
-            left = [part for part in idle.idle(capacity, self) if part.why is not idle.Why.ROUNDING]
+            from tune_policies.plan.idle import Why, idle  # the view imports this module
+
+            left = [part for part in idle(capacity, self) if part.why is not Why.ROUNDING]
             lines.append("stays idle:" if left else "nothing stays idle")
             lines += [f"  {part}" for part in left]
         return "\n".join(map(one_line, lines))

@@ -1,6 +1,7 @@
 """A policy for accelerators of any family that Ray supports, including Train runs on whole TPU slices."""
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, model_validator
@@ -251,28 +252,29 @@ def _find_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> _Slice
     found = find_slices(capacity.nodes, policy._slice_shape)
     request = _slice_request(policy, found.intact)
     usable, left_out = [], dict(found.broken)
-    for each in found.intact:
-        workers = count_workers((NodeGroup(host, 1) for host in each.hosts), request)
+    for tpu_slice in found.intact:
+        workers = count_workers((NodeGroup(host, 1) for host in tpu_slice.hosts), request)
         # The slice has exactly as many chips as the topology, so all its workers fit only if every host is full.
         if workers == policy._workers_per_slice:
-            usable.append(each)
+            usable.append(tpu_slice)
         else:
-            left_out[each.name] = f"its hosts have room for {workers} of {policy._workers_per_slice} workers"
-    return _Slices(usable, left_out, _slice_request(policy, usable) if usable else request)
+            left_out[tpu_slice.name] = f"its hosts have room for {workers} of {policy._workers_per_slice} workers"
+    if usable:
+        request = _slice_request(policy, usable)  # an unusable slice must not reduce the CPUs of the workers
+    return _Slices(usable, left_out, request)
 
 
 def _slice_request(policy: AcceleratorPolicy, slices: Iterable[TpuSlice]) -> Request:
     cpus = policy.cpus
     if cpus is None:
-        per_worker = [
-            host.resources.cpus / workers
-            for each in slices
-            for host in each.hosts
-            if host.resources.cpus and (workers := host.resources.custom.get("TPU", 0) // policy.amount)
-        ]
-        fewest = min(per_worker, default=0)
-        # If a worker requests 0 CPUs on a slice, Train reserves a whole CPU for it.
-        cpus = fewest if 0 < fewest < 1 else max(1, int(fewest))
+        per_worker = []
+        for host in chain.from_iterable(tpu_slice.hosts for tpu_slice in slices):
+            workers = host.resources.custom.get("TPU", 0) // policy.amount
+            if workers and host.resources.cpus:
+                per_worker.append(host.resources.cpus / workers)
+        cpus = min(per_worker, default=0)
+        if cpus == 0 or cpus >= 1:
+            cpus = max(1, int(cpus))  # if a worker requests 0 CPUs on a slice, Train reserves a whole CPU for it
     return Request(
         worker=Resources(cpus=cpus, memory_bytes=policy.memory, custom={"TPU": policy.amount}),
         num_workers=policy.num_workers,
@@ -291,13 +293,14 @@ def _plan_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> TrialP
     if len(found.usable) < policy._num_slices:
         there = len(found.usable)
         why = "".join(f"; slice {name!r}: {reason}" for name, reason in sorted(found.left_out.items())[:3])
+        intact = "1 intact slice" if there == 1 else f"{there or 'no'} intact slices"
         raise InfeasibleRequestError(
             f"{found.request} on {slices}",
-            f"the cluster has {there or 'no'} intact {'slice' if there == 1 else 'slices'} with enough resources{why}",
+            f"the cluster has {intact} with enough resources{why}",
             Limit.TPU_SLICES,
             _hint(policy, capacity, there),
         )
-    hosts = tuple(host for each in found.usable for host in each.hosts)
+    hosts = tuple(host for tpu_slice in found.usable for host in tpu_slice.hosts)
     workers = f"{counted(policy._workers_per_slice, 'worker')} of {amount_of(policy.amount, 'TPU')}"
     reasons = [f"each trial uses {slices}, with {workers} per slice"]
     if policy.cpus is None:
@@ -305,7 +308,8 @@ def _plan_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> TrialP
     if policy.memory is not None:
         reasons.append(f"each worker reserves {format_bytes(int(policy.memory))} of host memory, as requested")
     reasons += (f"slice {name!r} is not used: {why}" for name, why in sorted(found.left_out.items()))
-    if others := ambiguous_topologies(capacity.nodes, shape):
+    others = ambiguous_topologies(capacity.nodes, shape)
+    if others:
         reasons.append(
             f"Ray Train selects a slice by its {shape.selector_text}, so a trial may get a slice with topology "
             f"{' or '.join(others)} instead"
@@ -324,7 +328,8 @@ def _hint(policy: AcceleratorPolicy, capacity: ClusterCapacity, num_usable: int)
     shape = policy._slice_shape
     named = {node.labels.get(TOPOLOGY, "") for node in capacity.nodes} & TOPOLOGIES[shape.accelerator_type]
     others = [shape._replace(topology=topology) for topology in sorted(named - {shape.topology})]
-    if there := [other.topology for other in others if find_slices(capacity.nodes, other).intact]:
+    there = [other.topology for other in others if find_slices(capacity.nodes, other).intact]
+    if there:
         return f"Set topology={' or '.join(map(repr, there))}, or add a {shape.topology} slice."
     return (
         f"Request fewer resources per worker, or add a {shape.topology} slice. Its hosts must have Ray's labels for "

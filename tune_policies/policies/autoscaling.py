@@ -53,7 +53,7 @@ class AutoscalingPolicy(WrappingPolicy):
             return self.inner.plan(capacity).with_reasons(unknown)
         limits = (capacity.max_nodes_to_add, self.max_nodes_to_add, _MOST_COUNTED)
         limit = min(most for most in limits if most is not None)
-        most = {each.name: min(limit, each.max_nodes_to_add) for each in capacity.node_types}
+        most = {node_type.name: min(limit, node_type.max_nodes_to_add) for node_type in capacity.node_types}
         if not any(most.values()):
             return self.inner.plan(capacity)
         try:
@@ -118,8 +118,11 @@ class AutoscalingPolicy(WrappingPolicy):
         if sum(wanted.values()) > limit:
             # Node types with room for the most trials of ``plan`` come first.
             by_slot = (types_with_room(slot, capacity, slot.max_concurrent_trials) for slot in plan.slots)
-            chosen = nodes_within_limits(wanted, dict.fromkeys(each.name for types in by_slot for each in types), limit)
-        return (plan if chosen == most else self.inner.plan(capacity.with_nodes_added(chosen))), chosen
+            order = dict.fromkeys(node_type.name for types in by_slot for node_type in types)
+            chosen = nodes_within_limits(wanted, order, limit)
+        if chosen != most:
+            plan = self.inner.plan(capacity.with_nodes_added(chosen))
+        return plan, chosen
 
     def _plan_without(self, capacity: ClusterCapacity, error: InfeasibleRequestError) -> TrialPlan:
         """Return the plan for only the alive nodes. It can be feasible even if the plan with added nodes is not."""
@@ -176,9 +179,9 @@ def _trials_with_devices(plan: TrialPlan) -> int:
 
 
 def _counted(node_types: tuple[NodeTypeCapacity, ...], limit: int) -> str:
-    types = ", ".join(
-        f"{min(each.max_nodes_to_add, _MOST_COUNTED)} {each.name}"
-        for each in sorted(node_types, key=lambda each: each.name)
-    )
-    together = f", at most {limit} in total" if limit < sum(each.max_nodes_to_add for each in node_types) else ""
-    return f"the plan may use nodes that the autoscaler can add: up to {types}{together}"
+    by_name = sorted(node_types, key=lambda node_type: node_type.name)
+    types = ", ".join(f"{min(node_type.max_nodes_to_add, _MOST_COUNTED)} {node_type.name}" for node_type in by_name)
+    text = f"the plan may use nodes that the autoscaler can add: up to {types}"
+    if limit < sum(node_type.max_nodes_to_add for node_type in node_types):
+        text += f", at most {limit} in total"
+    return text

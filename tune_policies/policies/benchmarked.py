@@ -130,7 +130,7 @@ class BenchmarkedPolicy(ResourcePolicy):
         by_config = SlotsByDecision(
             slots=(cpu.common_slot, gpu.common_slot),
             size=self.size,
-            devices=tuple((each.size, each.device(self.objective)) for each in decided.sizes),
+            devices=tuple((measured.size, measured.device(self.objective)) for measured in decided.sizes),
             holds_for={} if self.accept_other_versions else self.decision.versions,
         )
         reasons = (
@@ -184,11 +184,15 @@ class BenchmarkedPolicy(ResourcePolicy):
         Raises:
             InfeasibleRequestError: The decision was measured on other devices, and ``accept_other_hardware`` is false.
         """
-        nodes = {"GPU": [*_nodes_for(gpu, capacity)], "CPU": [*_nodes_for(cpu, capacity), *_nodes_for(gpu, capacity)]}
-        gpus = {gpu.accelerator_type} if gpu.accelerator_type else {node.accelerator_type for node in nodes["GPU"]}
+        gpu_nodes = list(_nodes_for(gpu, capacity))
+        gpus = {node.accelerator_type for node in gpu_nodes}
+        if gpu.accelerator_type:
+            gpus = {gpu.accelerator_type}
+        # Trials with a GPU also compute on the CPUs of their node.
+        cpu_models = {node.cpu_model for node in (*_nodes_for(cpu, capacity), *gpu_nodes)}
         for what, measured, found in (
             ("GPU", self.decision.accelerator_type, gpus),
-            ("CPU", self.decision.cpu_model, {node.cpu_model for node in nodes["CPU"]}),
+            ("CPU", self.decision.cpu_model, cpu_models),
         ):
             others = sorted(name for name in found if name not in (None, measured))
             if measured is None or found <= {None}:
@@ -248,11 +252,16 @@ def _nodes_for(slot: TrialSlot, capacity: ClusterCapacity) -> Iterator[NodeCapac
 
 def _describe_decision(decided: WorkloadDecision, size: str, objective: Objective) -> Iterator[str]:
     """Yield sentences with the device for each range of trial sizes, and with the range of measured sizes."""
-    runs = [(device, list(each)) for device, each in groupby(decided.sizes, lambda each: each.device(objective))]
+    by_device = groupby(decided.sizes, lambda measured: measured.device(objective))
+    runs = [(device, list(sizes)) for device, sizes in by_device]
     for at, (device, sizes) in enumerate(runs):
-        above = f"from {size} {sizes[0].size} on" if at else ""
-        below = f"below {size} {runs[at + 1][1][0].size}" if at < len(runs) - 1 else ""
-        where = " and ".join(filter(None, (above, below))) or f"with any {size}"
+        bounds = []
+        if at > 0:
+            bounds.append(f"from {size} {sizes[0].size} on")
+        if at < len(runs) - 1:
+            _, next_sizes = runs[at + 1]
+            bounds.append(f"below {size} {next_sizes[0].size}")
+        where = " and ".join(bounds) or f"with any {size}"
         why = _WHY[device, objective]
         yield f"trials of {decided.workload} {where} run on the {device}, because a trial {why} on a GPU"
     smallest, largest = decided.sizes[0].size, decided.sizes[-1].size
@@ -262,16 +271,16 @@ def _describe_decision(decided: WorkloadDecision, size: str, objective: Objectiv
 def _about_amounts(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:
     """Yield sentences about devices on which trials get different amounts of resources than in the measurement."""
     for device, slot, times in (
-        ("CPU", cpu, [each.cpu for each in decided.sizes]),
-        ("GPU", gpu, [each.gpu for each in decided.sizes]),
+        ("CPU", cpu, [measured.cpu for measured in decided.sizes]),
+        ("GPU", gpu, [measured.gpu for measured in decided.sizes]),
     ):
-        measured = {each.num_threads for each in times if each.num_threads is not None}
+        measured = {time.num_threads for time in times if time.num_threads is not None}
         if measured and measured != {max(1, int(slot.worker.cpus))}:
             yield (
                 f"the {device} was measured with {', '.join(map(str, sorted(measured)))} threads, but a trial reserves "
                 f"{amount_of(slot.worker.cpus, 'CPU')}, so trials may be slower or faster than measured"
             )
-    if gpu.worker.gpus < 1 and "gpu" in {each.gpu.device for each in decided.sizes}:
+    if gpu.worker.gpus < 1 and "gpu" in {measured.gpu.device for measured in decided.sizes}:
         yield (
             "the decision was measured with a whole GPU per trial, but trials now get GPU fractions, so trials on the "
             "same GPU may slow each other down"

@@ -105,8 +105,10 @@ class ByConfigPolicy(ResourcePolicy):
         """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         kinds = list(self._kinds())
         plans = [self._plan_of(kind, capacity) for kind in kinds]
-        # Additional workers of one trial could use the resources of a trial with another slot.
-        chosen = [plan.common_slot if len(kinds) == 1 else plan.common_slot.of_fixed_size() for plan in plans]
+        chosen = [plan.common_slot for plan in plans]
+        if len(kinds) > 1:
+            # Additional workers of one trial could use the resources of a trial with another slot.
+            chosen = [slot.of_fixed_size() for slot in chosen]
         slots = _distinct(chosen)
         at = [slots.index(slot) for slot in chosen]
         slot_of = {name: at[i] for i, kind in enumerate(kinds) for name in kind.names}
@@ -124,9 +126,10 @@ class ByConfigPolicy(ResourcePolicy):
             reasons += (f"for {kind.values}: {reason}" for reason in own)
         most = max(plans, key=lambda plan: plan.max_concurrent_trials)
         has_several = len(beside) > 1
+        common = largest if has_several else None
         return TrialPlan(
             slots=beside if has_several else (largest,),
-            common=largest if has_several else None,
+            common=common,
             limited_by=most.limited_by,
             reasons=(*reasons, *about_the_nodes(capacity)),
             by_config=by_config,

@@ -13,7 +13,8 @@ from tune_policies.values.value import Value
 class CappedPolicy(WrappingPolicy):
     """Limits the number of concurrent trials.
 
-    ``run`` and ``tuner`` apply the limit. With ``tune.run`` and ``Tuner``, set ``max_concurrent_trials`` yourself.
+    ``run``, ``tuner`` and ``PolicyScheduler`` apply the limit. In a run without a ``PolicyScheduler``, also pass
+    ``max_concurrent_trials`` to Tune.
 
     Attributes:
         inner: The policy whose plan is limited.
@@ -44,5 +45,6 @@ class CappedPolicy(WrappingPolicy):
         nodes_to_add = fewest_nodes(capped.slots, capacity, plan.nodes_to_add)
         if nodes_to_add and has_choice(capped.slots, capacity):
             launched = launched_for_pending(capped.slots, capacity, sum(plan.nodes_to_add.values()))
-            nodes_to_add = launched.nodes if launched.is_enough else nodes_to_add
+            if launched.is_enough:
+                nodes_to_add = launched.nodes
         return capped.model_copy(update={"nodes_to_add": nodes_to_add})

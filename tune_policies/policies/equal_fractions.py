@@ -85,7 +85,8 @@ def max_cpus_without_idle_device(groups: Collection[NodeGroup], request: Request
     share = request.worker.ticks[resource]
     slots_with: Counter[int] = Counter()
     for node, count in groups:
-        if slots := device_slots(node.amounts.get(resource, 0), share):
+        slots = device_slots(node.amounts.get(resource, 0), share)
+        if slots:
             slots_with[to_ticks(node.resources.cpus) // slots] += count * slots
     del slots_with[0]
     fewest = min(slots_with, default=0)
@@ -101,7 +102,10 @@ def max_cpus_without_idle_device(groups: Collection[NodeGroup], request: Request
 
 
 def _whole_or_part(ticks: int) -> float:
-    return from_ticks(ticks if ticks < TICKS else ticks // TICKS * TICKS)
+    """Return the CPUs of a worker: a whole number from 1 on, and otherwise a fraction."""
+    if ticks >= TICKS:
+        ticks -= ticks % TICKS
+    return from_ticks(ticks)
 
 
 def nodes_with_cpus(groups: Iterable[NodeGroup], resource: str, share_ticks: int = 1) -> tuple[NodeGroup, ...]:
@@ -151,19 +155,22 @@ def about_equal_cpus(nodes: Iterable[NodeCapacity], request: Request, resource: 
     share, cpus = request.worker.ticks[resource], request.worker.cpus
     found = {(node.resources.cpus, device_slots(node.amounts.get(resource, 0), share)) for node in nodes}
     per_slot = {(has, slots): to_ticks(has) // slots for has, slots in found if slots}
-    division = min((each for each, ticks in per_slot.items() if _whole_or_part(ticks) == cpus), default=None)
+    divisions = [division for division, ticks in per_slot.items() if _whole_or_part(ticks) == cpus]
     text = f"{amount_of(cpus, 'CPU')} per {request.unit}"
-    if division is not None:
-        has, slots = division
+    if divisions:
+        has, slots = min(divisions)
         text += f": {amount_of(has, 'CPU')} ÷ {counted(slots, f'{resource} slot')}"
-        text += ", rounded down" if cpus >= 1 and cpus * slots < has else ""
-        text += ", on the node with the fewest CPUs per slot" if len({*per_slot.values()} - {0}) > 1 else ""
+        if cpus >= 1 and cpus * slots < has:
+            text += ", rounded down"
+        if len({*per_slot.values()} - {0}) > 1:
+            text += ", on the node with the fewest CPUs per slot"
     return f"{text}; set cpus= to change this number"
 
 
 def about_nodes_without_cpus(groups: Iterable[NodeGroup], resource: str, cpus: float) -> Iterator[str]:
     """Yield sentences about device nodes with too few CPUs for a worker, and about how to use these nodes."""
-    left_out = [each for each in groups if each.node.resources.ticks.get(resource) and each.node.resources.cpus < cpus]
+    with_devices = [group for group in groups if group.node.resources.ticks.get(resource)]
+    left_out = [group for group in with_devices if group.node.resources.cpus < cpus]
     with_few = sum(count for node, count in left_out if node.resources.cpus)
     with_none = sum(count for node, count in left_out if not node.resources.cpus)
     if with_few:
@@ -208,8 +215,10 @@ def with_own_slots(
     if request.num_workers:
         return plan
     choose_cpus = choose_cpus and plan.worker.cpus > 0  # the plan has 0 CPUs if no node with room has CPUs
-    found = [each for alike in nodes for each in _slots_on(alike, request, resource, choose_cpus=choose_cpus)]
-    slots = [slot for _, slot in sorted(found, key=itemgetter(0))]
+    found: list[tuple[bool, TrialSlot]] = []
+    for alike in nodes:
+        found += _slots_on(alike, request, resource, choose_cpus=choose_cpus)
+    slots = [slot for _, slot in sorted(found, key=itemgetter(0))]  # slots on alive nodes come first
     common, count = plan.slots[0], sum(slot.max_concurrent_trials for slot in slots)
     has_more = any(
         slot.worker.cpus > common.worker.cpus or (slot.gpu_memory_bytes or 0) > (common.gpu_memory_bytes or 0)
@@ -219,8 +228,9 @@ def with_own_slots(
     if len(slots) < 2 or count > MOST or not is_better:
         return plan
     groups = [group for alike in nodes for group in alike.groups]
-    if without := sum(count for node, count in groups if choose_cpus and not node.resources.cpus):
-        reasons = [*reasons, f"trials on {counted(without, 'node')} without CPUs reserve no CPU"]
+    without_cpus = sum(count for node, count in groups if not node.resources.cpus)
+    if choose_cpus and without_cpus:
+        reasons = [*reasons, f"trials on {counted(without_cpus, 'node')} without CPUs reserve no CPU"]
     own = f"each node type has its own slots; without run, tuner or PolicyScheduler, every trial gets {common}"
     notes = (*about_gpu_memory(groups), *about_host_memory(groups, request), *about_the_nodes(capacity))
     found_plan = TrialPlan(
@@ -242,16 +252,18 @@ def _slots_on(
     groups_with: dict[tuple[float, bool], list[NodeGroup]] = {}
     for group in alike.groups:
         cpus = worker.cpus
-        if choose_cpus:  # the CPUs per worker on a full node, or 0 if the node has no room or no CPUs
+        if choose_cpus:  # the CPUs per worker on a full node
             workers = workers_on_node(group.node, request.with_cpus(0))
-            cpus = _whole_or_part(to_ticks(group.node.resources.cpus) // workers) if workers else 0
+            per_worker = to_ticks(group.node.resources.cpus) // max(1, workers)
+            cpus = _whole_or_part(per_worker)
         if workers_on_node(group.node, request.with_cpus(cpus)):
             groups_with.setdefault((cpus, group.node.is_expected), []).append(group)
     _join_addable_nodes(groups_with, alike.share_ticks)
     for (cpus, is_expected), groups in sorted(groups_with.items(), key=itemgetter(0), reverse=True):
         own = request.with_cpus(cpus)
-        memory = fraction_of_gpu_memory(groups, alike.share_ticks)
-        if count := count_trials(groups, own):
+        memory = fraction_of_gpu_memory(groups, alike.share_ticks) if resource == "GPU" else None
+        count = count_trials(groups, own)
+        if count:
             selector = dict(alike.label_selector)
             labels = {group.node.labels.get(ACCELERATOR_TYPE) for group in groups}
             if ACCELERATOR_TYPE in selector and len(labels) == 1:
@@ -259,7 +271,7 @@ def _slots_on(
             slot = TrialSlot(
                 trial=own.worker,
                 max_concurrent_trials=min(count, MOST),
-                gpu_memory_bytes=memory if resource == "GPU" else None,
+                gpu_memory_bytes=memory,
                 has_simulated_gpus=has_simulated_gpus(groups, own),
                 accelerator_type=alike.accelerator_type,
                 label_selector=selector,

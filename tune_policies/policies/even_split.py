@@ -120,7 +120,9 @@ class EvenSplitPolicy(WorkersPolicy):
             lambda cpus: count_trials(groups, self._request(from_ticks(cpus), from_ticks(share))) >= at_once,
         )
         whole = ticks // TICKS * TICKS
-        return from_ticks(whole if whole >= max(least, TICKS) else max(least, min(ticks, TICKS)))
+        if whole >= max(least, TICKS):
+            return from_ticks(whole)
+        return from_ticks(max(least, min(ticks, TICKS)))
 
 
 def _most_gpus(groups: tuple[NodeGroup, ...]) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, passed_policies
@@ -45,8 +46,10 @@ class FirstFeasiblePolicy(ResourcePolicy):
         """Return a policy that tries ``other`` after these policies."""
         if not isinstance(other, ResourcePolicy):
             return NotImplemented
+        if self.min_trials == 1:
+            return FirstFeasiblePolicy(*self.policies, other)
         # ``min_trials`` does not apply to ``other``, because ``other`` is the last resort.
-        return FirstFeasiblePolicy(*(self.policies if self.min_trials == 1 else (self,)), other)
+        return FirstFeasiblePolicy(self, other)
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
@@ -72,14 +75,14 @@ def plan_first_feasible(
         InfeasibleRequestError: No policy allows ``min_trials`` concurrent trials.
     """
     errors: list[InfeasibleRequestError] = []
-    notes: list[str] = []
+    skipped: list[ResourcePolicy] = []
     most_at_once = 0
     for policy in policies:
         try:
             plan = policy.plan(capacity)
             at_once = plan.min_concurrent_trials
             if at_once >= min_trials:
-                return plan.with_reasons(*notes)
+                return _after_others(plan, capacity, list(zip(skipped, errors, strict=True)))
             most_at_once = max(at_once, most_at_once)
             on_type = f" on {plan.accelerator_type}" if plan.accelerator_type else ""
             raise InfeasibleRequestError(
@@ -90,10 +93,32 @@ def plan_first_feasible(
             )
         except InfeasibleRequestError as error:
             errors.append(error)
-            notes.append(why_not(policy, error))
+            skipped.append(policy)
     if most_at_once and len(errors) > 1:
         raise InfeasibleRequestError.of_each(errors).with_texts(suggestion=_fewer(most_at_once))
     raise InfeasibleRequestError.of_choices(errors)
+
+
+def _after_others(
+    plan: TrialPlan, capacity: ClusterCapacity, skipped: Sequence[tuple[ResourcePolicy, InfeasibleRequestError]]
+) -> TrialPlan:
+    """Return the plan of a fallback with the reasons why other policies were skipped.
+
+    If the cluster has GPUs that the fallback does not use, the reason and the fix are in the headline.
+    """
+    uses_devices = any(DEVICE_RESOURCES & slot.worker.ticks.keys() for slot in plan.slots)
+    has_unused_gpus = not uses_devices and any(node.resources.gpus for node, _ in capacity.groups)
+    notes: list[str] = []
+    why_no_gpus = ""
+    for policy, error in skipped:
+        if has_unused_gpus and not why_no_gpus and policy.requests_gpus:
+            why_no_gpus = f"{error.offered}. {error.suggestion}".removesuffix(".")
+            notes.append(f"skipped {type(policy).__name__}: one trial needs {error.asked}, but {error.offered}")
+        else:
+            notes.append(why_not(policy, error))
+    if why_no_gpus:
+        plan = plan.model_copy(update={"why_no_gpus": why_no_gpus})
+    return plan.with_reasons(*notes)
 
 
 def why_not(policy: ResourcePolicy, error: InfeasibleRequestError) -> str:

@@ -53,7 +53,11 @@ class FreeCapacityPolicy(WrappingPolicy):
 
 def free_part(capacity: ClusterCapacity) -> ClusterCapacity:
     """Return the cluster without the resources that are in use on its nodes."""
-    changed = {node.node_id: subtract(node, ticks) for node in capacity.nodes if (ticks := _whole_devices(node))}
+    changed = {}
+    for node in capacity.nodes:
+        ticks = _whole_devices(node)
+        if ticks:
+            changed[node.node_id] = subtract(node, ticks)
     if changed:
         return capacity.replacing(changed)
     return capacity
@@ -64,8 +68,12 @@ def _whole_devices(node: NodeCapacity) -> Amounts:
     if node.in_use is None:
         return {}
     totals = node.resources.ticks
-    return {
-        name: min(totals[name], math.ceil(ticks / TICKS) * TICKS if name in DEVICE_RESOURCES else ticks)
-        for name, ticks in node.in_use.ticks.items()
-        if name in totals
-    }
+    counted = {}
+    for name, ticks in node.in_use.ticks.items():
+        if name not in totals:
+            continue
+        if name in DEVICE_RESOURCES:
+            # A trial that gets the free part of such a device would share it with another program.
+            ticks = math.ceil(ticks / TICKS) * TICKS
+        counted[name] = min(totals[name], ticks)
+    return counted

@@ -73,17 +73,19 @@ class GpuPolicy(GpuTypesPolicy):
                 plans.append((plan, selection, request, reasons))
             except InfeasibleRequestError as error:
                 errors.append(error)
+        if errors and not plans:
+            raise errors[0]
         if not plans:
-            raise errors[0] if errors else self._no_gpu_is_large_enough(capacity, accelerator_type)
+            raise self._no_gpu_is_large_enough(capacity, accelerator_type)
         # If several plans allow the maximum number of trials, use the first of them.
-        plan, selection, request, reasons = max(plans, key=lambda each: each[0].max_concurrent_trials)
+        plan, selection, request, reasons = max(plans, key=lambda planned: planned[0].max_concurrent_trials)
         if self.same_for_all:
             return plan
         selection = self._with_nodes_without_cpus(selection, capacity, accelerator_type)
         share, nodes = to_ticks(request.worker.gpus), [selection]
-        if share < TICKS:  # each selection then has similar GPUs, so that its workers get similar memory
+        if share < TICKS:  # then the GPUs of a selection are similar, so that its workers get similar memory
             nodes = [select_gpus(capacity, groups, accelerator_type) for groups in alike_in_memory(selection)]
-        nodes = [each._replace(share_ticks=share) for each in nodes]
+        nodes = [alike._replace(share_ticks=share) for alike in nodes]
         reasons = [*reasons, *about_listed_nodes(nodes)]
         return with_own_slots(plan, capacity, request, nodes, resource="GPU", choose_cpus=choose_cpus, reasons=reasons)
 

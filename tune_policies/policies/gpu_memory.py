@@ -122,7 +122,8 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         """Return a plan with as many workers on each GPU as fit in its memory, or ``plan`` if this is not better."""
         groups_with: dict[int, list[NodeGroup]] = {}
         for group in usable.groups:
-            if fit := gpu_memory_of(group.node) // needed:
+            fit = gpu_memory_of(group.node) // needed
+            if fit:
                 share = equal_device_fraction(min(fit, self.max_trials_per_gpu or fit), group.node.resources.gpus)
                 groups_with.setdefault(share, []).append(group)
         nodes = [
@@ -130,15 +131,16 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             for share, groups in sorted(groups_with.items())
         ]
         on_each = ", ".join(
-            f"{TICKS // each.share_ticks} on a GPU of {_to_text(each.memory_bytes, needed)}"
-            for each in nodes
-            if each.memory_bytes
+            f"{TICKS // alike.share_ticks} on a GPU of {_to_text(alike.memory_bytes, needed)}"
+            for alike in nodes
+            if alike.memory_bytes
         )
         capped = f", with max_trials_per_gpu={self.max_trials_per_gpu}" if self.max_trials_per_gpu else ""
         request, choose_cpus = self._with_gpus(1), self.cpus is None
+        chosen = Selection(tuple(group for alike in nodes for group in alike.groups))
         reasons = [
             f"{format_bytes(needed)} per {request.unit}: {on_each}{capped}",
-            *self._left_out(capacity, usable, Selection(tuple(group for each in nodes for group in each.groups))),
+            *self._left_out(capacity, usable, chosen),
             *about_listed_nodes(nodes),
         ]
         return with_own_slots(plan, capacity, request, nodes, resource="GPU", choose_cpus=choose_cpus, reasons=reasons)
@@ -155,7 +157,10 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             return self
         there = [node.resources.memory_bytes for node, _ in self._usable(capacity, accelerator_type).groups]
         known = [memory for memory in there if memory is not None]
-        most = max(known, default=0) - DRIVER_BYTES if len(known) == len(there) else MOST_BYTES
+        most = MOST_BYTES
+        if len(known) == len(there):
+            most = max(known, default=0) - DRIVER_BYTES
+        # The headroom must not make a trial infeasible whose measured memory fits on a node.
         return self.model_copy(update={"memory": min(with_headroom(needed, self.headroom), max(needed, most))})
 
     def _plan_by_profile(self, profile: GpuMemoryProfile, capacity: ClusterCapacity, usable: Selection) -> TrialPlan:
@@ -167,15 +172,21 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         sizes = {gpu_memory_of(node) for node, _ in usable.groups}
         largest_device = max(sizes, default=0)
         nodes = capacity.nodes_of(usable.groups)
-        gpu_models = {gpu.name if gpu else None for node in nodes for gpu in node.devices or (None,)}
+        gpu_models: set[str | None] = set()
+        for node in nodes:
+            if node.devices:
+                gpu_models.update(gpu.name for gpu in node.devices)
+            else:
+                gpu_models.add(None)
         overhead = profile.overhead_bytes(gpu_models)
-        ran = [profile.gpu_memory_bytes(each.config, overhead) for each in profile.measurements if not each.ran_out]
+        successful = [measured for measured in profile.measurements if not measured.ran_out]
+        ran = [profile.gpu_memory_bytes(measured.config, overhead) for measured in successful]
         held = [needed for needed in ran if needed is not None]
-        not_held = [each.total_bytes for each in profile.measurements if each.ran_out]
+        not_held = [measured.total_bytes for measured in profile.measurements if measured.ran_out]
         if not held:  # all configs ran out of memory, so only a larger device may be enough
             held = [max(max(not_held) + 1, largest_device)]
         # The headroom must not increase the need of a config above the memory of the largest device.
-        wanted = sorted({min(with_headroom(each, self.headroom), max(each, largest_device)) for each in held})
+        wanted = sorted({min(with_headroom(needed, self.headroom), max(needed, largest_device)) for needed in held})
         plan, selection = self._best(capacity, usable, wanted[-1])
         selections = [selection]
         if len(sizes) > 1:  # small configs may fit on small devices, and unknown configs need the largest device
@@ -204,7 +215,9 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         ]
         largest = sized[-1]
         unit = self._with_gpus(1).unit
-        share = f"{format_amount(largest.worker.gpus)} GPU per {unit}, the largest possible fraction"
+        share = "a whole GPU"
+        if largest.has_gpu_fraction:
+            share = f"{format_amount(largest.worker.gpus)} GPU per {unit}, the largest possible fraction"
         reasons = [
             _describe_profile(profile, held, self.headroom),
             *ran_out,
@@ -213,7 +226,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             *profile.reasons,
             *_describe_extrapolation(profile, gpu_models, overhead),
             *self._about_host_memory(profile),
-            f"a config without a measurement or formula gets {share if largest.has_gpu_fraction else 'a whole GPU'}",
+            f"a config without a measurement or formula gets {share}",
             *(f"for the largest: {reason}" for reason in plan.reasons),
         ]
         changes = {"slots": (first.model_copy(update=overheads),), "by_config": by_config, "reasons": tuple(reasons)}
@@ -244,23 +257,25 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         for bound, choice_or_size in sorted(bounded, key=itemgetter(0), reverse=True):
             if bound < most:
                 break
-            choice = (
-                choice_or_size
-                if isinstance(choice_or_size, Selection)
-                else gpus_with_memory(capacity, usable, choice_or_size)
-            )
+            if isinstance(choice_or_size, Selection):
+                choice = choice_or_size
+            else:
+                choice = gpus_with_memory(capacity, usable, choice_or_size)
             if not choice.groups:
                 continue
             share = self._share(choice, needed)
             request, _ = sized_for(choice, self._with_gpus(from_ticks(share)), choose_cpus=self.cpus is None)
-            count = count_trials(choice.groups if choice.label_selector else capacity.groups, request)
+            groups = choice.groups if choice.label_selector else capacity.groups
+            count = count_trials(groups, request)
             if count >= most:
                 most = count
                 # On a tie, prefer the larger fraction, then the simplest selection: all devices, one type by name, a
                 # label selector.
                 tie = (-share, bool(choice.label_selector), choice.accelerator_type or "", choice.memory_bytes)
                 found.append(((-count, *tie), choice))
-        best = min(found, key=itemgetter(0))[1] if found else choices[0]
+        best = choices[0]  # if no trial fits, its plan raises the error
+        if found:
+            _, best = min(found, key=itemgetter(0))
         return self._plan_choice(capacity, usable, best, needed), best
 
     def _most(self, num_devices: int, fit: int) -> int:
@@ -305,29 +320,28 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         left = [group for group in capacity.gpu_groups(usable.accelerator_type) if group.node.shape not in used]
         without_cpus = describe_gpus(group for group in left if group.node.shape not in could)
         others = describe_gpus(group for group in left if group.node.shape in could)
-        why = (
-            f"because the plan uses only {choice.accelerator_type}"
-            if choice.accelerator_type
-            else "because their memory is too small or unknown"
-        )
-        reasons = [f"some GPUs are not used {why}: {others}"] if others else []
-        of_what = "CPU" if self.memory is None else "CPU or host memory"
-        return (
-            [*reasons, f"some GPUs are not used because their nodes have too little {of_what}: {without_cpus}"]
-            if without_cpus
-            else reasons
-        )
+        reasons = []
+        if others and choice.accelerator_type:
+            reasons.append(f"some GPUs are not used because the plan uses only {choice.accelerator_type}: {others}")
+        elif others:
+            reasons.append(f"some GPUs are not used because their memory is too small or unknown: {others}")
+        if without_cpus:
+            of_what = "CPU" if self.memory is None else "CPU or host memory"
+            reasons.append(f"some GPUs are not used because their nodes have too little {of_what}: {without_cpus}")
+        return reasons
 
     def _infeasible(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> InfeasibleRequestError:
         wish = {"accelerator_type": usable.accelerator_type, "gpu_memory_bytes": needed, "is_any_share": True}
         request = self._with_gpus(1).model_copy(update=wish)
-        # If no GPU node has enough CPUs, the GPU memory may also be too small.
-        there = usable if usable.groups else gpus_of_type(capacity, usable.accelerator_type)
+        there = usable
+        if not there.groups:  # no GPU node has enough CPUs, but the GPU memory may also be too small
+            there = gpus_of_type(capacity, usable.accelerator_type)
         memories = [node.smallest_gpu_memory_bytes for node, _ in there.groups]
         is_too_small = all(memory is not None and memory < needed for memory in memories)
         if not there.groups or not (usable.groups or is_too_small):
             return infeasible(capacity.groups, request, capacity.node_types or ())
-        if known := [memory for memory in memories if memory is not None]:
+        known = [memory for memory in memories if memory is not None]
+        if known:
             unread = " whose memory is known" if len(known) < len(memories) else ""
             return InfeasibleRequestError(
                 str(request),
@@ -348,12 +362,18 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             unknown = f", and is unknown for the type {shorten_names(types)}"
             hint = "set memory_bytes of each device"
         if all(node.has_simulated_gpus for node, _ in there.groups):
-            hint = 'declare the type of simulated GPUs, as in ray.init(resources={"accelerator_type:A100": 1})'
+            num_gpus = max(node.resources.gpus for node, _ in there.groups)
+            unknown += " (its GPUs are simulated)" if count == 1 else " (their GPUs are simulated)"
+            hint = (
+                "declare the type of simulated GPUs, as in "
+                f'ray.init(num_gpus={num_gpus:g}, resources={{"accelerator_type:A100": 1}})'
+            )
         elif any(may_be_nvidia(node.accelerator_type) for node, _ in there.groups):
             hint = f"install nvidia-ml-py on the GPU nodes and probe again, {hint}"
+        where = "the GPU node" if count == 1 else f"all {count} GPU nodes"
         return InfeasibleRequestError(
             str(request),
-            f"the GPU memory of {'the GPU node' if count == 1 else f'all {count} GPU nodes'} was not read{unknown}",
+            f"the GPU memory of {where} was not read{unknown}",
             Limit.GPU_MEMORY,
             f"{hint[0].upper()}{hint[1:]}, or use GpuPolicy with a fraction of a GPU.",
         )
@@ -395,14 +415,17 @@ def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
 
 def _describe_slots(by_config: SlotsByProfile) -> Iterator[str]:
     """Yield a sentence with the GPU fraction of each config, or only of the smallest and the largest config."""
-    ran = [each for each in by_config.profile.measurements if not each.ran_out]
-    ran.sort(key=lambda each: each.total_bytes)
-    for each in ran if len(ran) <= _MOST_NAMED else (ran[0], ran[-1]):
-        needed = by_config.needed_bytes(each.config) or 0
-        is_more = format_bytes(needed) != format_bytes(each.total_bytes)  # true if the overhead differs
-        counts = f", counted as {format_bytes(needed)}" if is_more else ""
-        with suppress(InfeasibleRequestError):
-            yield f"{each}{counts}, so {amount_of(by_config.slot_for(each.config).worker.gpus, 'GPU')}"
+    named = [measured for measured in by_config.profile.measurements if not measured.ran_out]
+    named.sort(key=lambda measured: measured.total_bytes)
+    if len(named) > _MOST_NAMED:
+        named = [named[0], named[-1]]
+    for measured in named:
+        needed = by_config.needed_bytes(measured.config) or 0
+        counts = ""
+        if format_bytes(needed) != format_bytes(measured.total_bytes):  # true if the overhead differs
+            counts = f", counted as {format_bytes(needed)}"
+        with suppress(InfeasibleRequestError):  # no slot is large enough for this config
+            yield f"{measured}{counts}, so {amount_of(by_config.slot_for(measured.config).worker.gpus, 'GPU')}"
 
 
 def _describe_extrapolation(
@@ -422,8 +445,9 @@ def _describe_profile(profile: GpuMemoryProfile, held: list[int], headroom: floa
     least, most = format_bytes(min(held)), format_bytes(max(held))
     amount = least if least == most else f"{least} to {most}"
     count = len(profile.measurements)
+    needs = "needs" if count == 1 else "need"
     return (
-        f"{counted(count, 'config')} measured{on} need{'s' if count == 1 else ''} {amount}; each trial gets the memory "
+        f"{counted(count, 'config')} measured{on} {needs} {amount}; each trial gets the memory "
         f"that its config needs plus {headroom:.0%}"
     )
 

@@ -47,7 +47,8 @@ def _as_selections(value: object) -> object:
 
 
 def _known(wish: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    for name in (wish,) if isinstance(wish, str) else wish:
+    names = (wish,) if isinstance(wish, str) else wish
+    for name in names:
         check_type_of_resource(check_accelerator_type(name), "GPU")
     return wish
 
@@ -81,6 +82,11 @@ class GpuTypesPolicy(WorkersPolicy):
     min_trials: PositiveCount = 1
     custom: WantedCustom = Field(default_factory=dict)
     same_for_all: bool = False
+
+    @property
+    def requests_gpus(self) -> bool:
+        """Whether this policy, or a policy inside it, requests GPUs."""
+        return True
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
@@ -137,15 +143,15 @@ def plan_gpus(
         notes += about_nodes_without_cpus(with_room.groups, "GPU", request.worker.cpus)
     memory = fraction_of_gpu_memory(usable.groups, share_ticks)
     if share_ticks < TICKS and usable.groups:
-        notes.append(
-            "GPU memory was not read on every node, so the memory of a fraction is unknown"
-            if memory is None
-            else f"{format_bytes(memory)} of GPU memory per {request.unit}, "
-            "based on the smallest GPU that the plan uses"
-        )
-    groups = selection.groups if selection.label_selector else None
+        if memory is None:
+            about_memory = "GPU memory was not read on every node, so the memory of a fraction is unknown"
+        else:
+            per_worker = f"{format_bytes(memory)} of GPU memory per {request.unit}"
+            about_memory = f"{per_worker}, based on the smallest GPU that the plan uses"
+        notes.append(about_memory)
+    groups = selection.groups if selection.label_selector else capacity.groups
     if choose_cpus and not usable.groups:  # no node has room, and the error should describe nodes with CPUs
-        groups = nodes_with_cpus(capacity.groups if groups is None else groups, "GPU")
+        groups = nodes_with_cpus(groups, "GPU")
     plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), notes, groups=groups)
     if selection.label_selector:
         return plan.on_nodes(dict(selection.label_selector))
@@ -222,7 +228,8 @@ def select_gpus(
         return Selection(groups, accelerator_type)
     if len(types) == 1 and None not in types and not types & others:
         return Selection(groups, types.pop())
-    if (labels := _labels_of_types(capacity, groups)) is not None:
+    labels = _labels_of_types(capacity, groups)
+    if labels is not None:
         return Selection(groups, accelerator_type, {ACCELERATOR_TYPE: is_one_of(labels)})
     if any(node.is_expected for node, _ in groups):
         alive = (group for group in groups if not group.node.is_expected)

@@ -122,11 +122,10 @@ class GrowingPolicy(WrappingPolicy):
                 amount, left_s = targets[trial.trial_id], trial.left_s or 0.0
                 saved_s = left_s - left_s / trial.speed_up(amount) - restart_s
                 decisions.append(Growth(trial.trial_id, amount, saved_s))
-            paying = {each.trial_id for each in decisions if each.saved_s > (_PAYS - 1) * restart_s}
-            if len(paying) == len(growing):
+            if all(growth.saved_s > (_PAYS - 1) * restart_s for growth in decisions):
                 return tuple(decisions)
             # The resources of the trial that gains least may make the growth of others pay.
-            least = min(decisions, key=lambda each: (each.saved_s, each.trial_id))
+            least = min(decisions, key=lambda growth: (growth.saved_s, growth.trial_id))
             growing = [trial for trial in growing if trial.trial_id != least.trial_id]
         return ()
 
@@ -136,7 +135,7 @@ class GrowingPolicy(WrappingPolicy):
         has = {trial.trial_id: to_ticks(trial.amount) for trial in trials}
         open_trials = sorted(trials, key=lambda trial: trial.trial_id)
         while open_trials:
-            trial = min(open_trials, key=lambda each: has[each.trial_id])
+            trial = min(open_trials, key=lambda candidate: has[candidate.trial_id])
             now = has[trial.trial_id]
             larger = _next_amount(now, is_gpu=is_gpu)
             if larger > self.up_to * TICKS or larger - now > left.get(trial.node_id, 0):

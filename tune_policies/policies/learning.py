@@ -103,7 +103,8 @@ class LearningPolicy(ResourcePolicy):
         sizes: Sequence[TrialNeed] = (),
         observations: Sequence[TrialObservation] = (),
     ) -> None:
-        start = AutoPolicy() if start is None else start
+        if start is None:
+            start = AutoPolicy()
         Value.__init__(
             self, start=start, num_pilots=num_pilots, needs=needs, sizes=tuple(sizes), observations=tuple(observations)
         )
@@ -187,10 +188,11 @@ class LearningPolicy(ResourcePolicy):
             return f"{counted(len(self.observations), 'trial')} observed, too few to plan again"
         now = (plan or self.plan(capacity)).max_concurrent_trials
         before = _plan_of(self.start, capacity).max_concurrent_trials
-        upto = "up to " if self.needs.depends_on_config else ""
-        need = self.needs.observed if self.needs.depends_on_config else _usual(self.needs)
+        need = str(_usual(self.needs))
+        if self.needs.depends_on_config:
+            need = f"up to {self.needs.observed}"
         trials = counted(self.needs.num_trials, "trial")
-        return f"after {trials}: {upto}{need}; up to {now} at once instead of {before}"
+        return f"after {trials}: {need}; up to {now} at once instead of {before}"
 
     def _pilots(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan of ``start``, in which each trial also reserves its part of the host memory of a node.
@@ -201,16 +203,20 @@ class LearningPolicy(ResourcePolicy):
         worker = plan.worker
         parts = []
         for node, _ in capacity.groups:
-            has, of = (node.resources.gpus, worker.gpus) if plan.use_gpu else (node.resources.cpus, worker.cpus)
-            if has and of and node.resources.memory_bytes:
-                parts.append(int(node.resources.memory_bytes * min(1, of / has)))
+            has, reserved = node.resources.cpus, worker.cpus
+            if plan.use_gpu:
+                has, reserved = node.resources.gpus, worker.gpus
+            if has and reserved and node.resources.memory_bytes:
+                parts.append(int(node.resources.memory_bytes * min(1, reserved / has)))
         if worker.memory_bytes or not parts:
             return plan
         policy = with_need(self.start, TrialNeed(host_memory_bytes=min(parts)))
-        reserving = plan if policy is None else policy.plan(capacity)
-        if reserving.max_concurrent_trials == plan.max_concurrent_trials:
-            return reserving
-        return plan
+        if policy is None:
+            return plan
+        reserving = policy.plan(capacity)
+        if reserving.max_concurrent_trials < plan.max_concurrent_trials:
+            return plan
+        return reserving
 
     def _planned(self, capacity: ClusterCapacity) -> Iterable[tuple[TrialNeed, TrialPlan]]:
         """Yield each size with its plan, without sizes that do not fit and sizes that become equal on this cluster."""
@@ -233,9 +239,9 @@ class LearningPolicy(ResourcePolicy):
 
     def _least_share(self) -> float | None:
         """Return the smallest part of a GPU for a trial, or ``None``, so that the GPU's time is enough for all."""
-        utilization = self.needs.amounts.get("gpu_utilization") if self.needs else None
-        if utilization is None:
+        if self.needs is None or "gpu_utilization" not in self.needs.amounts:
             return None
+        utilization = self.needs.amounts["gpu_utilization"]
         observed = self.observations[:: max(1, len(self.observations) // _MOST_SAMPLED)]
         busy = [min(1.0, utilization.amount_for(seen.features) / TICKS) for seen in observed]
         # A whole number of trials, so that the plans of the sizes rarely change.
@@ -368,13 +374,18 @@ def _between(small: TrialNeed, large: TrialNeed) -> TrialNeed:
 def _largest_amounts(capacity: ClusterCapacity) -> Mapping[str, float | None]:
     """Return the largest amount of each resource on a node, or on a GPU. ``None`` means that an amount is unknown."""
     nodes = [node for node, _ in capacity.groups]
-    host = [node.resources.memory_bytes for node in nodes]
-    gpus = [node.smallest_gpu_memory_bytes for node in nodes if node.resources.gpus]
     return {
         "cpus": max((node.resources.cpus for node in nodes), default=None),
-        "host_memory_bytes": None if None in host else max(filter(None, host), default=None),
-        "gpu_memory_bytes": None if None in gpus else max(filter(None, gpus), default=None),
+        "host_memory_bytes": _largest_known([node.resources.memory_bytes for node in nodes]),
+        "gpu_memory_bytes": _largest_known([node.smallest_gpu_memory_bytes for node in nodes if node.resources.gpus]),
     }
+
+
+def _largest_known(amounts: Sequence[int | None]) -> int | None:
+    """Return the largest amount, or ``None`` if there is no amount above 0, or if an amount is unknown."""
+    if None in amounts:
+        return None
+    return max(filter(None, amounts), default=None)
 
 
 def _limited(size: TrialNeed, most: Mapping[str, float | None]) -> TrialNeed:
@@ -395,11 +406,13 @@ def _plan_for(start: ResourcePolicy, size: TrialNeed, capacity: ClusterCapacity)
     plan = None
     for divides_cpus in (True, False):
         policy = with_need(start, size, divides_cpus=divides_cpus)
+        if policy is None:
+            return None
         try:
-            plan = None if policy is None else policy.plan(capacity)
+            plan = policy.plan(capacity)
         except InfeasibleRequestError:
             continue
-        if plan is None or not plan.use_gpu or plan.worker.cpus >= (size.cpus or 0):
+        if not plan.use_gpu or plan.worker.cpus >= (size.cpus or 0):
             break
     return plan
 
@@ -438,7 +451,9 @@ def with_need(policy: ResourcePolicy, need: TrialNeed, *, divides_cpus: bool = T
     """
     if isinstance(policy, WorkersPolicy) and policy.num_workers:
         return None
-    host = {} if need.host_memory_bytes is None else {"memory": max(MIB, need.host_memory_bytes)}
+    host = {}
+    if need.host_memory_bytes is not None:
+        host["memory"] = max(MIB, need.host_memory_bytes)
     match policy:
         case AutoPolicy(profile=None):
             return with_need(_choices_of(policy), need, divides_cpus=divides_cpus)

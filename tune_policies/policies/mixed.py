@@ -78,8 +78,8 @@ class MixedPolicy(ResourcePolicy):
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         inside = [*with_inner(self.policies)]
-        if all(getattr(each, "memory", None) is None for each in inside):
-            has_workers = any(fewest_workers(getattr(each, "num_workers", 0)) for each in inside)
+        if all(getattr(policy, "memory", None) is None for policy in inside):
+            has_workers = any(fewest_workers(getattr(policy, "num_workers", 0)) for policy in inside)
             plan = self._plan(with_rounded_memory(capacity, memory=None, num_workers=int(has_workers)))
             # A policy that the user defines may request memory or workers without having a field for them.
             if all(slot.worker.memory_bytes is None and (has_workers or not slot.num_workers) for slot in plan.slots):
@@ -90,17 +90,20 @@ class MixedPolicy(ResourcePolicy):
         found: list[_PolicySlots] = []
         errors: list[InfeasibleRequestError] = []
         notes: list[str] = []
+        left = RemainingCapacity.all_of(capacity)
         for policy, speed in zip(self.policies, self.speeds or [None] * len(self.policies), strict=True):
-            left = found[-1].filled.left() if found else RemainingCapacity.all_of(capacity)
             try:
                 given = _next_slots(policy, left)
             except InfeasibleRequestError as error:
                 errors.append(error)
                 beside = " next to the slots of earlier policies" if found else ""
                 notes.append(f"{type(policy).__name__} has no slots{beside}: {error.with_texts(fallback='')}")
-            else:
-                found.append(given if speed is None else given.with_speed(speed))
-                notes += given.without_place
+                continue
+            if speed is not None:
+                given = given.with_speed(speed)
+            found.append(given)
+            left = given.filled.left()
+            notes += given.without_place
         if not found:
             raise InfeasibleRequestError.of_each(errors)
         if len(found) == 1:
@@ -149,8 +152,8 @@ class _PolicySlots(NamedTuple):
         own = self.slots[0].speed or 1
         # In nested plans, proportions are multiplied, and the results must be valid speeds.
         speeds = [min(MOST, max(_SLOWEST, speed * ((slot.speed or own) / own))) for slot in self.slots]
-        slots = (slot.model_copy(update={"speed": each}) for slot, each in zip(self.slots, speeds, strict=True))
-        return self._replace(slots=tuple(slots))
+        slots = zip(self.slots, speeds, strict=True)
+        return self._replace(slots=tuple(slot.model_copy(update={"speed": faster}) for slot, faster in slots))
 
     def alone(self) -> TrialPlan:
         """Return the plan of this policy if no other policy has slots."""
@@ -192,11 +195,13 @@ def _take(policy: ResourcePolicy, plan: TrialPlan, left: RemainingCapacity) -> _
     Raises:
         InfeasibleRequestError: No slot fits.
     """
-    left = left.grown(plan.nodes_to_add) if plan.nodes_to_add else left
+    if plan.nodes_to_add:
+        left = left.grown(plan.nodes_to_add)
     filled: FilledSlots | None = None
     slots, missing = [], []
     for slot in plan.slots:
-        filled = (filled.left() if filled else left).fill(slot)
+        filled = left.fill(slot)
+        left = filled.left()
         if filled.num_trials:
             slots.append(slot.capped(filled.num_trials))
         else:
@@ -225,7 +230,7 @@ def _check_slices(plan: TrialPlan, left: RemainingCapacity) -> None:
         # Search the original nodes, because Train chooses a slice by its first host even if chips are in use.
         hosts = chain.from_iterable(map(nodes_before, by_shape))
         slices = find_slices(hosts, SliceShape(slot.topology, slot.accelerator_type or "")).intact
-        if any(host.node_id in in_use for each in slices for host in each.hosts):
+        if any(host.node_id in in_use for tpu_slice in slices for host in tpu_slice.hosts):
             raise InfeasibleRequestError(
                 str(slot),
                 "Ray Train chooses the slices itself, and earlier policies use nodes of TPU slices",

@@ -72,7 +72,7 @@ def documented_fields(doc: str) -> dict[str, str]:
     """Return the lines that describe each field in the ``Attributes`` section of a docstring, by field name."""
     section = doc.partition("Attributes:\n")[2].partition("\n\n")[0]
     found = re.finditer(r"^    (\w+): .+(?:\n {8}.+)*", section, re.MULTILINE)
-    return {each[1]: each[0] for each in found}
+    return {lines[1]: lines[0] for lines in found}
 
 
 OPTIONS_OF_RUNS: Final = frozenset(
@@ -131,6 +131,11 @@ class ResourcePolicy(Value):
     def depends_on_config(self) -> bool:
         """Whether trials with different configs may get different resources. See ``TrialPlan.by_config``."""
         return any(policy.depends_on_config for policy in self.inner_policies)
+
+    @property
+    def requests_gpus(self) -> bool:
+        """Whether this policy, or a policy inside it, requests GPUs."""
+        return any(policy.requests_gpus for policy in self.inner_policies)
 
     @abstractmethod
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
@@ -313,8 +318,9 @@ def _size(data: object, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
             own, inside = 0, tuple(data)
         case _:
             return 0, 0
-    sizes = [_size(each, known) for each in inside]
-    known[id(data)] = own + max((depth for depth, _ in sizes), default=0), own + sum(number for _, number in sizes)
+    sizes = [_size(part, known) for part in inside]
+    depth = own + max((depth for depth, _ in sizes), default=0)
+    known[id(data)] = depth, own + sum(number for _, number in sizes)
     return known[id(data)]
 
 

@@ -39,7 +39,8 @@ def load_policy(path: str | Path) -> ResourcePolicy:
     try:
         return build_policy(_with_files(data, Path(path).parent))
     except InvalidResourcesError as error:
-        if (found := format_of(data)) is not None and found.name != "policy":
+        found = format_of(data)
+        if found is not None and found.name != "policy":
             raise wrong_file(path, "policy", data, error) from error
         raise InvalidResourcesError(f"{path}: {error}") from error
 
@@ -68,7 +69,7 @@ def load_runtime_env(path: str | Path) -> dict[str, Any]:
 def _with_files(data: object, folder: Path) -> object:
     """Return the data of a policy with each file name replaced by the content of the file."""
     if isinstance(data, list):
-        return [_with_files(each, folder) for each in data]
+        return [_with_files(item, folder) for item in data]
     if not isinstance(data, dict):
         return data
     changed = {key: _with_files(value, folder) if key in _POLICIES else value for key, value in data.items()}
@@ -76,6 +77,7 @@ def _with_files(data: object, folder: Path) -> object:
     if isinstance(by_value, dict):  # its keys are values of a config, and not the names of fields
         changed["policies"] = {key: _with_files(value, folder) for key, value in by_value.items()}
     for (kind, field), (what, cls) in IN_FILES.items():
-        if data.get("kind") == kind and isinstance(name := data.get(field), str):
+        name = data.get(field)
+        if data.get("kind") == kind and isinstance(name, str):
             changed[field] = read_value(folder / name, cls, what)
     return changed

@@ -90,7 +90,8 @@ def _explaining_key(requests: Sequence[TrialRequest], lines: Sequence[str | None
         if None in names or len(pairs) > num_values:
             continue
         is_number = any(isinstance(config[key], int | float) for config in configs)
-        if num_values <= (len(set(lines)) if is_number else _MOST_KINDS):
+        most_values = len(set(lines)) if is_number else _MOST_KINDS
+        if num_values <= most_values:
             found.append((is_number, num_values, key))
     if found:
         return min(found)[2]

@@ -128,11 +128,15 @@ class ReservingPolicy(WrappingPolicy):
         known = list(first_reservations(capacity, wish))
         for reservation in known:
             try_on(capacity.replacing(reservation))
-        try:
-            slots = max(found, key=_value)[0].slots if found else inner.plan(capacity).slots
-        except InfeasibleRequestError:
-            return None
-        for reservation in other_reservations(capacity, wish, slots, known if found else ()):
+        if found:
+            best, _ = max(found, key=_value)
+        else:
+            known.clear()  # none of them leaves enough for a trial
+            try:
+                best = inner.plan(capacity)
+            except InfeasibleRequestError:
+                return None
+        for reservation in other_reservations(capacity, wish, best.slots, known):
             try_on(capacity.replacing(reservation))
         return max(found, key=_value, default=None)  # the first of several equal plans
 
@@ -216,13 +220,14 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
             plan.limited_by,
             "Reserve less, or add nodes.",
         )
-    missing = [
-        f"{f'only {count}' if count else 'none'} of {counted(slot.max_concurrent_trials, 'slot')} with {slot} fit"
-        for slot, count in zip(plan.slots, counts, strict=True)
-        if count < slot.max_concurrent_trials
-    ]
-    slots = tuple(slot.capped(count) for slot, count in zip(plan.slots, counts, strict=True) if count)
-    return plan.model_copy(update={"slots": slots}).with_reasons(*missing)
+    slots, missing = [], []
+    for slot, count in zip(plan.slots, counts, strict=True):
+        if count:
+            slots.append(slot.capped(count))
+        if count < slot.max_concurrent_trials:
+            how_many = f"only {count}" if count else "none"
+            missing.append(f"{how_many} of {counted(slot.max_concurrent_trials, 'slot')} with {slot} fit")
+    return plan.model_copy(update={"slots": tuple(slots)}).with_reasons(*missing)
 
 
 def leaving_free(plan: TrialPlan, capacity: ClusterCapacity, resources: Resources, notes: Iterable[str]) -> TrialPlan:
@@ -285,20 +290,22 @@ def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCap
     GPUs with unknown memory are not changed. GPUs with no more than ``less_bytes`` of memory are omitted.
     """
 
-    def smaller(each: Node, node: NodeCapacity) -> Node:
-        if (memory := node.smallest_gpu_memory_bytes) is None:
-            return each
+    def smaller(changed: Node, node: NodeCapacity) -> Node:
+        memory = node.smallest_gpu_memory_bytes
+        if memory is None:
+            return changed
         if memory <= less_bytes:
-            return each.model_copy(update={"resources": node.resources.replaced(gpus=0), "devices": None})
+            return changed.model_copy(update={"resources": node.resources.replaced(gpus=0), "devices": None})
         of_type = GpuDevice(index=0, name=node.accelerator_type or "GPU", memory_bytes=memory)
         devices = node.devices or (of_type,) * math.ceil(node.resources.gpus)
         left = tuple(gpu.model_copy(update={"memory_bytes": gpu.memory_bytes - less_bytes}) for gpu in devices)
-        return each.model_copy(update={"devices": left})
+        return changed.model_copy(update={"devices": left})
 
     nodes = capacity.with_nodes(smaller(node, node) for node in capacity.nodes)
     if capacity.node_types is None:
         return nodes
-    return nodes.model_copy(update={"node_types": tuple(smaller(each, each.as_node()) for each in capacity.node_types)})
+    node_types = tuple(smaller(node_type, node_type.as_node()) for node_type in capacity.node_types)
+    return nodes.model_copy(update={"node_types": node_types})
 
 
 def _too_small_gpus(capacity: ClusterCapacity, reserved_bytes: int) -> list[NodeCapacity]:

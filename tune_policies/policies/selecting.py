@@ -61,7 +61,7 @@ class SelectingPolicy(WrappingPolicy):
         is_selected = matcher(selector)
         chosen = capacity.where(lambda node: is_selected(node.ray_labels))
         if capacity.node_types:
-            types = tuple(each for each in capacity.node_types if is_selected(each.as_node().ray_labels))
+            types = tuple(added for added in capacity.node_types if is_selected(added.as_node().ray_labels))
             chosen = chosen.model_copy(update={"node_types": types})
         if capacity.nodes and not chosen.nodes and not chosen.node_types:
             raise _no_node_selected(capacity, selector)
@@ -81,12 +81,15 @@ class SelectingPolicy(WrappingPolicy):
     def _excluded(self, capacity: ClusterCapacity) -> tuple[list[str], list[str]]:
         """Return the IDs of the nodes to exclude, and notes about settings that have no effect."""
         heads = [node.node_id for node in capacity.nodes if node.is_head]
-        excluded, found = heads if self.exclude_head else [], set()
+        excluded = list(heads) if self.exclude_head else []
+        found: set[str] = set()
         names = {_plain(name): name for name in self.exclude_nodes}
-        for node in capacity.nodes if names else ():
-            if by := {node.node_id, node.node_id[:_SHORT_ID], _plain(node.address or "")} & names.keys():
-                excluded.append(node.node_id)
-                found |= by
+        if names:
+            for node in capacity.nodes:
+                own_names = {node.node_id, node.node_id[:_SHORT_ID], _plain(node.address or "")}
+                if not own_names.isdisjoint(names):
+                    excluded.append(node.node_id)
+                    found |= own_names & names.keys()
         notes = [
             f"exclude_nodes contains {names[name]!r}, but no alive node has this ID or address"
             for name in sorted(names.keys() - found)
@@ -127,9 +130,12 @@ def _no_node_selected(capacity: ClusterCapacity, selector: dict[str, str]) -> In
         for key in selector
         if key != NODE_ID
     ]
+    offered = f"none of the {counted(len(capacity.nodes), 'node')} is selected"
+    if there:
+        offered += f" ({'; '.join(there)})"
     return InfeasibleRequestError(
         f"a node with {format_selector(selector)}",
-        f"none of the {counted(len(capacity.nodes), 'node')} is selected" + (f" ({'; '.join(there)})" if there else ""),
+        offered,
         Limit.NODES,
         "Select labels of existing nodes, exclude fewer nodes, or add a node with these labels.",
     )

@@ -28,7 +28,7 @@ from tune_policies.ray_compat.gcs import (
 from tune_policies.ray_compat.this_process import ThisProcess
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, Amounts, format_ticks, ray_ticks
-from tune_policies.values.sanitize import one_line, redacted
+from tune_policies.values.sanitize import one_line, without_secrets
 from tune_policies.values.value import counted
 
 
@@ -53,7 +53,7 @@ def read_holders(records: Records, own_groups: Collection[str] = ()) -> Holders:
     def reservation(what: str, name: str, job_id: str, node_id: str, amounts: Mapping[str, float]) -> Reservation:
         program = "this program"
         if job_id != own_job:
-            program = redacted(one_line(by_job.get(job_id, "another program")))
+            program = without_secrets(one_line(by_job.get(job_id, "another program")))
         named = f"{what} {one_line(name)!r}" if name else what
         return Reservation(node_id=node_id, amounts=ray_ticks(amounts), holder=f"{named} of {program}")
 

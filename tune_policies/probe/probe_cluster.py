@@ -89,7 +89,7 @@ def probe_cluster(
     ) as is_as_in_run:
         state = read_cluster_state(timeout_s)
         try:
-            readings = _read_nodes(state, timeout_s)
+            readings = _read_facts(state, timeout_s)
         except RayError as error:
             raise ProbeError(
                 f"could not read the cluster from Ray: {error}. Check that Ray is running, and try again"
@@ -207,7 +207,7 @@ class _Readings:
         return package["problem"]
 
 
-def _read_nodes(state: ClusterState, timeout_s: float) -> _Readings:
+def _read_facts(state: ClusterState, timeout_s: float) -> _Readings:
     deadline = time.monotonic() + timeout_s
     kinds = group_kinds(state.nodes)
     readings = _Readings()

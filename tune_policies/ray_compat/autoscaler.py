@@ -138,8 +138,8 @@ class AutoscalerV2(Autoscaler):
             number=state.last_seen_cluster_resource_state_version,
             answers=state.last_seen_cluster_resource_state_version > self._version_at_request,
             pending=pending,
-            launches=frozenset(Launch(each.ray_node_type_name, each.request_ts) for each in waiting),
-            failures=Counter(Launch(each.ray_node_type_name, each.start_ts, each.reason) for each in failed),
+            launches=frozenset(Launch(launch.ray_node_type_name, launch.request_ts) for launch in waiting),
+            failures=Counter(Launch(launch.ray_node_type_name, launch.start_ts, launch.reason) for launch in failed),
             refused=bool(self._request) and infeasible == self._request,
         )
 
@@ -169,11 +169,11 @@ class AutoscalerV1(Autoscaler):
         pending = Counter(details["pending_launches"])
         pending.update(node_type for _, node_type, _ in details["pending_nodes"])
         known = details.get("node_availability_summary", {}).get("node_availabilities", {})
-        failures = Counter(
-            Launch(node_type, record["last_checked_timestamp"], why["description"])
-            for node_type, record in known.items()
-            if (why := record["unavailable_node_information"]) is not None
-        )
+        failures: Counter[Launch] = Counter()
+        for node_type, record in known.items():
+            why = record["unavailable_node_information"]
+            if why is not None:
+                failures[Launch(node_type, record["last_checked_timestamp"], why["description"])] += 1
         return LaunchReport(
             number=status["time"],
             answers=requested == self._request,

@@ -135,8 +135,9 @@ def connection(
             found = find_ray(address)
             # Through Ray Client, workers never use this machine's working folder.
             is_here = not (found or "").startswith("ray://")
-            job = _WithoutWorkingFolder() if is_here and not uses_working_folder else None
-            options = {"job_config": job, "logging_level": "ERROR", "log_to_driver": False}
+            options: dict[str, Any] = {"job_config": None, "logging_level": "ERROR", "log_to_driver": False}
+            if is_here and not uses_working_folder:
+                options["job_config"] = _WithoutWorkingFolder()
             _init(found, timeout_s, local, address=found or address, **options)
             _temporary.address, _temporary.uses_working_folder = address, uses_working_folder
         is_temporary = not is_program_connected or _temporary.num_users > 0

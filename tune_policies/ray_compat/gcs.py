@@ -145,13 +145,10 @@ def read_demand(timeout_s: float) -> Demand:
         status, _ = fetch(ray.get_runtime_context().gcs_address, timeout_s)
     reply = GetClusterStatusReply.FromString(status)
     state, autoscaling = reply.cluster_resource_state, reply.autoscaling_state
+    alive = [node for node in state.node_states if node.status != NodeStatus.DEAD]
     return Demand(
-        node_totals={
-            each.node_id.hex(): dict(each.total_resources)
-            for each in state.node_states
-            if each.status != NodeStatus.DEAD
-        },
-        waiting=tuple(dict(each.request.resources_bundle) for each in state.pending_resource_requests),
+        node_totals={node.node_id.hex(): dict(node.total_resources) for node in alive},
+        waiting=tuple(dict(pending.request.resources_bundle) for pending in state.pending_resource_requests),
         is_growing=bool(autoscaling.pending_instance_requests or autoscaling.pending_instances),
     )
 
@@ -260,7 +257,7 @@ def _removed_groups(reply: Any, job_id: str) -> set[str]:
     After a run has ended, Ray needs some time to return the resources of its bundles.
     """
     names = {name for node in reply.cluster_resource_state.node_states for name in node.total_resources}
-    groups = {found["group_id"] for name in names if (found := _OF_GROUP.fullmatch(name))}
+    groups = {found["group_id"] for found in map(_OF_GROUP.fullmatch, names) if found}
     own = {group_id for group_id in groups if group_id.endswith(job_id)}  # the last digits are the ID of the job
     if not own:
         return set()
@@ -337,13 +334,13 @@ def living_actors() -> list[ActorRecord]:
         RayError: Ray cannot be reached.
         RuntimeError: Ray cannot be reached.
     """
-    return [_to_actor(ActorTableData.FromString(each)) for each in _accessor().get_actor_table(None, "ALIVE")]
+    return [_to_actor(ActorTableData.FromString(row)) for row in _accessor().get_actor_table(None, "ALIVE")]
 
 
 def placement_groups() -> list[GroupRecord]:
     """Return the placement groups of all programs."""
     table = _accessor().get_placement_group_table()
-    return [_to_group(PlacementGroupTableData.FromString(each)) for each in table]
+    return [_to_group(PlacementGroupTableData.FromString(row)) for row in table]
 
 
 class Records(NamedTuple):
@@ -406,20 +403,21 @@ def _read_holdings(process: ThisProcess) -> list[Holding]:
     outer = _outer_actors(process, actors)
     is_task = process.assigned and not any(actor.process_id == process.process_id for actor in actors)
     group_ids = {actor.group_id for actor in outer if actor.group_id}
-    holdings = [
-        Holding(actor.node_id, actor.resources, _ENTRYPOINT if actor.name.startswith(_SUPERVISOR) else _OUTER)
-        for actor in outer
-        if actor.resources and not actor.group_id
-    ]
+    holdings = []
+    for actor in outer:
+        if actor.resources and not actor.group_id:
+            by = _ENTRYPOINT if actor.name.startswith(_SUPERVISOR) else _OUTER
+            holdings.append(Holding(actor.node_id, actor.resources, by))
     if is_task and process.group_id:
         group_ids.add(process.group_id)
     elif is_task:
         # Ray releases the CPUs of a task, but not its other resources, while the task waits.
         kept = {name: amount for name, amount in process.assigned.items() if name != "CPU"}
         holdings.append(Holding(process.node_id, kept, _OUTER))
-    for group in placement_groups() if group_ids else ():
-        if group.group_id in group_ids and not group.is_removed:
-            holdings += [Holding(bundle.node_id, bundle.resources, _OUTER) for bundle in group.bundles]
+    if group_ids:
+        for group in placement_groups():
+            if group.group_id in group_ids and not group.is_removed:
+                holdings += [Holding(bundle.node_id, bundle.resources, _OUTER) for bundle in group.bundles]
     return [holding for holding in holdings if holding.resources]
 
 
@@ -464,8 +462,11 @@ def remove_group(group_id: str) -> None:
 def dead_actors(error: object) -> Iterator[str]:
     """Yield the identifiers of the dead actors that an error reports, such as workers of Ray Train."""
     failures = getattr(error, "worker_failures", None)  # errors by rank in Ray Train's WorkerGroupError
-    for each in (error, *(failures.values() if isinstance(failures, dict) else ())):
-        died = getattr(each, "health_check_failure", each)
+    errors = [error]
+    if isinstance(failures, dict):
+        errors += failures.values()
+    for reported in errors:
+        died = getattr(reported, "health_check_failure", reported)
         actor_id = getattr(died, "actor_id", None)
         if isinstance(died, RayActorError) and actor_id:
             yield actor_id
@@ -541,7 +542,7 @@ def _to_group(group: Any) -> GroupRecord:
         is_detached=group.is_detached,
         strategy=_STRATEGIES[group.strategy],
         bundles=tuple(
-            BundleRecord(dict(each.unit_resources), each.node_id.hex(), dict(each.label_selector))
-            for each in group.bundles
+            BundleRecord(dict(bundle.unit_resources), bundle.node_id.hex(), dict(bundle.label_selector))
+            for bundle in group.bundles
         ),
     )

@@ -49,10 +49,14 @@ def read_kernel_kills() -> int | None:
 
 def note_kernel_kills() -> None:
     """Store the kernel's count for this actor, if the caller runs in an actor and the kernel has a count."""
-    if not ray.is_initialized() or (count := read_kernel_kills()) is None:
+    if not ray.is_initialized():
+        return
+    count = read_kernel_kills()
+    if count is None:
         return
     context = ray.get_runtime_context()
-    if actor_id := context.get_actor_id():
+    actor_id = context.get_actor_id()
+    if actor_id:
         notes_of_node = f"{_KEY}{context.get_node_id()}:"
         with suppress(RayError, RayVersionError):  # an error while storing the count must not fail a trial
             _internal_kv_put(f"{notes_of_node}{actor_id}:{os.getpid()}:{_started_at(os.getpid())}", str(count))

@@ -36,14 +36,16 @@ def this_process() -> ThisProcess:
     with needs_of_ray("identifying the process of a program"):
         context = ray.get_runtime_context()
         worker = ray._private.worker.global_worker
-        is_worker = worker.mode == ray.WORKER_MODE
+        assigned = {}
+        if worker.mode == ray.WORKER_MODE:
+            assigned = context.get_assigned_resources()
         return ThisProcess(
             process_id=context.get_worker_id(),
             node_id=context.get_node_id(),
             job_id=context.get_job_id(),
             submission_id=worker.core_worker.get_job_config().metadata.get("job_submission_id", ""),
             group_id=context.get_placement_group_id() or "",
-            assigned=context.get_assigned_resources() if is_worker else {},
+            assigned=assigned,
         )
 
 

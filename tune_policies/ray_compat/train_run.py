@@ -100,7 +100,7 @@ def worker_amounts(scaling_config: Any) -> dict[str, float]:
 
     The public field, ``resources_per_worker``, is ``None`` by default.
     """
-    return {name: each for name, each in scaling_config._resources_per_worker_not_none.items() if each}
+    return {name: amount for name, amount in scaling_config._resources_per_worker_not_none.items() if amount}
 
 
 def is_named(run_config: RunConfig) -> bool:
@@ -208,9 +208,11 @@ def begin_account(run_config: RunConfig, checkpoint: Checkpoint | None, start: T
     """
     filesystem = run_config.storage_context.storage_filesystem
     for name in (_START_FILE, CHECKPOINT_MANAGER_SNAPSHOT_FILENAME):
-        if filesystem.get_file_info(path := _path_in(run_config, name)).is_file:
-            filesystem.delete_file(path)
-    began = {"checkpoint": None if checkpoint is None else checkpoint.path.rstrip("/"), "start": start._asdict()}
+        file = _path_in(run_config, name)
+        if filesystem.get_file_info(file).is_file:
+            filesystem.delete_file(file)
+    path = None if checkpoint is None else checkpoint.path.rstrip("/")
+    began = {"checkpoint": path, "start": start._asdict()}
     put_text(filesystem, _path_in(run_config, _START_FILE), json.dumps(began))
 
 

@@ -91,8 +91,12 @@ class TrialActors(RayActorManager):  # type: ignore[misc]  # Ray has no types
     def group_of(self, trial_id: str) -> str | None:
         """Return the ID of the placement group of a trial's process, or ``None`` if it has no process."""
         actor = self._actor_of.get(trial_id)
-        acquired = None if actor is None else self.get_actor_resources(actor)
-        return None if acquired is None else acquired.placement_group.id.hex()
+        if actor is None:
+            return None
+        acquired = self.get_actor_resources(actor)
+        if acquired is None:
+            return None
+        return str(acquired.placement_group.id.hex())
 
     def _is_late(self, trial_id: str) -> bool:
         return any(failure.trial_id == trial_id for failure in self._late)

@@ -30,8 +30,9 @@ def show_gpu_warning() -> None:
 
 def scheduler_inside(scheduler: TrialScheduler) -> TrialScheduler | None:
     """Return the scheduler inside Ray's ``ResourceChangingScheduler``, or ``None`` for other schedulers."""
-    is_wrapper = isinstance(scheduler, ResourceChangingScheduler)
-    return scheduler._base_scheduler if is_wrapper else None
+    if isinstance(scheduler, ResourceChangingScheduler):
+        return scheduler._base_scheduler
+    return None
 
 
 def show_schedulers(scheduler: TrialScheduler, names: Sequence[str]) -> None:
@@ -63,10 +64,14 @@ def longest_trials(scheduler: TrialScheduler) -> dict[str, float]:
     key = getattr(scheduler, "_time_attr", None)
     max_t = getattr(scheduler, "_max_t", getattr(scheduler, "_max_t_attr", None))
     stops = getattr(scheduler, "_stop_last_trials", False)
-    return {key: max_t} if stops and isinstance(key, str) and isinstance(max_t, int | float) else {}
+    if stops and isinstance(key, str) and isinstance(max_t, int | float):
+        return {key: max_t}
+    return {}
 
 
 def actor_of(trial: Trial) -> str | None:
     """Return the ID of the actor that runs ``trial``, or ``None`` if it has none."""
     actor = trial.temporary_state.ray_actor
-    return actor._actor_id.hex() if isinstance(actor, ActorHandle) else None
+    if isinstance(actor, ActorHandle):
+        return str(actor._actor_id.hex())
+    return None

@@ -150,7 +150,7 @@ def extremes(domain: object) -> list[int]:
     """Return the minimum and maximum of an integer range, or all values of an integer choice, or else ``[]``."""
     if isinstance(domain, Categorical):
         values = list(domain.categories)
-        if all(isinstance(each, int) and not isinstance(each, bool) for each in values):
+        if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
             return values
         return []
     if not isinstance(domain, Integer):

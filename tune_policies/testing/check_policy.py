@@ -110,7 +110,8 @@ def check_policy(
         PolicyCheckError: The policy breaks a promise. The error contains the promise, and the smallest cluster found on
             which the policy breaks it. It is an ``AssertionError``, so test frameworks report it as a failure.
     """
-    if found := _is_no_value(policy):
+    found = _is_no_value(policy)
+    if found:
         raise PolicyCheckError(Promise.IS_A_VALUE, found, policy)
     rng = random.Random(seed)  # noqa: S311 - for tests
     has_plan = False
@@ -137,7 +138,8 @@ def _shrink(promise: Promise, case: "_Case") -> tuple[ClusterCapacity, str]:
         simpler = next(waiting, None)
         if simpler is None:
             break
-        if still := _CHECKS[promise](_Case(case.policy, simpler)):
+        still = _CHECKS[promise](_Case(case.policy, simpler))
+        if still:
             capacity, found = simpler, still
             waiting = simpler_clusters(capacity)
     return capacity, found
@@ -165,17 +167,23 @@ class _Case:
     @cached_property
     def plan(self) -> TrialPlan | None:
         """The plan, or ``None`` if an error was raised."""
-        return self.answer if isinstance(self.answer, TrialPlan) else None
+        if isinstance(self.answer, TrialPlan):
+            return self.answer
+        return None
 
     @cached_property
     def grown(self) -> ClusterCapacity:
         """The cluster with the nodes that the plan adds."""
-        return self.capacity.with_nodes_added(self.plan.nodes_to_add) if self.plan else self.capacity
+        if self.plan is None:
+            return self.capacity
+        return self.capacity.with_nodes_added(self.plan.nodes_to_add)
 
     @property
     def num_trials(self) -> int:
         """The number of trials that run at once, or 0 if there are too many to place one by one."""
-        planned = sum(slot.max_concurrent_trials for slot in self.plan.slots) if self.plan else 0
+        if self.plan is None:
+            return 0
+        planned = sum(slot.max_concurrent_trials for slot in self.plan.slots)
         return planned if planned <= _MOST_PLACED else 0
 
 
@@ -193,7 +201,9 @@ def _same(one: TrialPlan | Exception, other: TrialPlan | Exception) -> bool:
 
 
 def _shown(answer: TrialPlan | Exception) -> str:
-    return answer.explain() if isinstance(answer, TrialPlan) else f"{type(answer).__name__}: {answer}"
+    if isinstance(answer, TrialPlan):
+        return answer.explain()
+    return f"{type(answer).__name__}: {answer}"
 
 
 def _is_no_value(policy: ResourcePolicy) -> str:
@@ -231,13 +241,17 @@ def _is_no_value(policy: ResourcePolicy) -> str:
 def _raises_another_error(case: _Case) -> str:
     answer = case.answer
     if isinstance(answer, TrialPlan):
-        return "" if case.capacity.nodes or answer.nodes_to_add else "it returns a plan for a cluster without nodes"
+        if not case.capacity.nodes and not answer.nodes_to_add:
+            return "it returns a plan for a cluster without nodes"
+        return ""
     if type(answer) is not InfeasibleRequestError:
         return f"it raises {type(answer).__name__}: {answer}"
     if not (answer.asked and answer.offered and answer.short_of and answer.suggestion):
         return f"its error lacks the request, the available resources, or a suggestion: {answer}"
     again = pickle.loads(pickle.dumps(answer))  # noqa: S301 - just written
-    return "" if _same(again, answer) else f"its error changes when it is pickled and unpickled: {again}"
+    if not _same(again, answer):
+        return f"its error changes when it is pickled and unpickled: {again}"
+    return ""
 
 
 def _is_impure(case: _Case) -> str:
@@ -248,7 +262,9 @@ def _is_impure(case: _Case) -> str:
         second = _answer(case.policy, case.capacity)
     if not _same(first, second):
         return f"two calls return different answers:\n{_shown(first)}\n{_shown(second)}"
-    return f"it does I/O: {noted[0]}" if noted else ""
+    if noted:
+        return f"it does I/O: {noted[0]}"
+    return ""
 
 
 def _depends_on_order(case: _Case) -> str:
@@ -266,16 +282,25 @@ def _plan_is_no_value(case: _Case) -> str:
         return "the plan does not state what limits the number of trials"
     if TrialPlan.from_json(plan.to_json()) != plan:
         return f"the plan changes when it is converted to JSON and back: {plan.to_json()}"
-    return "" if pickle.loads(pickle.dumps(plan)) == plan else "the plan changes when it is pickled and unpickled"  # noqa: S301
+    if pickle.loads(pickle.dumps(plan)) != plan:  # noqa: S301 - just written
+        return "the plan changes when it is pickled and unpickled"
+    return ""
 
 
 def _does_not_fit(case: _Case) -> str:
     if case.plan is None:
         return ""
-    alone = case.plan.by_config.slots if case.plan.by_config else ()
-    for plan in (case.plan, *(case.plan.model_copy(update={"slots": (slot,), "by_config": None}) for slot in alone)):
+    plans = [case.plan]
+    if case.plan.by_config:
+        # All trials of a run may have configs with the same slot.
+        alone = [{"slots": (slot,), "by_config": None} for slot in case.plan.by_config.slots]
+        plans += (case.plan.model_copy(update=fields) for fields in alone)
+    for plan in plans:
         planned = sum(slot.max_concurrent_trials for slot in plan.slots)
-        if planned <= _MOST_PLACED and (placed := place_trials(case.grown, plan, planned)) < planned:
+        if planned > _MOST_PLACED:
+            continue
+        placed = place_trials(case.grown, plan, planned)
+        if placed < planned:
             return f"only {placed} of {counted(planned, 'trial')} fit:\n{plan.explain()}"
     return ""
 
@@ -288,9 +313,9 @@ def _is_not_full(case: _Case) -> str:
     if any(_shares(slot) != _shares(plan.slots[0]) for slot in plan.slots):
         return ""  # plans never mix the fractions of several slot types on one device, but `place_trials` does
     more = case.num_trials + 1
-    return (
-        f"one more trial fits than planned:\n{plan.explain()}" if place_trials(case.grown, plan, more) == more else ""
-    )
+    if place_trials(case.grown, plan, more) == more:
+        return f"one more trial fits than planned:\n{plan.explain()}"
+    return ""
 
 
 def _shares(slot: TrialSlot) -> Mapping[str, int]:
@@ -313,15 +338,18 @@ def _cannot_grow(case: _Case) -> str:
         return ""
     planned = (slot.max_concurrent_trials - 1) * slot.num_workers + slot.max_workers
     fit = count_workers(case.capacity, slot)
-    return f"only {fit} of {counted(planned, 'worker')} fit: {slot}" if fit < planned else ""
+    if fit < planned:
+        return f"only {fit} of {counted(planned, 'worker')} fit: {slot}"
+    return ""
 
 
 def _slots_on_nodes(case: _Case) -> Iterator[tuple[TrialSlot, NodeCapacity]]:
     """Yield pairs of a slot and a node on which its workers may run. With several slot types, it is a planned node."""
     slots = case.plan.slots if case.plan else ()
     nodes_of: dict[int, set[str | None]] = defaultdict(set)
-    for place in place_slots(slots, case.grown).places if len(slots) > 1 else ():
-        nodes_of[place.slot_type] |= {node_id for node_id, _ in place.worker_nodes} or {place.node_id}
+    if len(slots) > 1:
+        for place in place_slots(slots, case.grown).places:
+            nodes_of[place.slot_type] |= {node_id for node_id, _ in place.worker_nodes} or {place.node_id}
     for slot_type, slot in enumerate(slots):
         own = nodes_of[slot_type]
         for node in case.grown.nodes:
@@ -354,14 +382,15 @@ def _exceeds_gpu_memory(case: _Case) -> str:
             continue
         workers = TICKS // share
         if memory_bytes is None or workers * slot.gpu_memory_bytes > memory_bytes:
-            each = f"{counted(workers, 'worker')} of {slot.gpu_memory_bytes:,} bytes on a GPU"
-            return f"{each} of {'unknown memory' if memory_bytes is None else f'{memory_bytes:,} bytes'}: {slot}"
+            has = "unknown memory" if memory_bytes is None else f"{memory_bytes:,} bytes"
+            needs = f"{counted(workers, 'worker')} of {slot.gpu_memory_bytes:,} bytes"
+            return f"{needs} on a GPU of {has}: {slot}"
     return ""
 
 
 def _adds_other_nodes(case: _Case) -> str:
     wanted = case.plan.nodes_to_add if case.plan else {}
-    may_come = {each.name: each.max_nodes_to_add for each in case.capacity.node_types or ()}
+    may_come = {node_type.name: node_type.max_nodes_to_add for node_type in case.capacity.node_types or ()}
     limit = case.capacity.max_nodes_to_add
     too_many = any(number > may_come.get(name, 0) for name, number in wanted.items())
     if too_many or (limit is not None and sum(wanted.values()) > limit):

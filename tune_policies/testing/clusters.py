@@ -110,12 +110,14 @@ def _draw_slice(rng: random.Random, name: str) -> list[NodeCapacity]:
     shape = rng.choice(_SLICES)
     chips = shape.chips if shape.has_one_host else 4
     cpus = rng.choice((4, 8))
-    hosts = [
-        NodeCapacity(
+    hosts = []
+    for number in range(shape.chips // chips):
+        custom = {"TPU": chips, name: 1}
+        if number == 0:
+            custom[shape.head_resource] = 1  # Train reserves a slice with it
+        host = NodeCapacity(
             node_id=f"{name}-{number}",
-            resources=Resources(
-                cpus=cpus, custom={"TPU": chips, name: 1} | ({shape.head_resource: 1} if number == 0 else {})
-            ),
+            resources=Resources(cpus=cpus, custom=custom),
             accelerator_type=shape.accelerator_type,
             labels={
                 SLICE_NAME: name,
@@ -124,8 +126,7 @@ def _draw_slice(rng: random.Random, name: str) -> list[NodeCapacity]:
                 WORKER_ID: str(number),
             },
         )
-        for number in range(shape.chips // chips)
-    ]
+        hosts.append(host)
     if rng.random() < 0.2:
         return hosts[:-1]
     return hosts

@@ -50,7 +50,7 @@ class NodeState:
         """
         for key, condition in slot.label_selector.items():
             listed = condition.removeprefix("!").removeprefix("in(").removesuffix(")").split(",")
-            if (self._labels.get(key) in [each.strip() for each in listed]) == condition.startswith("!"):
+            if (self._labels.get(key) in [value.strip() for value in listed]) == condition.startswith("!"):
                 return False
         return True
 
@@ -64,17 +64,17 @@ class NodeState:
             return False
         named = {"CPU": wanted.cpus, "GPU": wanted.gpus, **wanted.custom}
         ticks = {name: round(amount * TICKS) for name, amount in named.items() if amount}
-        amounts = {name: each for name, each in ticks.items() if name not in DEVICE_RESOURCES}
-        if any(self._amounts.get(name, 0) < each for name, each in amounts.items()):
+        amounts = {name: amount for name, amount in ticks.items() if name not in DEVICE_RESOURCES}
+        if any(self._amounts.get(name, 0) < amount for name, amount in amounts.items()):
             return False
-        found = {name: self._free_devices(name, each) for name, each in ticks.items() if name not in amounts}
+        found = {name: self._free_devices(name, amount) for name, amount in ticks.items() if name not in amounts}
         if any(devices is None for devices in found.values()):
             return False
         for name, devices in found.items():
             for device in devices or ():
                 self._devices[name][device] -= min(TICKS, ticks[name])
-        for name, each in amounts.items():
-            self._amounts[name] -= each
+        for name, amount in amounts.items():
+            self._amounts[name] -= amount
         self._typed_workers -= is_typed
         if self.memory is not None:
             self.memory -= memory
@@ -138,9 +138,9 @@ def _place_own(slot: TrialSlot, homes: Sequence[NodeState], on_nodes: Sequence[N
     if not slot.num_workers:
         return _place_process(slot.worker, homes, slot.accelerator_type)
     workers: Sequence[Sequence[NodeState]] = [[node] for node in on_nodes] or [homes] * slot.num_workers
-    return _place_process(slot.trial, homes) and all(
-        _place_process(slot.worker, each, slot.accelerator_type) for each in workers
-    )
+    if not _place_process(slot.trial, homes):
+        return False
+    return all(_place_process(slot.worker, nodes, slot.accelerator_type) for nodes in workers)
 
 
 def _place_anywhere(slot: TrialSlot, nodes: Iterable[NodeState]) -> bool:
@@ -169,7 +169,7 @@ def _train_runs_fit(capacity: ClusterCapacity, slot: TrialSlot, count: int) -> b
     for_workers = selected
     if slot.topology is not None:
         slices = find_slices(capacity.nodes, SliceShape(slot.topology, slot.accelerator_type or "")).intact
-        for_workers = [states[host.node_id] for found in slices for host in found.hosts]
+        for_workers = [states[host.node_id] for tpu_slice in slices for host in tpu_slice.hosts]
     if not _place_drivers(slot, selected, count):
         return False
     num_workers = count * slot.num_workers

@@ -4,7 +4,7 @@ Characters without a glyph are replaced by JSON escapes, because they can move t
 the writing direction, or end a line. Commands of build services are disabled.
 
 :func:`one_line` escapes and shortens a string within a line, because a label of 100,000 characters must not fill a
-screen or a log. ``terminal`` passes all output of a command through :func:`printable`. :func:`redacted` removes
+screen or a log. ``terminal`` passes all output of a command through :func:`printable`. :func:`without_secrets` removes
 secrets.
 """
 
@@ -95,7 +95,7 @@ def indented(text: object) -> str:
     return "\n".join([one_line(first), *(f"  {one_line(line).strip()}" for line in others)])
 
 
-def redacted(text: str) -> str:
+def without_secrets(text: str) -> str:
     """Return the text without parts that look like secrets.
 
     Secrets are the user and password in a URL (``user:password@``), and the values of ``token=``, ``--api-key``,
@@ -163,7 +163,7 @@ def without_names(text: str, known: Collection[str]) -> str:
     return re.sub(rf"{re.escape(LEFT_OUT)}(?: {re.escape(LEFT_OUT)})+", LEFT_OUT, re.sub(r"\S+", shown, text))
 
 
-Redacted = Annotated[str, AfterValidator(redacted)]
+WithoutSecrets = Annotated[str, AfterValidator(without_secrets)]
 """A string in a record that quotes an error or a command. Secrets are removed from it."""
 
 

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -13,14 +14,15 @@ import ray
 import ray.train
 from packaging.version import Version
 from ray import tune
-from ray.train import Checkpoint, RunConfig
+from ray.train import Checkpoint, RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.clusters import nodes
 from tests.on_ray.marked_processes import ends
 from tests.on_ray.rays import wait_until
-from tune_policies import CpuPolicy, InvalidResourcesError, tuner
+from tune_policies import CappedPolicy, CpuPolicy, InvalidResourcesError, tuner
 from tune_policies.trainers import as_trainable
+from tune_policies.trainers.train.train_in_tune import check_workers
 
 ROOT = Path(__file__).parents[3]
 POLICY = CpuPolicy(cpus=1, num_workers=1)
@@ -85,6 +87,66 @@ def step_of(checkpoint):
         return -1
     with checkpoint.as_directory() as folder:
         return int(Path(folder, "step").read_text())
+
+
+def test_a_trainer_with_more_workers_than_planned_fails_before_its_workers_start(tmp_path):
+    def loop():
+        (tmp_path / "started").touch()
+
+    def build(config):
+        return DataParallelTrainer(loop, scaling_config=ScalingConfig(num_workers=4))
+
+    results = tuner(
+        as_trainable(build),
+        CpuPolicy(cpus=0.5, num_workers=2),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
+    ).fit()
+
+    assert "the trainer has num_workers=4, but the policy plans num_workers=2 for each trial" in str(results.errors[0])
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize(
+    ("policy", "scaling", "message", "fix"),
+    [
+        pytest.param(
+            CpuPolicy(num_workers=2),
+            ScalingConfig(num_workers=4),
+            "Set num_workers=4 in the policy, or ScalingConfig(num_workers=2) in the trainer",
+            ScalingConfig(num_workers=2),
+            id="too many workers",
+        ),
+        pytest.param(
+            CappedPolicy(CpuPolicy(num_workers=(1, 2)), 1),
+            ScalingConfig(num_workers=2),
+            "or ScalingConfig(num_workers=(1, 2)) in the trainer",
+            ScalingConfig(num_workers=(1, 2)),
+            id="as many workers as elastic trials may have",
+        ),
+        pytest.param(
+            CpuPolicy(num_workers=2),
+            ScalingConfig(num_workers=2, use_gpu=True),
+            "each worker of the trainer requests 1 GPU, but the policy plans 0 GPUs for it. Write "
+            "ScalingConfig(num_workers=2, use_gpu=False, resources_per_worker={'CPU': 1}) in the trainer",
+            ScalingConfig(num_workers=2, use_gpu=False, resources_per_worker={"CPU": 1.0}),
+            id="a GPU that is not planned",
+        ),
+        pytest.param(
+            CpuPolicy(cpus=0.5, num_workers=2),
+            ScalingConfig(num_workers=2),
+            "each worker of the trainer requests 1 CPU, but the policy plans 0.5 CPU for it. Write "
+            "ScalingConfig(num_workers=2, use_gpu=False, resources_per_worker={'CPU': 0.5}) in the trainer",
+            ScalingConfig(num_workers=2, use_gpu=False, resources_per_worker={"CPU": 0.5}),
+            id="Ray's default of one CPU",
+        ),
+    ],
+)
+def test_workers_that_exceed_the_slot_raise_an_error_whose_advice_works(policy, scaling, message, fix):
+    slot = policy.plan(nodes((4, 1))).common_slot
+
+    with pytest.raises(InvalidResourcesError, match=re.escape(message)):
+        check_workers(scaling, slot)
+    check_workers(fix, slot)
 
 
 @pytest.mark.ray_border

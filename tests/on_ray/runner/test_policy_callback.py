@@ -21,12 +21,14 @@ from tune_policies import (
     PolicyCallback,
     PolicyScheduler,
     applied,
+    load_usage,
     tuner,
 )
 from tune_policies.oom import OutOfMemory
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
 from tune_policies.trainers.usage.policy_callback import last_failure
-from tune_policies.trainers.usage.resource_usage import USAGE_FILE, OutOfMemoryCounts, ResourceUsage
+from tune_policies.trainers.usage.resource_meter import PAUSED
+from tune_policies.trainers.usage.resource_usage import STARTING, USAGE_FILE, OutOfMemoryCounts, ResourceUsage
 
 RAY = {"num_cpus": 4, "num_gpus": 1}
 
@@ -74,15 +76,19 @@ def test_a_run_records_and_prints_its_usage(tmp_path, capfd):
     started.mkdir()
     config = {"file": str(tmp_path / "run" / USAGE_FILE), "fails": tune.grid_search([False, True, False])}
 
+    callback = PolicyCallback()
     analysis = run(
         sleep_with_another,
         tmp_path,
-        PolicyCallback(),
+        callback,
         scheduler=PolicyScheduler(POLICY),
         config={**config, "started": str(started)},
     )
 
     printed, usage = capfd.readouterr().out, usage_of(tmp_path)
+    assert callback.usage == load_usage(analysis) == load_usage(tmp_path / "run")
+    assert callback.usage.resource_usage == usage
+    assert len(callback.usage.trials) == 3
     assert [PLAN.headline in printed, "Resources used" in printed, "trials: 2 finished, 1 failed" in printed] == [
         True
     ] * 3
@@ -195,10 +201,35 @@ def test_paused_time_counts_as_idle(tmp_path):
 
     usage = usage_of(tmp_path)
     (slot,) = usage.slots
-    paused = [idle.hours for idle in usage.resources[1].idle if idle.reason == "paused trials waited for other trials"]
+    paused = [idle.hours for idle in usage.resources[1].idle if idle.reason == PAUSED]
     assert (slot.num_starts, usage.trials.num_finished) == (2, 1)
     assert paused[0] * 3600 >= 0.5 * 1.5
     assert slot.trial_hours * 3600 < usage.elapsed_s - 1.5
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        PolicyScheduler(POLICY),
+        pytest.param(PolicyScheduler(POLICY, AsyncHyperBandScheduler(metric="x", mode="max")), marks=pytest.mark.rest),
+        pytest.param(OomRetryScheduler(), marks=pytest.mark.rest),
+    ],
+    ids=["FIFO", "ASHA", "retries without a policy"],
+)
+def test_no_time_counts_as_paused_if_the_inner_scheduler_pauses_no_trial(tmp_path, scheduler):
+    config = {"x": tune.grid_search([1, 2, 3])}
+
+    run(report_twice, tmp_path, PolicyCallback(), scheduler=scheduler, config=config)
+
+    reasons = {idle.reason for resource in usage_of(tmp_path).resources for idle in resource.idle}
+    assert STARTING in reasons
+    assert PAUSED not in reasons
+
+
+def report_twice(config):
+    for _ in range(2):
+        time.sleep(0.3)
+        tune.report({"x": config["x"]})
 
 
 def run_out_of_memory(config):

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from tune_policies.cli.main import app
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
-from tune_policies.trainers.usage.resource_usage import USAGE_FILE, ResourceHours, ResourceUsage, SlotHours
+from tune_policies.trainers.usage.resource_usage import USAGE_FILE, ResourceHours, ResourceUsage, SlotHours, TrialSpan
 
 GIB = 2**30
 
@@ -33,8 +33,10 @@ def test_the_command_prints_a_line_per_trial_and_advice(run_folder):
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert (done.exit_code, done.stderr, lines[0]) == (0, "", "2 trials")
     assert [line.split()[0] for line in lines[3:5]] == ["train_0_lr=0.1", "train_1_lr=0.1"]
-    assert " ".join(lines[-2:]) == (
-        "- the peak was 2.9 of 8.0 GiB (3.7 GiB with overhead), so LearningPolicy() would run 3 per GPU instead of 2"
+    assert " ".join(lines[-5:]) == (
+        "- the peak was 2.9 of 8.0 GiB (3.7 GiB with overhead), so LearningPolicy() would run 3 per GPU instead of 2 "
+        "- the run had no PolicyCallback, so the use of CPUs, devices and slots is not known. Run again with "
+        "run(train_fn, policy, callbacks=[PolicyCallback()]), or with tune.run(…, callbacks=[PolicyCallback()])"
     )
 
 
@@ -88,6 +90,31 @@ def test_the_command_writes_a_plot_to_a_file(run_folder, tmp_path):
 
     assert done.exit_code == 0, done.stderr
     assert "<svg" in plot.read_text()
+
+
+def test_without_gpu_memory_the_plot_shows_the_trials_in_each_slot(cpu_folder, tmp_path):
+    spans = [
+        TrialSpan(trial=name, slot="1 CPU", place=0, began_s=at, ended_s=at + 2, end="failed") for name, at in BARS
+    ]
+    (cpu_folder / USAGE_FILE).write_text(ResourceUsage(is_final=True, elapsed_s=9, spans=tuple(spans)).to_json())
+
+    done = usage(cpu_folder, "--html", tmp_path / "page.html", "--plot", tmp_path / "usage.svg")
+
+    assert done.exit_code == 0, done.stderr
+    assert "<svg" in (tmp_path / "usage.svg").read_text()
+    assert (tmp_path / "page.html").exists()
+
+
+BARS = [("a", 0), ("b", 3)]
+
+
+def test_without_anything_to_plot_the_error_contains_what_to_pass_to_the_run(cpu_folder, tmp_path):
+    (cpu_folder / USAGE_FILE).unlink()
+
+    done = usage(cpu_folder, "--plot", tmp_path / "usage.svg")
+
+    assert done.exit_code == 2
+    assert "run again with callbacks=[PolicyCallback()]" in done.stderr.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

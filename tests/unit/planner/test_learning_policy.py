@@ -82,6 +82,13 @@ def test_a_config_outside_the_observed_range_gets_twice_the_largest_amount():
     assert gpu_shares(policy, [{"batch": 256, "lr": 0.5}]) == [2]  # 32 GiB plus 10 %
 
 
+@pytest.mark.parametrize("seen_value", [0, -4], ids=["0", "a negative number"])
+def test_a_number_above_an_observed_number_without_a_ratio_gets_twice_the_largest_amount(seen_value):
+    policy = LearningPolicy().learn([seen({"layers": seen_value}, gib=4) for _ in range(4)])
+
+    assert gpu_shares(policy, [{"layers": 3}]) == [9]
+
+
 def test_two_trials_with_checkpoints_determine_the_amount_for_configs_inside_their_range():
     policy = LearningPolicy().learn(BY_BATCH[:2])
 

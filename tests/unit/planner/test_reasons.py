@@ -124,6 +124,37 @@ def test_a_plan_has_the_reasons_for_its_numbers(capacity, policy, reason):
 
 
 @pytest.mark.parametrize(
+    ("capacity", "policy", "line"),
+    [
+        pytest.param(
+            of(gpu_node("a", gpus=2, cpus=4, has_simulated_gpus=True)),
+            SIX_GIB | CPU,
+            "4 trials at once on CPUs, limited by CPU. GPUs are not used, because the GPU memory of the GPU node was "
+            "not read (its GPUs are simulated). Declare the type of simulated GPUs, as in ray.init(num_gpus=2, "
+            'resources={"accelerator_type:A100": 1}), or use GpuPolicy with a fraction of a GPU',
+            id="unknown GPU memory",
+        ),
+        pytest.param(
+            nodes((4, 1)),
+            CappedPolicy(GpuPolicy(cpus=9), 3) | CPU,
+            "4 trials at once on CPUs, limited by CPU. GPUs are not used, because the largest node has 4 CPUs, 1 GPU. "
+            "Request at most 4 CPUs per trial, or add a larger node",
+            id="too few CPUs",
+        ),
+        pytest.param(nodes((4, 0)), GPU | CPU, "4 trials at once, limited by CPU", id="a cluster without GPUs"),
+        pytest.param(
+            nodes((4, 1)), CpuPolicy(cpus=9) | CPU, "4 trials at once, limited by CPU", id="only CPU policies"
+        ),
+        pytest.param(
+            nodes((4, 1)), CpuPolicy(cpus=9) | GPU, "1 trial at once, limited by GPU", id="a fallback to GPUs"
+        ),
+    ],
+)
+def test_the_first_line_states_why_a_fallback_does_not_use_the_gpus_of_the_cluster(capacity, policy, line):
+    assert policy.plan(capacity).explain().splitlines()[0] == line
+
+
+@pytest.mark.parametrize(
     ("capacity", "policy", "word"),
     [
         pytest.param(nodes((8, 0)), EvenSplitPolicy(num_trials=8), "rounds", id="one round"),

@@ -129,8 +129,8 @@ def test_trials_without_gpus_stay_on_cpus_if_the_cluster_has_gpus():
         ),
         pytest.param(
             advise(trials(16), nodes((8, 0)), facts(60.0, 4, most_open=4)),
-            "80 trials would fit at once, but the run never had more than 4 unfinished trials. Raise "
-            "max_concurrent_trials or the limit of the search algorithm",
+            "80 trials would fit at once, but the run never had more than 4 unfinished trials. "
+            "Omit max_concurrent_trials, or raise the limit of the search algorithm",
             id="a searcher that suggests few trials",
         ),
     ],

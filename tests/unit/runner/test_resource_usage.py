@@ -9,7 +9,7 @@ from tests.unit.runner.metered_runs import GPU_OOM, NO_OOM, begin, finish, plan_
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, Resources, TrialPlan, TrialSlot
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
 from tune_policies.trainers.usage.process_usage import ProcessUsage
-from tune_policies.trainers.usage.resource_meter import NOTHING_RAN, ON_PURPOSE, SEARCH, STARTING
+from tune_policies.trainers.usage.resource_meter import HELD, NOTHING_RAN, ON_PURPOSE, PAUSED, SEARCH, STARTING
 from tune_policies.trainers.usage.resource_usage import IdleHours, ResourceUsage, TrialCounts
 from tune_policies.trainers.usage.run_monitor import RunMonitor
 
@@ -26,6 +26,26 @@ def test_a_trial_uses_its_slot_only_while_it_runs():
     (gpu,) = run.record(200).resources
 
     assert gpu.used_hours == 10 / 3600
+
+
+@pytest.mark.parametrize(
+    ("is_parked", "is_held", "reason"),
+    [
+        pytest.param(True, False, STARTING, id="a trial that waits for a slot"),
+        pytest.param(True, True, HELD, id="a trial that the policy holds"),
+        pytest.param(False, False, PAUSED, id="a trial that the inner scheduler paused"),
+    ],
+)
+def test_a_trial_with_the_status_paused_counts_as_paused_only_if_the_inner_scheduler_paused_it(
+    is_parked, is_held, reason
+):
+    one = trial("a")
+    handler = SimpleNamespace(waiting=[one] * is_parked, holds_trials=is_held)
+    run = RunMonitor(plan_of(1), None, 1, None, handler)
+    one.status = "PAUSED"
+    run.step([one], 0)
+
+    assert {idle.reason for idle in run.record(10).resources[0].idle} == {reason}
 
 
 def test_each_trial_is_counted_once_by_its_outcome():

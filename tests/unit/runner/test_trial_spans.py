@@ -1,6 +1,8 @@
 """A run records when each trial ran in which slot, and what happened to it."""
 
+from tests.clusters import nodes
 from tests.unit.runner.metered_runs import GPU_OOM, NO_OOM, begin, finish, plan_of, trial
+from tune_policies import CappedPolicy, CpuPolicy
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
 from tune_policies.trainers.usage.process_usage import SlotUse
 from tune_policies.trainers.usage.resource_meter import STARTING
@@ -129,8 +131,15 @@ def test_after_retries_with_more_host_memory_the_summary_names_the_amount_to_sta
 
 def test_if_trials_mostly_start_the_summary_names_what_helps():
     idle = IdleHours(reason=STARTING, hours=6)
-    usage = ResourceUsage(resources=(ResourceHours(resource="CPU", total_hours=10, used_hours=4, idle=(idle,)),))
+    hours = ResourceHours(resource="CPU", total_hours=10, used_hours=4, idle=(idle,))
+    one_at_once, several = (ResourceUsage(resources=(hours,), max_trials_at_once=most) for most in (1, 5))
 
-    assert usage.summary[-1].startswith(
-        "60% of the CPU time was idle while trials started. Reuse processes with reuse_actors=True"
+    assert one_at_once.summary[-1] == (
+        "60% of the CPU time was idle while trials started. Reuse processes with reuse_actors=True, or let each trial "
+        "run longer"
     )
+    assert several.summary[-1] == (
+        f"{one_at_once.summary[-1]}. Or run fewer trials at once: pass CappedPolicy(policy, 2) instead of the policy, "
+        "or max_concurrent_trials=2 if the run has no policy"
+    )
+    assert CappedPolicy(CpuPolicy(), 2).plan(nodes((5, 0))).max_concurrent_trials == 2

@@ -2,13 +2,14 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tune_policies import InvalidResourcesError
+from tune_policies import InvalidResourcesError, load_usage
 from tune_policies.oom import OutOfMemory
 from tune_policies.plan.learned_needs import HEADROOM
 from tune_policies.trainers.usage.gpu_memory_report import advice_of_run, needed_bytes, usage_view
@@ -240,6 +241,71 @@ def test_the_oom_errors_of_a_trials_processes_are_added_up(tmp_path):
     write(tmp_path, "a", error=noted(*(used(3, pid=pid, num_ooms=ooms) for pid, ooms in events)))
 
     assert read_usage(tmp_path).trials[0].usage.num_ooms == 3
+
+
+TORCH_OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB "
+    "of which 1.25 GiB is free. Including non-PyTorch memory, this process has 18.00 GiB memory in use."
+)
+NUMPY_OOM = (
+    "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8.00 GiB for an array with shape (1073741824,) and "
+    "data type float64"
+)
+RETRY = "retry such trials with more memory: scheduler=OomRetryScheduler()"
+
+
+def failed(*errors):
+    """Return the content of the file in which Tune writes the failures of a trial."""
+    head = 'Failure # {} (occurred at 2026-01-02_03-04-05)\nTraceback (most recent call last):\n  File "a.py", line 1\n'
+    return "".join(f"{head.format(number)}{error}\n\n" for number, error in enumerate(errors, 1))
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        pytest.param(
+            failed(TORCH_OOM),
+            "1 of 2 trials ran out of GPU memory and needed at least 20 GiB. Write "
+            f'GpuMemoryPolicy(gpu_memory="22GiB"), or {RETRY}',
+            id="GPU memory",
+        ),
+        pytest.param(
+            failed("ValueError: x", NUMPY_OOM, "ValueError: y"),
+            '1 of 2 trials ran out of host memory and needed at least 8 GiB. Write memory="8.8GiB" in the policy, such '
+            f'as CpuPolicy(memory="8.8GiB"), or {RETRY}',
+            id="host memory, and then another error",
+        ),
+        pytest.param(
+            failed("RuntimeError: CUDA error: out of memory"),
+            f"1 of 2 trials ran out of GPU memory. The errors do not contain how much they needed, so {RETRY}",
+            id="an unknown amount",
+        ),
+    ],
+)
+def test_the_errors_of_trials_are_enough_for_an_advice(tmp_path, error, advice):
+    write(tmp_path, "a", json.dumps({"loss": 1}), error=error)
+    write(tmp_path, "b", json.dumps({"loss": 1}), error=failed("ValueError: CUDA out of memory"))
+
+    assert load_usage(tmp_path).advice[-1] == advice
+
+
+def test_errors_that_a_record_explains_better_cause_no_second_advice(tmp_path):
+    write(tmp_path, "a", error=failed(f"{TORCH_OOM}\n{report(used(7, num_ooms=1))}"))
+
+    assert not any("needed at least" in line for line in load_usage(tmp_path).advice)
+
+
+@pytest.mark.parametrize("kind", ["path", "text", "results of Tune", "result of Train"])
+def test_usage_is_loaded_from_results_or_their_folder(tmp_path, kind):
+    folder = write(tmp_path, "a", result(used(3))).parent
+    results = {
+        "path": folder,
+        "text": str(folder),
+        "results of Tune": SimpleNamespace(experiment_path=str(folder)),
+        "result of Train": SimpleNamespace(path=str(folder)),
+    }
+
+    assert load_usage(results[kind]).trials[0].usage.peak_reserved_bytes == 3 * GIB
 
 
 @pytest.mark.parametrize("gpus", [1e-9, -1, 1.5])

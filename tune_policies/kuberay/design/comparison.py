@@ -1,7 +1,7 @@
 """Compares policies on one cluster: the slots, the concurrent trials, the idle resources and the price."""
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import TYPE_CHECKING
 
 from tune_policies.kuberay.design.catalog import NodeCatalog
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, Nodes, capacity_of
@@ -11,6 +11,9 @@ from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import Count, PositiveCount
 from tune_policies.values.value import ShownValue, counted, shorten_names
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 class ComparedPolicy(Stage):
@@ -56,13 +59,16 @@ class PolicyComparison(ShownValue):
         hint: A sentence about the command that chooses the cheapest nodes, or an empty string.
     """
 
-    _view: ClassVar = "tune_policies.kuberay.design.comparison_view:comparison_view"
-
     policies: tuple[ComparedPolicy, ...]
     currency: str = "USD"
     priced: str | None = None
     cautions: tuple[str, ...] = ()
     hint: str = ""
+
+    def __rich__(self) -> "RenderableType":
+        from tune_policies.kuberay.design.comparison_view import comparison_view  # the view imports this module
+
+        return comparison_view(self)
 
     @property
     def is_feasible(self) -> bool:

@@ -1,7 +1,7 @@
 """Designs a cluster for each of several policies, and compares their nodes, prices and trials."""
 
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING
 
 from tune_policies.kuberay.design.catalog import NodeCatalog
 from tune_policies.kuberay.design.design_cluster import ClusterDesign, design_cluster
@@ -10,6 +10,9 @@ from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import PositiveCount
 from tune_policies.values.value import ShownValue, Value
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 class DesignedPolicy(Value):
@@ -44,10 +47,15 @@ class DesignedPolicy(Value):
 class DesignComparison(ShownValue):
     """A comparison of the cheapest clusters for the same number of trials of several policies."""
 
-    _view: ClassVar = "tune_policies.kuberay.design.design_comparison_view:design_comparison_view"
-
     num_trials: PositiveCount
     policies: tuple[DesignedPolicy, ...]
+
+    def __rich__(self) -> "RenderableType":
+        from tune_policies.kuberay.design.design_comparison_view import (
+            design_comparison_view,  # the view imports this module
+        )
+
+        return design_comparison_view(self)
 
     @property
     def is_feasible(self) -> bool:

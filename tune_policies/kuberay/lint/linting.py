@@ -60,7 +60,7 @@ def lint_text(text: str, source: str, name: str | None = None) -> list[Finding]:
     ]
     if name is not None:
         check_name(name, (manifest for _, _, manifest in manifests), source)
-        manifests = [each for each in manifests if name_of(each[2]) == name]
+        manifests = [(number, top, manifest) for number, top, manifest in manifests if name_of(manifest) == name]
     kinds = [(number, top, *with_intended_kind(manifest)) for number, top, manifest in manifests]
     read = [(number, top, manifest, *clusters_in(manifest)) for number, top, manifest, _ in kinds]
     retired = [found for _, _, manifest, _, _ in read for found in retired_fields(manifest)]
@@ -76,7 +76,11 @@ def lint_text(text: str, source: str, name: str | None = None) -> list[Finding]:
     for (number, top, manifest, clusters, problems), (_, _, _, of_kind) in zip(read, kinds, strict=True):
         part = readable(manifest, clusters, problems)
         for rule, found in _check(manifest, part, [*of_kind, *problems]):
-            unchecked = part.omitted_by(found.path) if rule in (INVALID_FIELD, RETIRED) else None
+            unchecked = None
+            if rule in (INVALID_FIELD, RETIRED):
+                unchecked = part.omitted_by(found.path)
+            if unchecked is not None:
+                unchecked = (*top, *unchecked)
             findings.append(
                 Finding(
                     rule=rule.name,
@@ -88,7 +92,7 @@ def lint_text(text: str, source: str, name: str | None = None) -> list[Finding]:
                     path=(*top, *found.path),
                     message=found.message,
                     fix=found.fix,
-                    unchecked=None if unchecked is None else (*top, *unchecked),
+                    unchecked=unchecked,
                 )
             )
     return sorted(findings, key=lambda finding: (finding.line, finding.rule, finding.message))
@@ -121,7 +125,8 @@ def _check(manifest: Document, part: Readable, problems: list[FieldProblem]) -> 
             yield MISSPELLED, Found(path, message)
     for wrong in pod_problems(manifest):
         if wrong.path not in known:
-            yield MISSPELLED if wrong.is_unknown_field else INVALID_FIELD, Found(wrong.path, wrong.message)
+            rule = MISSPELLED if wrong.is_unknown_field else INVALID_FIELD
+            yield rule, Found(wrong.path, wrong.message)
     for rule in RULES:
         if rule.check is not None:
             for found in rule.check(part.manifest, part.clusters):

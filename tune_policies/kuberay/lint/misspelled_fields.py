@@ -6,13 +6,12 @@ fields of pods outside of a pod template. It never reports a field of the offici
 :mod:`tune_policies.kuberay.lint.pod_schema` checks pod templates.
 """
 
-import difflib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final, TypeAlias, Union, get_args
 
 from tune_policies.files.yaml_documents import Document, Path
-from tune_policies.kuberay.lint.pod_schema import owner_of
+from tune_policies.kuberay.lint.pod_schema import as_mapping, owner_of, similar_field
 from tune_policies.kuberay.reading.kuberay_models import (
     AutoscalerOptions,
     HeadGroup,
@@ -53,24 +52,29 @@ _SPECS: Final[dict[str, type[Part] | _Fields]] = {
 
 def misspelled_fields(manifest: Document) -> Iterator[tuple[Path, str]]:
     """Yield the path of each misspelled field, and a message with the correct name."""
-    data = manifest.data
-    kind = data.get("kind") if isinstance(data, Mapping) else None
+    data = as_mapping(manifest.data)
+    kind = data.get("kind")
     if isinstance(kind, str) and kind in _SPECS:
         yield from _misspelled(data.get("spec"), _SPECS[kind], ("spec",))
 
 
 def _misspelled(data: Any, part: type[Part] | _Fields, path: Path) -> Iterator[tuple[Path, str]]:
     if isinstance(data, list):
-        for number, each in enumerate(data):
-            yield from _misspelled(each, part, (*path, number))
+        for number, item in enumerate(data):
+            yield from _misspelled(item, part, (*path, number))
     elif isinstance(data, Mapping):
         fields = _fields_of(part) if isinstance(part, type) else part
         for key, value in data.items():
-            if (inner := fields.get(key)) is not None:
-                yield from _misspelled(value, inner, (*path, key))
-            elif key not in fields and (meant := _intended_field(key, fields)):
+            if key in fields:
+                inner = fields[key]
+                if inner is not None:
+                    yield from _misspelled(value, inner, (*path, key))
+                continue
+            meant = similar_field(key, fields, _NEAR)
+            owner = owner_of(str(key)) if part in (HeadGroup, WorkerGroupSpec) else None
+            if meant is not None:
                 yield (*path, key), f"unknown field {key!r}; did you mean {meant!r}?"
-            elif key not in fields and part in (HeadGroup, WorkerGroupSpec) and (owner := owner_of(str(key))):
+            elif owner is not None:
                 message = f"unknown field {key!r} of a group: it is a field of {owner}, so check the indentation"
                 yield (*path, key), message
 
@@ -80,18 +84,6 @@ def _fields_of(model: type[Part]) -> _Fields:
     fields: dict[str, type[Part] | None] = dict.fromkeys(_OTHER_FIELDS.get(model, ()))
     for name, field in model.model_fields.items():
         types = (field.annotation, *get_args(field.annotation))
-        parts = (each for each in types if isinstance(each, type) and issubclass(each, Part))
+        parts = (part for part in types if isinstance(part, type) and issubclass(part, Part))
         fields[name] = next((part for part in parts if part is not PodTemplate), None)
     return fields
-
-
-def _intended_field(name: str, fields: _Fields) -> str | None:
-    by_plain = {_plain(field): field for field in sorted(fields)}
-    near = difflib.get_close_matches(_plain(name), by_plain, n=1, cutoff=_NEAR)
-    if near:
-        return by_plain[near[0]]
-    return None
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("_", "").replace("-", "")

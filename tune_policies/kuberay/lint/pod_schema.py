@@ -7,7 +7,7 @@ pod-template-schema`` writes the file ``pod_template.json`` from the OpenAPI def
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
@@ -18,7 +18,7 @@ from tune_policies.files.plain_data import parse_json
 from tune_policies.files.yaml_documents import Document, Path
 from tune_policies.kuberay.reading.documents import read_text
 from tune_policies.kuberay.reading.kuberay_models import check_quantity
-from tune_policies.values.value import shorten
+from tune_policies.values.value import shorten, suggest
 
 _NEAR: Final = 0.7
 """The minimum similarity of an unknown field and a suggested field."""
@@ -61,13 +61,17 @@ class PodProblem(NamedTuple):
 
 
 def as_mapping(value: object) -> Mapping[str, Any]:
-    """Return the value if it is a mapping, else an empty mapping."""
-    return value if isinstance(value, Mapping) else {}
+    """Return the value if it is a mapping, else an empty mapping. Another check reports values of other types."""
+    if isinstance(value, Mapping):
+        return value
+    return {}
 
 
 def as_list(value: object) -> list[Any]:
-    """Return the value if it is a list, else an empty list."""
-    return value if isinstance(value, list) else []
+    """Return the value if it is a list, else an empty list. Another check reports values of other types."""
+    if isinstance(value, list):
+        return value
+    return []
 
 
 _PLACES: Final[dict[str, tuple[Path, Path | None]]] = {
@@ -88,8 +92,10 @@ def _at(data: object, path: Path) -> object:
 def cluster_of(manifest: Document) -> tuple[Path, Mapping[str, Any]]:
     """Return the path and the data of the cluster's ``spec`` in a manifest of KubeRay. The data may be empty."""
     kind = as_mapping(manifest.data).get("kind")
-    place = _PLACES.get(kind, ((), None))[0] if isinstance(kind, str) else ()
-    return place, as_mapping(_at(manifest.data, place)) if place else {}
+    if not isinstance(kind, str) or kind not in _PLACES:
+        return (), {}
+    place, _ = _PLACES[kind]
+    return place, as_mapping(_at(manifest.data, place))
 
 
 def templates_of(manifest: Document) -> Iterator[PodTemplate]:
@@ -108,7 +114,8 @@ def templates_of(manifest: Document) -> Iterator[PodTemplate]:
             yield PodTemplate(name, path, as_mapping(group["template"]))
     kind = as_mapping(manifest.data).get("kind")
     submitter = _PLACES[kind][1] if place and isinstance(kind, str) else None
-    if submitter is not None and (template := _at(manifest.data, submitter)) is not None:
+    template = None if submitter is None else _at(manifest.data, submitter)
+    if submitter is not None and template is not None:
         yield PodTemplate("the submitter", submitter, as_mapping(template))
 
 
@@ -145,8 +152,9 @@ def _problems(data: object, definition: str, top: Path) -> Iterator[PodProblem]:
             for name in error.instance.keys() - error.schema.get("properties", {}).keys():
                 yield PodProblem((*path, name), _unknown(name, error.schema), is_unknown_field=True)
         elif error.validator == "required":
-            unknown = error.instance.keys() - error.schema.get("properties", {}).keys()
-            misspelled = {_near(other, error.schema) for other in unknown}
+            fields = error.schema.get("properties", {})
+            unknown = error.instance.keys() - fields.keys()
+            misspelled = {similar_field(other, fields, _NEAR) for other in unknown}
             for name in error.validator_value:
                 if name not in error.instance and name not in misspelled:
                     yield PodProblem((*path, name), f"{name} is missing in {_named(path)}")
@@ -192,12 +200,13 @@ def _explain(error: Any) -> str:
         return str(error.cause)
     if error.validator == "enum":
         values = [name for name in error.validator_value if name]
-        near = difflib.get_close_matches(str(value).lower(), [name.lower() for name in values], n=1, cutoff=0.6)
-        hint = "".join(f"; did you mean {name!r}?" for name in values if near and name.lower() == near[0])
-        return f"is {got}{hint or ', but must be one of ' + ', '.join(values)}"
+        hint = suggest(str(value), values) or f", but must be one of {', '.join(values)}"
+        return f"is {got}{hint}"
     if error.validator != "type":
         return f"is {got}, which Kubernetes refuses"
-    types = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
+    types = error.validator_value
+    if isinstance(types, str):
+        types = [types]
     if "string" in types and isinstance(value, bool | int | float):
         what = "truth value" if isinstance(value, bool) else "number"
         return f'must be a string, got the {what} {got}: write "{json.dumps(value)}", in quotes'
@@ -213,7 +222,9 @@ def _named(path: Path) -> str:
     names = [part for part in path if isinstance(part, str)]
     if not names:
         return "the document"
-    return f"item {int(path[-1]) + 1} of {names[-1]}" if isinstance(path[-1], int) else names[-1]
+    if isinstance(path[-1], int):
+        return f"item {path[-1] + 1} of {names[-1]}"
+    return names[-1]
 
 
 _PARTS: Final = {
@@ -246,15 +257,16 @@ _MEANT: Final = {
 
 def owner_of(name: str) -> str | None:
     """Return a description of the part of a pod template to which a field belongs, or ``None`` for other fields."""
-    owners = [title for title in _PARTS if name in _schema()["$defs"][title]["properties"]]
-    return _PARTS[owners[0]] if owners else None
+    definitions = _schema()["$defs"]
+    return next((text for title, text in _PARTS.items() if name in definitions[title]["properties"]), None)
 
 
 def _unknown(name: str, schema: Mapping[str, Any]) -> str:
     """Return the message about an unknown field: with the similar name, or with the part to which it belongs."""
-    if meant := _MEANT.get((str(schema.get("title")), name)):
+    meant = _MEANT.get((str(schema.get("title")), name))
+    if meant is not None:
         return f"unknown field {name!r}; did you mean {meant!r}?"
-    near = _near(name, schema)
+    near = similar_field(name, schema.get("properties", {}), _NEAR)
     owner = "the group, next to template" if name in _GROUP_FIELDS else owner_of(name)
     if near is not None and (not owner or _plain(near) == _plain(name)):
         return f"unknown field {name!r}; did you mean {near!r}?"
@@ -264,11 +276,19 @@ def _unknown(name: str, schema: Mapping[str, Any]) -> str:
     return f"unknown field {name!r} of {here}"
 
 
-def _near(name: str, schema: Mapping[str, Any]) -> str | None:
-    """Return the field of a part that is most similar to an unknown name, or ``None``."""
-    by_plain = {_plain(field): field for field in sorted(schema.get("properties", {}))}
-    near = difflib.get_close_matches(_plain(name), by_plain, n=1, cutoff=_NEAR)
-    return by_plain[near[0]] if near else None
+def similar_field(name: str, fields: Iterable[str], similarity: float) -> str | None:
+    """Return the field that is most similar to an unknown name, or ``None``. Case, ``_`` and ``-`` do not count.
+
+    Args:
+        name: The unknown name.
+        fields: The known names.
+        similarity: The minimum similarity of the names, from 0 to 1.
+    """
+    by_plain = {_plain(field): field for field in sorted(fields)}
+    near = difflib.get_close_matches(_plain(name), by_plain, n=1, cutoff=similarity)
+    if near:
+        return by_plain[near[0]]
+    return None
 
 
 def _plain(name: str) -> str:

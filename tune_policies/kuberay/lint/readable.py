@@ -70,7 +70,8 @@ def _is_affected(path: Path, omitted: Path) -> bool:
         return True
     if path == omitted[: len(path)]:
         # A missing amount is reported at the container's resources.
-        return len(omitted) - len(path) <= (2 if path[-1:] == ("resources",) else 1)
+        most_below = 2 if path[-1:] == ("resources",) else 1
+        return len(omitted) - len(path) <= most_below
     # The numbers of replicas of a group are compared with each other.
     return path[:-1] == omitted[:-1] and str(omitted[-1]).endswith(("eplicas", "_workers", "OfHosts"))
 
@@ -90,7 +91,8 @@ def readable(manifest: Document, clusters: list[ClusterInFile], problems: Sequen
     tried: set[Path] = set()
     for _ in range(_MAX_ROUNDS):
         for problem in problems:
-            if (path := _repair(repaired.data, problem.path, tried)) is not None:
+            path = _repair(repaired.data, problem.path, tried)
+            if path is not None:
                 omitted.add(path)
         clusters, problems = clusters_in(repaired)
         if clusters or not problems:
@@ -150,11 +152,11 @@ def _intended(value: object, path: Path) -> object:
 
 def _replace(parent: Any, path: Path) -> None:
     """Replace a value by the placeholder of its field or of its list, or remove it."""
-    last, name = path[-1], path[-2:-1]
+    last, list_name = path[-1], "".join(map(str, path[-2:-1]))
     if isinstance(parent, list):
         if isinstance(last, int) and last < len(parent):
-            parent[last] = copy.deepcopy(_ITEM_PLACEHOLDERS.get(str(name[0]) if name else "", {}))
-    elif last in _PLACEHOLDERS and name != ("metadata",):
+            parent[last] = copy.deepcopy(_ITEM_PLACEHOLDERS.get(list_name, {}))
+    elif last in _PLACEHOLDERS and path[-2:-1] != ("metadata",):
         parent[last] = copy.deepcopy(_PLACEHOLDERS[str(last)])
     else:
         parent.pop(last, None)

@@ -125,7 +125,7 @@ def with_defaults(data: dict[str, Any]) -> dict[str, Any]:
     if defaults.max_workers is not None:
         filled["max_workers"] = defaults.max_workers
     if defaults.node_types is not None:
-        filled[NODE_TYPES] = {name: dict(each) for name, each in defaults.node_types.items()}
+        filled[NODE_TYPES] = {name: dict(node_type) for name, node_type in defaults.node_types.items()}
     return {**filled, **data}
 
 
@@ -136,15 +136,24 @@ def _local_cluster_fields(data: dict[str, Any]) -> dict[str, Any]:
     provider, least, most = data["provider"], data.get("min_workers"), data.get("max_workers")
     ips = provider.get("worker_ips")
     if isinstance(ips, list) and "coordinator_address" not in provider:
-        least = min(least, len(ips)) if isinstance(least, int) else len(ips)
-        most = min(most, len(ips)) if isinstance(most, int) else len(ips)
+        least = _at_most(len(ips), least)
+        most = _at_most(len(ips), most)
     of_type: dict[str, Any] = {"resources": {}, "node_config": {}, "min_workers": least or 0, "max_workers": most}
     return {"max_workers": most, "head_node_type": LOCAL_TYPE, NODE_TYPES: {LOCAL_TYPE: of_type}}
 
 
+def _at_most(limit: int, number: object) -> int:
+    """Return a number of workers up to the limit. If it is missing or invalid, Ray uses the limit."""
+    if isinstance(number, int):
+        return min(limit, number)
+    return limit
+
+
 def read_cluster_yaml(data: object) -> tuple[ClusterYaml | None, list[FieldProblem]]:
     """Return the cluster (``None`` if a field is wrong), and the problems of its fields."""
-    return read_part(ClusterYaml, with_defaults(data) if isinstance(data, dict) else data)
+    if isinstance(data, dict):
+        data = with_defaults(data)
+    return read_part(ClusterYaml, data)
 
 
 def assumptions(data: Mapping[str, Any]) -> list[str]:
@@ -210,19 +219,24 @@ class InstanceTypes(NamedTuple):
         elif not isinstance(instance, str):
             why = f"resources, and Ray cannot look them up without {_INSTANCE_TYPE} in node_config: add resources"
         else:
-            unknown = "" if self.catalog is None else ", which is missing from the catalog"
+            unknown = ", which is missing from the catalog" if self.catalog else ""
             why = (
                 f"resources in the file. Ray looks them up for the instance type {instance}{unknown}. Pass a "
                 "catalog with this type as --nodes, or add resources"
             )
-        return f"the node type {name!r} has no {'CPU in its ' if amounts else ''}{why}"
+        if amounts:
+            why = f"CPU in its {why}"
+        return f"the node type {name!r} has no {why}"
 
     def assumptions(self, node_types: Mapping[str, YamlNodeType]) -> Iterator[str]:
         """Yield a sentence about each node type whose devices Ray adds on AWS but a plan does not count."""
-        for name, each in node_types.items():
-            instance = each.node_config.get(_INSTANCE_TYPE)
-            is_open = self.provider == FILLS_RESOURCES and "GPU" not in (each.resources or {})
-            if is_open and isinstance(instance, str) and _WITH_DEVICES.match(instance) and self._machine(each) is None:
+        if self.provider != FILLS_RESOURCES:
+            return
+        for name, node_type in node_types.items():
+            instance = node_type.node_config.get(_INSTANCE_TYPE)
+            has_devices = isinstance(instance, str) and _WITH_DEVICES.match(instance)
+            is_stated = "GPU" in (node_type.resources or {})
+            if has_devices and not is_stated and self._machine(node_type) is None:
                 yield (
                     f"Ray adds the devices of the instance type {instance} to the resources of {name!r}, but the plan "
                     "does not count them. Pass a catalog with this type as --nodes, or add them to resources"
@@ -233,6 +247,8 @@ class InstanceTypes(NamedTuple):
         instance = node_type.node_config.get(_INSTANCE_TYPE)
         if self.provider != FILLS_RESOURCES or self.catalog is None or not isinstance(instance, str):
             return None
-        rows = {each.name: each for each in self.catalog.nodes}
-        configured = (each for each in self.catalog.nodes if each.node_config.get(_INSTANCE_TYPE) == instance)
-        return next(configured, rows.get(instance.replace(".", "-")))
+        for row in self.catalog.nodes:
+            if row.node_config.get(_INSTANCE_TYPE) == instance:
+                return row
+        by_name = {row.name: row for row in self.catalog.nodes}
+        return by_name.get(instance.replace(".", "-"))  # the row for g6.xlarge is named g6-xlarge

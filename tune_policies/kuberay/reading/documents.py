@@ -73,7 +73,9 @@ def read_text(path: str | FilePath, times: int = 1) -> str:
 def manifests_in(document: Document) -> Iterator[tuple[Path, Document]]:
     """Yield a document, or the items of a ``List`` from ``kubectl get``, each with its path."""
     data = document.data
-    items = data.get("items") if isinstance(data, Mapping) and data.get("kind") == "List" else None
+    items = None
+    if isinstance(data, Mapping) and data.get("kind") == "List":
+        items = data.get("items")
     if not isinstance(items, list):
         yield (), document
         return
@@ -100,16 +102,21 @@ def clusters_in(manifest: Document) -> tuple[list[ClusterInFile], list[FieldProb
     if not isinstance(data, dict):
         return [], [FieldProblem((), f"a manifest must be a mapping, got {kind_of(data)}")]
     if "kind" not in data and "apiVersion" not in data:
-        return [], read_cluster_yaml(data)[1] if is_cluster_yaml(data) else []
+        if not is_cluster_yaml(data):
+            return [], []
+        _, problems = read_cluster_yaml(data)
+        return [], problems
     kind, version = data.get("kind"), data.get("apiVersion")
     if not isinstance(kind, str) or kind not in _PLACES:
-        is_of_ray = isinstance(version, str) and version.startswith("ray.io/")
-        hint = suggest(kind, _PLACES) if isinstance(kind, str) else ""
-        message = f"kind {shorten(kind)} is not one of KubeRay's kinds{hint or ': ' + ', '.join(_PLACES)}"
-        return [], [FieldProblem(("kind",), message)] if is_of_ray else []
+        if not isinstance(version, str) or not version.startswith("ray.io/"):
+            return [], []  # a manifest of another program
+        hint = suggest(str(kind), _PLACES) or f": {', '.join(_PLACES)}"
+        return [], [FieldProblem(("kind",), f"kind {shorten(kind)} is not one of KubeRay's kinds{hint}")]
     found, problems = _cluster_of(kind, data)
     if version not in _VERSIONS:
-        named = "apiVersion is missing" if version is None else f"apiVersion is {shorten(version)}"
+        named = f"apiVersion is {shorten(version)}"
+        if version is None:
+            named = "apiVersion is missing"
         problems = [FieldProblem(("apiVersion",), f"{named}: use 'ray.io/v1' for a {kind}"), *problems]
     return found, problems
 
@@ -117,8 +124,9 @@ def clusters_in(manifest: Document) -> tuple[list[ClusterInFile], list[FieldProb
 def with_intended_kind(manifest: Document) -> tuple[Document, list[FieldProblem]]:
     """Return a manifest of Ray with the kind that its author probably intended, and the problem of its own kind."""
     clusters, problems = clusters_in(manifest)
-    is_misspelled = not clusters and [problem.path for problem in problems] == [("kind",)]
-    near = most_similar(str(manifest.data.get("kind")), _PLACES) if is_misspelled else None
+    if clusters or [problem.path for problem in problems] != [("kind",)]:
+        return manifest, []
+    near = most_similar(str(manifest.data.get("kind")), _PLACES)
     if near is None:
         return manifest, []
     return manifest._replace(data={**manifest.data, "kind": near}), problems
@@ -126,7 +134,7 @@ def with_intended_kind(manifest: Document) -> tuple[Document, list[FieldProblem]
 
 def _cluster_of(kind: str, manifest: dict[str, Any]) -> tuple[list[ClusterInFile], list[FieldProblem]]:
     metadata, wrong = read_part(Metadata, manifest.get("metadata") or {})
-    problems = [each.below(("metadata",)) for each in wrong]
+    problems = [problem.below(("metadata",)) for problem in wrong]
     place = _PLACES[kind]
     spec: Any = manifest
     for number, key in enumerate(place):
@@ -139,7 +147,7 @@ def _cluster_of(kind: str, manifest: dict[str, Any]) -> tuple[list[ClusterInFile
             return [], problems
         spec = spec[key]
     found, wrong = read_part(RayClusterSpec, spec)
-    problems += [each.below(place) for each in wrong]
+    problems += [problem.below(place) for problem in wrong]
     if found is None:
         return [], problems
     return [ClusterInFile(metadata or Metadata(), found, place)], problems
@@ -150,9 +158,11 @@ def name_of(manifest: Document) -> str | None:
     data = manifest.data
     if not isinstance(data, Mapping):
         return None
+    found: object = None
     if data.get("kind") in _PLACES:
         metadata = data.get("metadata")
-        found = metadata.get("name") if isinstance(metadata, Mapping) else None
+        if isinstance(metadata, Mapping):
+            found = metadata.get("name")
     elif is_cluster_yaml(data):
         found = data.get("cluster_name")
     else:
@@ -164,7 +174,7 @@ def name_of(manifest: Document) -> str | None:
 
 def check_name(name: str, manifests: Iterable[Document], source: str) -> None:
     """Raise :class:`InvalidResourcesError` unless one of the manifests has the name."""
-    names = [found for each in manifests if (found := name_of(each))]
+    names = [found for found in map(name_of, manifests) if found]
     if name not in names:
         listed = ", ".join(map(shorten, names)) or "none"
         raise InvalidResourcesError(

@@ -85,10 +85,11 @@ def share_of_pod(template: PodTemplate, accelerator_type: str | None) -> GpuShar
     if not shares:
         return None
     known = [share.memory_bytes for share in shares if share.memory_bytes is not None]
-    memory = min(known) if len(known) == len(shares) else None
-    if memory is not None and total is not None:
-        memory = min(memory, total)  # a memory scaling factor of HAMi allows more than the GPU has
-    return shares[0]._replace(memory_bytes=memory)
+    if len(known) < len(shares):
+        return shares[0]._replace(memory_bytes=None)
+    if total is not None:
+        known.append(total)  # a memory scaling factor of HAMi allows more than the GPU has
+    return shares[0]._replace(memory_bytes=min(known))
 
 
 def devices_of_pod(template: PodTemplate, number: int, accelerator_type: str | None) -> tuple[GpuDevice, ...] | None:
@@ -106,14 +107,17 @@ def devices_of_pod(template: PodTemplate, number: int, accelerator_type: str | N
     is_divided = given is not None and 0 < given < number
     if share is None and not is_divided:
         return None
-    memory = gpu_memory_of_type(accelerator_type) if share is None else share.memory_bytes
+    if share is None:
+        memory, name = gpu_memory_of_type(accelerator_type), ""
+        way = "shared"
+    else:
+        memory, name = share.memory_bytes, share.name
+        way = share.way
     if not memory:
         return ()
     if is_divided:
         memory = memory * (given or 0) // number
-    name = f"{accelerator_type or 'GPU'} ({'shared' if share is None else share.way})"
-    if share is not None and share.name:
-        name = share.name
+    name = name or f"{accelerator_type or 'GPU'} ({way})"
     return tuple(GpuDevice(index=at, name=name, memory_bytes=memory) for at in range(number))
 
 
@@ -176,8 +180,13 @@ KAI_PARTS: Final = frozenset({KAI_FRACTION, KAI_MEMORY})
 
 def claims_of(container: Container) -> list[str]:
     """Return the names of the resource claims that a container uses."""
-    claims: Any = (container.resources.model_extra or {}).get("claims")
-    entries = claims if isinstance(claims, list) else []
+    return _names_in((container.resources.model_extra or {}).get("claims"))
+
+
+def _names_in(entries: object) -> list[str]:
+    """Return the names of the entries of a list that is not validated."""
+    if not isinstance(entries, list):
+        return []
     return [str(entry.get("name")) for entry in entries if isinstance(entry, Mapping)]
 
 
@@ -207,7 +216,9 @@ def _required_expressions(template: PodTemplate) -> list[Mapping[str, Any]]:
     """Return the expressions that every node of a pod fulfills. Alternatives are omitted."""
     part: Any = (template.spec.model_extra or {}).get("affinity")
     for field in ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"):
-        part = part.get(field) if isinstance(part, Mapping) else None
+        if not isinstance(part, Mapping):
+            return []
+        part = part.get(field)
     if not isinstance(part, list) or len(part) != 1 or not isinstance(part[0], Mapping):
         return []
     found = part[0].get("matchExpressions")
@@ -221,7 +232,9 @@ def _shares(template: PodTemplate, total: int | None) -> Iterator[GpuShare]:
     amounts = {**container.resources.requests, **container.resources.limits}
     of_labels = list(_shares_of_labels(amounts, node_labels_of(template), total))
     yield from of_labels
-    base = of_labels[-1].memory_bytes if of_labels else total  # a fraction of a part is smaller
+    base = total
+    if of_labels:
+        base = of_labels[-1].memory_bytes  # a fraction of a part is smaller than a fraction of the GPU
     if KAI_FRACTION in annotations or KAI_MEMORY in annotations:
         yield GpuShare("KAI", _kai_memory(template, base))
     if any(pattern.fullmatch(key) for key in amounts for pattern in (HAMI_MEMORY, HAMI_PERCENTAGE, HAMI_CORES)):
@@ -238,9 +251,7 @@ def _claims_of_gpus(template: PodTemplate) -> Iterator[str]:
     names = claims_of(container)
     has_gpu = any(ray_resource(key) == "GPU" for key in container.resources.limits)
     if not names and not has_gpu:
-        listed: Any = (template.spec.model_extra or {}).get("resourceClaims")
-        entries = listed if isinstance(listed, list) else []
-        names = [str(entry.get("name")) for entry in entries if isinstance(entry, Mapping)]
+        names = _names_in((template.spec.model_extra or {}).get("resourceClaims"))
     yield from filter(may_be_gpu_claim, names)
 
 
@@ -261,14 +272,15 @@ def _kai_memory(template: PodTemplate, total: int | None) -> int | None:
     parts = []
     if KAI_FRACTION in annotations:
         fraction = kai_fraction(template)
-        parts.append(None if fraction is None or total is None else int(total * fraction))
+        if fraction is None or total is None:
+            return None
+        parts.append(int(total * fraction))
     if KAI_MEMORY in annotations:
         mib = kai_memory_mib(template)
-        parts.append(None if mib is None else mib * _MIB)
-    known = [part for part in parts if part is not None]
-    if len(known) == len(parts):
-        return min(known)
-    return None
+        if mib is None:
+            return None
+        parts.append(mib * _MIB)
+    return min(parts)
 
 
 def _hami_memory(amounts: Mapping[str, str | int | float], total: int | None) -> int | None:
@@ -311,12 +323,17 @@ def _shares_of_labels(
     parts = parts_of_gpus(keys, {key: value for key, value in selector.items() if key not in STRATEGIES}, 1)
     memory = total
     if parts is not None:
-        memory = parts[0].memory_bytes if parts else None
-        yield GpuShare("MIG", memory, parts[0].name if parts else "")
+        share = GpuShare("MIG", None)
+        if parts:
+            share = GpuShare("MIG", parts[0].memory_bytes, parts[0].name)
+        memory = share.memory_bytes
+        yield share
     if re.fullmatch(r"[1-9]\d{0,9}", selector.get(_DEVICE_MEMORY, ""), re.ASCII):
         stated = int(selector[_DEVICE_MEMORY]) * _MIB
         memory = stated if memory is None else min(stated, memory)
     is_slice = any(key.endswith(".shared") for key in amounts) or product.endswith("-SHARED")
     if is_slice or strategy not in ("", "none") or (replicas or 1) > 1:
-        part = None if replicas is None or memory is None else memory // replicas
+        part = None
+        if replicas is not None and memory is not None:
+            part = memory // replicas
         yield GpuShare("MPS" if strategy == "mps" else "time slices", part)

@@ -59,7 +59,9 @@ def resize_problems(cluster: ClusterInFile) -> Iterator[str]:
     except ValueError:
         yield f"{ANNOTATION} is not JSON: {shorten(text)}"
         return
-    listed = data.get("groups", {}) if isinstance(data, Mapping) else None
+    listed = None
+    if isinstance(data, Mapping):
+        listed = data.get("groups", {})
     if not isinstance(listed, Mapping):
         yield f'{ANNOTATION} must be a JSON object such as {{"groups": {{…}}}}, got {shorten(text)}'
         return
@@ -101,7 +103,9 @@ def _listed(cluster: ClusterInFile) -> Mapping[str, Any]:
         data = parse_json(cluster.metadata.annotations.get(ANNOTATION) or "{}")
     except ValueError:
         return {}
-    listed = data.get("groups", {}) if isinstance(data, Mapping) else {}
+    if not isinstance(data, Mapping):
+        return {}
+    listed = data.get("groups", {})
     if isinstance(listed, Mapping):
         return listed
     return {}
@@ -138,7 +142,9 @@ def _wrong_pods(name: str, group: HeadGroup) -> Iterator[str]:
     if missing:
         yield f"group {name!r} is resized in place, but its Ray container has no request of {' and '.join(missing)}"
     policies = (container.model_extra or {}).get("resizePolicy")
-    for policy in policies if isinstance(policies, list) else []:
+    if not isinstance(policies, list):
+        policies = []
+    for policy in policies:
         if not isinstance(policy, Mapping) or policy.get("resourceName") not in ("cpu", "memory"):
             continue
         restart = policy.get("restartPolicy")

@@ -43,11 +43,13 @@ def parse_quantity(quantity: str | float) -> Fraction:
     if isinstance(quantity, float) and quantity.is_integer():
         quantity = int(quantity)
     text = quantity if isinstance(quantity, str) else shorten(quantity)
-    found = _QUANTITY.fullmatch(text) if len(text) <= _MAX_CHARACTERS else None
+    found = _match(_QUANTITY, text)
     if found is None:
         raise InvalidResourcesError(f"{shorten(quantity)} is not a Kubernetes quantity{_hint(text)}")
     number = Fraction(found["number"])
-    return number * (Fraction(10) ** int(found["exponent"]) if found["exponent"] else _FACTORS[found["unit"] or ""])
+    if found["exponent"]:
+        return number * Fraction(10) ** int(found["exponent"])
+    return number * _FACTORS[found["unit"] or ""]
 
 
 def ray_amount(quantity: str | float) -> int:
@@ -62,7 +64,8 @@ def ray_amount(quantity: str | float) -> int:
 def _hint(text: str) -> str:
     if text.strip().startswith("-"):
         return ": it must be 0 or more"
-    if (intended := intended_quantity(text)) is not None:
+    intended = intended_quantity(text)
+    if intended is not None:
         return f": write {intended!r}"
     return ": write a number such as '4', '500m' or '16Gi'"
 
@@ -87,11 +90,20 @@ _NEAR_UNITS: Final = {
 _NEAR_QUANTITY: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]{0,5})\s*", re.ASCII)
 
 
+def _match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Return the match of a whole text, or ``None``, also if the text is longer than any quantity."""
+    if len(text) > _MAX_CHARACTERS:
+        return None
+    return pattern.fullmatch(text)
+
+
 def intended_quantity(text: str) -> str | None:
     """Return the quantity that a wrong text probably means, such as ``"28Gi"`` for ``"28GiB"``, or ``None``."""
-    found = _NEAR_QUANTITY.fullmatch(text) if len(text) <= _MAX_CHARACTERS else None
-    unit = None if found is None else _NEAR_UNITS.get(found[2].lower())
-    if found is None or unit is None or found[1] + unit == text:
+    found = _match(_NEAR_QUANTITY, text)
+    if found is None:
+        return None
+    unit = _NEAR_UNITS.get(found[2].lower())
+    if unit is None or found[1] + unit == text:
         return None
     return found[1] + unit
 
@@ -296,12 +308,12 @@ def read_part(model: type[_ModelT], data: object) -> tuple[_ModelT | None, list[
         return model.model_validate(data), []
     except ValidationError as error:
         details = error.errors()
-    names = ([str(part) for part in each["loc"] if isinstance(part, str)] for each in details)
-    problems = [
-        FieldProblem(each["loc"], f"{name[-1] if name else 'the document'} {_explain(each)}")
-        for each, name in zip(details, names, strict=True)
-    ]
-    texts = {tuple(each["loc"]) for each in details if _lacks_quotes(each)}
+    problems = []
+    for detail in details:
+        names = [part for part in detail["loc"] if isinstance(part, str)]
+        subject = names[-1] if names else "the document"
+        problems.append(FieldProblem(detail["loc"], f"{subject} {_explain(detail)}"))
+    texts = {tuple(detail["loc"]) for detail in details if _lacks_quotes(detail)}
     if len(texts) < len(problems):
         return None, problems
     return read_part(model, _with_texts(data, texts, ()))[0], problems

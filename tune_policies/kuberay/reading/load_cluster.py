@@ -79,7 +79,9 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
     def counts(group: HeadGroup) -> dict[str, int]:
         if not is_autoscaling:
             return started_counts(group)
-        return ray_counts(group if reads_resources else group.model_copy(update={"resources": {}}))
+        if not reads_resources:
+            group = group.model_copy(update={"resources": {}})
+        return ray_counts(group)
 
     is_head_known = is_autoscaling or states_cpus(spec.headGroupSpec)
     with _prefix_errors("the head"):
@@ -87,8 +89,13 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
         amounts = _resized(amounts, resizes.get(HEAD_GROUP))
         fields = _node_fields(amounts, spec.headGroupSpec.labels, spec.headGroupSpec.template)
         head = NodeCapacity(node_id="head", is_head=True, **fields)
-    groups = tuple(_group(each, counts, resizes.get(each.groupName)) for each in spec.workerGroupSpecs)
+    groups = tuple(_group(group, counts, resizes.get(group.groupName)) for group in spec.workerGroupSpecs)
     groups = tuple(map(partial(_without_misplaced_part, cluster.metadata), groups, spec.workerGroupSpecs))
+    assumptions = list(_missing_gpus(groups, spec.workerGroupSpecs))
+    if resizes:
+        assumptions.insert(0, RESIZED)
+    if not is_head_known:
+        assumptions.insert(0, HEAD_UNKNOWN)
     return ClusterSpec(
         name=cluster.metadata.name or "cluster",
         head=head,
@@ -96,11 +103,7 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
         is_autoscaling=is_autoscaling,
         autoscaler_version=cluster.autoscaler_version,
         idle_timeout_s=spec.autoscalerOptions.idleTimeoutSeconds,
-        assumptions=(
-            *([] if is_head_known else [HEAD_UNKNOWN]),
-            *([RESIZED] if resizes else []),
-            *_missing_gpus(groups, spec.workerGroupSpecs),
-        ),
+        assumptions=tuple(assumptions),
     )
 
 
@@ -127,28 +130,33 @@ def _resized(amounts: dict[str, int], resize: Resize | None) -> dict[str, int]:
     """Return the amounts that a node has after Ray has enlarged its pod."""
     if resize is None or not amounts:
         return amounts
-    cpus, memory = max(amounts.get("CPU", 0), resize.max_cpus), amounts.get("memory")
-    larger = {} if memory is None else {"memory": max(memory, resize.max_memory_bytes)}
-    return {**amounts, "CPU": cpus, **larger}
+    resized = {**amounts, "CPU": max(amounts.get("CPU", 0), resize.max_cpus)}
+    if "memory" in amounts:
+        resized["memory"] = max(amounts["memory"], resize.max_memory_bytes)
+    return resized
 
 
 def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]], resize: Resize | None) -> WorkerGroup:
     with _prefix_errors(f"the group {group.groupName!r}"):
         amounts = _resized(counts(group), resize)
         shape = slice_shape(group) if "TPU" in amounts else None
+        topology = None
         if shape is not None:
+            topology = shape.topology
             # The autoscaler counts this resource on every host, but only one host of a running slice has it.
             amounts.pop(shape.head_resource, None)
         most = max(group.minReplicas, group.maxReplicas)
-        # KubeRay limits replicas to the range from minReplicas to maxReplicas, and a suspended group has no pods.
-        start = 0 if group.suspend else min(most, max(group.minReplicas, group.replicas))
+        # KubeRay limits replicas to the range from minReplicas to maxReplicas.
+        start = min(most, max(group.minReplicas, group.replicas))
+        if group.suspend:
+            start = 0
         return WorkerGroup(
             name=group.groupName,
             min_nodes=group.minReplicas * group.numOfHosts,
             max_nodes=group.maxReplicas * group.numOfHosts,
             start_nodes=start * group.numOfHosts,
             num_hosts=group.numOfHosts,
-            topology=None if shape is None else shape.topology,
+            topology=topology,
             idle_timeout_s=group.idleTimeoutSeconds,
             **_worker_fields(amounts, group.labels, group.template),
         )
@@ -156,13 +164,17 @@ def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]
 
 def _node_fields(amounts: Mapping[str, int], labels: dict[str, str], pod: PodTemplate | None = None) -> dict[str, Any]:
     """Return the fields that ``NodeCapacity`` and ``WorkerGroup`` have in common."""
-    selector, gpus = {} if pod is None else pod.spec.nodeSelector, amounts.get("GPU", 0)
+    selector = {} if pod is None else pod.spec.nodeSelector
     accelerator_type = device_type(amounts, labels, selector) if amounts else None
+    gpus = amounts.get("GPU", 0)
+    devices = None
+    if pod and gpus:
+        devices = devices_of_pod(pod, gpus, accelerator_type)
     return {
         "resources": to_resources(amounts),
         "accelerator_type": accelerator_type,
         "labels": labels,
-        "devices": devices_of_pod(pod, gpus, accelerator_type) if pod and gpus else None,
+        "devices": devices,
     }
 
 
@@ -197,33 +209,45 @@ def yaml_to_cluster_spec(
         )
     most = cluster.max_workers
     instance_types = InstanceTypes(provider_of(cluster.model_dump()), catalog)
-    workers = {name: each for name, each in types.items() if name != head or each.max_workers}
+    workers = {name: node_type for name, node_type in types.items() if name != head or node_type.max_workers}
     head_unknown = instance_types.why_unknown(head, types[head])
-    unknown = [why for name, each in workers.items() if (why := instance_types.why_unknown(name, each))]
+    reasons = [instance_types.why_unknown(name, node_type) for name, node_type in workers.items()]
+    unknown = [why for why in reasons if why is not None]
     if head_unknown is not None and not (most and workers):
         unknown.append(head_unknown)
     if unknown:
         raise InvalidResourcesError("\n".join(unknown))
-    minutes = cluster.idle_timeout_minutes
     with _prefix_errors(f"the node type {head!r}"):
         amounts = {} if head_unknown else instance_types.amounts(types[head], is_head=True)
         of_head = NodeCapacity(node_id="head", is_head=True, **_node_fields(amounts, types[head].labels))
+    groups = [
+        _node_type(name, node_type, instance_types.amounts(node_type), most) for name, node_type in workers.items()
+    ]
+    all_assumptions = [*assumptions, *instance_types.assumptions(workers)]
+    if head_unknown:
+        all_assumptions.append(HEAD_UNKNOWN)
+    idle_timeout_s = None
+    if cluster.idle_timeout_minutes is not None:
+        idle_timeout_s = round(cluster.idle_timeout_minutes * 60, 3)
     return ClusterSpec(
         name=cluster.cluster_name or "cluster",
         head=of_head,
-        groups=tuple(_node_type(name, each, instance_types.amounts(each), most) for name, each in workers.items()),
+        groups=tuple(groups),
         max_nodes=most,
-        idle_timeout_s=None if minutes is None else round(minutes * 60, 3),
-        assumptions=(*assumptions, *instance_types.assumptions(workers), *([HEAD_UNKNOWN] if head_unknown else [])),
+        idle_timeout_s=idle_timeout_s,
+        assumptions=tuple(all_assumptions),
     )
 
 
 def _node_type(name: str, node_type: YamlNodeType, amounts: Mapping[str, int], most: int) -> WorkerGroup:
+    max_nodes = most
+    if node_type.max_workers is not None:
+        max_nodes = min(most, node_type.max_workers)
     with _prefix_errors(f"the node type {name!r}"):
         return WorkerGroup(
             name=name,
             min_nodes=node_type.min_workers,
-            max_nodes=min(most, most if node_type.max_workers is None else node_type.max_workers),
+            max_nodes=max_nodes,
             start_nodes=node_type.min_workers,
             idle_timeout_s=node_type.idle_timeout_s,
             **_worker_fields(amounts, node_type.labels),
@@ -262,7 +286,9 @@ def _to_spec(found: ClusterInFile | Document, path: str, catalog: NodeCatalog | 
         return yaml_to_cluster_spec(cluster, catalog, assumptions(found.data))
     except InvalidResourcesError as error:
         message = str(error)
-        raise InvalidResourcesError(message if message.startswith(path) else f"{path}: {message}") from error
+        if not message.startswith(path):  # errors in a document already start with its file and line
+            message = f"{path}: {message}"
+        raise InvalidResourcesError(message) from error
 
 
 _SAVED_CLUSTER_TIMES: Final = 7
@@ -284,7 +310,9 @@ def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCa
         data: object = parse_json(text)  # a saved cluster may exceed the size limit of YAML
     except ValueError:
         documents = read_documents(text, source)
-        data = documents[0].data if len(documents) == 1 else None
+        data = None
+        if len(documents) == 1:
+            data = documents[0].data
     found = format_of(data)
     if found not in (NODE_LIST, SAVED_CLUSTER):
         return _to_spec(_find_in(documents or read_documents(text, source), source, name), source, catalog)
@@ -292,7 +320,8 @@ def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCa
         raise InvalidResourcesError(
             f"--name selects one of several clusters, but {source} is a {found.name}. Omit --name"
         )
-    data = parse_data(text, source, max_parts=MAX_PARTS if found is NODE_LIST else MAX_RECORD_PARTS)
+    max_parts = MAX_PARTS if found is NODE_LIST else MAX_RECORD_PARTS
+    data = parse_data(text, source, max_parts=max_parts)
     try:
         if found is NODE_LIST:
             return NodeCatalog.from_dict(data)
@@ -326,10 +355,10 @@ def find_cluster(path: str | FilePath) -> ClusterInFile | Document:
 
 
 def _find_in(documents: Sequence[Document], path: str, name: str | None) -> ClusterInFile | Document:
-    manifests = [each for document in documents for _, each in manifests_in(document)]
+    manifests = [manifest for document in documents for _, manifest in manifests_in(document)]
     if name is not None:
         check_name(name, manifests, path)
-        manifests = [each for each in manifests if name_of(each) == name]
+        manifests = [manifest for manifest in manifests if name_of(manifest) == name]
     found: list[ClusterInFile | Document] = []
     problems = []
     for manifest in manifests:
@@ -369,15 +398,19 @@ def _described(manifest: Document) -> str:
     if not isinstance(manifest.data, dict):
         return kind_of(manifest.data)
     kind = str(manifest.data.get("kind", "no kind"))
-    if found := name_of(manifest):
+    found = name_of(manifest)
+    if found:
         return f"{kind} {shorten(found)}"
     return kind
 
 
 def _wrong(problems: list[tuple[Document, FieldProblem]]) -> InvalidResourcesError:
-    lines = [f"{document.source}, line {document.line(each.path)}: {each.message}" for document, each in problems]
-    more = [f"and {len(lines) - _MAX_PROBLEMS} more"] if len(lines) > _MAX_PROBLEMS else []
-    return InvalidResourcesError("\n".join(map(one_line, [*lines[:_MAX_PROBLEMS], *more])))
+    lines = []
+    for document, problem in problems[:_MAX_PROBLEMS]:
+        lines.append(one_line(f"{document.source}, line {document.line(problem.path)}: {problem.message}"))
+    if len(problems) > _MAX_PROBLEMS:
+        lines.append(f"and {len(problems) - _MAX_PROBLEMS} more")
+    return InvalidResourcesError("\n".join(lines))
 
 
 def load_catalog(path: str | FilePath) -> NodeCatalog:

@@ -21,6 +21,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Final
 
 from tune_policies.cluster.accelerators import FAMILIES, family_of_type, type_of_product
@@ -45,7 +46,8 @@ def ray_counts(group: HeadGroup) -> dict[str, int]:
     """
     custom = _custom(group)
     asked = group.template.spec.containers[0].resources
-    amounts = [(key, ray_amount(amount)) for each in (asked.limits, asked.requests) for key, amount in each.items()]
+    listed = chain(asked.limits.items(), asked.requests.items())
+    amounts = [(key, ray_amount(amount)) for key, amount in listed]
 
     def first(resource: str, param: str | None, is_it: Callable[[str, int], bool]) -> int | None:
         if resource in group.resources:
@@ -65,7 +67,8 @@ def ray_counts(group: HeadGroup) -> dict[str, int]:
             "the number of CPUs of a node is missing: set limits.cpu of the first container, or rayStartParams num-cpus"
         )
     known = {name: amount for name, amount in found.items() if amount is not None}
-    if "TPU" in known and (shape := slice_shape(group)) is not None:
+    shape = slice_shape(group) if "TPU" in known else None
+    if shape is not None:
         known[shape.head_resource] = 1  # Ray Train reserves slices with it. The autoscaler counts it on every host
     return known | custom
 
@@ -132,15 +135,17 @@ def device_type(amounts: Mapping[str, float], labels: Mapping[str, str], selecto
         labels: Ray's node labels.
         selector: The node selector of the pods.
     """
-    if (stated := accelerator_type_of(amounts)) is not None:
+    stated = accelerator_type_of(amounts)
+    if stated is not None:
         return stated
     label = labels.get(ACCELERATOR_TYPE)
     if label is not None and family_of_type(label) is not None:
         return label
-    if (tpu := TPU_TYPES.get(selector.get(GKE_TPU_TYPE, ""))) is not None:
+    tpu = TPU_TYPES.get(selector.get(GKE_TPU_TYPE, ""))
+    if tpu is not None:
         return tpu
-    models = [selector[key] for key in _GPU_LABELS if key in selector]
-    return next((name for model in models if (name := _type_of_model(model)) is not None), None)
+    types = (_type_of_model(selector[key]) for key in _GPU_LABELS if key in selector)
+    return next((name for name in types if name is not None), None)
 
 
 _BRANDS: Final = ("NVIDIA-", "Tesla-", "Quadro-", "GeForce-", "TITAN-", "GRID-")
@@ -204,7 +209,8 @@ def started_counts(group: HeadGroup) -> dict[str, int]:
         elif key in NEURON_CHIPS:
             amount *= _CORES_OF_A_CHIP
         detected[resource] = amount
-    if (shared := kai_gpus(group.template)) > 0:
+    shared = kai_gpus(group.template)
+    if shared > 0:
         detected["GPU"] = shared  # KAI Scheduler adds the GPU when it binds the pod
     return {**detected, **ray_counts(group)}
 

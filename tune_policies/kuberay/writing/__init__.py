@@ -43,7 +43,8 @@ def _check_for_old_autoscaler(design: ClusterDesign, ray_version: str) -> None:
             f"the trials select nodes by label, which the autoscaler of Ray {ray_version} does not support on "
             "Kubernetes: use Ray 2.51 or newer"
         )
-    if newest := [each.node_type.name for each in design.groups if each.node_type.accelerator_type == "TPU-V7X"]:
+    newest = [group.node_type.name for group in design.groups if group.node_type.accelerator_type == "TPU-V7X"]
+    if newest:
         raise InvalidResourcesError(
             f"the group {newest[0]!r} has TPU-V7X, which the autoscaler of Ray {ray_version} does not support: use Ray "
             "2.51 or newer"
@@ -54,7 +55,8 @@ def _selected_alike(nodes: Sequence[NodeType], options: WriteOptions) -> list[li
     """Return groups of node types, by name, that select the same Kubernetes nodes although their sizes differ."""
     found: dict[tuple[tuple[str, str], ...], list[NodeType]] = {}
     for node in nodes:
-        if selector := node_selector(node, options.platform):
+        selector = node_selector(node, options.platform)
+        if selector:
             found.setdefault(tuple(sorted(selector.items())), []).append(node)
     return [
         [node.name for node in alike]
@@ -71,7 +73,8 @@ def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
     nodes = design.node_types
     if options.format == "cluster-yaml":
         yield "The fields provider and node_config depend on the cloud. Complete them."
-        if empty := [node.name for node in nodes if not node.node_config]:
+        empty = [node.name for node in nodes if not node.node_config]
+        if empty:
             yield (
                 f"The machine types of {shorten_names(empty)} are missing. Add them to node_config, such as "
                 "{InstanceType: g6.xlarge}."
@@ -90,8 +93,9 @@ def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
             "Ray's images contain neither tune-policies nor a framework such as torch. Use an image that contains "
             "both, or install them with your job's runtime environment."
         )
-    families = {devices.plugin.family for node in nodes if (devices := devices_of(node)) is not None}
-    if options.image is None and (others := sorted(families - _IN_RAYS_IMAGES)):
+    families = {devices.plugin.family for devices in map(devices_of, nodes) if devices is not None}
+    others = sorted(families - _IN_RAYS_IMAGES)
+    if options.image is None and others:
         yield f"Ray's images have no software for {', '.join(others)}. Use an image that contains it."
     unselected = [node for node in nodes if node.accelerator_type and not node_selector(node, options.platform)]
     if unselected:
@@ -105,13 +109,15 @@ def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
             f"Groups {shorten_names(alike)} select the same nodes, so a small pod may occupy a large node. Set "
             "node_selector of each node type."
         )
-    if any(map(has_nvidia, nodes)):
+    if any(map(has_nvidia, nodes)) and options.platform is None:
         yield (
             "Pods without GPUs can run on nodes with GPUs, where they use CPUs and memory that workers need. Add a "
             "taint to nodes with GPUs."
-            if options.platform is None
-            else "An affinity prevents pods without GPUs from occupying nodes with GPUs. Remove it if all your nodes "
-            "have GPUs."
+        )
+    elif any(map(has_nvidia, nodes)):
+        yield (
+            "An affinity prevents pods without GPUs from occupying nodes with GPUs. Remove it if all your nodes have "
+            "GPUs."
         )
     if options.platform is not None and any(node.gpus and type_selector(node, options.platform) for node in nodes):
         yield (

@@ -3,6 +3,7 @@
 import re
 import textwrap
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 import yaml
@@ -35,7 +36,8 @@ def _represent_text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
     if len(lines) > 1 and all(line.isprintable() for line in lines):
         return dumper.represent_scalar(tag, data, style="|")
     is_plain = resolved == tag and data.isprintable() and not _MAY_BE_ANOTHER_TYPE.fullmatch(data)
-    return dumper.represent_scalar(tag, data, style=None if is_plain else '"')
+    style = None if is_plain else '"'
+    return dumper.represent_scalar(tag, data, style=style)
 
 
 _BlockDumper.add_representer(str, _represent_text)
@@ -46,8 +48,8 @@ def to_block_yaml(data: Mapping[str, Any], comments: Iterable[str], optional: Op
     body = yaml.dump(data, Dumper=_BlockDumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
     root = yaml.compose(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     lines = body.split("\n")
-    above = sorted(((_position(root, path), texts) for path, texts in optional.items()), key=lambda each: each[0])
-    for (line, column), texts in reversed(above):
+    above = sorted(((_position(root, path), texts) for path, texts in optional.items()), key=itemgetter(0))
+    for (line, column), texts in reversed(above):  # from the bottom, so that the positions above stay valid
         lines[line:line] = [f"{' ' * column}# {text}" for text in texts]
     return "".join(f"{line}\n" for paragraph in comments for line in _comment(paragraph)) + "\n".join(lines)
 
@@ -68,5 +70,7 @@ def _position(node: Any, path: Path) -> tuple[int, int]:
 
 
 def _comment(paragraph: str) -> list[str]:
-    text = " ".join("".join(char if char.isprintable() else " " for char in paragraph).split())
+    # A line break in a name would end the comment, and the rest of the name would become part of the YAML.
+    printable = "".join(char if char.isprintable() else " " for char in paragraph)
+    text = " ".join(printable.split())
     return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False)

@@ -59,10 +59,11 @@ def _pod_template(
     has_cuda = has_nvidia(node_type)
     if has_cuda and options.platform == "aks":
         tolerations.insert(1, AKS_GPU_TAINT)
+    hides_gpus = is_beside_nvidia and not has_cuda
     ray = {
         "name": container,
         "image": options.image_of(has_cuda=has_cuda),
-        "env": [_NO_GPU] if is_beside_nvidia and not has_cuda else [],
+        "env": [_NO_GPU] if hides_gpus else [],
         "resources": {"limits": amounts, "requests": amounts | {"ephemeral-storage": _DISK}},
         "volumeMounts": [{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}],  # noqa: S108 - a path in the pod
     }
@@ -71,7 +72,7 @@ def _pod_template(
         "restartPolicy": "Never",
         "nodeSelector": node_selector(node_type, options.platform),
         "affinity": _off_gpu_nodes(node_type, options.platform) if is_beside_nvidia else {},
-        "tolerations": [each.model_dump(exclude_none=True) for each in dict.fromkeys(tolerations)],
+        "tolerations": [toleration.model_dump(exclude_none=True) for toleration in dict.fromkeys(tolerations)],
         "containers": [_without_empty(ray)],
         # The content of the volume counts as memory of the pod.
         "volumes": [{"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": amounts["memory"]}}],
@@ -134,7 +135,9 @@ def uncounted_amounts(node_type: NodeType) -> dict[str, int]:
         InvalidResourcesError: KubeRay would interpret a custom resource as one of Ray's resources.
     """
     devices = devices_of(node_type)
-    found = {devices.resource: devices.amount} if devices is not None and not devices.is_detected_by_ray else {}
+    found = {}
+    if devices is not None and not devices.is_detected_by_ray:
+        found[devices.resource] = devices.amount
     for name, amount in node_type.custom.items():
         if name not in DEVICE_RESOURCES:
             if name.lower().endswith("gpu") or name.lower() in ("cpu", "memory"):
@@ -151,8 +154,12 @@ def uncounted_amounts(node_type: NodeType) -> dict[str, int]:
 def as_start_params(amounts: dict[str, int]) -> dict[str, str]:
     """Return amounts as parameters of ``ray start``."""
     others = {name: amount for name, amount in amounts.items() if name != "GPU"}
-    params = {"num-gpus": str(amounts["GPU"])} if "GPU" in amounts else {}
-    return params | ({"resources": quoted_amounts(others)} if others else {})
+    params = {}
+    if "GPU" in amounts:
+        params["num-gpus"] = str(amounts["GPU"])
+    if others:
+        params["resources"] = quoted_amounts(others)
+    return params
 
 
 _LONGEST_JOB_NAME: Final = 47
@@ -177,7 +184,9 @@ def ray_cluster(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str,
             f"the name {design.name!r} has {len(design.name)} characters, but the name of a RayJob can have at most "
             f"{_LONGEST_JOB_NAME}: use a shorter name"
         )
-    metadata = {"name": design.name} | ({} if options.namespace is None else {"namespace": options.namespace})
+    metadata = {"name": design.name}
+    if options.namespace is not None:
+        metadata["namespace"] = options.namespace
     spec = _spec(design, options)
     place: Path = ("spec",)
     if options.job is not None:
@@ -213,26 +222,27 @@ def _spec(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
                 f"Kubernetes does not support the name of a group in a manifest: {error}"
             ) from error
     is_beside_nvidia = any(map(has_nvidia, design.node_types))
-    # A head without devices runs only Ray's own processes, and no trials.
-    head = _amount_fields(design.head, options) if design.head.devices else {"rayStartParams": {"num-cpus": "0"}}
-    return {
+    spec: dict[str, Any] = {
         "rayVersion": options.ray_version,
         "enableInTreeAutoscaling": True,
         "autoscalerOptions": {"version": "v2", "idleTimeoutSeconds": design.idle_timeout_s},
-        # From Ray 2.61 on, Ray requires a token by default. With this field, KubeRay creates it for all pods.
-        **({"authOptions": {"mode": "token"}} if options.ray_has_tokens else {}),
-        "headGroupSpec": head
-        | {"template": _pod_template(design.head, options, "ray-head", is_beside_nvidia=is_beside_nvidia)},
-        "workerGroupSpecs": [
-            _worker_group(group, options, is_beside_nvidia=is_beside_nvidia) for group in design.groups
-        ],
     }
+    if options.ray_has_tokens:
+        # From Ray 2.61 on, Ray requires a token by default. With this field, KubeRay creates it for all pods.
+        spec["authOptions"] = {"mode": "token"}
+    head: dict[str, Any] = {"rayStartParams": {"num-cpus": "0"}}  # only Ray's own processes run here, and no trials
+    if design.head.devices:
+        head = _amount_fields(design.head, options)
+    head["template"] = _pod_template(design.head, options, "ray-head", is_beside_nvidia=is_beside_nvidia)
+    workers = [_worker_group(group, options, is_beside_nvidia=is_beside_nvidia) for group in design.groups]
+    return {**spec, "headGroupSpec": head, "workerGroupSpecs": workers}
 
 
 def check_group_names(design: ClusterDesign, head: str) -> None:
     """Raise :class:`InvalidResourcesError` if two groups, or a group and the head, have the same name."""
     names = [head, *(group.node_type.name for group in design.groups)]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
         raise InvalidResourcesError(
             f"the names of groups must be unique, but {twice[0]!r} is used twice or reserved for the head"
         )
@@ -258,13 +268,17 @@ def _amount_fields(node_type: NodeType, options: WriteOptions) -> dict[str, Any]
     states_gpus = options.num_gpus and node_type.gpus > 0
     if states_gpus:
         amounts["GPU"] = node_type.gpus
-    # Ray adds the label of the device type only when the node starts.
-    fields: dict[str, Any] = {"labels": labels} if labels else {}
+    fields: dict[str, Any] = {}
+    if labels:
+        fields["labels"] = labels  # Ray adds the label of the device type only when the node starts
     # KubeRay refuses a group with amounts in both ``resources`` and ``rayStartParams``.
-    if options.ray_reads_group_fields and not states_gpus:
-        resources = {name: str(amount) for name, amount in amounts.items()}
-        return fields | ({"resources": resources} if resources else {}) | {"rayStartParams": {}}
-    return fields | {"rayStartParams": as_start_params(amounts)}
+    if not options.ray_reads_group_fields or states_gpus:
+        fields["rayStartParams"] = as_start_params(amounts)
+        return fields
+    if amounts:
+        fields["resources"] = {name: str(amount) for name, amount in amounts.items()}
+    fields["rayStartParams"] = {}
+    return fields
 
 
 def _replicas(group: DesignedGroup, nodes: int) -> int:
@@ -296,6 +310,22 @@ def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str
     if options.image is None:
         software = {"setup_commands": [f"pip install {shlex.quote(f'ray[default,tune,train]=={options.ray_version}')}"]}
         optional["setup_commands", 0] = ("- pip install --requirement ~/code/requirements.txt",)
+    head: dict[str, Any] = {"max_workers": 0, "resources": _amounts(design.head)}
+    if not design.head.devices:
+        # With 0 CPUs, the head runs no trials. It still runs trial drivers, which need memory.
+        head["resources"] = {"CPU": 0, "memory": design.head.memory}
+    if design.head.ray_labels:
+        head["labels"] = design.head.ray_labels
+    head["node_config"] = design.head.node_config
+    node_types = {design.head.name: head}
+    for group in design.groups:
+        node_types[group.node_type.name] = {
+            "min_workers": group.min_nodes,
+            "max_workers": group.max_nodes,
+            "resources": _amounts(group.node_type),
+            "labels": group.node_type.ray_labels,
+            "node_config": group.node_type.node_config,
+        }
     config = {
         "cluster_name": design.name,
         "max_workers": sum(group.max_nodes for group in design.groups),
@@ -303,25 +333,7 @@ def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str
         "provider": options.provider,
         **software,
         "head_node_type": design.head.name,
-        "available_node_types": {
-            # With 0 CPUs, the head runs no trials. It still runs trial drivers, which need memory.
-            design.head.name: {
-                "max_workers": 0,
-                "resources": _amounts(design.head) if design.head.devices else {"CPU": 0, "memory": design.head.memory},
-                **({"labels": labels} if (labels := design.head.ray_labels) else {}),
-                "node_config": design.head.node_config,
-            }
-        }
-        | {
-            group.node_type.name: {
-                "min_workers": group.min_nodes,
-                "max_workers": group.max_nodes,
-                "resources": _amounts(group.node_type),
-                "labels": group.node_type.ray_labels,
-                "node_config": group.node_type.node_config,
-            }
-            for group in design.groups
-        },
+        "available_node_types": node_types,
     }
     return config, optional
 

@@ -1,6 +1,7 @@
 """The options of a cluster file."""
 
 import re
+from itertools import chain
 from typing import Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -95,17 +96,19 @@ class WriteOptions(Value):
         if value is None:
             return None
         # KubeRay encloses the runtime environment in double quotes: BuildJobSubmitCommand in common/job.go.
-        if wrong := next((text for text in _texts(value) if "$" in text or "`" in text), None):
+        wrong = next((text for text in _texts(value) if "$" in text or "`" in text), None)
+        if wrong:
             raise InvalidResourcesError(
                 f"runtime_env contains {shorten(wrong)}, but KubeRay's shell interprets '$' and '`': remove these "
                 "characters"
             )
         folders = [value.get("working_dir"), *(value.get("py_modules") or ())]
-        if here := next((each for each in folders if each is not None and not _URI.fullmatch(str(each))), None):
-            raise InvalidResourcesError(
-                f"runtime_env contains the local path {shorten(str(here))}, which the cluster cannot read: upload it "
-                "and use its URI, such as 's3://bucket/code.zip', or use an image that contains it"
-            )
+        for folder in filter(None, folders):
+            if not _URI.fullmatch(str(folder)):
+                raise InvalidResourcesError(
+                    f"runtime_env contains the local path {shorten(str(folder))}, which the cluster cannot read: "
+                    "upload it and use its URI, such as 's3://bucket/code.zip', or use an image that contains it"
+                )
         return value
 
     @model_validator(mode="after")
@@ -143,7 +146,10 @@ class WriteOptions(Value):
 
     def image_of(self, *, has_cuda: bool) -> str:
         """Return the image of a pod."""
-        return self.image or f"rayproject/ray:{self.ray_version}-{_PYTHON}{'-gpu' if has_cuda else ''}"
+        if self.image is not None:
+            return self.image
+        variant = "-gpu" if has_cuda else ""
+        return f"rayproject/ray:{self.ray_version}-{_PYTHON}{variant}"
 
 
 def _minor(version: str) -> tuple[int, int]:
@@ -154,9 +160,9 @@ def _minor(version: str) -> tuple[int, int]:
 def _texts(part: object) -> list[str]:
     """Return all strings in plain data, including keys."""
     if isinstance(part, dict):
-        return [text for pair in part.items() for each in pair for text in _texts(each)]
+        return _texts([*chain.from_iterable(part.items())])
     if isinstance(part, list | tuple):
-        return [text for each in part for text in _texts(each)]
+        return [text for item in part for text in _texts(item)]
     if isinstance(part, str):
         return [part]
     return []

@@ -5,7 +5,7 @@ A check is a function that yields findings from a node's facts. A fact that is `
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Final
 
@@ -13,7 +13,7 @@ from pydantic import Field
 
 from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.values.resources import format_amount
-from tune_policies.values.sanitize import LEFT_OUT, Redacted
+from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
 from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.value import Value, counted, shorten_names
 
@@ -95,12 +95,12 @@ class NodeFacts(Value):
 
     name: str
     ray: RayCounts | None = None
-    failure: Redacted | None = None
+    failure: WithoutSecrets | None = None
     versions: dict[str, str] = Field(default_factory=dict)
     frameworks: tuple[Framework, ...] = ()
     driver_version: str | None = None
     cuda_version: str | None = None
-    nvml_error: Redacted | None = None
+    nvml_error: WithoutSecrets | None = None
     gpus: tuple[Gpu, ...] | None = None
     num_nvidia_on_pci: int = 0
     has_amd_driver: bool = False
@@ -174,7 +174,7 @@ class Diagnosis(Value):
         # Replace longer names first, because 10.0.0.12 contains 10.0.0.1.
         by_length = sorted(names.items(), key=lambda name_and_alias: -len(name_and_alias[0]))
 
-        def redacted(text: str) -> str:
+        def without_private(text: str) -> str:
             for old, new in (*dict.fromkeys(private, LEFT_OUT).items(), *by_length):
                 text = text.replace(old, new)
             return text
@@ -182,8 +182,8 @@ class Diagnosis(Value):
         findings = [
             Finding(
                 severity=found.severity,
-                what=redacted(found.what),
-                hint=redacted(found.hint),
+                what=without_private(found.what),
+                hint=without_private(found.hint),
                 nodes=tuple(names.get(name, LEFT_OUT) for name in found.nodes),
             )
             for found in self.findings
@@ -515,11 +515,12 @@ def diagnose(nodes: Iterable[NodeFacts]) -> tuple[Finding, ...]:
 
 
 def _differing_versions(nodes: tuple[NodeFacts, ...]) -> Iterator[Finding]:
-    versions: dict[str, Mapping[str, str]] = {}
+    versions: dict[str, dict[str, str]] = {}
     for node in nodes:
         if node.failure is None:
-            of_driver = {"NVIDIA driver": node.driver_version} if node.driver_version else {}
-            versions[node.name] = node.versions | of_driver
+            versions[node.name] = dict(node.versions)
+            if node.driver_version:
+                versions[node.name]["NVIDIA driver"] = node.driver_version
     for package in sorted({name for found in versions.values() for name in found}):
         where: dict[str, list[str]] = defaultdict(list)
         for name, found in versions.items():

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tune_policies.files.plain_data import parse_json
 from tune_policies.files.yaml_documents import Path
+from tune_policies.kuberay.lint.pod_schema import as_list, as_mapping
 from tune_policies.kuberay.lint.rule import Found, RuleBook
 from tune_policies.kuberay.lint.rules.cluster_parts import (
     READER,
@@ -15,7 +16,6 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     exact,
     extra,
     groups_of,
-    mapping,
     workers_of,
 )
 from tune_policies.kuberay.reading.kuberay_models import HeadGroup, Quantity, WorkerGroupSpec
@@ -38,7 +38,8 @@ def _cpus_missing(at: Group[HeadGroup]) -> Iterator[Found]:
 
 def _counted_cpus(at: Group[HeadGroup]) -> tuple[Path, Quantity] | None:
     """Return the path and the number of the CPUs that Ray's autoscaler counts, or ``None`` if the number is missing."""
-    if stated := at.amount("CPU", "num-cpus"):
+    stated = at.amount("CPU", "num-cpus")
+    if stated is not None:
         return stated
     asked = {**at.container.resources.requests, **at.container.resources.limits}
     if "cpu" in asked:
@@ -100,11 +101,13 @@ def _param_misspelled(at: Group[HeadGroup]) -> Iterator[Found]:
 def _resources_quoted(at: Group[HeadGroup]) -> Iterator[Found]:
     """Ray's autoscaler and the pod's shell each remove one pair of quotes before Ray reads the JSON."""
     text = at.spec.rayStartParams.get("resources")
-    if text is None or not at.is_autoscaling or (problem := _problem_of_resources(text)) is None:
+    if text is None or not at.is_autoscaling:
         return
-    where = (*at.path, "rayStartParams", "resources")
+    problem = _problem_of_resources(text)
+    if problem is None:
+        return
     yield Found(
-        where,
+        (*at.path, "rayStartParams", "resources"),
         f"{at} has the rayStartParams resources {shorten(text)}: {problem}",
         "use the group's field resources (KubeRay 1.5 and later), or write a JSON mapping of names to whole numbers "
         'in two pairs of quotes: \'"{\\"Custom\\": 1}"\'',
@@ -147,7 +150,8 @@ def _cpus_rounded_up(at: Group[HeadGroup]) -> Iterator[Found]:
 @RULES.of_each(workers_of, "memory-not-reserved", "note", _CONFIG)
 def _memory_not_reserved(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """If a node runs out of memory, Kubernetes first kills pods that use more memory than they requested."""
-    limit, request = (each.get("memory") for each in (at.container.resources.limits, at.container.resources.requests))
+    resources = at.container.resources
+    limit, request = resources.limits.get("memory"), resources.requests.get("memory")
     most, least = exact(limit), exact(request)
     if most is not None and least is not None and least < most:
         message = f"Ray counts {limit} of memory in {at}, but Kubernetes reserves only {request}"
@@ -175,17 +179,12 @@ def _workers_without_cpus(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 
 def _shared_memory(at: Group[HeadGroup]) -> tuple[Path, Mapping[str, Any]] | None:
     """Return the path and the fields of the ``emptyDir`` at ``/dev/shm``, or ``None`` if KubeRay mounts the volume."""
-    mounts = extra(at.container, "volumeMounts")
-    names = [
-        mapping(each).get("name")
-        for each in (mounts if isinstance(mounts, list) else ())
-        if str(mapping(each).get("mountPath")).rstrip("/") == _SHM
-    ]
-    volumes = extra(at.pod, "volumes")
-    for number, each in enumerate(volumes if isinstance(volumes, list) else ()):
-        volume = mapping(each)
+    mounts = map(as_mapping, as_list(extra(at.container, "volumeMounts")))
+    names = [mount.get("name") for mount in mounts if str(mount.get("mountPath")).rstrip("/") == _SHM]
+    volumes = map(as_mapping, as_list(extra(at.pod, "volumes")))
+    for number, volume in enumerate(volumes):
         if names and volume.get("name") == names[0] and "emptyDir" in volume:
-            return (*at.pod_path, "volumes", number), mapping(volume["emptyDir"])
+            return (*at.pod_path, "volumes", number), as_mapping(volume["emptyDir"])
     return None
 
 

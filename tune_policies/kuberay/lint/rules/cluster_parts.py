@@ -44,13 +44,6 @@ def extra(part: BaseModel, name: str) -> Any:
     return (part.model_extra or {}).get(name)
 
 
-def mapping(value: object) -> Mapping[str, Any]:
-    """Return the value if it is a mapping, else an empty mapping. Another rule reports values of other types."""
-    if isinstance(value, Mapping):
-        return value
-    return {}
-
-
 def version_of(text: str | None) -> tuple[int, ...] | None:
     """Return the numbers at the start of a version, such as ``(2, 47, 1)``, or ``None`` if the text has no version."""
     found = re.match(r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", text or "")
@@ -134,7 +127,8 @@ class Group(NamedTuple, Generic[_SpecT_co]):
     @property
     def containers(self) -> Iterator[tuple[Path, Container]]:
         """All containers of a pod, each with its path."""
-        return (((*self.pod_path, "containers", number), each) for number, each in enumerate(self.pod.containers))
+        for number, container in enumerate(self.pod.containers):
+            yield (*self.pod_path, "containers", number), container
 
     @property
     def is_autoscaling(self) -> bool:
@@ -154,11 +148,11 @@ class Group(NamedTuple, Generic[_SpecT_co]):
     @property
     def environment(self) -> dict[str, str | None]:
         """The environment variables of Ray's container."""
-        return {each.name: each.value for each in self.container.env}
+        return {variable.name: variable.value for variable in self.container.env}
 
     def variable_path(self, name: str) -> Path:
         """Return the path of an environment variable of Ray's container."""
-        names = [each.name for each in self.container.env]
+        names = [variable.name for variable in self.container.env]
         return (*self.container_path, "env", names.index(name))
 
     def amount(self, resource: str, parameter: str) -> tuple[Path, Quantity] | None:

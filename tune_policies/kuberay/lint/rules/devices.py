@@ -60,7 +60,8 @@ def _device_misspelled(at: Group[HeadGroup]) -> Iterator[Found]:
             is_known = is_of_hami or is_priority or (ray_resource(key) is not None and "." in domain)
             if "/" not in key or is_known:
                 continue
-            if near := difflib.get_close_matches(key.lower(), _KEYS, n=1, cutoff=_NEAR_KEY):
+            near = difflib.get_close_matches(key.lower(), _KEYS, n=1, cutoff=_NEAR_KEY)
+            if near:
                 section = "limits" if key in container.resources.limits else "requests"
                 message = f"{at} has the unknown resource {key!r}; did you mean {near[0]!r}?"
                 yield Found((*path, "resources", section, key), message, f"write {near[0]}")
@@ -90,11 +91,9 @@ def _how_to_state(at: Group[HeadGroup], resource: str, key: str, amount: str) ->
     if resource == "GPU" and not at.spec.resources:
         return f'write num-gpus: "{amount}" under rayStartParams'
     is_chips = key in NEURON_CHIPS
-    what = (
-        f"the number of cores of its {amount} Neuron chips (two cores per chip on Inf2 and Trn1)"
-        if is_chips
-        else amount
-    )
+    what = amount
+    if is_chips:
+        what = f"the number of cores of its {amount} Neuron chips (two cores per chip on Inf2 and Trn1)"
     version = ray_version_of(at.cluster)
     if version is not None and version < READS_GROUP_FIELDS:
         return f"write {what} as {resource} in the JSON of rayStartParams.resources"
@@ -139,10 +138,13 @@ class _StatedGpus(NamedTuple):
 
 def _stated_gpus(cluster: ClusterInFile) -> Iterator[_StatedGpus]:
     for at in groups_of(cluster):
-        if (stated := at.amount("GPU", "num-gpus")) is not None:
-            number, there = exact(stated[1]), _gpus(at)
-            if number is not None and number.denominator == 1 and there is not None:
-                yield _StatedGpus(at, stated[0], int(number), there)
+        stated = at.amount("GPU", "num-gpus")
+        if stated is None:
+            continue
+        path, amount = stated
+        number, there = exact(amount), _gpus(at)
+        if number is not None and number.denominator == 1 and there is not None:
+            yield _StatedGpus(at, path, int(number), there)
 
 
 def _gpus(at: Group[HeadGroup]) -> int | None:
@@ -283,14 +285,13 @@ def _hosts_per_slice(slices: _Slices) -> Iterator[Found]:
     if not re.fullmatch(r"\d{1,4}(x\d{1,4}){1,2}", topology) or slices.chips == 0:
         return
     of_slice = math.prod(map(int, topology.split("x")))
-    if hosts * slices.chips != of_slice:
-        yield Found(
-            (*slices.at.path, "numOfHosts"),
-            f"{slices.at} has {hosts} hosts of {slices.chips} chips, but a {topology} slice has {of_slice} chips",
-            f"write numOfHosts: {of_slice // slices.chips}"
-            if of_slice and of_slice % slices.chips == 0
-            else "set the TPU amount in limits to the number of chips of one host",
-        )
+    if hosts * slices.chips == of_slice:
+        return
+    message = f"{slices.at} has {hosts} hosts of {slices.chips} chips, but a {topology} slice has {of_slice} chips"
+    fix = "set the TPU amount in limits to the number of chips of one host"
+    if of_slice and of_slice % slices.chips == 0:
+        fix = f"write numOfHosts: {of_slice // slices.chips}"
+    yield Found((*slices.at.path, "numOfHosts"), message, fix)
 
 
 @RULES.of_each(_slices, "tpu-labels-missing", "warning", "reserve_tpu_slice in ray._private.accelerators.tpu")

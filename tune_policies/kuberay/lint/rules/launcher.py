@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from tune_policies.files.yaml_documents import Document, Path
+from tune_policies.kuberay.lint.pod_schema import as_mapping
 from tune_policies.kuberay.lint.rule import Found, Rule, Severity, why
-from tune_policies.kuberay.lint.rules.cluster_parts import extra, mapping, ray_in_image
+from tune_policies.kuberay.lint.rules.cluster_parts import extra, ray_in_image
 from tune_policies.kuberay.lint.rules.devices import misspelled_resources
 from tune_policies.kuberay.lint.rules.pods import TRIED_IMAGE, has_cuda, severity_of_version
 from tune_policies.kuberay.reading.cluster_yaml import (
@@ -45,7 +46,8 @@ class _File(NamedTuple):
     @property
     def types(self) -> Iterator[tuple[Path, str, YamlNodeType]]:
         """The path, the name and the fields of each node type."""
-        return (((NODE_TYPES, name), name, each) for name, each in self.cluster.available_node_types.items())
+        for name, node_type in self.cluster.available_node_types.items():
+            yield (NODE_TYPES, name), name, node_type
 
 
 _Check: TypeAlias = Callable[[_File], Iterator[Found]]
@@ -56,7 +58,9 @@ def _rule(name: str, severity: Severity, source: str) -> Callable[[_Check], _Che
 
     def add(check: _Check) -> _Check:
         def of_document(document: Document, _: object) -> Iterator[Found]:
-            cluster = read_cluster_yaml(document.data)[0] if is_cluster_yaml(document.data) else None
+            if not is_cluster_yaml(document.data):
+                return iter(())
+            cluster, _ = read_cluster_yaml(document.data)
             if cluster is None:
                 return iter(())
             return check(_File(document.data, cluster))
@@ -70,10 +74,11 @@ def _rule(name: str, severity: Severity, source: str) -> Callable[[_Check], _Che
 @_rule("min-above-max", "error", _REFERENCE)
 def _min_above_max(file: _File) -> Iterator[Found]:
     """The autoscaler cannot satisfy both limits."""
-    for path, name, each in file.types:
-        if each.max_workers is not None and each.min_workers > each.max_workers:
-            message = f"{name!r} has min_workers: {each.min_workers} above max_workers: {each.max_workers}"
-            yield Found((*path, "min_workers"), message, f"write at most {each.max_workers}")
+    for path, name, node_type in file.types:
+        least, most = node_type.min_workers, node_type.max_workers
+        if most is not None and least > most:
+            message = f"{name!r} has min_workers: {least} above max_workers: {most}"
+            yield Found((*path, "min_workers"), message, f"write at most {most}")
 
 
 @_rule("limit-missing", "warning", "ray/autoscaler/*/defaults.yaml")
@@ -82,7 +87,7 @@ def _limit_missing(file: _File) -> Iterator[Found]:
     if file.provider == LOCAL or "max_workers" in file.data:
         return
     most, head = file.cluster.max_workers, file.cluster.head_node_type
-    workers = [each.max_workers for _, name, each in file.types if name != head or each.max_workers]
+    workers = [node_type.max_workers for _, name, node_type in file.types if name != head or node_type.max_workers]
     wanted = sum(math.inf if number is None else number for number in workers)
     if most is None:
         yield Found((), "max_workers is missing, and Ray has no default for this provider", "write max_workers")
@@ -93,27 +98,31 @@ def _limit_missing(file: _File) -> Iterator[Found]:
 @_rule("resource-spelling", "error", _REFERENCE)
 def _wrong_spelling(file: _File) -> Iterator[Found]:
     """Ray's names are CPU and GPU. Any other spelling is a custom resource, which no trial requests."""
-    for path, name, each in file.types:
-        yield from misspelled_resources(repr(name), (*path, "resources"), each.resources or {})
+    for path, name, node_type in file.types:
+        yield from misspelled_resources(repr(name), (*path, "resources"), node_type.resources or {})
 
 
 def _images(file: _File) -> Iterator[tuple[Path, str, YamlNodeType, str]]:
     """Yield the path of the image of each node type, the type's name and fields, and the image."""
-    docker = mapping(file.data.get("docker"))
-    for path, name, each in file.types:
-        own = mapping(extra(each, "docker"))
+    docker = as_mapping(file.data.get("docker"))
+    for path, name, node_type in file.types:
+        own = as_mapping(extra(node_type, "docker"))
         special = "head_image" if name == file.head else "worker_image"
-        place = (*path, "docker", special) if special in own else ("docker", special if special in docker else "image")
+        place: Path = ("docker", "image")
+        if special in own:
+            place = (*path, "docker", special)
+        elif special in docker:
+            place = ("docker", special)
         image = own.get(special) or docker.get(special) or docker.get("image")
         if isinstance(image, str):
-            yield place, name, each, image
+            yield place, name, node_type, image
 
 
 @_rule("image-without-cuda", "warning", "https://hub.docker.com/r/rayproject/ray")
 def _image_without_cuda(file: _File) -> Iterator[Found]:
     """Ray assigns the GPUs, but training falls back to the CPU unless your code installs CUDA libraries."""
-    for path, name, each, image in _images(file):
-        if (each.resources or {}).get("GPU") and has_cuda(image) is False:
+    for path, name, node_type, image in _images(file):
+        if (node_type.resources or {}).get("GPU") and has_cuda(image) is False:
             message = f"{name!r} has GPUs, but the image {image!r} has no CUDA"
             yield Found(path, message, "use the image of the same version whose tag ends in -gpu")
 
@@ -125,12 +134,14 @@ def _ray_not_supported(file: _File) -> Iterator[Found]:
     A much older version, below 2.40, is a warning.
     """
     for path, image in {path: image for path, _, _, image in _images(file)}.items():
-        if (version := ray_in_image(image)) is not None and not is_tried(version):
+        version = ray_in_image(image)
+        if version is not None and not is_tried(version):
             yield Found(path, f"the image {image!r} has Ray {version}", TRIED_IMAGE, severity_of_version(version))
 
 
-def _has_devices(each: YamlNodeType) -> bool:
-    return any((each.resources or {}).get(name, 0) > 0 for name in ("GPU", "TPU", "HPU", "NPU", "neuron_cores"))
+def _has_devices(node_type: YamlNodeType) -> bool:
+    resources = node_type.resources or {}
+    return any(resources.get(name, 0) > 0 for name in ("GPU", "TPU", "HPU", "NPU", "neuron_cores"))
 
 
 @_rule(
@@ -140,8 +151,8 @@ def _has_devices(each: YamlNodeType) -> bool:
 )
 def _head_runs_trials(file: _File) -> Iterator[Found]:
     """A trial that uses too much memory on the head can stop the whole cluster."""
-    has_workers = any(_has_devices(each) for _, name, each in file.types if name != file.head)
-    for path, name, each in file.types:
-        if name == file.head and has_workers and (each.resources or {}).get("CPU") != 0:
+    has_workers = any(_has_devices(node_type) for _, name, node_type in file.types if name != file.head)
+    for path, name, node_type in file.types:
+        if name == file.head and has_workers and (node_type.resources or {}).get("CPU") != 0:
             message = "the head runs trials and drivers in addition to the processes that manage the cluster"
             yield Found(path, message, "write resources: {CPU: 0} for the head's node type")

@@ -107,13 +107,15 @@ def _size(value: str) -> str:
 
 def _meant(value: str, known: tuple[str, ...]) -> str | None:
     """Return the known value that another spelling means, or ``None``."""
-    if (other := _MEANT.get(value.lower())) is not None:
+    other = _MEANT.get(value.lower())
+    if other is not None:
         found = [name for name in known if name.lower().replace("_", "-") == other]
         if found:
             return found[0]
         return None
     by_lower = {name.lower().replace("_", "-"): name for name in known}
-    if (same := by_lower.get(value.lower().replace("_", "-").strip())) is not None:
+    same = by_lower.get(value.lower().replace("_", "-").strip())
+    if same is not None:
         return same
     models = [name for name in known if _model(name) and _model(name) == _model(value)]
     if models:
@@ -166,13 +168,13 @@ _LABELS: Final = "https://kubernetes.io/docs/reference/labels-annotations-taints
 def _misspelled(template: PodTemplate) -> Iterator[Found]:
     """No node has this label, so the pods stay pending and node pools add no node for them."""
     for label in _selected(template):
+        message = f"{template.name} selects nodes with {label.key}: {label.value}, which no node has"
         right = _right_value(label)
-        if right is not None:
-            message = f"{template.name} selects nodes with {label.key}: {label.value}, which no node has"
-            yield Found(label.path, f"{message}; did you mean {right!r}?", f"write {right}")
-        elif (key := _right_key(label.key)) is not None:
+        if right is None:
             message = f"{template.name} selects nodes by the label {label.key!r}, which no node has"
-            yield Found(label.path, f"{message}; did you mean {key!r}?", f"write {key}")
+            right = _right_key(label.key)
+        if right is not None:
+            yield Found(label.path, f"{message}; did you mean {right!r}?", f"write {right}")
 
 
 _KEYS: Final = (

@@ -4,7 +4,6 @@ They follow ``pkg/apis/core/validation/validation.go`` of Kubernetes. Amounts, p
 :mod:`tune_policies.kuberay.lint.rules.pod_templates`.
 """
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
@@ -13,7 +12,7 @@ from tune_policies.files.yaml_documents import Path
 from tune_policies.kuberay.lint.pod_schema import PodTemplate, as_list, as_mapping
 from tune_policies.kuberay.lint.rule import Found, Rule
 from tune_policies.kuberay.lint.rules.pod_templates import VALIDATION, is_filled_in_later, template_rule
-from tune_policies.values.value import shorten
+from tune_policies.values.value import shorten, suggest
 
 RULES: Final[list[Rule]] = []
 
@@ -115,10 +114,8 @@ def _field_problem(reference: object, where: Path, known: tuple[str, ...]) -> It
     """Yield the problem of a ``fieldRef``. The names of a label and an annotation are not checked."""
     field = as_mapping(reference).get("fieldPath")
     if isinstance(field, str) and field not in known and "['" not in field:
-        near = difflib.get_close_matches(field, known, n=1, cutoff=0.6)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        fix = f"write one of {', '.join(known)}"
-        yield (*where, "fieldPath"), f"reads the field {shorten(field)}, which is not available{hint}", fix
+        message = f"reads the field {shorten(field)}, which is not available{suggest(field, known)}"
+        yield (*where, "fieldPath"), message, f"write one of {', '.join(known)}"
 
 
 def _environment(template: PodTemplate) -> Iterator[_Problem]:
@@ -194,7 +191,9 @@ def _permissions(path: Path, volume: Mapping[str, Any]) -> Iterator[_Problem]:
             modes.append(((*path, source, "items", at, "mode"), as_mapping(item).get("mode")))
         for where, mode in modes:
             if isinstance(mode, int) and not 0 <= mode <= _MOST_PERMISSIONS:
-                fix = f"write 0{mode}, with a leading 0" if re.fullmatch("[0-7]{3}", str(mode)) else "write 0644"
+                fix = "write 0644"
+                if re.fullmatch("[0-7]{3}", str(mode)):  # 644 instead of 0644 is a decimal number
+                    fix = f"write 0{mode}, with a leading 0"
                 yield where, f"has the permissions {mode}, which are above 0777 (511)", fix
 
 
@@ -269,9 +268,7 @@ def _claims(template: PodTemplate) -> Iterator[_Problem]:
         for number, claim in enumerate(as_list(resources.get("claims"))):
             name = as_mapping(claim).get("name")
             if isinstance(name, str) and name not in names:
-                near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                message = f"uses the resource claim {name!r}, which its pod does not have{hint}"
+                message = f"uses the resource claim {name!r}, which its pod does not have{suggest(name, names)}"
                 where = (*path[len(template.path) :], "resources", "claims", number, "name")
                 yield where, message, f"add {name!r} to spec.resourceClaims"
 

@@ -16,7 +16,7 @@ from tune_policies.kuberay.lint.pod_schema import PodTemplate, as_list, as_mappi
 from tune_policies.kuberay.lint.rule import Found, Rule, Severity, why
 from tune_policies.kuberay.lint.rules.cluster_parts import exact
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile
-from tune_policies.values.value import shorten
+from tune_policies.values.value import shorten, suggest
 
 RULES: Final[list[Rule]] = []
 
@@ -41,8 +41,10 @@ def template_rule(rules: list[Rule], name: str, severity: Severity, source: str)
 
 def _amounts(template: PodTemplate) -> Iterator[tuple[Path, Mapping[str, Any], Mapping[str, Any]]]:
     """Yield the path of the resources of each container, its limits and its requests."""
-    autoscaler = [] if template.autoscaler is None else [template.autoscaler]
-    for path, container in (*template.containers, *autoscaler):
+    containers = list(template.containers)
+    if template.autoscaler is not None:
+        containers.append(template.autoscaler)
+    for path, container in containers:
         resources = as_mapping(container.get("resources"))
         limits, requests = as_mapping(resources.get("limits")), as_mapping(resources.get("requests"))
         yield (*path, "resources"), limits, requests
@@ -50,8 +52,9 @@ def _amounts(template: PodTemplate) -> Iterator[tuple[Path, Mapping[str, Any], M
 
 def _number(amount: object) -> Fraction | None:
     """Return an amount as a number, or ``None`` if it is missing or invalid."""
-    is_amount = isinstance(amount, str | int | float) and not isinstance(amount, bool)
-    return exact(amount) if is_amount else None  # type: ignore[arg-type]
+    if isinstance(amount, bool) or not isinstance(amount, str | int | float):
+        return None
+    return exact(amount)
 
 
 def is_filled_in_later(value: str) -> bool:
@@ -130,10 +133,12 @@ def _resource_unknown(template: PodTemplate) -> Iterator[Found]:
             for key in amounts:
                 if "/" in key or key in _STANDARD or key.startswith("hugepages-"):
                     continue
+                message = f"{template.name} has the unknown resource {key!r}"
                 near = difflib.get_close_matches(key.lower(), _STANDARD, n=1, cutoff=0.7)
                 meant = _MEANT.get(key.lower()) or "".join(near)
-                hint = f"; did you mean {meant!r}?" if meant else ""
-                yield Found((*path, section, key), f"{template.name} has the unknown resource {key!r}{hint}")
+                if meant:
+                    message += f"; did you mean {meant!r}?"
+                yield Found((*path, section, key), message)
 
 
 _LEAST_MEMORY: Final = 2**20
@@ -205,9 +210,7 @@ def _volume_missing(template: PodTemplate) -> Iterator[Found]:
                 name = as_mapping(mount).get("name")
                 if not isinstance(name, str) or name in volumes or name in _VOLUMES_OF_KUBERAY:
                     continue
-                near = difflib.get_close_matches(name, volumes, n=1, cutoff=0.6)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                message = f"{template.name} mounts {name!r}, but has no volume of this name{hint}"
+                message = f"{template.name} mounts {name!r}, but has no volume of this name{suggest(name, volumes)}"
                 yield Found((*path, field, number, "name"), message, f"add the volume {name!r} to spec.volumes")
 
 
@@ -261,8 +264,8 @@ def _problems_of_probe(
     """Yield the keys that lead to a problem of a probe, a message that continues the name of the probe, and a fix."""
     handlers = [name for name in _HANDLERS if probe.get(name) is not None]
     if len(handlers) != 1:
-        has = f"has {' and '.join(handlers)}" if handlers else "does not state what it checks"
-        yield (), has, f"write exactly one of {', '.join(_HANDLERS)}"
+        message = f"has {' and '.join(handlers)}" if handlers else "does not state what it checks"
+        yield (), message, f"write exactly one of {', '.join(_HANDLERS)}"
     for name in handlers:
         handler = as_mapping(probe[name])
         if name == "exec" and isinstance(probe[name], Mapping) and not handler.get("command"):

@@ -64,11 +64,11 @@ def has_cuda(image: str | None) -> bool | None:
 def _ray_not_first(at: Group[HeadGroup]) -> Iterator[Found]:
     """KubeRay starts Ray in the first container, and Ray's autoscaler reads its resources."""
     first = at.container
-    for number, (path, each) in enumerate(at.containers):
-        is_ray = re.search(r"(^|/)ray(-ml|-llm)?(:|@|$)", each.image or "")
+    for number, (path, container) in enumerate(at.containers):
+        is_ray = re.search(r"(^|/)ray(-ml|-llm)?(:|@|$)", container.image or "")
         if number and is_ray and "ray" not in f"{first.name} {first.image}":
             message = f"the first container of {at} is {first.name!r}, but the Ray container is number {number + 1}"
-            yield Found(path, message, f"make {each.name!r} the first container")
+            yield Found(path, message, f"make {container.name!r} the first container")
 
 
 @RULES.of_each(groups_of, "image-version-differs", "warning", f"{API} (RayClusterSpec.rayVersion)")
@@ -81,15 +81,16 @@ def _image_version_differs(at: Group[HeadGroup]) -> Iterator[Found]:
     is_same = there is None or f"{there}.".startswith(f"{wanted}.")
     if not is_same and head in (None, there):
         message = f"{at} has Ray {there} in its image, but rayVersion is {wanted}"
-        as_image = "set rayVersion to the image's version"
-        fix = as_image if head else f"use an image with Ray {wanted}, or, if the head has {there} too, {as_image}"
+        fix = "set rayVersion to the image's version"
+        if not head:
+            fix = f"use an image with Ray {wanted}, or, if the head has {there} too, {fix}"
         yield Found((*at.container_path, "image"), message, fix)
 
 
 @RULES.of_each(workers_of, "ray-versions-differ", "error", "check_version_info in ray._private.utils")
 def _ray_versions_differ(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """A worker cannot join a cluster whose head has another version of Ray."""
-    head, own = (ray_in_image(each.container.image) for each in (head_of(at.cluster), at))
+    head, own = ray_in_image(head_of(at.cluster).container.image), ray_in_image(at.container.image)
     if head and own and own != head:
         message = f"{at} has Ray {own}, but the head has {head}, according to the tags of their images"
         yield Found((*at.container_path, "image"), message, f"use an image with Ray {head}")
@@ -162,26 +163,28 @@ def _taint_not_tolerated(at: Group[HeadGroup]) -> Iterator[Found]:
     tolerations, path = at.pod.tolerations, (*at.pod_path, "tolerations")
     for key in at.devices.keys() - {_TPU}:  # only GKE has TPUs, and GKE adds the toleration
         taint = _taint_of(at, key)
-        is_misspelled = suggest(str(taint.key), [each.key for each in tolerations if each.key])
+        is_misspelled = suggest(str(taint.key), [toleration.key for toleration in tolerations if toleration.key])
         # If the pod tolerates other taints, the user has probably considered the taints of the nodes.
         if any(_tolerates(own, taint) for own in tolerations) or (tolerations and not is_misspelled):
             continue
-        name = f"{taint.key}{'' if taint.value is None else f'={taint.value}'}:NoSchedule"
-        yield Found(
-            path if tolerations else at.pod_path,
-            f"{at} has {key}, but does not tolerate the taint {name}",
-            f"add a toleration for {name} if its nodes have the taint",
-        )
+        name = f"{taint.key}:NoSchedule"
+        if taint.value is not None:
+            name = f"{taint.key}={taint.value}:NoSchedule"
+        message = f"{at} has {key}, but does not tolerate the taint {name}"
+        where = path if tolerations else at.pod_path
+        yield Found(where, message, f"add a toleration for {name} if its nodes have the taint")
 
 
 def _taint_of(at: Group[HeadGroup], key: str) -> Toleration:
     """Return a toleration for the usual taint of nodes with these devices. On GKE, its value is known."""
     domain = key.partition("/")[0]
-    taints = (each.taint for each in DEVICE_PLUGINS if each.key and each.key.partition("/")[0] == domain)
+    taints = (plugin.taint for plugin in DEVICE_PLUGINS if plugin.key and plugin.key.partition("/")[0] == domain)
     name = next(taints, key)
-    # https://cloud.google.com/kubernetes-engine/docs/how-to/gpus
-    is_on_gke = any(each.startswith("cloud.google.com/") for each in at.pod.nodeSelector)
-    return Toleration(key=name, value="present" if is_on_gke and name == "nvidia.com/gpu" else None)
+    is_on_gke = any(label.startswith("cloud.google.com/") for label in at.pod.nodeSelector)
+    if is_on_gke and name == "nvidia.com/gpu":
+        # https://cloud.google.com/kubernetes-engine/docs/how-to/gpus
+        return Toleration(key=name, value="present")
+    return Toleration(key=name)
 
 
 @RULES.of_each(
@@ -261,23 +264,25 @@ _REPELLING: Final = ("NoSchedule", "NoExecute")
 """The effects of taints that repel pods."""
 
 _VARIABLES: Final = {
-    name: each.visibility_variable
-    for each in FAMILIES
-    for name in (each.visibility_variable, each.former_variable and each.former_variable.name)
+    name: family.visibility_variable
+    for family in FAMILIES
+    for name in (family.visibility_variable, family.former_variable and family.former_variable.name)
     if name is not None
 }
 """The variables that hide devices, each with the variable that Ray sets for a trial."""
 
 
 def _has_nvidia(at: Group[HeadGroup]) -> bool:
-    return any(key.startswith("nvidia.com/") for each in at.pod.containers for key in devices_of(each))
+    return any(key.startswith("nvidia.com/") for container in at.pod.containers for key in devices_of(container))
 
 
 def _beside_nvidia(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], Sequence[Group[HeadGroup]]]]:
     """Yield the groups without NVIDIA GPUs, each with all groups that have NVIDIA GPUs."""
     groups = groups_of(cluster)
     with_gpus = [at for at in groups if _has_nvidia(at)]
-    for at in groups if with_gpus else ():
+    if not with_gpus:
+        return
+    for at in groups:
         if not _has_nvidia(at):
             yield at, with_gpus
 
@@ -296,8 +301,9 @@ def _unrequested_gpus_visible(beside: tuple[Group[HeadGroup], Sequence[Group[Hea
     at, with_gpus = beside
     if at.environment.get(_VISIBLE) in ("void", "none") or not _may_see(at, with_gpus):
         return
+    where = at.variable_path(_VISIBLE) if _VISIBLE in at.environment else at.container_path
     yield Found(
-        at.variable_path(_VISIBLE) if _VISIBLE in at.environment else at.container_path,
+        where,
         f"{at} requests no GPU, but all GPUs of its nodes may be visible in its pods",
         f"set the environment variable {_VISIBLE} to void",
     )
@@ -322,8 +328,9 @@ def _is_elsewhere(at: Group[HeadGroup], other: Group[HeadGroup]) -> bool:
 def _is_tainted_against(at: Group[HeadGroup], other: Group[HeadGroup]) -> bool:
     """Return whether the nodes of another group probably have a taint that this group's pods do not tolerate."""
     # A toleration implies that the nodes have the taint. GKE taints all nodes with GPUs.
-    taints = [each for each in other.pod.tolerations if each.key]
-    if (of_gke := _taint_of(other, "nvidia.com/gpu")).value:
+    taints = [toleration for toleration in other.pod.tolerations if toleration.key]
+    of_gke = _taint_of(other, "nvidia.com/gpu")
+    if of_gke.value:
         taints.append(of_gke)
     return any(
         (taint.effect or "NoSchedule") in _REPELLING and not any(_tolerates(own, taint) for own in at.pod.tolerations)
@@ -343,7 +350,9 @@ def _tolerates(own: Toleration, taint: Toleration) -> bool:
 @RULES.of_each(groups_of, "visible-devices-set", "warning", "resolve in ray._private.resource_and_label_spec")
 def _visible_devices_set(at: Group[HeadGroup]) -> Iterator[Found]:
     """Ray uses only the devices that the variable lists, and does not start if the group states more devices."""
-    for name in sorted(_VARIABLES.keys() & at.environment.keys()) if at.devices else ():
+    if not at.devices:
+        return
+    for name in sorted(_VARIABLES.keys() & at.environment.keys()):
         message = f"{at} sets {name}={at.environment[name]}"
         sets = "it" if _VARIABLES[name] == name else _VARIABLES[name]
         yield Found(at.variable_path(name), message, f"remove {name}, because Ray sets {sets} for each trial")
@@ -357,7 +366,9 @@ def _visible_devices_set(at: Group[HeadGroup]) -> Iterator[Found]:
 )
 def _devices_not_isolated(at: Group[HeadGroup]) -> Iterator[Found]:
     """All trials of a node use its first device, so its memory is exceeded while other devices are idle."""
-    for name, value in at.environment.items() if at.devices else ():
+    if not at.devices:
+        return
+    for name, value in at.environment.items():
         if name.startswith("RAY_EXPERIMENTAL_NOSET_") and (value or "").lower() in ("1", "true"):
             message = f"{at} sets {name}, so all devices of a node are visible to every trial"
             fix = "remove it unless the training code selects its device with ray.get_gpu_ids()"

@@ -93,7 +93,8 @@ def _duplicate_name(cluster: ClusterInFile) -> Iterator[Found]:
 def _options_unused(cluster: ClusterInFile) -> Iterator[Found]:
     """Without an autoscaler, these options have no effect and the numbers of pods stay constant."""
     options = cluster.spec.autoscalerOptions
-    if not is_autoscaling(cluster) and (names := sorted(options.model_fields_set | set(options.model_extra or {}))):
+    names = sorted(options.model_fields_set | set(options.model_extra or {}))
+    if names and not is_autoscaling(cluster):
         message = f"autoscalerOptions contains {', '.join(names)}, but enableInTreeAutoscaling is not true"
         fix = "write enableInTreeAutoscaling: true, or remove autoscalerOptions"
         yield Found(("autoscalerOptions",), message, fix)
@@ -111,7 +112,9 @@ def _always_on(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 @RULES.of_each(the_cluster, "long-idle-timeout", "note", _AUTOSCALING)
 def _long_idle_timeout(cluster: ClusterInFile) -> Iterator[Found]:
     """An idle device costs as much as a busy device."""
-    workers = [at for at in workers_of(cluster) if at.devices] if is_autoscaling(cluster) else []
+    if not is_autoscaling(cluster):
+        return
+    workers = [at for at in workers_of(cluster) if at.devices]
     timeouts: list[tuple[Path, int | None]] = [(at.path, at.spec.idleTimeoutSeconds) for at in workers]
     if any(seconds is None for _, seconds in timeouts):
         timeouts.append((("autoscalerOptions",), cluster.spec.autoscalerOptions.idleTimeoutSeconds))
@@ -158,9 +161,8 @@ def _head_runs_trials(cluster: ClusterInFile) -> Iterator[Found]:
     stated = at.amount("CPU", "num-cpus")
     if any(worker.devices for worker in workers_of(cluster)) and (stated is None or exact(stated[1]) != 0):
         message = "the head runs trials and drivers in addition to the processes that manage the cluster"
-        yield Found(
-            stated[0] if stated else at.path, message, 'write num-cpus: "0" under the rayStartParams of the head'
-        )
+        where = stated[0] if stated else at.path
+        yield Found(where, message, 'write num-cpus: "0" under the rayStartParams of the head')
 
 
 def _ignored(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], str]]:

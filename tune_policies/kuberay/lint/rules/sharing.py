@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tune_policies.files.yaml_documents import Document
+from tune_policies.kuberay.lint.pod_schema import as_list
 from tune_policies.kuberay.lint.rule import Found, Rule, RuleBook, why
 from tune_policies.kuberay.lint.rules.cluster_parts import Group, exact, extra, groups_of
 from tune_policies.kuberay.reading.gpu_sharing import (
@@ -56,7 +57,8 @@ _OF_KAI: Final = (KAI_FRACTION, KAI_MEMORY, KAI_DEVICES, KAI_CONTAINER)
 @RULES.of_each(groups_of, "kai-gpu-memory-not-isolated", "note", _KAI)
 def _kai_does_not_isolate(at: Group[HeadGroup]) -> Iterator[Found]:
     """KAI Scheduler only counts the memory. A pod that uses more than its part makes other pods fail."""
-    if (key := _kai_key(at)) is not None:
+    key = _kai_key(at)
+    if key is not None:
         message = f"{at} gets a part of a GPU ({key}), but KAI Scheduler does not isolate its memory"
         fix = (
             "limit each trial with gpu_memory of the policy. Newer versions of KAI set GPU_MEMORY_LIMIT in the "
@@ -137,7 +139,8 @@ def _not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
         return  # Ray detects the GPU when the node starts
     if _counts_devices(at):
         return
-    if (key := _kai_key(at)) is not None:
+    key = _kai_key(at)
+    if key is not None:
         message = f"Ray counts no GPU in {at}, although KAI Scheduler gives it a part of a GPU ({key})"
         yield Found(_annotation_path(at, key), message, _STATE)
 
@@ -154,8 +157,8 @@ def _claim_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
 @RULES.of_each(groups_of, "claim-not-used", "warning", _DRA)
 def _claim_not_used(at: Group[HeadGroup]) -> Iterator[Found]:
     """A container sees the device of a claim only if its own resources list the claim."""
-    claims = extra(at.pod, "resourceClaims")
-    listed = [claim.get("name") for claim in claims if isinstance(claim, dict)] if isinstance(claims, list) else []
+    claims = as_list(extra(at.pod, "resourceClaims"))
+    listed = [claim.get("name") for claim in claims if isinstance(claim, dict)]
     used = {name for _, container in at.containers for name in claims_of(container)}
     for name in listed:
         if name not in used:
@@ -203,7 +206,9 @@ def _hami_gpus_missing(at: Group[HeadGroup]) -> Iterator[Found]:
     keys = [key for key in asked if HAMI_MEMORY.fullmatch(key) or HAMI_PERCENTAGE.fullmatch(key)]
     if keys and not _counts_devices(at):
         message = f"{at} requests {keys[0]}, but Ray counts no GPU"
-        fix = _STATE if keys[0].startswith("volcano.sh/") else f'write nvidia.com/gpu: "1" under limits, or {_STATE}'
+        fix = f'write nvidia.com/gpu: "1" under limits, or {_STATE}'
+        if keys[0].startswith("volcano.sh/"):
+            fix = _STATE
         yield Found(at.key_path(keys[0]), message, fix)
 
 

@@ -1,0 +1,94 @@
+"""What a run used, loaded from its results: the record of its callback, and what the files of its trials contain."""
+
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from rich.console import Group, RenderableType
+
+from tune_policies.files.reading import MAX_RECORD_BYTES, read_value
+from tune_policies.files.terminal import line
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import shorten
+
+from .gpu_memory_report import CALLBACK, advice_of_run, usage_view
+from .gpu_memory_usage import RunUsage, read_usage
+from .resource_usage import USAGE_FILE, ResourceUsage, resource_usage_view
+
+_NO_RECORD: Final = (
+    f"the run had no PolicyCallback, so the use of CPUs, devices and slots is not known. Run again with "
+    f"run(train_fn, policy, {CALLBACK}), or with tune.run(…, {CALLBACK})"
+)
+
+
+class LoadedUsage(RunUsage):
+    """What a run used, with advice. A notebook displays it as the tables of ``tune-policies usage``.
+
+    Attributes:
+        trials: The GPU memory and the out-of-memory errors of each trial, sorted by name.
+        resource_usage: The record of the run's ``PolicyCallback``: the use of CPUs, devices and slots. ``None`` if the
+            run had no such callback.
+    """
+
+    _view: ClassVar = f"{__name__}:loaded_usage_view"
+
+    resource_usage: ResourceUsage | None = None
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to change in the next run, one sentence per item."""
+        return tuple(advice_of_run(self, self.resource_usage))
+
+    def redacted(self) -> "LoadedUsage":
+        """Return a copy without errors, warnings and names from the cluster, so that it can be published."""
+        record = self.resource_usage and self.resource_usage.redacted()
+        return LoadedUsage(trials=super().redacted().trials, folder_of=self.folder_of, resource_usage=record)
+
+
+def loaded_usage_view(usage: LoadedUsage) -> RenderableType:
+    """Return the tables and lines about a run. Without files of trials, they contain only the record."""
+    if usage.resource_usage is not None and not usage.trials:
+        return resource_usage_view(usage.resource_usage)
+    view = usage_view(usage, usage.resource_usage)
+    if usage.resource_usage is None and usage.folder_of == "experiment":
+        return Group(view, line(f"- {_NO_RECORD}"))
+    return view
+
+
+def load_usage(results: Any) -> LoadedUsage:
+    """Return what a run used, as ``tune-policies usage`` prints it.
+
+    Example: ``usage = load_usage(run(train_fn, policy, callbacks=[PolicyCallback()]))``. Then ``usage.advice`` contains
+    what to change, ``usage.resource_usage`` the use of CPUs, devices and slots, and ``usage.trials`` the GPU memory of
+    each trial. Without a ``PolicyCallback`` in the run, ``usage.resource_usage`` is ``None``.
+
+    Args:
+        results: The results of ``run``, ``tuner(…).fit()``, ``tune.run`` or a trainer's ``fit``, or the path of their
+            folder. The folder must be on this machine or on a mounted file system.
+
+    Raises:
+        InvalidResourcesError: ``results`` is nothing of this kind, its folder is not on this machine or contains no
+            results, or its record cannot be read.
+    """
+    folder = results
+    for name in ("experiment_path", "path"):
+        if not isinstance(folder, str | Path):
+            folder = getattr(results, name, results)
+    if not isinstance(folder, str | Path):
+        raise InvalidResourcesError(
+            f"results must be the results of a run or the path of their folder, got {shorten(results)}. Write "
+            "load_usage(run(train_fn, policy)) or load_usage('RESULT_DIR')"
+        )
+    found = read_usage(Path(folder))
+    return LoadedUsage(trials=found.trials, folder_of=found.folder_of, resource_usage=read_record(Path(folder)))
+
+
+def read_record(folder: Path) -> ResourceUsage | None:
+    """Return the usage record in a run's folder, or ``None`` if the run had no ``PolicyCallback``.
+
+    Raises:
+        InvalidResourcesError: The record cannot be read.
+    """
+    file = folder / USAGE_FILE
+    if file.exists():
+        return read_value(file, ResourceUsage, "record of a run", max_bytes=MAX_RECORD_BYTES)
+    return None
