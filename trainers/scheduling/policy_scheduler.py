@@ -5,7 +5,7 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, ResourceChangingScheduler, TrialScheduler
@@ -36,6 +36,13 @@ from .trial_record import TrialRecord
 from .wrapping_scheduler import nested_schedulers
 
 _logger = logging.getLogger(__name__)
+
+
+_ABOUT_STATUSES: Final = (
+    "in Tune's table, a trial is PENDING while Ray starts its process, which can take half a minute, and PAUSED while "
+    "it waits for a slot"
+)
+"""The line after the plan. Tune starts any pending trial, so trials that wait for a slot must be paused for Tune."""
 
 
 class PolicyScheduler(RunScheduler):
@@ -177,6 +184,8 @@ class PolicyScheduler(RunScheduler):
                 "ResourceChangingScheduler requires the same request for all trials, but the plan has several slot "
                 "types. Use a policy with one slot type, or omit ResourceChangingScheduler"
             )
+        if isinstance(options.policy, ResourcePolicy):  # a plan that the user made is not printed
+            print(_ABOUT_STATUSES)
         self._run_plan = run_plan
         return run_plan
 

@@ -228,7 +228,6 @@ class RunUsage(ShownValue):
     """
 
     trials: tuple[TrialGpuMemory, ...]
-
     folder_of: Annotated[Literal["experiment", "trial", "train"], Field(exclude=True)] = "experiment"
 
     def __rich__(self) -> "RenderableType":

@@ -1,7 +1,7 @@
 """What a run used, loaded from its results: the record of its callback, and what the files of its trials contain."""
 
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 
@@ -29,9 +29,10 @@ class LoadedUsage(RunUsage):
             run had no such callback.
     """
 
-    _view: ClassVar = f"{__name__}:loaded_usage_view"
-
     resource_usage: ResourceUsage | None = None
+
+    def __rich__(self) -> RenderableType:
+        return loaded_usage_view(self)
 
     @property
     def advice(self) -> tuple[str, ...]:

@@ -62,7 +62,9 @@ def test_run_gives_each_trial_its_planned_slot(tmp_path, capsys):
     found = run(spans, AutoPolicy(), scheduler=halving, num_samples=3, storage_path=str(tmp_path), verbose=0)
 
     assert set(found.dataframe()["slot"]) == {"2 CPUs, 1 GPU"}
-    assert capsys.readouterr().out.count("2 trials at once, limited by GPU") == 1
+    printed = capsys.readouterr().out
+    assert printed.count("2 trials at once, limited by GPU") == 1
+    assert "PAUSED while it waits for a slot\n" in printed.partition("2 trials at once, limited by GPU")[2]
 
 
 @pytest.mark.rest
