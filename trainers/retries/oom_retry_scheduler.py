@@ -160,6 +160,7 @@ class OomRetries:
         trial = record.trial
         group = group_of(record.planned)
         try:
+            # A policy that has learned plans what earlier trials needed.
             records = record.oom.records if self._has_learned else self._records
             needed = floor_for(memory_settings(trial.config, self._memory_keys), records)
             floor = limit_floor(needed, group, max_gpus=self._max_gpus, nodes=nodes)

@@ -50,7 +50,10 @@ from .trial_record import TrialRecord, record_of, request_of
 _logger = logging.getLogger(__name__)
 
 _MAX_REQUESTS_WITHOUT_PLAN: Final = 16
-"""The number of requests that wait for Ray in a run without a policy."""
+"""The number of requests that wait for Ray in a run without a policy.
+
+Plain Tune keeps at least 200 (``TUNE_MAX_PENDING_TRIALS_PG``). Each of them is a placement group, which slows Ray down.
+"""
 
 _MIN_WAITING: Final = 200
 """The number of trials that a searcher that ignores results creates ahead of time, as in Tune."""
@@ -182,9 +185,11 @@ class RunCore:
         if trial.is_finished():
             return
         if self.slots is None:
-            trial.placement_group_factory = record.planned
+            trial.placement_group_factory = record.planned  # the policy of an earlier run may have replaced it
         else:
-            self.slots.add(record, may_refuse=not any(other.has_run for other in self.records.values()))
+            # A later error would also end the trials that are running.
+            may_refuse = not any(other.has_run for other in self.records.values())
+            self.slots.add(record, may_refuse=may_refuse)
         self._keeps_bundles |= record.keeps_own_bundles
         if self.retries is not None:
             self.retries.remember(record)
@@ -431,7 +436,7 @@ class RunCore:
         stuck = {running[driver_id]: error for driver_id, error in reading.stuck.items() if driver_id in running}
         for trial, error in stuck.items():
             self.watch.warn_once(f"{trial} waits for workers that cannot start", str(error))
-        if len(stuck) == len(self.slots.assignments):
+        if len(stuck) == len(self.slots.assignments):  # otherwise, another trial may end and release its resources
             self._end_with(next(iter(stuck.values()), None))
 
     def _replace_lost(self, lost_groups: Collection[str]) -> None:
@@ -507,7 +512,7 @@ class RunCore:
             return
         self.retries.check_keys(list(self.records.values()))
         if self.retries.num_records == self._num_known_records:
-            return
+            return  # comparing the configs of all trials takes time
         self._num_known_records = self.retries.num_records
         nodes = self._nodes
         for trial, record in self.records.items():
@@ -593,7 +598,7 @@ class RunCore:
 
     def _request(self, trial: Trial, request: PlacementGroupFactory) -> None:
         self.records[trial].requested = request
-        if trial.placement_group_factory is not request:
+        if trial.placement_group_factory is not request:  # otherwise, Tune would save the trial again
             trial.update_resources(request)
 
     def _choose_without_plan(self, choice: Choice, now_s: float) -> Trial | None:
@@ -650,7 +655,7 @@ class RunCore:
         has_more = self.has_waiting_trials or self.tune.num_future_trials != 0
         state = has_more, self.slots.board.num_changes
         if state == self._kept_in_state:
-            return
+            return  # counting the processes takes time
         self._kept_in_state = state
         kept: Counter[PlacementGroupFactory] = Counter()
         if has_more:

@@ -181,7 +181,7 @@ class RunGrowth:
         for trial in records:
             progress = self._progress.get(trial)
             if progress is None or trial not in node_of:
-                return
+                return  # the free amount of a node is known only if the node of each trial is
             trials.append(
                 GrowingTrial(
                     trial_id=trial.trial_id,

@@ -182,7 +182,7 @@ def _under_template(template: PolicyScheduler, arguments: Mapping[str, Any]) -> 
     own = policy_scheduler_in(inner)
     if own is None:
         return {"scheduler": template.around(inner)}
-    if arguments.get("resume") or arguments.get("resume_config"):
+    if arguments.get("resume") or arguments.get("resume_config"):  # Tune has restored the policy of the earlier run
         own.use_options_of(template)
     return {}
 

@@ -181,7 +181,10 @@ def advise(trials: Sequence[TrialFacts], capacity: ClusterCapacity, facts: RunFa
             "Omit max_concurrent_trials, or raise the limit of the search algorithm"
         )
     advice = Advice(start, at_once, facts.at_once)
-    if not facts.elapsed_s or step > 1 or any(trial.gpus and trial.need.gpu_utilization is None for trial in trials):
+    is_sample = step > 1  # the duration of the run follows only from all trials
+    if not facts.elapsed_s or is_sample:
+        return advice
+    if any(trial.gpus and trial.need.gpu_utilization is None for trial in trials):
         return advice
     simulation = _Simulation(trials, capacity, facts)
     before_s = simulation.duration_s([1 / facts.at_once] * len(trials))

@@ -314,6 +314,7 @@ class RunMonitor:
         reservation = self._reservation_of(trial, amounts)
         self._meter.start_trial(trial.trial_id, reservation)
         slot = reservation.row.slot
+        # The first free place, so that the page of the run has one row per slot.
         taken = {run.span.place for run in self._running.values() if run.span.slot == slot}
         place = next(number for number in range(len(taken) + 1) if number not in taken)
         free_since_s = self._free_since_s.pop((slot, place), None)
