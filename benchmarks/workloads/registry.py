@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.util
+import inspect
 import sys
 import time
 from importlib.machinery import PathFinder
@@ -67,6 +68,9 @@ BUILT_IN: Final = {
     "boosting": BuiltIn("boosting", "boosting:boosting", _every_fourth(10, 20), ("xgboost",)),
 }
 
+_NUM_ARGUMENTS: Final = 2
+"""The number of arguments of a workload: a size and a device."""
+
 SYNTHETIC: Final = {"affine": BuiltIn("affine", "registry:affine", _every_fourth(4, 14), ())}
 """Workloads whose time per step is known, for tests of the measurements and decisions."""
 
@@ -102,8 +106,8 @@ def check_workload(name: str) -> BuiltIn | None:
     measured processes need.
 
     Raises:
-        InvalidResourcesError: The workload does not exist, its source is invalid, or a package that it needs is not
-            installed.
+        InvalidResourcesError: The workload does not exist, its source is invalid, it takes other arguments, or a
+            package that it needs is not installed.
     """
     if ":" not in name:
         built_in = find_workload(name)
@@ -128,9 +132,10 @@ def _check_defines(function: str, path: Path, name: str) -> None:
 
     source = read_bytes(path, what=f"module of the workload {name!r}")
     try:
-        nodes = list(ast.walk(ast.parse(source)))
+        module = ast.parse(source)
     except (SyntaxError, ValueError) as error:
         raise InvalidResourcesError(f"workload {name!r}: {path} is not valid Python: {error}") from error
+    nodes = list(ast.walk(module))
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     names |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
@@ -141,6 +146,30 @@ def _check_defines(function: str, path: Path, name: str) -> None:
         raise InvalidResourcesError(
             f"workload {name!r}: {path} does not define {function!r}{suggest(function, sorted(names))}"
         )
+    for node in module.body:
+        # A decorator may change the arguments.
+        if isinstance(node, ast.FunctionDef) and node.name == function and not node.decorator_list:
+            _check_arguments(node, name)
+
+
+def _check_arguments(function: ast.FunctionDef, name: str) -> None:
+    """Raise ``InvalidResourcesError`` if a function cannot be called with a size and a device."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    num_required = len(positional) - len(arguments.defaults)
+    has_room = len(positional) >= _NUM_ARGUMENTS or arguments.vararg is not None
+    if num_required > _NUM_ARGUMENTS or not has_room or None in arguments.kw_defaults:
+        raise _wrong_form(name, f"it is defined as {function.name}({ast.unparse(arguments)})")
+
+
+def _wrong_form(name: str, why: str) -> InvalidResourcesError:
+    function = name.rpartition(":")[2]
+    return InvalidResourcesError(
+        f"workload {name!r} must be a function of a size and a device that returns Steps, but {why}. A trainable of "
+        f"Tune is not a workload. Write def {function}(size, device): return Steps(with_transfers=step), where step is "
+        "a function without arguments that runs one training step. Import Steps from "
+        "tune_policies.benchmarks.workloads.steps"
+    )
 
 
 def _parts_of(name: str) -> tuple[str, str]:
@@ -157,7 +186,8 @@ def load_workload(name: str) -> Workload:
     """Import a built-in workload, or ``module:function`` from the working directory.
 
     Raises:
-        InvalidResourcesError: The workload does not exist, cannot be imported, or cannot be called.
+        InvalidResourcesError: The workload does not exist, cannot be imported, or cannot be called with a size and a
+            device.
     """
     if ":" not in name:
         workload = find_workload(name)
@@ -174,11 +204,23 @@ def load_workload(name: str) -> Workload:
     found = getattr(imported, function, None)
     if found is None:
         raise InvalidResourcesError(f"workload {name!r}: {module} does not define {function!r}")
-    if not callable(found):
-        raise InvalidResourcesError(
-            f"workload {name!r} must be a function of a size and a device, but is of type {type(found).__name__}"
-        )
+    if not callable(found) or isinstance(found, type):
+        raise _wrong_form(name, f"it is {_kind_of(found)}")
+    try:
+        parameters = inspect.signature(found)
+    except (TypeError, ValueError):  # some functions of extension modules have no signature
+        return cast(Workload, found)
+    try:
+        parameters.bind(1, "cpu")
+    except TypeError:
+        raise _wrong_form(name, f"it is defined as {function}{parameters}") from None
     return cast(Workload, found)
+
+
+def _kind_of(found: object) -> str:
+    if isinstance(found, type):
+        return f"the class {found.__name__}"
+    return f"of type {type(found).__name__}"
 
 
 CPU_COST: Final = (0.05e-3, 1e-6)

@@ -1,9 +1,10 @@
 """The interface of workloads, checks of their results, and functions that find a framework's device."""
 
+import inspect
 import math
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 from tune_policies.values.value import shorten
@@ -37,6 +38,9 @@ class Steps(NamedTuple):
     tolerance: float = 0.02
 
 
+_FUNCTIONS: Final = {"with_transfers": True, "compute": False, "synchronize": False}
+"""The fields of ``Steps`` that are functions without arguments, and whether they are required."""
+
 Workload = Callable[[int, str], Steps]
 
 
@@ -51,6 +55,8 @@ def checked_steps(steps: Any, workload: str) -> Steps:
             f"{workload} returned {shorten(steps)}, but must return Steps(with_transfers=…). Import "
             "Steps from tune_policies.benchmarks.workloads.steps"
         )
+    for field, required in _FUNCTIONS.items():
+        _check_function(getattr(steps, field), f"{workload}: {field}", is_required=required)
     tolerance = steps.tolerance
     if not (isinstance(tolerance, Real) and 0 <= float(tolerance) < math.inf):
         raise InvalidResourcesError(
@@ -67,6 +73,28 @@ def checked_steps(steps: Any, workload: str) -> Steps:
         samples_per_step=samples,
         tolerance=float(tolerance),
     )
+
+
+def _check_function(function: Any, name: str, *, is_required: bool) -> None:
+    """Raise ``InvalidResourcesError`` unless ``function`` can be called without arguments, or is optional and omitted.
+
+    ``name`` is the workload and the field, for the message.
+    """
+    if function is None and not is_required:
+        return
+    if not callable(function):
+        raise InvalidResourcesError(f"{name} must be a function, got {shorten(function)}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions of extension modules have no signature
+        return
+    try:
+        signature.bind()
+    except TypeError:
+        raise InvalidResourcesError(
+            f"{name} must be a function without arguments, but takes {signature}. Write a function without arguments "
+            "inside the workload, which uses the model and the data of the workload"
+        ) from None
 
 
 def checked_loss(result: Any, workload: str, step: int) -> float:

@@ -21,6 +21,7 @@ VIEWS_OF = {
     "tune_policies.cluster.capacity": {"tune_policies.cluster.cluster_view"},
     "tune_policies.kuberay.design.comparison": {"tune_policies.kuberay.design.comparison_view"},
     "tune_policies.kuberay.design.design_comparison": {"tune_policies.kuberay.design.design_comparison_view"},
+    "tune_policies.kuberay.design.offers": {"tune_policies.kuberay.design.offers_view"},
     "tune_policies.plan.decision": {"tune_policies.plan.plan_view"},
     "tune_policies.plan.trial_plan": {f"tune_policies.plan.{name}" for name in ("idle", "plan_picture", "plan_view")},
     "tune_policies.trainers.usage.gpu_memory_usage": {"tune_policies.trainers.usage.gpu_memory_report"},

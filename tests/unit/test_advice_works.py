@@ -18,6 +18,8 @@ import tune_policies
 from tests.clusters import GIB
 from tests.decisions import a_decision
 from tune_policies import ClusterCapacity, GpuDevice, NodeCapacity, Resources, kuberay
+from tune_policies.trainers import measure_gpu_memory
+from tune_policies.trainers.profiling.measure import configs_to_measure
 from tune_policies.trainers.train.train_in_tune import check_workers
 from tune_policies.trainers.usage.gpu_memory_report import plot_usage
 from tune_policies.trainers.usage.gpu_memory_usage import RunUsage
@@ -35,7 +37,9 @@ TYPED = ClusterCapacity(
 )
 LIMITED = ClusterCapacity(nodes=(NodeCapacity(node_id="a", resources=Resources(cpus=4, gpus=1), usable_cpus=2),))
 FOLLOWED = {
-    "with --num-cpus=2": ClusterCapacity.of(Resources(cpus=2, gpus=1)),
+    **dict.fromkeys(
+        ("with --num-cpus=2", "Start Ray with ray.init(num_cpus=2)"), ClusterCapacity.of(Resources(cpus=2, gpus=1))
+    ),
     "list each device with its memory_bytes in the capacity": ONE_GPU,
 }
 SLICE = {"resource": "TPU", "topology": "4x4", "accelerator_type": "TPU-V6E"}
@@ -55,6 +59,10 @@ def a_results_folder():
     trial.mkdir()
     (trial / "result.json").write_text("{}")
     return trial.parent
+
+
+def train_fn(config):
+    """Train."""
 
 
 class Trainer:
@@ -151,9 +159,25 @@ TABLE = [
         "Write MixedPolicy(GpuPolicy(), CpuPolicy())",
         "MixedPolicy(GpuPolicy(), CpuPolicy())",
     ),
+    Row("CpuPolicy().plan(CPUS).plot()", "Write plan.plot(capacity)", "CpuPolicy().plan(CPUS).plot(CPUS)"),
+    Row(
+        "CpuPolicy().plan(CPUS).plot('a.svg')",
+        'Write plan.plot(capacity).save("a.svg")',
+        "CpuPolicy().plan(CPUS).plot(CPUS).save",
+    ),
+    Row(
+        "CpuPolicy().plan(CPUS).explain(CpuPolicy())",
+        "Write plan.explain(capacity)",
+        "CpuPolicy().plan(CPUS).explain(CPUS)",
+    ),
     Row("GpuPolicy() or CpuPolicy()", "GpuPolicy() | CpuPolicy()", "GpuPolicy() | CpuPolicy()"),
     Row("bool(GpuPolicy())", "'policy is not None'", "GpuPolicy() is not None"),
     Row("run(print, GpuPolicy)", "Write GpuPolicy(…) instead of the class", "PolicyScheduler(GpuPolicy())"),
+    Row(
+        "measure_gpu_memory(train_fn)",
+        'measure_gpu_memory(train_fn, [{"batch_size": 32}, {"batch_size": 256}])',
+        "configs_to_measure([{'batch_size': 32}, {'batch_size': 256}], 8, 0)",
+    ),
     Row("run(print)", "such as AutoPolicy()", "tuner(print, tune_policies.AutoPolicy())"),
     Row(
         "run(print, CpuPolicy(), resources_per_trial={'cpu': 2, 'gpu': 0.5})",
@@ -315,6 +339,9 @@ NAMES = {
     **{value.__name__: value for value in (check_workers, plot_usage, slot_of, a_results_folder)},
     **{value.__name__: value for value in (Path, RunUsage, ScalingConfig)},
     "tune": tune,
+    "train_fn": train_fn,
+    "measure_gpu_memory": measure_gpu_memory,
+    "configs_to_measure": configs_to_measure,
     "tune_policies": tune_policies,
     "CPUS": CPUS,
     "ONE_GPU": ONE_GPU,
@@ -322,6 +349,7 @@ NAMES = {
     "TYPED": TYPED,
     "LABELED": LABELED,
     "LIMITED": LIMITED,
+    "STARTED": LIMITED.model_copy(update={"is_started_here": True}),
     "SLICE": SLICE,
 }
 
@@ -344,6 +372,7 @@ def test_an_advice_is_in_the_message_and_works(row):
     [
         ("GpuPolicy(gpus=0.5)", "UNREAD", "set cpus= to change", "GpuPolicy(gpus=0.5, cpus=1)", "1 CPU, 0.5 GPU"),
         ("GpuPolicy()", "LIMITED", "with --num-cpus=2", "GpuPolicy()", "2 CPUs, 1 GPU"),
+        ("GpuPolicy()", "STARTED", "Start Ray with ray.init(num_cpus=2)", "GpuPolicy()", "2 CPUs, 1 GPU"),
         (
             "GpuMemoryPolicy(gpu_memory='20GiB')",
             "TYPED",
@@ -351,8 +380,15 @@ def test_an_advice_is_in_the_message_and_works(row):
             "GpuMemoryPolicy(gpu_memory='10GiB')",
             "4 CPUs, 1 GPU, 16 GiB",
         ),
+        (
+            "GpuMemoryPolicy(gpu_memory='20GiB')",
+            "TYPED",
+            "with gpu_memory: 20268MiB (1.0% less), 2 trials instead of 1 would fit on a GPU of 39.6 GiB",
+            "GpuMemoryPolicy(gpu_memory='20268MiB')",
+            "2 CPUs, 0.5 GPU, 19.8 GiB",
+        ),
     ],
-    ids=["the CPUs of a trial", "the CPUs of a node", "the memory of a type"],
+    ids=["the CPUs of a trial", "the CPUs of a node", "the CPUs in ray.init", "the memory of a type", "one more trial"],
 )
 def test_an_advice_of_a_plan_works(policy, capacity, advice, code, expected):
     """After the advice, the nodes are those of ``FOLLOWED``."""
@@ -375,6 +411,11 @@ ELSEWHERE = {
     "the policy has num_workers=0": "a run of Train: tests/on_ray/runner/test_train_in_tune.py",
     "Ray Train version 1 is active": "another setting of Ray: tests/on_ray/runner/test_trainers.py",
     "the plan has num_workers=0": "Train: tests/on_ray/runner/test_oom_retry_fit.py",
+    **dict.fromkeys(
+        ("model_fn must be", "batch is", "batch must be", "optimizer must", "loss_fn must", "is a model. Pass"),
+        "PyTorch: tests/package/profiling/test_estimate.py",
+    ),
+    "is not a trainable:": "the message of Ray: tests/package/profiling/test_configs_to_measure.py",
     "the plan depends on the config of each run": "Train: tests/on_ray/runner/test_oom_retry_fit.py",
     "so Ray Train would retry workers that ran out of memory": "Train: tests/on_ray/runner/test_oom_retry_fit.py",
 }

@@ -21,6 +21,8 @@ from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 
+from .estimate_arguments import check_arguments, check_optimizer_instance
+
 
 def fakes() -> tuple[Any, Any]:
     """Return the mode that creates fake tensors, and the tracker of their memory.
@@ -185,7 +187,7 @@ class GpuMemoryEstimate(Value):
 
 def estimate_gpu_memory(
     model_fn: Callable[[], Any],
-    batch: Any,
+    batch: Any = None,
     optimizer: Callable[[Any], Any] | None = None,
     loss_fn: Callable[[Any, Any], Any] | None = None,
 ) -> GpuMemoryEstimate:
@@ -194,18 +196,20 @@ def estimate_gpu_memory(
     Args:
         model_fn: Builds the model on the default device, without ``.cuda()``. If it returns an existing model, the
             model is copied without its data.
-        batch: The input of the model: a tensor, a tuple of arguments or a dict of keyword arguments, or a function that
-            returns such an input. A tuple of integers is the shape of a tensor with the model's dtype. With
-            ``loss_fn``, the batch is a pair of the input and the targets.
+        batch: Required. The input of the model: a tensor, a tuple of arguments or a dict of keyword arguments, or a
+            function that returns such an input. A tuple of integers is the shape of a tensor with the model's dtype.
+            With ``loss_fn``, the batch is a pair of the input and the targets.
         optimizer: Creates the optimizer from the parameters, such as ``torch.optim.AdamW``.
         loss_fn: Returns the loss for an output and its targets. The default is the output's attribute ``loss``, or the
             mean of the output.
 
     Raises:
+        InvalidResourcesError: An argument has the wrong type, or the batch is missing.
         MeasurementError: The model cannot be built, rejects the batch, or cannot run without data, or PyTorch is not
             installed or is too old.
     """
     fake_mode, tracker = fakes()
+    check_arguments(model_fn, batch, optimizer, loss_fn)
     with warnings.catch_warnings(), fake_mode:
         warnings.simplefilter("ignore")  # PyTorch warns that modules no longer exist when gradients are computed
         with convertible():
@@ -218,6 +222,8 @@ def estimate_gpu_memory(
             "the batch cannot be created", lambda: _split(_faked(batch, fake_mode, device, dtype), loss_fn)
         )
         steps = _attempt("the optimizer cannot be created", lambda: optimizer(parameters)) if optimizer else None
+        if optimizer is not None:
+            check_optimizer_instance(steps)
         for group in steps.param_groups if steps is not None else ():
             # On a GPU, PyTorch's optimizers update all parameters together. This requires additional temporary memory.
             if group.get("foreach", False) is None and not group.get("fused"):

@@ -36,7 +36,7 @@ _START_S: Final = 120.0
 
 def measure_gpu_memory(
     trainable: Trainable,
-    configs: Configs,
+    configs: Configs | None = None,
     *,
     max_steps: int = 5,
     timeout_s: float = 60.0,
@@ -52,9 +52,9 @@ def measure_gpu_memory(
 
     Args:
         trainable: A function of a config, or a ``tune.Trainable`` class.
-        configs: The configs to measure, or a search space of Tune from which ``num_samples`` configs are drawn. Memory
-            is predicted from the values that vary, so vary the values that affect memory, and include their largest
-            values. The largest and the smallest integers of a space are measured first.
+        configs: Required. The configs to measure, or a search space of Tune from which ``num_samples`` configs are
+            drawn. Memory is predicted from the values that vary, so vary the values that affect memory, and include
+            their largest values. The largest and the smallest integers of a space are measured first.
         max_steps: The number of results after which each trial ends.
         timeout_s: The time after which each trial ends, in seconds.
         num_samples: The number of configs to draw from a search space. A grid multiplies this number.
@@ -92,7 +92,7 @@ def measure_gpu_memory(
 
 def plan_by_measuring(
     trainable: Trainable,
-    configs: Configs,
+    configs: Configs | None = None,
     *,
     headroom: float = HEADROOM,
     max_steps: int = 5,
@@ -116,7 +116,9 @@ def plan_by_measuring(
         MeasurementError: See :func:`measure_gpu_memory`.
         ProbeError: Ray cannot be reached.
     """
-    # Find invalid fields before any trial runs.
+    # Find invalid arguments before any trial runs.
+    check_trainable(trainable)
+    configs_to_measure(configs, num_samples, seed)
     unmeasured = GpuMemoryPolicy(gpu_memory=MIB, headroom=headroom, **policy)
     measuring = GpuPolicy(
         **{name: getattr(unmeasured, name) for name in ("cpus", "memory", "accelerator_type", "custom")}
@@ -161,6 +163,11 @@ def require_gpu(policy: GpuPolicy, capacity: ClusterCapacity) -> None:
 def check_trainable(trainable: Any) -> None:
     """Raise an ``InvalidResourcesError`` unless ``trainable`` is a function of a config or a ``tune.Trainable``."""
     is_class = isinstance(trainable, type)
+    if any(base.__module__.startswith("torch.nn.") for base in type(trainable).__mro__):
+        raise InvalidResourcesError(
+            f"a trainable must be a function of a config, but {type(trainable).__name__} is a model. Pass a function "
+            "that trains the model, or write estimate_gpu_memory(lambda: model, batch)"
+        )
     if not callable(trainable) or (is_class and not issubclass(trainable, tune.Trainable)):
         raise InvalidResourcesError(
             f"a trainable must be a function of a config or a subclass of ray.tune.Trainable, got {shorten(trainable)}"
@@ -169,10 +176,12 @@ def check_trainable(trainable: Any) -> None:
         try:
             class_of_function(trainable)
         except ValueError as error:  # the function takes no config
-            raise InvalidResourcesError(f"{shorten(trainable)} is not a trainable: {error}") from error
+            raise InvalidResourcesError(
+                f"{shorten(trainable)} is not a trainable: {error} Write a function such as def train_fn(config): …"
+            ) from error
 
 
-def configs_to_measure(configs: Configs, num_samples: int, seed: int) -> list[dict[str, Any]]:
+def configs_to_measure(configs: Configs | None, num_samples: int, seed: int) -> list[dict[str, Any]]:
     """Return the configs to measure, without duplicates.
 
     ``num_samples`` configs are drawn from a search space. The first config contains the largest integers of the search
@@ -180,6 +189,11 @@ def configs_to_measure(configs: Configs, num_samples: int, seed: int) -> list[di
     outside the measured range are extrapolations.
     """
     check_count(num_samples, least=1, name="num_samples")
+    if configs is None:
+        raise InvalidResourcesError(
+            "configs is missing. Pass the configs to measure or the search space of your run, such as "
+            'measure_gpu_memory(train_fn, [{"batch_size": 32}, {"batch_size": 256}])'
+        )
     drawn = (
         _drawn_configs(configs, num_samples, seed) if isinstance(configs, Mapping) else list(_checked_configs(configs))
     )

@@ -1,5 +1,6 @@
 """What a run used, loaded from its results: the record of its callback, and what the files of its trials contain."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +38,7 @@ class LoadedUsage(RunUsage):
     @property
     def advice(self) -> tuple[str, ...]:
         """What to change in the next run, one sentence per item."""
-        return tuple(advice_of_run(self, self.resource_usage))
+        return (*advice_of_run(self, self.resource_usage), *_how_to_record_more(self))
 
     def redacted(self) -> "LoadedUsage":
         """Return a copy without errors, warnings and names from the cluster, so that it can be published."""
@@ -49,10 +50,13 @@ def loaded_usage_view(usage: LoadedUsage) -> RenderableType:
     """Return the tables and lines about a run. Without files of trials, they contain only the record."""
     if usage.resource_usage is not None and not usage.trials:
         return resource_usage_view(usage.resource_usage)
-    view = usage_view(usage, usage.resource_usage)
+    return Group(usage_view(usage, usage.resource_usage), *(line(f"- {text}") for text in _how_to_record_more(usage)))
+
+
+def _how_to_record_more(usage: LoadedUsage) -> Iterator[str]:
+    """Yield a sentence about what the next run can record, if this run of Tune had no ``PolicyCallback``."""
     if usage.resource_usage is None and usage.folder_of == "experiment":
-        return Group(view, line(f"- {_NO_RECORD}"))
-    return view
+        yield _NO_RECORD
 
 
 def load_usage(results: Any) -> LoadedUsage:

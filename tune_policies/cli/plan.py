@@ -47,7 +47,8 @@ def plan(
         int | None,
         option(
             "The number of trials in the run. The output then contains the number of rounds and, with an autoscaler, "
-            "the nodes that can run all trials concurrently.",
+            "the nodes that can run all trials concurrently. With a catalog of nodes to rent (with prices, and without "
+            "count), it is a table of the cheapest nodes for these trials.",
             min=1,
         ),
     ] = None,
@@ -134,8 +135,12 @@ def _plan(
     force: bool,
     json: bool,
 ) -> None:
+    from tune_policies.kuberay.design.catalog import NodeCatalog
     from tune_policies.kuberay.design.cluster_spec import ClusterSpec, capacity_of
 
+    if isinstance(nodes, NodeCatalog) and nodes.lists_offers and num_trials is not None:
+        _rank(policy, nodes, num_trials, plot=plot, force=force, json=json)
+        return
     capacity = capacity_of(nodes)
     if isinstance(nodes, ClusterSpec):
         from tune_policies.kuberay.design.forecast import forecast_trials
@@ -145,7 +150,7 @@ def _plan(
         best, text = forecast.at_maximum.plan, [forecast.explain()]
     else:
         answer = best = made = policy.plan(capacity)
-        text = [made.explain(capacity), *_price(nodes, made, num_trials)]
+        text = [made.explain(capacity), *_about_catalog(nodes, made, num_trials)]
     if plot is not None and best is not None:
         best.plot(capacity).save(plot, force=force)
     if json:
@@ -154,18 +159,47 @@ def _plan(
         print("\n".join([*text, *_rounds(best, num_trials)]))
 
 
-def _price(nodes: "Nodes", answer: "TrialPlan", num_trials: int | None) -> list[str]:
+def _rank(
+    policy: "ResourcePolicy", catalog: "NodeCatalog", num_trials: int, *, plot: Path | None, force: bool, json: bool
+) -> None:
+    """Print the nodes to rent for the trials."""
+    from tune_policies.files.terminal import TextConsole
+    from tune_policies.kuberay.design.cluster_spec import capacity_of
+    from tune_policies.kuberay.design.offers import rank_offers
+
+    ranked = rank_offers(policy, catalog, num_trials)
+    best = ranked.offers[0]
+    if plot is not None:
+        best.trials.plot(capacity_of(catalog.of_nodes(best.nodes))).save(plot, force=force)
+    if json:
+        print(ranked.to_json())
+    else:
+        TextConsole().print(ranked)
+
+
+def _about_catalog(nodes: "Nodes", answer: "TrialPlan", num_trials: int | None) -> list[str]:
+    """Return lines about the price of a catalog's nodes, and about amounts that may be wrong."""
     from tune_policies.kuberay.design.catalog import NodeCatalog
+
+    if not isinstance(nodes, NodeCatalog):
+        return []
+    cautions = [one_line(f"caution: {caution}") for caution in nodes.cautions]
+    return [*cautions, *_price(nodes, answer, num_trials)]
+
+
+def _price(nodes: "NodeCatalog", answer: "TrialPlan", num_trials: int | None) -> list[str]:
     from tune_policies.kuberay.design.comparison import how_to_buy, priced_nodes
     from tune_policies.values.units import format_money
+    from tune_policies.values.value import counted
 
-    if not isinstance(nodes, NodeCatalog) or nodes.price_per_hour is None:
+    if nodes.price_per_hour is None:
         return []
     at_once, total = answer.max_concurrent_trials, nodes.price_per_hour
     cost = f"{format_money(total)} {nodes.currency} per hour for {priced_nodes(nodes)}"
-    cost += f", or {format_money(total / at_once)} per concurrent trial"
+    cost += f", or {format_money(total / at_once)} {nodes.currency} per concurrent trial"
     if num_trials is not None and num_trials < at_once:
-        cost += f" if all {at_once} slots are in use, and {format_money(total / num_trials)} with {num_trials} trials"
+        with_trials = f"{format_money(total / num_trials)} {nodes.currency} with {counted(num_trials, 'trial')}"
+        cost += f" if all {at_once} slots are in use, and {with_trials}"
     lines = [one_line(f"price: {cost}")]
     hint = how_to_buy(nodes, num_trials)
     if hint:

@@ -293,6 +293,7 @@ class ClusterCapacity(ShownValue):
             if an autoscaler runs but its node types are unknown.
         max_nodes_to_add: The maximum number of nodes of all types together that can be added, or ``None`` for no limit.
         autoscaler_version: The version of Ray's autoscaler, which determines the node types that it launches.
+        is_started_here: Whether the program that read the cluster has started Ray itself, with ``ray.init``.
         read_at: The time when the cluster was read, or ``None`` if the capacity was not read from a cluster.
     """
 
@@ -302,6 +303,7 @@ class ClusterCapacity(ShownValue):
     node_types: Many[NodeTypeCapacity] | None = ()
     max_nodes_to_add: Count | None = None
     autoscaler_version: AutoscalerVersion = DEFAULT_AUTOSCALER
+    is_started_here: bool = False
     read_at: datetime | None = None
 
     def __rich__(self) -> "RenderableType":

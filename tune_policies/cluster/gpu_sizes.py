@@ -320,3 +320,28 @@ def total_of_type(accelerator_type: str | None) -> GpuTotal | None:
     """Return the memory of a device type, or ``None`` if it is unknown. ``RTX-4090`` is the ``GeForce-RTX-4090``."""
     name = accelerator_type or ""
     return GPU_TOTALS.get(name) or GPU_TOTALS.get(f"GeForce-{name}")
+
+
+_NOMINAL_GIB: Final = frozenset({2, 3, 4, 5, 6, 8, 10, 11, 12, 20, 94, 141, 180, *range(16, 289, 8)})
+"""The nominal sizes of GPUs."""
+
+MOST_RESERVED: Final = 0.08
+"""By how much less than the nominal size a driver may report, as a fraction: the largest margin of the table."""
+
+
+def is_nominal(memory_bytes: int) -> bool:
+    """Return whether the amount is the nominal size of a GPU, such as 40 GiB."""
+    return memory_bytes % 2**30 == 0 and memory_bytes // 2**30 in _NOMINAL_GIB
+
+
+def memory_of_nominal(accelerator_type: str | None, nominal_bytes: int) -> int | None:
+    """Return the memory that plans assume for the GPU of a type with this nominal size, or ``None`` if unknown.
+
+    Variants with their own type name count: an ``A100`` with 80 GiB is an ``A100-80G``.
+    """
+    if accelerator_type is None:
+        return None
+    variants = (total for name, total in GPU_TOTALS.items() if name.startswith(f"{accelerator_type}-"))
+    own = total_of_type(accelerator_type)
+    totals = [total.memory_bytes for total in (own, *variants) if total is not None]
+    return min((total for total in totals if nominal_bytes * (1 - MOST_RESERVED) <= total), default=None)

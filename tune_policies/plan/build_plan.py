@@ -193,10 +193,13 @@ def about_the_nodes(capacity: ClusterCapacity) -> Iterator[NodeNote]:
         if node.usable_cpus is not None and to_ticks(node.usable_cpus) < to_ticks(node.resources.cpus):
             differs[node.resources.cpus, node.usable_cpus] += count
     for (of_ray, usable), count in sorted(differs.items()):
+        number = max(1, int(usable))
+        how = f"on these nodes with --num-cpus={number}"
+        if capacity.is_started_here:
+            how = f"with ray.init(num_cpus={number})"
         yield NodeNote(
             f"Ray counts {amount_of(of_ray, 'CPU')} per node on {counted(count, 'node')}, but the cgroup, the CPU "
-            f"affinity or Slurm allows {format_amount(usable)}. Start Ray on these nodes with "
-            f"--num-cpus={max(1, int(usable))}"
+            f"affinity or Slurm allows {format_amount(usable)}. Start Ray {how}"
         )
     for uuid, nodes in sorted(capacity.nodes_by_shared_device().items()):
         names = shorten_names(sorted({node.address or node.node_id[:8] for node in nodes}))

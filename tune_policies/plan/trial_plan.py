@@ -3,6 +3,7 @@
 The methods that return objects of Ray's public API import Ray when they are called, so that planning works without Ray.
 """
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields as fields_of
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -19,7 +20,7 @@ from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import MOST_AT_ONCE, PositiveCount, Resources, check_count, from_ticks, to_ticks
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import ShownValue, counted
+from tune_policies.values.value import ShownValue, counted, shorten
 
 if TYPE_CHECKING:
     from ray.train import ScalingConfig
@@ -384,20 +385,23 @@ class TrialPlan(ShownValue):
             left -= number
         return bundles + self.common_slot.bundles() * left
 
-    def plot(self, capacity: "ClusterCapacity") -> "Picture":
+    def plot(self, capacity: "ClusterCapacity | None" = None) -> "Picture":
         """Return a picture of the plan's slots in the cluster, of idle resources, and of the limiting resource.
 
         A notebook displays the picture. To save it, call ``plan.plot(capacity).save("plan.svg")``.
 
         Args:
-            capacity: The cluster for which the plan was made.
+            capacity: Required. The cluster for which the plan was made.
 
         Raises:
-            InvalidResourcesError: The plan was made for another cluster.
+            InvalidResourcesError: The capacity is missing, or the plan was made for another cluster.
         """
         from tune_policies.plan.plan_picture import draw_plan  # the view imports this module
 
-        return draw_plan(self, capacity)
+        call = "plan.plot(capacity)"
+        if isinstance(capacity, str | os.PathLike):  # where other libraries take a file
+            call = f'plan.plot(capacity).save("{os.fspath(capacity)}")'
+        return draw_plan(self, _checked_capacity(capacity, call))
 
     @property
     def headline(self) -> str:
@@ -455,7 +459,7 @@ class TrialPlan(ShownValue):
             capacity: The cluster for which the plan was made. If set, the text also lists idle resources.
 
         Raises:
-            InvalidResourcesError: The plan was made for another cluster.
+            InvalidResourcesError: The plan was made for another cluster, or ``capacity`` is not a capacity.
         """
         lines = [self.headline]
         rows = self.rows
@@ -473,6 +477,7 @@ class TrialPlan(ShownValue):
             lines.append(f"  {self.about_nodes_to_add}")
         lines += (f"  - {reason}" for reason in self.all_reasons)
         if capacity is not None:
+            capacity = _checked_capacity(capacity, "plan.explain(capacity)")
             from tune_policies.plan.idle import Why, idle  # the view imports this module
 
             left = [part for part in idle(capacity, self) if part.why is not Why.ROUNDING]
@@ -512,6 +517,19 @@ _FIRST_WITH_SLICES: Final = (2, 60)
 
 Older versions reserve at most one slice, and use the number of cores in the name of a pod type as the number of chips.
 """
+
+
+def _checked_capacity(capacity: object, call: str) -> "ClusterCapacity":
+    """Return the capacity, or raise an ``InvalidResourcesError`` with the call to write."""
+    from tune_policies.cluster.capacity import ClusterCapacity  # imported here, because only these calls need it
+
+    if isinstance(capacity, ClusterCapacity):
+        return capacity
+    given = "" if capacity is None else f", got {shorten(capacity)}"
+    raise InvalidResourcesError(
+        f"a plan does not contain the nodes, so pass the capacity for which it was made{given}. Write {call}, with "
+        "capacity = probe_cluster() for the running cluster"
+    )
 
 
 def _same_nodes(one: TrialSlot, other: TrialSlot) -> bool:

@@ -13,6 +13,7 @@ from pydantic import model_validator
 
 from tune_policies.cluster.accelerators import may_be_nvidia
 from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
+from tune_policies.cluster.gpu_sizes import MOST_RESERVED
 from tune_policies.placement.packing import DRIVER_BYTES, Limit, count_trials, holds
 from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeasible
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
@@ -57,6 +58,9 @@ _MOST_SELECTIONS: Final = 32
 
 _NEAR: Final = 1.1
 """No size is added between two sizes that differ by less than this factor."""
+
+_MOST_NEAR_MISSES: Final = 8
+"""The maximum number of workers on a GPU beside which a plan mentions one more worker."""
 
 _MOST_NAMED: Final = 8
 """The number of measured configs above which a plan lists only the smallest and the largest config."""
@@ -140,6 +144,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         chosen = Selection(tuple(group for alike in nodes for group in alike.groups))
         reasons = [
             f"{format_bytes(needed)} per {request.unit}: {on_each}{capped}",
+            *self._near_misses([alike.memory_bytes for alike in nodes if alike.memory_bytes], needed),
             *self._left_out(capacity, usable, chosen),
             *about_listed_nodes(nodes),
         ]
@@ -307,12 +312,28 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         on_each = f"{counted(TICKS // share, request.unit)} on a GPU of {_to_text(smallest, needed)}"
         reasons = [
             f"{format_bytes(needed)} per {request.unit}: {on_each}{capped}",
+            *self._near_misses([smallest], needed),
             *self._left_out(capacity, usable, choice),
         ]
         plan = plan_gpus(capacity, choice, request, choose_cpus=self.cpus is None, reasons=reasons)
         if is_capped and plan.limited_by == "GPU":
             return plan.model_copy(update={"limited_by": Limit.MAX_TRIALS_PER_GPU})
         return plan
+
+    def _near_misses(self, device_sizes: Iterable[int], needed: int) -> Iterator[str]:
+        """Yield a sentence for each device size on which one more worker would fit if it needed slightly less."""
+        if self.profile is not None:
+            return  # the need was measured
+        unit = self._with_gpus(1).unit
+        for device_bytes in sorted(set(device_sizes)):
+            fewer_bytes = memory_for_one_more(device_bytes, needed, self.max_trials_per_gpu)
+            if fewer_bytes is not None:
+                number = device_bytes // fewer_bytes
+                yield (
+                    f"with gpu_memory: {format_request(fewer_bytes)} ({1 - fewer_bytes / needed:.1%} less), "
+                    f"{counted(number, unit)} instead of {number - 1} would fit on a GPU of "
+                    f"{_to_text(device_bytes, needed)}"
+                )
 
     def _left_out(self, capacity: ClusterCapacity, usable: Selection, choice: Selection) -> list[str]:
         used = {node.shape for node, _ in choice.groups}
@@ -377,6 +398,27 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             Limit.GPU_MEMORY,
             f"{hint[0].upper()}{hint[1:]}, or use GpuPolicy with a fraction of a GPU.",
         )
+
+
+def memory_for_one_more(device_bytes: int, needed: int, most: int | None = None) -> int | None:
+    """Return the memory per worker with which one more worker fits on a device, if it is slightly less than ``needed``.
+
+    Users divide the nominal size of a GPU, such as 40 GiB, but its workers get only 39.6 GiB. Therefore, the result may
+    be less than ``needed`` by the largest difference between the two sizes.
+
+    Args:
+        device_bytes: The memory of the device.
+        needed: The memory that a worker needs, in bytes.
+        most: The maximum number of workers on a device.
+    """
+    fit = device_bytes // needed
+    if fit >= min(_MOST_NEAR_MISSES, most or _MOST_NEAR_MISSES):
+        return None
+    # Round down to the amounts that users write.
+    fewer_bytes = parse_bytes(format_request(device_bytes // (fit + 1))) if device_bytes > fit else 0
+    if fewer_bytes >= needed * (1 - MOST_RESERVED):
+        return fewer_bytes
+    return None
 
 
 def _num_devices(groups: Iterable[NodeGroup]) -> int:

@@ -35,6 +35,7 @@ from tune_policies.probe.sampling import (
 )
 from tune_policies.ray_compat.connection import connect, connection
 from tune_policies.ray_compat.gcs import ClusterState, read_cluster_state
+from tune_policies.ray_compat.this_process import is_started_here
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
 
 
@@ -123,6 +124,7 @@ def probe_cluster(
         node_types=node_types,
         max_nodes_to_add=max_nodes_to_add,
         autoscaler_version=state.autoscaler_version,
+        is_started_here=is_started_here(),
         read_at=datetime.now(UTC),
     )
 

@@ -49,6 +49,13 @@ def this_process() -> ThisProcess:
         )
 
 
+def is_started_here() -> bool:
+    """Return whether this process has started Ray itself, so that the options of ``ray.init`` define its resources."""
+    with needs_of_ray("finding out which process started Ray"):
+        node = ray._private.worker._global_node
+        return node is not None and bool(node.head)
+
+
 def parents_in_ray() -> set[int]:
     """Return the process IDs of the parent processes that are Ray workers.
 

@@ -102,23 +102,80 @@ def test_plan_prints_the_price_of_a_list_of_nodes(listed, policy):
     assert (done.exit_code, done.stderr) == (0, "")
     assert (lines[0], lines[-1]) == (
         "64 trials at once, limited by GPU",
-        "price: 49.00 USD per hour for 10 worker nodes, or 0.77 per concurrent trial",
+        "price: 49.00 USD per hour for 10 worker nodes, or 0.77 USD per concurrent trial",
     )
 
 
 def test_the_price_states_its_nodes_and_its_number_of_trials(listed, policy):
-    text = listed.read_text().replace("count: 8, ", "name: l4, ")
-    listed.write_text(text)
-
     done = run("plan", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--cluster", listed, "--num-trials", "4")
 
     assert done.stdout.splitlines()[-3:] == [
-        "price: 7.00 USD per hour for 3 worker nodes, or 0.88 per concurrent trial if all 8 slots are in use, and 1.75 "
-        "with 4 trials",
-        "note: the price is for all nodes of the catalog, with one node of each type without a count (l4). "
-        "`tune-policies kuberay design` chooses the cheapest nodes for 4 trials",
+        "price: 49.00 USD per hour for 10 worker nodes, or 0.77 USD per concurrent trial if all 64 slots are in use, "
+        "and 12.25 USD with 4 trials",
+        "note: the price is for all nodes of the catalog. To rank the nodes to rent for 4 trials, omit their count",
         "4 trials run in 1 round",
     ]
+
+
+OFFERS = """
+currency: EUR
+nodes:
+- {name: a100, cpus: 8, gpus: 1, accelerator_type: A100, price_per_hour: 3}
+- {name: l4, cpus: 8, gpus: 1, accelerator_type: L4, price_per_hour: 1}
+- {name: t4, cpus: 8, gpus: 1, accelerator_type: T4, price_per_hour: 0.5}
+"""
+TWENTY_GIB = "kind: GpuMemoryPolicy\ngpu_memory: 20GiB\n"
+
+
+def rows_of(table):
+    return [re.split(r" {3,}", line.strip()) for line in table.splitlines()]
+
+
+def test_the_nodes_to_rent_for_a_number_of_trials_are_ranked_by_their_price(policy, tmp_path):
+    """A catalog of nodes to rent needs neither counts nor, as there are no pods, the host memory."""
+    offers = tmp_path / "offers.yaml"
+    offers.write_text(OFFERS)
+
+    done = run("plan", policy(TWENTY_GIB), "--cluster", offers, "--num-trials", "64")
+
+    heading, _, cheapest, runner_up, *below = rows_of(done.stdout)
+    assert heading == ["Nodes to rent", "Trials at once", "Each trial", "Price per hour", "Price of a trial hour"]
+    assert [cheapest[0], cheapest[1], *cheapest[3:]] == ["64 l4 nodes", "64 of 64", "64.00 EUR", "1.00 EUR"]
+    assert [runner_up[0], runner_up[1], *runner_up[3:]] == ["64 a100 nodes", "64 of 64", "192.00 EUR", "3.00 EUR"]
+    assert ["no trial fits on t4"] in below
+
+
+def test_a_ranking_states_when_slightly_smaller_trials_need_fewer_nodes(policy, tmp_path):
+    offers = tmp_path / "offers.yaml"
+    offers.write_text(OFFERS)
+    command = ("--cluster", offers, "--num-trials", "64", "--json")
+
+    noted = json.loads(run("plan", policy(TWENTY_GIB), *command).stdout)["notes"]
+    followed = json.loads(run("plan", policy(TWENTY_GIB.replace("20GiB", "20268MiB")), *command).stdout)
+
+    assert noted == [
+        "with gpu_memory: 20268MiB (1.0% less than 20 GiB), 32 a100 nodes (96.00 EUR per hour) instead of 64 a100 "
+        "nodes would be enough"
+    ]
+    assert {"a100": 32} in [offer["nodes"] for offer in followed["offers"]]
+
+
+def test_a_ranking_says_that_a_gpu_has_less_than_its_nominal_size(policy, tmp_path):
+    offers = tmp_path / "offers.yaml"
+    offers.write_text(OFFERS.replace("accelerator_type: A100", "accelerator_type: A100, gpu_memory: 40GiB"))
+
+    done = run("plan", policy(TWENTY_GIB), "--cluster", offers, "--num-trials", "64")
+
+    assert "Write the total that nvidia-smi reports, such as gpu_memory: 40536MiB" in " ".join(done.stdout.split())
+
+
+def test_the_best_offer_can_be_drawn(policy, tmp_path):
+    offers, picture = tmp_path / "offers.yaml", tmp_path / "plan.svg"
+    offers.write_text(OFFERS)
+
+    done = run("plan", policy(TWENTY_GIB), "--cluster", offers, "--num-trials", "3", "--plot", picture)
+
+    assert (done.exit_code, "l4" in picture.read_text()) == (0, True)
 
 
 def test_compared_policies_share_the_price_between_the_trials(listed, policy, tmp_path):
@@ -132,7 +189,7 @@ def test_compared_policies_share_the_price_between_the_trials(listed, policy, tm
     found = json.loads(done.stdout)
     assert [(each["num_trials"], each["num_rounds"]) for each in found["policies"]] == [(40, 1), (40, 2)]
     assert found["priced"] == "10 worker nodes"
-    assert "for 40 trials" in found["hint"]
+    assert "To rank the nodes to rent for 40 trials, omit their count" in found["hint"]
 
 
 def test_designs_of_several_policies_are_compared(listed, policy, tmp_path):
@@ -181,7 +238,7 @@ def test_the_price_includes_a_head_with_a_price(listed, policy):
 
     done = run("plan", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--cluster", listed)
 
-    assert "price: 50.00 USD per hour for 10 worker nodes and the head, or 0.78 per" in done.stdout
+    assert "price: 50.00 USD per hour for 10 worker nodes and the head, or 0.78 USD per" in done.stdout
 
 
 def test_plans_of_several_policies_are_compared(listed, tmp_path):

@@ -1,9 +1,11 @@
 """Tests of the selection of configs to measure from a list or a Tune search space, without starting Ray."""
 
 import pytest
+import torch
 from ray import tune
 
 from tune_policies import InvalidResourcesError
+from tune_policies.trainers import measure_gpu_memory, plan_by_measuring
 from tune_policies.trainers.profiling.measure import check_trainable, configs_to_measure
 
 
@@ -78,14 +80,21 @@ def test_the_error_for_invalid_configs_contains_the_reason(configs, message):
         configs_to_measure(configs, num_samples=2, seed=0)
 
 
+@pytest.mark.parametrize("measure", [measure_gpu_memory, plan_by_measuring])
+def test_a_call_without_configs_is_refused_with_the_form_to_write(measure):
+    with pytest.raises(InvalidResourcesError, match=r"configs is missing.*measure_gpu_memory\(train_fn, \[\{"):
+        measure(lambda config: None)
+
+
 @pytest.mark.parametrize(
     ("trainable", "message"),
     [
         ("PPO", "a trainable must be a function of a config or a subclass of ray.tune.Trainable, got 'PPO'"),
         (int, "a trainable must be a function of a config or a subclass of ray.tune.Trainable"),
-        (lambda: None, "is not a trainable: .* 'config'"),
+        (lambda: None, r"is not a trainable: (.|\n)* Write a function such as def train_fn\(config\)"),
+        (torch.nn.Linear(2, 2), r"Linear is a model. Pass .* estimate_gpu_memory\(lambda: model, batch\)"),
     ],
-    ids=["a name", "another class", "a function without a config"],
+    ids=["a name", "another class", "a function without a config", "a model"],
 )
 def test_the_error_for_an_invalid_trainable_contains_the_reason(trainable, message):
     with pytest.raises(InvalidResourcesError, match=message):

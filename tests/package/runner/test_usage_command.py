@@ -79,7 +79,9 @@ def test_json_contains_the_gpu_memory_usage_the_advice_and_the_resource_use(cpu_
     assert of_gpus["resource_usage"] is None
     assert [trial["usage"]["peak_reserved_bytes"] for trial in of_gpus["trials"]] == [2 * GIB, int(2.9 * GIB)]
     assert of_gpus["advice"] == [
-        "the peak was 2.9 of 8.0 GiB (3.7 GiB with overhead), so LearningPolicy() would run 3 per GPU instead of 2"
+        "the peak was 2.9 of 8.0 GiB (3.7 GiB with overhead), so LearningPolicy() would run 3 per GPU instead of 2",
+        "the run had no PolicyCallback, so the use of CPUs, devices and slots is not known. Run again with "
+        "run(train_fn, policy, callbacks=[PolicyCallback()]), or with tune.run(…, callbacks=[PolicyCallback()])",
     ]
 
 

@@ -22,6 +22,13 @@ def test_the_fields_of_steps_are_converted_to_plain_values():
     [
         (None, "mine:train returned None, but must return Steps"),
         (Steps(3.0), "but must return Steps"),
+        (
+            Steps(lambda model: 1.0),
+            r"mine:train: with_transfers must be a function without arguments, .* takes \(model",
+        ),
+        (Steps(step, compute=lambda x: x), "compute must be a function without arguments"),
+        (Steps(step, compute=3), "compute must be a function, got 3"),
+        (Steps(step, synchronize="cuda"), "synchronize must be a function, got 'cuda'"),
         (Steps(step, steps_per_epoch=0), "steps_per_epoch must be a whole number, 1 or above, got 0"),
         (Steps(step, steps_per_epoch=None), "steps_per_epoch must be a whole number, 1 or above, got None"),
         (Steps(step, samples_per_step=0.5), "samples_per_step must be a whole number, 1 or above, got 0.5"),

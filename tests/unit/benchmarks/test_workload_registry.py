@@ -59,7 +59,11 @@ def test_a_users_workload_comes_from_the_working_directory(folder):
         ("mine_b:", "", "'mine_b:' must be module:function, such as"),
         (":train", "", "':train' must be module:function, such as"),
         ("mine_b:train", "def test(): pass", "mine_b does not define 'train'"),
-        ("mine_b:train", "train = 3", "must be a function of a size and a device, but is of type int"),
+        (
+            "mine_b:train",
+            "train = 3",
+            "must be a function of a size and a device that returns Steps, but it is of type int",
+        ),
         ("mine_b:train", "import nobody_has_it", "the import of mine_b raised ModuleNotFoundError: No module named"),
         ("mine_b:train", "1 / 0", "the import of mine_b raised ZeroDivisionError: division by zero"),
         ("mine_b:train", "def train(", r"the import of mine_b raised SyntaxError: '\(' was never closed"),
@@ -114,3 +118,54 @@ def test_the_synthetic_device_costs_the_same_as_the_cpu_at_size_1000():
     (cpu_fixed, cpu_each), (other_fixed, other_each) = CPU_COST, OTHER_COST
 
     assert (other_fixed - cpu_fixed) / (cpu_each - other_each) == pytest.approx(1_000)
+
+
+FORMS = {
+    "a function of a config": "def train(config): pass",
+    "a lambda": "train = lambda config: None",
+    "too many arguments": "def train(size, device, seed): pass",
+    "a required keyword": "def train(size, device, *, seed): pass",
+    "a trainable class": "class train:\n    def __init__(self, config=None, logger=None): pass",
+}
+BY_SOURCE = [form for form in FORMS if FORMS[form].startswith("def")]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_trainable_is_refused_as_a_workload_with_the_form_to_write(folder, form):
+    (folder / "mine_e.py").write_text(FORMS[form])
+
+    with pytest.raises(InvalidResourcesError) as caught:
+        load_workload("mine_e:train")
+
+    assert "Write def train(size, device): return Steps(with_transfers=step)" in str(caught.value)
+
+
+@pytest.mark.parametrize("form", BY_SOURCE)
+def test_a_trainable_is_refused_before_it_is_imported(folder, form):
+    (folder / "mine_f.py").write_text(FORMS[form])
+
+    with pytest.raises(InvalidResourcesError, match=r"but it is defined as train\(.*\)\. A trainable of Tune is not"):
+        check_workload("mine_f:train")
+
+
+def test_the_form_that_the_error_advises_is_a_workload(folder):
+    (folder / "mine_g.py").write_text(
+        "from tune_policies.benchmarks.workloads.steps import Steps\n"
+        "def step(): pass\n"
+        "def train(size, device): return Steps(with_transfers=step)\n"
+    )
+
+    assert check_workload("mine_g:train") is None
+    assert load_workload("mine_g:train")(1, "cpu").with_transfers() is None
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["def train(*args): pass", "def train(size, device='cpu', seed=0): pass", "train = print"],
+    ids=["any arguments", "defaults", "a built-in function"],
+)
+def test_other_functions_that_take_a_size_and_a_device_are_workloads(folder, source):
+    (folder / "mine_h.py").write_text(source)
+
+    assert check_workload("mine_h:train") is None
+    assert callable(load_workload("mine_h:train"))

@@ -1,6 +1,7 @@
 """Tests of the node catalog: valid files, prices and numbers of nodes, and errors for invalid node types."""
 
 import json
+import re
 
 import pytest
 
@@ -207,6 +208,37 @@ def test_a_head_of_several_nodes_is_refused(fields):
 def test_an_invalid_minimum_number_of_nodes_is_rejected(fields, message):
     with pytest.raises(InvalidResourcesError, match=message):
         node_type(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "advice"),
+    [
+        ({"accelerator_type": "A100", "gpu_memory": "40GiB"}, "only 39.6 GiB for A100. Write .* gpu_memory: 40536MiB"),
+        ({"accelerator_type": "A100", "gpu_memory": "80GiB"}, "only 79.1 GiB for A100. Write .* gpu_memory: 80994MiB"),
+        ({"accelerator_type": "RTX-3090", "gpu_memory": "24GiB"}, "only 22.8 GiB for RTX-3090"),
+        ({"gpu_memory": "40GiB"}, "drivers report 1 to 8 % less. Write the total that nvidia-smi reports"),
+    ],
+    ids=["the usual size", "a larger variant", "a GeForce card", "an unknown type"],
+)
+def test_the_nominal_size_of_a_gpu_causes_a_caution(fields, advice):
+    """A plan on the nominal size could promise two trials of 20 GiB to a GPU with 39.6 GiB."""
+    (caution,) = NodeCatalog(nodes=(node_type(gpus=1, **fields),)).cautions
+
+    assert re.search(advice, caution)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"accelerator_type": "A100", "gpu_memory": "40536MiB"},
+        {"accelerator_type": "A100"},
+        {"gpu_memory": "39GiB"},
+        {"device_key": "nvidia.com/mig-1g.10gb", "gpu_memory": "10GiB"},
+    ],
+    ids=["the total of nvidia-smi", "the memory of the type", "a smaller amount", "a MIG device"],
+)
+def test_other_sizes_of_a_gpu_cause_no_caution(fields):
+    assert NodeCatalog(nodes=(node_type(gpus=1, **fields),)).cautions == ()
 
 
 def test_a_plan_on_a_catalog_counts_the_devices_of_the_head():

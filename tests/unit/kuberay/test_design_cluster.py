@@ -480,7 +480,7 @@ def test_the_explanation_of_a_design_has_its_nodes_price_and_reasons():
         "  each trial: 1 CPU, 0.25 GPU, 5.6 GiB of GPU memory",
         "at most 11.20 USD an hour, without the head, whose price is unknown",
         "  - 64 trials on 16 l4 nodes: the cheapest choice with room for them",
-        "  - a trial hour costs 0.175 on l4, 0.25 on l4-4, if all slots of the nodes are in use",
+        "  - a trial hour costs 0.175 USD on l4, 0.25 USD on l4-4, if all slots of the nodes are in use",
         "  - 5.6 GiB of GPU memory per trial, based on the smallest GPU that the plan uses",
     ]
 
@@ -493,7 +493,7 @@ def test_the_price_of_a_trial_hour_is_computed_with_the_slots_of_each_node_type(
 
     plan = design_cluster(GpuMemoryPolicy(gpu_memory="20GiB"), types, 16)
 
-    assert "a trial hour costs 0.9 on l4, 2 on a100, if all slots of the nodes are in use" in plan.reasons
+    assert "a trial hour costs 0.9 USD on l4, 2 USD on a100, if all slots of the nodes are in use" in plan.reasons
 
 
 class PolicyOfAUser(ResourcePolicy):

@@ -228,5 +228,5 @@ def test_a_forecast_states_how_to_get_cheaper_nodes_than_ray_launches(labels, ve
     )
 
     assert (forecast.for_trials.nodes, forecast.for_trials.price_per_hour) == ({"big": 0, "small": 4}, 6.4)
-    assert any("1 big instead of 4 small would be cheaper (3.20 an hour)" in each for each in forecast.cautions)
+    assert any("1 big instead of 4 small would be cheaper (3.20 USD an hour)" in each for each in forecast.cautions)
     assert any(hint in each for each in forecast.cautions)

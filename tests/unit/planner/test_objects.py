@@ -125,7 +125,16 @@ def test_the_names_of_a_policy_are_its_fields_and_the_methods_of_policies():
     assert sorted(names) == sorted(
         [
             *CpuPolicy.model_fields,
-            *("choices", "depends_on_config", "from_dict", "from_json", "inner_policies", "model_copy", "plan"),
+            *(
+                "choices",
+                "depends_on_config",
+                "from_dict",
+                "from_json",
+                "inner_policies",
+                "model_copy",
+                "plan",
+                "requests_gpus",
+            ),
             *("to_json", "to_yaml"),
         ]
     )

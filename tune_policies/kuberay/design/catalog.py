@@ -18,10 +18,12 @@ from tune_policies.cluster.accelerators import (
     check_type_of_resource,
 )
 from tune_policies.cluster.capacity import GpuDevice
+from tune_policies.cluster.gpu_sizes import is_nominal, memory_of_nominal
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, check_selector, is_label_value
 from tune_policies.cluster.tpu_slices import SliceShape, check_topology
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Count, CustomAmounts, Memory, PositiveCount, Resources, format_amount
+from tune_policies.values.units import format_bytes, format_request
 from tune_policies.values.value import Value, shorten
 
 _DNS_LABEL: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -262,6 +264,25 @@ class NodeType(Value):
         return tuple(GpuDevice(index=at, name=name, memory_bytes=self.gpu_memory) for at in range(self.gpus))
 
     @property
+    def caution(self) -> str | None:
+        """A sentence about ``gpu_memory`` if it is probably the nominal size, of which trials get less."""
+        if self.gpu_memory is None or self.gpu_parts is not None:
+            return None
+        nominal = int(self.gpu_memory)
+        if not is_nominal(nominal):
+            return None
+        text = f"gpu_memory of {self._title} is {format_bytes(nominal)}, the nominal size of its GPUs"
+        usable = memory_of_nominal(self.accelerator_type, nominal)
+        if usable is None:
+            return f"{text}, but drivers report 1 to 8 % less. Write the total that nvidia-smi reports"
+        if usable >= nominal:
+            return None
+        return (
+            f"{text}, but a driver may report only {format_bytes(usable)} for {self.accelerator_type}. Write the total "
+            f"that nvidia-smi reports, such as gpu_memory: {format_request(usable)}"
+        )
+
+    @property
     def num_hosts(self) -> int:
         """The number of nodes that are added and removed together (the hosts of a TPU slice, or 1)."""
         if self.topology is None or self.accelerator_type is None:
@@ -377,6 +398,28 @@ class NodeCatalog(Value):
                 return None
             total += node_type.num_nodes * node_type.price_per_hour
         return total
+
+    def of_nodes(self, numbers: Mapping[str, int]) -> Self:
+        """Return the catalog with only these numbers of nodes, by the name of their type."""
+        nodes = tuple(
+            node_type.model_copy(update={"count": numbers[node_type.name]})
+            for node_type in self.nodes
+            if node_type.name in numbers
+        )
+        return self.model_copy(update={"nodes": nodes})
+
+    @property
+    def lists_offers(self) -> bool:
+        """Whether the catalog lists nodes to rent, because at least one type has a price, and one has no count."""
+        has_price = any(node_type.price_per_hour is not None for node_type in self.nodes)
+        return has_price and any(node_type.count is None for node_type in self.nodes)
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Sentences about amounts that may differ from those of the real nodes."""
+        head = () if self.head is None else (self.head,)
+        cautions = (node_type.caution for node_type in (*head, *self.nodes))
+        return tuple(caution for caution in cautions if caution is not None)
 
 
 HEAD = NodeType(name="head", cpus=2, memory=8 * 2**30)

@@ -48,11 +48,12 @@ _PER_MONEY: Final = 10**6
 
 
 class NodePool(NamedTuple):
-    """The available node types by name, the head, and the units that always exist."""
+    """The available node types by name, the head, the units that always exist, and the currency of the prices."""
 
     node_types: Mapping[str, NodeType]
     head: NodeCapacity
     least: Units = {}  # noqa: RUF012 - it is never modified
+    currency: str = "USD"
 
     def of(self, holds: Callable[[NodeType], bool]) -> Self:
         """Return the pool with only the node types for which ``holds`` returns true."""

@@ -56,7 +56,7 @@ class PolicyComparison(ShownValue):
         currency: The currency of the prices.
         priced: The nodes of a catalog whose price is shown, or ``None`` for other files or without prices.
         cautions: Warnings about possible differences from the real cluster.
-        hint: A sentence about the command that chooses the cheapest nodes, or an empty string.
+        hint: A sentence about how to rank the nodes by their price for the trials, or an empty string.
     """
 
     policies: tuple[ComparedPolicy, ...]
@@ -117,6 +117,8 @@ def compare_policies(
         return ComparedPolicy(policy=name, idle=left, num_trials=num_trials, num_rounds=rounds, **dict(stage))
 
     priced, hint = None, ""
+    if isinstance(nodes, NodeCatalog):
+        cautions.update(dict.fromkeys(nodes.cautions))
     if isinstance(nodes, NodeCatalog) and nodes.price_per_hour is not None:
         priced, hint = priced_nodes(nodes), how_to_buy(nodes, num_trials)
     return PolicyComparison(
@@ -137,7 +139,7 @@ def priced_nodes(catalog: NodeCatalog) -> str:
 
 
 def how_to_buy(catalog: NodeCatalog, num_trials: int | None) -> str:
-    """Return a sentence about what is priced, and about the command that chooses only the nodes for the trials.
+    """Return a sentence about what is priced, and about the option that ranks only the nodes for the trials.
 
     It is empty if the number of trials is unknown and each type has a count: such a catalog describes a cluster.
     """
@@ -145,10 +147,8 @@ def how_to_buy(catalog: NodeCatalog, num_trials: int | None) -> str:
     if num_trials is None and not without:
         return ""
     for_trials = "your trials" if num_trials is None else counted(num_trials, "trial")
-    as_one = ""
+    as_one, how = "", "omit their count"
     if without:
         as_one = f", with one node of each type without a count ({shorten_names(without)})"
-    return (
-        f"the price is for all nodes of the catalog{as_one}. `tune-policies kuberay design` chooses the cheapest nodes "
-        f"for {for_trials}"
-    )
+        how = "pass --num-trials" if num_trials is None else "pass one policy"
+    return f"the price is for all nodes of the catalog{as_one}. To rank the nodes to rent for {for_trials}, {how}"

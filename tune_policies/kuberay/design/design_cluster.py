@@ -303,19 +303,48 @@ def design_cluster(
     notes: tuple[str, ...] = ()
     if catalog is None:
         catalog, notes = default_catalog(policy, num_trials)
+    unknown = [node_type.name for node_type in (*catalog.nodes, catalog.head or HEAD) if node_type.memory is None]
+    if unknown:
+        raise InvalidResourcesError(
+            f"the memory of {shorten_names(unknown)} is missing, but pods must request memory. Set the memory that "
+            "each node offers to pods, such as memory: 64GiB"
+        )
+    return design_nodes(policy, catalog, num_trials, measured=measured, name=name, min_nodes=min_nodes, notes=notes)
+
+
+def design_nodes(
+    policy: ResourcePolicy,
+    catalog: NodeCatalog,
+    num_trials: int,
+    *,
+    measured: Measured | None = None,
+    name: str = "tune",
+    min_nodes: Mapping[str, int] | None = None,
+    notes: tuple[str, ...] = (),
+) -> ClusterDesign:
+    """Design a cluster of nodes whose host memory may be unknown. See :func:`design_cluster`.
+
+    Args:
+        policy: The policy.
+        catalog: The available nodes.
+        num_trials: The number of trials to run concurrently.
+        measured: The measured durations of trials.
+        name: The name of the cluster.
+        min_nodes: The number of nodes to keep, by the name of the node type.
+        notes: The first reasons of the design.
+
+    Raises:
+        InvalidResourcesError: An argument is wrong.
+        InfeasibleRequestError: Not even one trial fits on the available nodes.
+    """
+    num_trials = check_count(num_trials, least=1, most=MOST_AT_ONCE, name="num_trials")
     node_types, head = _with_min_nodes(catalog, min_nodes or {}), catalog.head or HEAD
     least = {
         name: node_type.min_nodes // node_type.num_hosts
         for name, node_type in node_types.items()
         if node_type.min_nodes
     }
-    pool = NodePool(node_types, head_of(head), least)
-    unknown = [name for name, node_type in {**node_types, "head": head}.items() if node_type.memory is None]
-    if unknown:
-        raise InvalidResourcesError(
-            f"the memory of {shorten_names(unknown)} is missing, but pods must request memory. Set the memory that "
-            "each node offers to pods, such as memory: 64GiB"
-        )
+    pool = NodePool(node_types, head_of(head), least, catalog.currency)
     chosen = _within_limit(policy, pool, num_trials, measured)
     uncapped = chosen.policy.plan(pool.capacity(chosen.units))
     by_group = _trials_by_group(uncapped, pool, chosen.units)
@@ -343,7 +372,7 @@ def design_cluster(
         price_per_hour=price,
         hours=hours,
         currency=catalog.currency,
-        reasons=(*notes, *chosen.notes, *_reasons(plan, pool, chosen, num_trials, policy)),
+        reasons=(*notes, *chosen.notes, *_reasons(plan, pool, chosen, num_trials, policy), *catalog.cautions),
     )
 
 
@@ -396,7 +425,7 @@ def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: M
     # beside them.
     head = pool.head.model_copy(update={"resources": Resources(memory_bytes=pool.head.resources.memory_bytes)})
     try:
-        chosen = _cheapest(policy, NodePool(pool.node_types, head), num_trials, measured)
+        chosen = _cheapest(policy, pool._replace(head=head, least={}), num_trials, measured)
     except InfeasibleRequestError:
         if pool.plan(policy, {}) is None:
             raise
@@ -507,5 +536,5 @@ def _price_reasons(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes) -> Iter
         if places:
             prices.append((node_type.price_per_hour * node_type.num_hosts / places, name))
     if len(prices) > 1:
-        listed = shorten_names([f"{price:.3g} on {name}" for price, name in sorted(prices)])
+        listed = shorten_names([f"{price:.3g} {pool.currency} on {name}" for price, name in sorted(prices)])
         yield f"a trial hour costs {listed}, if all slots of the nodes are in use"

@@ -45,10 +45,17 @@ class DesignedPolicy(Value):
 
 
 class DesignComparison(ShownValue):
-    """A comparison of the cheapest clusters for the same number of trials of several policies."""
+    """A comparison of the cheapest clusters for the same number of trials of several policies.
+
+    Attributes:
+        num_trials: The number of trials to run concurrently.
+        policies: The cheapest cluster for each policy.
+        cautions: Warnings about amounts in the catalog.
+    """
 
     num_trials: PositiveCount
     policies: tuple[DesignedPolicy, ...]
+    cautions: tuple[str, ...] = ()
 
     def __rich__(self) -> "RenderableType":
         from tune_policies.kuberay.design.design_comparison_view import (
@@ -98,4 +105,5 @@ def compare_designs(
             compared.append(DesignedPolicy(policy=name, why_not=why_not))
         else:
             compared.append(DesignedPolicy(policy=name, design=design))
-    return DesignComparison(num_trials=num_trials, policies=tuple(compared))
+    cautions = () if catalog is None else catalog.cautions
+    return DesignComparison(num_trials=num_trials, policies=tuple(compared), cautions=cautions)

@@ -1,7 +1,8 @@
 """The table of compared cluster designs, with a column for each policy."""
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 
+from tune_policies.files.terminal import line
 from tune_policies.kuberay.design.comparison_view import side_by_side, slot_texts
 from tune_policies.kuberay.design.design_comparison import DesignComparison, DesignedPolicy
 from tune_policies.values.units import format_money
@@ -11,7 +12,8 @@ from tune_policies.values.value import counted
 def design_comparison_view(comparison: DesignComparison) -> RenderableType:
     """Return a table with a column for each policy and a row for each fact."""
     columns = [_columns(designed) for designed in comparison.policies]
-    return side_by_side([designed.policy for designed in comparison.policies], columns)
+    table = side_by_side([designed.policy for designed in comparison.policies], columns)
+    return Group(table, *(line(f"caution: {caution}") for caution in comparison.cautions))
 
 
 def _columns(designed: DesignedPolicy) -> dict[str, list[str]]:

@@ -152,7 +152,7 @@ def forecast_trials(
             *cluster.assumptions,
             *_types_not_counted(cluster, most),
             *_slices_without_labels(cluster, most),
-            *_cheaper_nodes(capped, priced, capacity, for_trials or at_maximum, head_price),
+            *_cheaper_nodes(capped, priced, capacity, for_trials or at_maximum, head_price, currency),
             *_prices_missing(priced, catalog, head_price),
         ),
     )
@@ -252,7 +252,12 @@ def _slices_without_labels(cluster: ClusterSpec, plan: TrialPlan) -> Iterator[st
 
 
 def _cheaper_nodes(
-    policy: ResourcePolicy, cluster: ClusterSpec, capacity: ClusterCapacity, stage: Stage, head_price: float | None
+    policy: ResourcePolicy,
+    cluster: ClusterSpec,
+    capacity: ClusterCapacity,
+    stage: Stage,
+    head_price: float | None,
+    currency: str,
 ) -> Iterator[str]:
     """Yield how to get cheaper nodes of one group, if Ray's autoscaler launches others."""
     if stage.plan is None or stage.price_per_hour is None or not stage.plan.nodes_to_add:
@@ -274,8 +279,8 @@ def _cheaper_nodes(
     price, name, added = cheapest
     yield (
         f"{format_nodes(added)} instead of {format_nodes(stage.plan.nodes_to_add)} would be cheaper "
-        f"({format_money(price)} an hour), but Ray's autoscaler (version {capacity.autoscaler_version}) prefers nodes "
-        f"that pending trials use completely. {_how_to_get(name, cluster, capacity.autoscaler_version)}"
+        f"({format_money(price)} {currency} an hour), but Ray's autoscaler (version {capacity.autoscaler_version}) "
+        f"prefers nodes that pending trials use completely. {_how_to_get(name, cluster, capacity.autoscaler_version)}"
     )
 
 

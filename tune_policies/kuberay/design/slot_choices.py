@@ -244,12 +244,13 @@ class _Candidate(NamedTuple):
     nodes: NodeChoice
     times: DeviceTimes
     per_trial: float | None
+    currency: str
 
     def __str__(self) -> str:
         text = f"{type(self.policy).__name__} in {self.times.trial_s:g} s"
         if self.per_trial is None:
             return f"{text} at an unknown price"
-        return f"{text} for {self.per_trial:.3g}"
+        return f"{text} for {self.per_trial:.3g} {self.currency}"
 
 
 def choose_by_decision(
@@ -298,7 +299,7 @@ def _candidates(policy: ResourcePolicy, pool: NodePool, num_trials: int, measure
             if times is not None:
                 price = pool.price_per_hour(nodes.units)
                 per_trial = None if price is None else price / nodes.num_trials * times.trial_s / 3600
-                yield _Candidate(choice, inner, nodes, times, per_trial)
+                yield _Candidate(choice, inner, nodes, times, per_trial, pool.currency)
 
 
 def _about_share(candidates: list[_Candidate], measured: Measured) -> Iterator[str]:

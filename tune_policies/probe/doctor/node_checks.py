@@ -350,9 +350,11 @@ def check_cpus(node: NodeFacts) -> Iterator[Finding]:
         return
     name, limit = min(node.cpu_limits.items(), key=lambda item: (item[1], item[0]))
     if node.ray.cpus > limit:
+        number = max(1, int(limit))
         yield _problem(
             f"Ray counts {format_amount(node.ray.cpus)} CPUs, but the {name} allows {format_amount(limit)}",
-            f"start Ray on the node with --num-cpus={max(1, int(limit))}, or raise the limit",
+            f"start Ray on the node with `ray start --num-cpus={number}` or ray.init(num_cpus={number}), or raise the "
+            "limit",
         )
 
 

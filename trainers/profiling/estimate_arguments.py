@@ -1,0 +1,149 @@
+"""Checks the arguments of ``estimate_gpu_memory``, and shows the form to write instead of a wrong one.
+
+A wrong argument would otherwise fail inside PyTorch with a ``TypeError`` that does not name the argument.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import most_similar, shorten
+
+
+def check_arguments(model_fn: Any, batch: Any, optimizer: Any, loss_fn: Any) -> None:
+    """Raise an ``InvalidResourcesError`` with the form to write if an argument has the wrong type."""
+    _check_model(model_fn)
+    _check_batch(batch)
+    if optimizer is not None:
+        _check_optimizer(optimizer)
+    if loss_fn is not None:
+        _check_loss(loss_fn)
+
+
+def check_optimizer_instance(made: Any) -> None:
+    """Raise an ``InvalidResourcesError`` if the function ``optimizer`` did not return an optimizer."""
+    if not (hasattr(made, "param_groups") and callable(getattr(made, "step", None))):
+        raise InvalidResourcesError(
+            f"optimizer must return an optimizer of PyTorch, but returned {shorten(made)}. Pass a class or a function "
+            "such as lambda parameters: torch.optim.AdamW(parameters, lr=0.001)"
+        )
+
+
+def _check_model(model_fn: Any) -> None:
+    import torch
+
+    if isinstance(model_fn, torch.nn.Module):
+        raise InvalidResourcesError(
+            "model_fn must be a function that builds the model, but is a model. Write "
+            "estimate_gpu_memory(lambda: model, batch)"
+        )
+    is_model_class = isinstance(model_fn, type) and issubclass(model_fn, torch.nn.Module)
+    if callable(model_fn) and accepts(model_fn) and (is_model_class or not isinstance(model_fn, type)):
+        return
+    if is_model_class:
+        raise InvalidResourcesError(
+            f"model_fn must be a function without arguments, but the class {model_fn.__name__} needs arguments. Write "
+            f"estimate_gpu_memory(lambda: {model_fn.__name__}(…), batch)"
+        )
+    raise InvalidResourcesError(
+        f"model_fn must be a function without arguments that returns a torch.nn.Module, but is {describe(model_fn)}. "
+        "Write estimate_gpu_memory(lambda: build_model(config), batch), with your function that builds the model. On a "
+        "machine with a GPU, measure_gpu_memory(train_fn, [config]) measures a trainable without changes"
+    )
+
+
+def _check_batch(batch: Any) -> None:
+    import torch
+
+    if batch is None:
+        raise InvalidResourcesError(
+            "batch is missing. Pass an input of the model, or its shape, such as "
+            "estimate_gpu_memory(model_fn, batch=(32, 100)) for 32 samples with 100 values each"
+        )
+    if isinstance(batch, int | float):
+        raise InvalidResourcesError(
+            f"batch must be an input of the model, got {shorten(batch)}. Write the shape of an input, such as "
+            f"batch=({shorten(batch)}, 100)"
+        )
+    if isinstance(batch, torch.utils.data.DataLoader):
+        raise InvalidResourcesError("batch is a DataLoader, but must be one batch. Write batch=next(iter(loader))")
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    import torch
+
+    if isinstance(optimizer, str):
+        name = most_similar(optimizer, _optimizers()) or "AdamW"
+        raise InvalidResourcesError(
+            f"optimizer must be a class or a function, got {shorten(optimizer)}. Write optimizer=torch.optim.{name}"
+        )
+    if isinstance(optimizer, torch.optim.Optimizer):
+        raise InvalidResourcesError(
+            "optimizer must be a class or a function of the parameters, but is an optimizer with its own parameters. "
+            f"Write optimizer=lambda parameters: {_rebuilt(optimizer)}"
+        )
+    if not (callable(optimizer) and accepts(optimizer, [])):
+        raise InvalidResourcesError(
+            f"optimizer must be a class or a function of the parameters, but is {describe(optimizer)}. Write "
+            "optimizer=torch.optim.AdamW or optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.001)"
+        )
+
+
+def _check_loss(loss_fn: Any) -> None:
+    import torch
+
+    if isinstance(loss_fn, type) and issubclass(loss_fn, torch.nn.Module):
+        raise InvalidResourcesError(
+            f"loss_fn must be a function of an output and its targets, but is the class {loss_fn.__name__}. Write "
+            f"loss_fn=torch.nn.{loss_fn.__name__}()"
+        )
+    if not (callable(loss_fn) and accepts(loss_fn, None, None)):
+        losses = [name for name in dir(torch.nn.functional) if name.endswith("_loss")]
+        near = most_similar(loss_fn, losses) if isinstance(loss_fn, str) else None
+        raise InvalidResourcesError(
+            f"loss_fn must be a function of an output and its targets, but is {describe(loss_fn)}. Write "
+            f"loss_fn=torch.nn.functional.{near or 'cross_entropy'} or another function of two arguments"
+        )
+
+
+def _optimizers() -> list[str]:
+    import torch
+
+    found = inspect.getmembers(torch.optim, inspect.isclass)
+    return [name for name, cls in found if issubclass(cls, torch.optim.Optimizer) and cls is not torch.optim.Optimizer]
+
+
+def _rebuilt(optimizer: Any) -> str:
+    """Return code that creates an optimizer with the same class and the options that differ from their defaults."""
+    cls = type(optimizer)
+    module = "torch.optim." if cls.__name__ in _optimizers() else ""
+    parameters = inspect.signature(cls).parameters
+    options = [
+        f"{name}={value!r}"
+        for name, value in optimizer.defaults.items()
+        if name in parameters and isinstance(value, int | float | tuple) and value != parameters[name].default
+    ]
+    return f"{module}{cls.__name__}({', '.join(['parameters', *options])})"
+
+
+def accepts(function: Callable[..., Any], *arguments: Any) -> bool:
+    """Return whether a function can be called with these arguments, or whether this cannot be determined."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions of extension modules have no signature
+        return True
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def describe(value: Any) -> str:
+    """Return a function's name with its parameters, or the shortened ``repr`` of another value."""
+    if inspect.isfunction(value):
+        return f"{value.__name__}{inspect.signature(value)}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return shorten(value)

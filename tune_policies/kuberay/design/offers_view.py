@@ -1,0 +1,43 @@
+"""The table of the nodes that can be rented for a number of trials."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Group, RenderableType
+
+from tune_policies.files.terminal import empty_table, line
+from tune_policies.kuberay.design.comparison_view import slot_texts
+from tune_policies.kuberay.design.offers import NodeOffers
+from tune_policies.values.units import format_money
+from tune_policies.values.value import counted, shorten_names
+
+_MOST_ROWS: Final = 6
+
+
+def offers_view(ranked: NodeOffers) -> RenderableType:
+    """Return a table with a row for each offer, the best offer first, and the notes below it."""
+
+    def price(amount: float | None) -> str:
+        if amount is None:
+            return "unknown"
+        return f"{format_money(amount)} {ranked.currency}"
+
+    table = empty_table("", "Nodes to rent", "Trials at once", "Each trial", "Price per hour", "Price of a trial hour")
+    for offer in ranked.offers[:_MOST_ROWS]:
+        at_once = f"{offer.trials_at_once} of {ranked.num_trials}"
+        prices = (price(offer.price_per_hour), price(offer.price_of_trial_hour))
+        table.add_row(str(offer), at_once, "; ".join(slot_texts(offer.trials)), *prices)
+    return Group(table, *map(line, _below(ranked)))
+
+
+def _below(ranked: NodeOffers) -> Iterator[str]:
+    more = len(ranked.offers) - _MOST_ROWS
+    if more > 0:
+        yield f"and {counted(more, 'choice')} with fewer trials at once or a higher price"
+    if ranked.unusable:
+        yield f"no trial fits on {shorten_names(list(ranked.unusable))}"
+    date = "" if ranked.date is None else f" of {ranked.date}"
+    head = "include the head node" if ranked.has_head else "do not include a head node"
+    yield f"the prices{date} {head}"
+    for note in ranked.notes:
+        yield f"note: {note}"
