@@ -58,7 +58,8 @@ def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout
         InfeasibleRequestError: No node has a whole GPU of a known model.
         ProbeError: Ray is not running, no GPU was free in time, or nothing could be measured.
     """
-    names = check_names(FRAMEWORKS if frameworks is None else frameworks, name="frameworks")
+    wanted = FRAMEWORKS if frameworks is None else frameworks
+    names = check_names(wanted, name="frameworks")
     for name in names:
         if name not in FRAMEWORKS:
             raise InvalidResourcesError(
@@ -95,10 +96,13 @@ def places_of_models(nodes: Iterable[NodeCapacity]) -> dict[str, Place]:
     """
     places: dict[str, Place] = {}
     for node in nodes:
+        if node.resources.gpus < 1:
+            continue
         models = {device.name for device in node.devices or ()}
-        place = Place(node.node_id, 1 if len(models) == 1 else node.resources.gpus)
-        if node.resources.gpus >= 1:
-            places |= {name: place for name in models if name not in places or place.num_gpus < places[name].num_gpus}
+        num_gpus = 1 if len(models) == 1 else node.resources.gpus
+        for model in models:
+            if model not in places or num_gpus < places[model].num_gpus:
+                places[model] = Place(node.node_id, num_gpus)
     if not places:
         raise InfeasibleRequestError(
             asked="1 whole GPU to measure",
@@ -169,8 +173,10 @@ def use_once_settled(
 ) -> int:
     """Return the device memory in use, in bytes, after the last child releases its memory or the timeout expires."""
     deadline = time.monotonic() + timeout_s
-    while (used := read_bytes()) > idle_bytes + _NOISE_BYTES and time.monotonic() < deadline:
+    used = read_bytes()
+    while used > idle_bytes + _NOISE_BYTES and time.monotonic() < deadline:
         time.sleep(poll_s)
+        used = read_bytes()
     return used
 
 
@@ -206,7 +212,9 @@ def run_while_memory_is_allocated(
         finally:
             deadline.cancel()
             child.kill()
-    return why[-1] if why and not was_ended else f"the child process did not respond within {timeout_s:g} s", None
+    if why and not was_ended:
+        return why[-1], None
+    return f"the child process did not respond within {timeout_s:g} s", None
 
 
 def overhead_fields(
@@ -222,7 +230,9 @@ def overhead_fields(
         process_bytes: The child's memory use in bytes as reported by the driver, or ``None`` if the driver does not
             list the child.
     """
-    held = used_now - used_before if process_bytes is None else process_bytes
+    held, how = process_bytes, "process"
+    if held is None:
+        held, how = used_now - used_before, "device"
     if held < reported["reserved_bytes"]:
         return {
             "error": "the driver reports less memory than the framework's allocator. Measure again while no other "
@@ -233,13 +243,16 @@ def overhead_fields(
         "version": reported["version"],
         "overhead_bytes": held - reported["reserved_bytes"],
         "measured_on": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
-        "how": "device" if process_bytes is None else "process",
+        "how": how,
     }
 
 
 def _read_use(uuid: str, pid: int | None) -> tuple[int, int | None]:
     """Return the memory in use on a GPU, and the memory of a process if the driver lists it, in bytes."""
     for device in read_device_use():
-        if device.uuid == uuid:
-            return device.used_bytes, None if pid is None else device.bytes_by_process.get(pid)
+        if device.uuid != uuid:
+            continue
+        if pid is None:
+            return device.used_bytes, None
+        return device.used_bytes, device.bytes_by_process.get(pid)
     raise NvmlError(f"the driver no longer lists {uuid}")

@@ -107,8 +107,9 @@ def convertible() -> Iterator[None]:
     def convert(module: Any, function: Any, recurse: bool = True) -> Any:
         if not any(is_fake(parameter) for parameter in module.parameters()):
             return original(module, function, recurse)
-        for child in module.children() if recurse else ():
-            child._apply(function)  # modules such as nn.LSTM override ``_apply``
+        if recurse:
+            for child in module.children():
+                child._apply(function)  # modules such as nn.LSTM override ``_apply``
         for name, parameter in module._parameters.items():
             if parameter is None:
                 continue
@@ -180,7 +181,7 @@ class GpuMemoryEstimate(Value):
         lines += [f"  {format_bytes(amount)} {name}" for name, amount in parts.items()]
         if self.gradients_bytes < self.parameters_bytes / 2:
             lines.append("  (at this moment, most gradients do not exist yet)")
-        lines += [f"  - not included: {each}" for each in self.unknown]
+        lines += [f"  - not included: {what}" for what in self.unknown]
         lines.append(f'write GpuMemoryPolicy(gpu_memory="{memory_to_write(self.total_bytes)}")')
         return "\n".join(map(one_line, lines))
 
@@ -217,22 +218,21 @@ def estimate_gpu_memory(
         model = _attempt("model_fn did not return a torch.nn.Module", lambda: as_fake(built, fake_mode))
         parameters = list(model.parameters())
         device = parameters[0].device if parameters else "cpu"
-        dtype = next((each.dtype for each in parameters if each.is_floating_point()), None)
+        dtype = next((parameter.dtype for parameter in parameters if parameter.is_floating_point()), None)
         inputs, targets = _attempt(
             "the batch cannot be created", lambda: _split(_faked(batch, fake_mode, device, dtype), loss_fn)
         )
-        steps = _attempt("the optimizer cannot be created", lambda: optimizer(parameters)) if optimizer else None
+        steps = None
         if optimizer is not None:
+            steps = _attempt("the optimizer cannot be created", lambda: optimizer(parameters))
             check_optimizer_instance(steps)
-        for group in steps.param_groups if steps is not None else ():
-            # On a GPU, PyTorch's optimizers update all parameters together. This requires additional temporary memory.
-            if group.get("foreach", False) is None and not group.get("fused"):
-                group["foreach"] = True
+            _update_together(steps)
         tracker.track_external(model)
         with tracker:
             output = loss = None
             for _ in range(2):
-                (model if steps is None else steps).zero_grad()
+                with_gradients = model if steps is None else steps
+                with_gradients.zero_grad()
                 tracker.track_external(*_tensors((inputs, targets)))
                 output = _attempt(
                     "the model rejects the batch, or depends on the values in the batch", lambda: _called(model, inputs)
@@ -243,6 +243,13 @@ def estimate_gpu_memory(
                     _attempt("the optimizer's step failed", steps.step)
                 tracker.reset_mod_stats()
     return _estimate(tracker.get_tracker_snapshot("peak"), device)
+
+
+def _update_together(optimizer: Any) -> None:
+    """Let an optimizer update all parameters together, as PyTorch does on a GPU, which needs more temporary memory."""
+    for group in optimizer.param_groups:
+        if group.get("foreach", False) is None and not group.get("fused"):
+            group["foreach"] = True
 
 
 def _attempt(what: str, call: Callable[[], Any]) -> Any:
@@ -261,13 +268,17 @@ def _faked(batch: Any, fake_mode: Any, device: Any, dtype: Any) -> Any:
             return torch.empty(leaf, device=device, dtype=dtype)
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        return (leaf if is_fake(leaf) else fake_mode.from_tensor(leaf)).to(device)
+        if not is_fake(leaf):
+            leaf = fake_mode.from_tensor(leaf)
+        return leaf.to(device)
 
-    return tree_map(fake, batch() if callable(batch) else batch, is_leaf=_is_shape)
+    if callable(batch):
+        batch = batch()
+    return tree_map(fake, batch, is_leaf=_is_shape)
 
 
 def _is_shape(batch: Any) -> bool:
-    return isinstance(batch, tuple) and bool(batch) and all(type(each) is int for each in batch)
+    return isinstance(batch, tuple) and bool(batch) and all(type(size) is int for size in batch)
 
 
 def _split(batch: Any, loss_fn: object) -> tuple[Any, Any]:

@@ -146,14 +146,18 @@ def require_gpu(policy: GpuPolicy, capacity: ClusterCapacity) -> None:
     Raises:
         InfeasibleRequestError: The cluster has no GPU, or its GPUs are simulated.
     """
-    types = () if capacity.node_types is None else capacity.node_types
-    nodes = [*capacity.nodes, *(each.as_node() for each in types if each.max_nodes_to_add)]
-    if capacity.node_types is None or any(node.resources.gpus and not node.has_simulated_gpus for node in nodes):
+    if capacity.node_types is None:
+        return  # the autoscaler may add nodes with GPUs
+    addable = [node_type.as_node() for node_type in capacity.node_types if node_type.max_nodes_to_add]
+    nodes = [*capacity.nodes, *addable]
+    if any(node.resources.gpus and not node.has_simulated_gpus for node in nodes):
         return
-    simulated = any(node.has_simulated_gpus for node in nodes)
+    offered = "the cluster has no GPU"
+    if any(node.has_simulated_gpus for node in nodes):
+        offered = "the GPUs of the cluster are simulated"
     raise InfeasibleRequestError(
         f"{policy.gpus:g} GPU, because memory is measured on a GPU",
-        "the GPUs of the cluster are simulated" if simulated else "the cluster has no GPU",
+        offered,
         "GPU",
         "Run this on a machine with a GPU. Without a GPU, estimate_gpu_memory(model_fn, batch) estimates the memory of "
         "a PyTorch model, and its explain() ends with the policy to write.",
@@ -194,9 +198,10 @@ def configs_to_measure(configs: Configs | None, num_samples: int, seed: int) -> 
             "configs is missing. Pass the configs to measure or the search space of your run, such as "
             'measure_gpu_memory(train_fn, [{"batch_size": 32}, {"batch_size": 256}])'
         )
-    drawn = (
-        _drawn_configs(configs, num_samples, seed) if isinstance(configs, Mapping) else list(_checked_configs(configs))
-    )
+    if isinstance(configs, Mapping):
+        drawn = _drawn_configs(configs, num_samples, seed)
+    else:
+        drawn = list(_checked_configs(configs))
     different = list({repr(flat(config)): config for config in drawn}.values())
     if not different:
         raise InvalidResourcesError("there are no configs to measure. Pass at least one config, or a search space")
@@ -211,7 +216,8 @@ def _checked_configs(configs: Any) -> Iterator[dict[str, Any]]:
             raise InvalidResourcesError(
                 f"configs[{number}] must be a mapping of names to values, got {shorten(config)}"
             )
-        if (name := _name_of_space(config)) is not None:
+        name = _name_of_space(config)
+        if name is not None:
             raise InvalidResourcesError(
                 f"configs[{number}] has a search space for {name!r}, not a value. Use values, or pass one search "
                 "space as configs"
@@ -223,9 +229,12 @@ def _name_of_space(config: Mapping[str, Any]) -> str | None:
     for name, value in config.items():
         if is_domain(value) or name == "grid_search":
             return str(name)
-        if isinstance(value, Mapping) and (within := _name_of_space(value)) is not None:
-            if within == "grid_search":
-                return str(name)
+        if not isinstance(value, Mapping):
+            continue
+        within = _name_of_space(value)
+        if within == "grid_search":
+            return str(name)
+        if within is not None:
             return f"{name}/{within}"
     return None
 
@@ -236,7 +245,7 @@ def _drawn_configs(space: Mapping[str, Any], num_samples: int, seed: int) -> lis
     spaces = [_with_whole_numbers(space, max), _with_whole_numbers(space, min), *[space] * num_samples]
     try:
         state = np.random.RandomState(seed)  # if the seed itself were passed, all draws would be equal
-        return [config for each in spaces[:num_samples] for config in draw(each, state)]
+        return [config for to_draw in spaces[:num_samples] for config in draw(to_draw, state)]
     except Exception as error:  # caused by the seed, the user's functions, or Tune
         raise InvalidResourcesError(
             f"no configs can be drawn from the search space: {type(error).__name__}: {error}"
@@ -251,7 +260,8 @@ def _with_whole_numbers(space: Any, choose: Callable[[list[int]], int]) -> Any:
         return {name: _with_whole_numbers(value, choose) for name, value in space.items()}
     if isinstance(space, list):
         return [_with_whole_numbers(value, choose) for value in space]
-    if values := extremes(space):
+    values = extremes(space)
+    if values:
         return choose(values)
     return space
 
@@ -307,20 +317,21 @@ def _profile(
         if reading is None or why is not None:
             failures.append(f"{config}: {why}")
         else:
-            # A trial that ran out of memory needs at least the total memory of the device.
-            device_bytes = reading.device_bytes or plan.gpu_memory_bytes
-            at_least = device_bytes if reading.ended_by == "out_of_memory" else None
+            total_bytes = reading.total_bytes
+            if reading.ended_by == "out_of_memory":  # the trial needs at least the total memory of the device
+                total_bytes = reading.device_bytes or plan.gpu_memory_bytes or total_bytes
             fields = reading.model_dump(exclude={"total_bytes", "error", "device_bytes", "versions"})
-            measurements.append(
-                GpuMemoryMeasurement(config=config, total_bytes=max(1, at_least or reading.total_bytes), **fields)
-            )
+            measurements.append(GpuMemoryMeasurement(config=config, total_bytes=max(1, total_bytes), **fields))
     versions = {"ray": ray.__version__}
     for reading in readings.values():
         versions |= reading.versions
-    profile = GpuMemoryProfile(measurements=tuple(measurements), versions=versions) if measurements else None
+    profile = None
+    kept = ""
+    if measurements:
+        profile = GpuMemoryProfile(measurements=tuple(measurements), versions=versions)
+        kept = ". The error's profile contains the measurements of the other configs"
     if failures or profile is None:
         many = f"{len(failures)} of {counted(len(configs), 'config')}"
-        kept = "" if profile is None else ". The error's profile contains the measurements of the other configs"
         raise MeasurementError(f"{many} could not be measured: {'; '.join(failures)}{kept}", profile)
     return profile
 

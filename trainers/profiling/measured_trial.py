@@ -141,11 +141,11 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
         try:
             yield
         except Exception as error:
-            ran_out = classify_oom(error).kind == "accelerator"
+            ended_by: Ended = "out_of_memory" if classify_oom(error).kind == "accelerator" else "failed"
             cause: BaseException = error
             while not str(cause) and cause.__cause__ is not None:  # Tune has wrapped the error
                 cause = cause.__cause__
-            self._record("out_of_memory" if ran_out else "failed", without_secrets(f"{type(cause).__name__}: {cause}"))
+            self._record(ended_by, without_secrets(f"{type(cause).__name__}: {cause}"))
             raise
 
     def _watch(self) -> None:
@@ -180,13 +180,19 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
         versions = {name: str(getattr(sys.modules[name], "__version__", "")) for name in self._peaks}
         overhead = sum(self._overheads.bytes_for(gpu.get("name"), name, versions[name])[0] for name in versions)
         held = held_bytes(counters)
-        process = _process_bytes(held) if counters and not counters.keys() & set(_PREALLOCATING) else None
+        process = None
+        # The memory of a process with a preallocating framework says nothing about what it needs.
+        if counters and not counters.keys() & set(_PREALLOCATING):
+            process = _process_bytes(held)
         if process is not None:
             self._most_of_process = max(process, self._most_of_process)
             overhead = process - held
+        total_bytes = self._most_of_process
+        if self._peaks:
+            total_bytes = max(total_bytes, sum(self._peaks.values()) + overhead)
         return Reading(
             peak_bytes=dict(self._peaks),
-            total_bytes=max(self._most_of_process, sum(self._peaks.values()) + overhead if self._peaks else 0),
+            total_bytes=total_bytes,
             overhead_bytes=overhead,
             host_memory_bytes=self._host_memory_bytes,
             num_steps=self._num_steps,
@@ -225,13 +231,13 @@ def host_memory_in_use() -> int:
     memory with their parent.
     """
     psutil = shipped_psutil()
-    process = psutil.Process()
-    children = process.children(recursive=True)
+    own = psutil.Process()
+    children = own.children(recursive=True)
     if not children:
-        return int(process.memory_info().rss)
+        return int(own.memory_info().rss)
     total = 0
-    for each in (process, *children):
+    for process in (own, *children):
         with suppress(psutil.Error):  # the process has ended
-            memory = each.memory_full_info()
+            memory = process.memory_full_info()
             total += getattr(memory, "pss", memory.rss)  # only Linux has pss
     return total
