@@ -17,7 +17,7 @@ from tune_policies.values.sanitize import LEFT_OUT
 
 from ..record.run_set import Phase, RunSet
 from ..record.run_set_file import csv_text, file_text, read_run_set
-from ..record.summary import how_to_measure_a_gpu, summarize
+from ..record.summary import how_to_measure_a_gpu, sentence, summarize
 
 app = typer.Typer()
 
@@ -123,7 +123,7 @@ def compare(
             problems.insert(0, how_to_measure_a_gpu(run_set))
         raise UndecidedError(
             f"nothing to compare: the run measured {measured}, but a comparison needs two devices with "
-            f"times of the same workload and size. {' '.join(problems)}".rstrip()
+            f"times of the same workload and size. {' '.join(map(sentence, problems))}".rstrip()
         )
     for problem in problems:
         print_to_stderr(problem)
@@ -151,7 +151,7 @@ def report(
     from ..report.page import html_page
 
     check_new(output, force=force, inputs=(file, decision, packing))
-    hint = "create a decision with `tune-policies bench decide`"
+    hint = "create a decision with `tune-policies bench decide run.json --steps-per-trial 5000 --output decision.json`"
     run = read_run_set(file)
     throughput = read_throughput(packing) if packing else None
     decided = read_value(decision, Decision, "decision", hint=hint) if decision else None

@@ -1,5 +1,6 @@
 """The commands that measure: ``run`` and ``packing``."""
 
+import shlex
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -150,8 +151,11 @@ def _show(run_set: "RunSet", output: Path, *, as_json: bool) -> None:
     from .record import print_measured
 
     print_measured(run_set, as_json=as_json)
+    export = shlex.join(
+        ["tune-policies", "bench", "export", str(output), "--format", "json", "--redact", "--output", "redacted.json"]
+    )
     print(
-        f"wrote {output}. The file contains host names and the command. `bench export --redact` omits both",
+        f"wrote {output}. The file contains host names and the command. `{export}` omits both",
         file=sys.stderr,
     )
 

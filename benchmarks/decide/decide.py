@@ -24,6 +24,7 @@ from ..measuring.colocation import parse_device
 from ..record.machine import FRAMEWORKS
 from ..record.packing_record import PackingMode, ThroughputRecord
 from ..record.run_set import Configuration, Phase, RunSet
+from ..record.summary import how_to_measure_a_gpu
 from .cpu_nodes import Nodes, NodesQuestion
 from .crossover import crossover
 from .prices import Prices
@@ -193,7 +194,7 @@ def _gpu_of(run_set: RunSet, wanted: str | None) -> str:
         ]
         raise UndecidedError(
             f"a decision needs times of cpu and gpu, but the run measured {', '.join(measured) or 'nothing'}"
-            f"{''.join(missing)}. Measure with --device cpu --device gpu on a cluster that has both"
+            f"{''.join(missing)}. {how_to_measure_a_gpu(run_set)}"
         )
     return wanted or gpus[0]
 
@@ -214,7 +215,7 @@ class _Case(NamedTuple):
         if self.packing is not None and measured_on is not None and not self.packing.may_be_of(measured_on):
             raise InvalidResourcesError(
                 f"the packing record was measured on {shorten(self.packing.gpu)}, but the run on {measured_on}. "
-                f"Run `tune-policies bench packing` on {measured_on}, or omit the record"
+                f"Run `tune-policies bench packing --output packing.json` on {measured_on}, or omit the record"
             )
 
     def decision(self, workloads: list[WorkloadDecision]) -> Decision:

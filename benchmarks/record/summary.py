@@ -1,5 +1,6 @@
 """Summarizes raw times by their median and quartiles over processes, and formats times and ratios as text."""
 
+import shlex
 import statistics
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -161,6 +162,10 @@ def how_to_measure_a_gpu(run_set: RunSet, workload: str | None = None) -> str:
     for configuration in run_set.configurations:
         if workload in (None, configuration.workload):
             sizes.setdefault(configuration.workload, set()).add(configuration.size)
-    names = " ".join(f"{name}@{','.join(map(str, sorted(found)))}" for name, found in sorted(sizes.items()))
+    if not sizes and run_set.settings is not None:  # nothing was measured
+        sizes = {name: set(wanted) for name, wanted in run_set.settings.sizes.items()}
+    names = [f"{name}@{','.join(map(str, sorted(found)))}" for name, found in sorted(sizes.items())]
     cpus = 1 if run_set.settings is None else run_set.settings.cpus
-    return f"On a machine with a GPU, run: tune-policies bench run {names} --device cpu --device gpu --cpus {cpus:g}"
+    options = ["--device", "cpu", "--device", "gpu", "--cpus", f"{cpus:g}", "--output", "gpu-run.json"]
+    command = shlex.join(["tune-policies", "bench", "run", *names, *options])
+    return f"On a machine with a GPU, run `{command}`."

@@ -58,8 +58,9 @@ def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout
         InfeasibleRequestError: No node has a whole GPU of a known model.
         ProbeError: Ray is not running, no GPU was free in time, or nothing could be measured.
     """
-    wanted = FRAMEWORKS if frameworks is None else frameworks
-    names = check_names(wanted, name="frameworks")
+    if frameworks is None:
+        frameworks = FRAMEWORKS
+    names = check_names(frameworks, name="frameworks")
     for name in names:
         if name not in FRAMEWORKS:
             raise InvalidResourcesError(
@@ -96,13 +97,16 @@ def places_of_models(nodes: Iterable[NodeCapacity]) -> dict[str, Place]:
     """
     places: dict[str, Place] = {}
     for node in nodes:
+        models = {device.name for device in node.devices or ()}
         if node.resources.gpus < 1:
             continue
-        models = {device.name for device in node.devices or ()}
-        num_gpus = 1 if len(models) == 1 else node.resources.gpus
-        for model in models:
-            if model not in places or num_gpus < places[model].num_gpus:
-                places[model] = Place(node.node_id, num_gpus)
+        # Ray chooses the GPU, so only a process with all GPUs of a node with several models sees each model.
+        num_gpus = node.resources.gpus
+        if len(models) == 1:
+            num_gpus = 1
+        for name in models:
+            if name not in places or num_gpus < places[name].num_gpus:
+                places[name] = Place(node.node_id, num_gpus)
     if not places:
         raise InfeasibleRequestError(
             asked="1 whole GPU to measure",
@@ -230,9 +234,9 @@ def overhead_fields(
         process_bytes: The child's memory use in bytes as reported by the driver, or ``None`` if the driver does not
             list the child.
     """
-    held, how = process_bytes, "process"
-    if held is None:
-        held, how = used_now - used_before, "device"
+    how, held = "process", process_bytes
+    if held is None:  # the driver does not list the processes in a container
+        how, held = "device", used_now - used_before
     if held < reported["reserved_bytes"]:
         return {
             "error": "the driver reports less memory than the framework's allocator. Measure again while no other "

@@ -93,8 +93,9 @@ def convertible() -> Iterator[None]:
     """Make ``.half()``, ``.to(…)`` and similar conversions work for modules with fake parameters.
 
     Without this context manager, PyTorch swaps the contents of each parameter. This fails because the fake mode has
-    weak references to the parameters. Instead, each parameter is replaced by a new parameter. Modules with real
-    parameters are converted as usual, including modules in other threads.
+    weak references to the parameters, and no setting in ``torch.__future__`` prevents it for fake tensors
+    (``torch.nn.Module._apply``, PyTorch 2.13). So the method is replaced: it gives the module a new parameter for each
+    parameter. Modules with real parameters are converted as usual, including modules in other threads.
     """
     import torch
 
@@ -181,7 +182,7 @@ class GpuMemoryEstimate(Value):
         lines += [f"  {format_bytes(amount)} {name}" for name, amount in parts.items()]
         if self.gradients_bytes < self.parameters_bytes / 2:
             lines.append("  (at this moment, most gradients do not exist yet)")
-        lines += [f"  - not included: {what}" for what in self.unknown]
+        lines += [f"  - not included: {part}" for part in self.unknown]
         lines.append(f'write GpuMemoryPolicy(gpu_memory="{memory_to_write(self.total_bytes)}")')
         return "\n".join(map(one_line, lines))
 
@@ -217,7 +218,9 @@ def estimate_gpu_memory(
             built = _attempt("model_fn failed without data", model_fn)
         model = _attempt("model_fn did not return a torch.nn.Module", lambda: as_fake(built, fake_mode))
         parameters = list(model.parameters())
-        device = parameters[0].device if parameters else "cpu"
+        device = "cpu"
+        if parameters:
+            device = parameters[0].device
         dtype = next((parameter.dtype for parameter in parameters if parameter.is_floating_point()), None)
         inputs, targets = _attempt(
             "the batch cannot be created", lambda: _split(_faked(batch, fake_mode, device, dtype), loss_fn)
@@ -231,8 +234,7 @@ def estimate_gpu_memory(
         with tracker:
             output = loss = None
             for _ in range(2):
-                with_gradients = model if steps is None else steps
-                with_gradients.zero_grad()
+                model.zero_grad()
                 tracker.track_external(*_tensors((inputs, targets)))
                 output = _attempt(
                     "the model rejects the batch, or depends on the values in the batch", lambda: _called(model, inputs)
@@ -246,9 +248,10 @@ def estimate_gpu_memory(
 
 
 def _update_together(optimizer: Any) -> None:
-    """Let an optimizer update all parameters together, as PyTorch does on a GPU, which needs more temporary memory."""
+    """Let the optimizer update all parameters together, as it does on a GPU. This requires more temporary memory."""
     for group in optimizer.param_groups:
-        if group.get("foreach", False) is None and not group.get("fused"):
+        is_default = group.get("foreach", False) is None and not group.get("fused")
+        if is_default:
             group["foreach"] = True
 
 

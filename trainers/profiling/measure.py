@@ -73,7 +73,8 @@ def measure_gpu_memory(
     if not is_number(timeout_s) or not 0 < timeout_s < float("inf"):
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds and finite, got {shorten(timeout_s)}")
     caps = Caps(max_steps=check_count(max_steps, least=1, name="max_steps"), timeout_s=float(timeout_s))
-    policy = GpuPolicy() if policy is None else policy
+    if policy is None:
+        policy = GpuPolicy()
     if not isinstance(policy, GpuPolicy):
         raise InvalidResourcesError(f"policy must be a GpuPolicy, got {shorten(policy)}")
     if policy.gpus != 1 or policy.num_workers:
@@ -83,7 +84,8 @@ def measure_gpu_memory(
     check_trainable(trainable)
     wanted = configs_to_measure(configs, num_samples, seed)
     with connection(None, _CONNECT_S, local="starts a temporary Ray instance"):
-        capacity = probe_cluster() if capacity is None else capacity
+        if capacity is None:
+            capacity = probe_cluster()
         require_gpu(policy, capacity)
         plan = policy.plan(capacity)
         readings = _run(trainable, wanted, caps, plan)
@@ -124,7 +126,8 @@ def plan_by_measuring(
         **{name: getattr(unmeasured, name) for name in ("cpus", "memory", "accelerator_type", "custom")}
     )
     with connection(None, _CONNECT_S, local="starts a temporary Ray instance"):
-        capacity = probe_cluster() if capacity is None else capacity
+        if capacity is None:
+            capacity = probe_cluster()
         require_gpu(measuring, capacity)
         unmeasured.plan(capacity)  # raises an error early if even 1 MiB per trial is infeasible
         profile = measure_gpu_memory(
@@ -147,17 +150,17 @@ def require_gpu(policy: GpuPolicy, capacity: ClusterCapacity) -> None:
         InfeasibleRequestError: The cluster has no GPU, or its GPUs are simulated.
     """
     if capacity.node_types is None:
-        return  # the autoscaler may add nodes with GPUs
-    addable = [node_type.as_node() for node_type in capacity.node_types if node_type.max_nodes_to_add]
-    nodes = [*capacity.nodes, *addable]
+        return  # the autoscaler may add a node with a GPU
+    to_add = [node_type.as_node() for node_type in capacity.node_types if node_type.max_nodes_to_add]
+    nodes = [*capacity.nodes, *to_add]
     if any(node.resources.gpus and not node.has_simulated_gpus for node in nodes):
         return
-    offered = "the cluster has no GPU"
+    why = "the cluster has no GPU"
     if any(node.has_simulated_gpus for node in nodes):
-        offered = "the GPUs of the cluster are simulated"
+        why = "the GPUs of the cluster are simulated"
     raise InfeasibleRequestError(
         f"{policy.gpus:g} GPU, because memory is measured on a GPU",
-        offered,
+        why,
         "GPU",
         "Run this on a machine with a GPU. Without a GPU, estimate_gpu_memory(model_fn, batch) estimates the memory of "
         "a PyTorch model, and its explain() ends with the policy to write.",
@@ -245,7 +248,7 @@ def _drawn_configs(space: Mapping[str, Any], num_samples: int, seed: int) -> lis
     spaces = [_with_whole_numbers(space, max), _with_whole_numbers(space, min), *[space] * num_samples]
     try:
         state = np.random.RandomState(seed)  # if the seed itself were passed, all draws would be equal
-        return [config for to_draw in spaces[:num_samples] for config in draw(to_draw, state)]
+        return [config for drawn in spaces[:num_samples] for config in draw(drawn, state)]
     except Exception as error:  # caused by the seed, the user's functions, or Tune
         raise InvalidResourcesError(
             f"no configs can be drawn from the search space: {type(error).__name__}: {error}"
@@ -317,22 +320,24 @@ def _profile(
         if reading is None or why is not None:
             failures.append(f"{config}: {why}")
         else:
-            total_bytes = reading.total_bytes
-            if reading.ended_by == "out_of_memory":  # the trial needs at least the total memory of the device
-                total_bytes = reading.device_bytes or plan.gpu_memory_bytes or total_bytes
+            total = reading.total_bytes
+            if reading.ended_by == "out_of_memory":
+                # A trial that ran out of memory needs at least the total memory of the device.
+                total = reading.device_bytes or plan.gpu_memory_bytes or total
             fields = reading.model_dump(exclude={"total_bytes", "error", "device_bytes", "versions"})
-            measurements.append(GpuMemoryMeasurement(config=config, total_bytes=max(1, total_bytes), **fields))
+            measurements.append(GpuMemoryMeasurement(config=config, total_bytes=max(1, total), **fields))
     versions = {"ray": ray.__version__}
     for reading in readings.values():
         versions |= reading.versions
     profile = None
-    kept = ""
     if measurements:
         profile = GpuMemoryProfile(measurements=tuple(measurements), versions=versions)
-        kept = ". The error's profile contains the measurements of the other configs"
     if failures or profile is None:
         many = f"{len(failures)} of {counted(len(configs), 'config')}"
-        raise MeasurementError(f"{many} could not be measured: {'; '.join(failures)}{kept}", profile)
+        text = f"{many} could not be measured: {'; '.join(failures)}"
+        if profile is not None:
+            text += ". The error's profile contains the measurements of the other configs"
+        raise MeasurementError(text, profile)
     return profile
 
 

@@ -96,7 +96,9 @@ def measured_trial(
     trainable: Callable[..., Any] | type[tune.Trainable], recorder: Any, caps: Caps, overheads: Overheads
 ) -> type[tune.Trainable]:
     """Return a subclass of the trainable that measures the memory of the trial."""
-    cls = trainable if isinstance(trainable, type) else class_of_function(trainable)
+    cls = trainable
+    if not isinstance(cls, type):
+        cls = class_of_function(trainable)
     fields = {"_recorder": recorder, "_caps": caps, "_overheads": overheads}
     return type(f"measured_{getattr(trainable, '__name__', cls.__name__)}", (_Measured, cls), fields)
 
@@ -141,7 +143,9 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
         try:
             yield
         except Exception as error:
-            ended_by: Ended = "out_of_memory" if classify_oom(error).kind == "accelerator" else "failed"
+            ended_by: Ended = "failed"
+            if classify_oom(error).kind == "accelerator":
+                ended_by = "out_of_memory"
             cause: BaseException = error
             while not str(cause) and cause.__cause__ is not None:  # Tune has wrapped the error
                 cause = cause.__cause__
@@ -181,18 +185,17 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
         overhead = sum(self._overheads.bytes_for(gpu.get("name"), name, versions[name])[0] for name in versions)
         held = held_bytes(counters)
         process = None
-        # The memory of a process with a preallocating framework says nothing about what it needs.
-        if counters and not counters.keys() & set(_PREALLOCATING):
+        if counters and counters.keys().isdisjoint(_PREALLOCATING):  # otherwise, the process holds more than it uses
             process = _process_bytes(held)
         if process is not None:
             self._most_of_process = max(process, self._most_of_process)
             overhead = process - held
-        total_bytes = self._most_of_process
+        total = self._most_of_process
         if self._peaks:
-            total_bytes = max(total_bytes, sum(self._peaks.values()) + overhead)
+            total = max(total, sum(self._peaks.values()) + overhead)
         return Reading(
             peak_bytes=dict(self._peaks),
-            total_bytes=total_bytes,
+            total_bytes=total,
             overhead_bytes=overhead,
             host_memory_bytes=self._host_memory_bytes,
             num_steps=self._num_steps,
@@ -231,13 +234,13 @@ def host_memory_in_use() -> int:
     memory with their parent.
     """
     psutil = shipped_psutil()
-    own = psutil.Process()
-    children = own.children(recursive=True)
+    process = psutil.Process()
+    children = process.children(recursive=True)
     if not children:
-        return int(own.memory_info().rss)
+        return int(process.memory_info().rss)
     total = 0
-    for process in (own, *children):
+    for member in (process, *children):
         with suppress(psutil.Error):  # the process has ended
-            memory = process.memory_full_info()
+            memory = member.memory_full_info()
             total += getattr(memory, "pss", memory.rss)  # only Linux has pss
     return total

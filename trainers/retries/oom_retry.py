@@ -12,7 +12,7 @@ from typing import Final, Literal
 from tune_policies.cluster.capacity import NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
 from tune_policies.oom import OutOfMemory
-from tune_policies.placement.packing import DRIVER_BYTES, BundleGroup, Request, count_trials, room_to_grow
+from tune_policies.placement.counting import DRIVER_BYTES, BundleGroup, Request, count_trials, room_to_grow
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InfeasibleRequestError

@@ -14,7 +14,7 @@ from ray.tune import PlacementGroupFactory
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, to_resources
 from tune_policies.cluster.labels import merged
-from tune_policies.placement.packing import BundleGroup, Request, count_groups
+from tune_policies.placement.counting import BundleGroup, Request, count_groups
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan

@@ -14,8 +14,8 @@ import ray
 from ray.exceptions import RayError
 from ray.train import RunConfig
 
+from tune_policies.placement.counting import BundleGroup
 from tune_policies.placement.deadlock import NodeTotals
-from tune_policies.placement.packing import BundleGroup
 from tune_policies.ray_compat.gcs import Records, read_records
 from tune_policies.ray_compat.train_run import (
     ControllerCallback,

@@ -14,6 +14,7 @@ from typing import Final
 import ray
 
 from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.placement.counting import BundleGroup
 from tune_policies.placement.deadlock import (
     ClusterOccupancy,
     Reservation,
@@ -21,7 +22,6 @@ from tune_policies.placement.deadlock import (
     deadlock_error,
     stuck_runs,
 )
-from tune_policies.placement.packing import BundleGroup
 from tune_policies.probe.holders import living_nodes
 from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
 from tune_policies.ray_compat.gcs import (

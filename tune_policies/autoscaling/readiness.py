@@ -18,7 +18,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 from tune_policies.autoscaling.capacity_request import CapacityRequest
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.placement.packing import Limit
+from tune_policies.placement.counting import Limit
 from tune_policies.placement.scale_up import fewest_nodes, plan_on_smallest_node, types_with_room
 from tune_policies.placement.trial_slot import Bundle
 from tune_policies.plan.trial_plan import TrialPlan
@@ -123,7 +123,7 @@ class _Search:
         for choice in self.policy.choices:
             plan = self._first_that_runs(len(errors) + 1)
             if plan is None:
-                if not errors:
+                if not errors:  # the first choice does not run yet, and only then is an autoscaler needed
                     self._autoscaler = find_autoscaler()
                 of_totals = self._plan_of_totals(choice)
                 if of_totals is not None:

@@ -221,4 +221,7 @@ def _rounds(runs: "TrialPlan | None", num_trials: int | None) -> list[str]:
     from tune_policies.values.value import counted
 
     verb = "runs" if num_trials == 1 else "run"
-    return [f"{counted(num_trials, 'trial')} {verb} in {counted(runs.num_rounds(num_trials), 'round')}"]
+    rounds = runs.num_rounds(num_trials)
+    # With several rounds, trials of different durations take longer than the rounds of equal trials.
+    at_best = "" if rounds == 1 else " at best, if all trials take equally long"
+    return [f"{counted(num_trials, 'trial')} {verb} in {counted(rounds, 'round')}{at_best}"]

@@ -2,6 +2,12 @@
 
 Only YAML's own tags are accepted, so no code is executed. Scalars are interpreted as in Kubernetes, which converts YAML
 to JSON, so dates and keys are strings.
+
+The data are built from PyYAML's events and not from its tree of nodes, because the limits must be checked before a tree
+exists: ``yaml.compose`` with libyaml ends the process with a segmentation fault for a text of 1,000,000 opening
+brackets. The nodes also have no line for an alias. A manifest of 9,000 worker groups (2.2 MB) is read in 1.1 s and
+87 MiB of memory. ``yaml.compose`` alone takes 1.5 s and 149 MiB, and ``yaml.load`` 2.1 s and 178 MiB (PyYAML 6.0.3,
+Python 3.11, one core of an Intel Xeon).
 """
 
 import json
@@ -232,7 +238,7 @@ class _Builder:
                 continue
             found[key] = self.value(next(self._events), (*path, key))
             self.lines[(*path, key)] = line
-        return {**merged, **found}
+        return {**merged, **found}  # the mapping's own keys have precedence, also if << is the last key
 
     def _repeat(self, value: Any, path: Path, line: int) -> None:
         """Read the value of a duplicate key. Raise an error unless it equals the first value."""

@@ -128,7 +128,7 @@ def named_errors(text: str) -> Iterator[tuple[str, str]]:
     name: str | None = None
     message: list[str] = []
     for above, line in pairwise(["", *lines]):
-        below_frames = above.startswith("  ")
+        below_frames = above.startswith("  ")  # in a traceback, the error follows the indented frames
         ended, started = _END.match(line), None
         if not ended and name is None and below_frames:
             started = _start(line, _NAME_BELOW_FRAMES)

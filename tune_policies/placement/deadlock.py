@@ -15,7 +15,7 @@ from pydantic import Field
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.cluster.capacity import NodeTypeCapacity
 from tune_policies.cluster.labels import NODE_ID, format_selector, matcher
-from tune_policies.placement.packing import BundleGroup, Limit, RemainingNode
+from tune_policies.placement.counting import BundleGroup, Limit, RemainingNode
 from tune_policies.placement.scale_up import nodes_within_limits
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import Amounts, Count, format_ticks, ray_ticks

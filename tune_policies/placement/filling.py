@@ -16,7 +16,7 @@ from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup, ReducedNodes, Shape, nodes_before
 from tune_policies.cluster.labels import NODE_ID, conditions_of
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
-from tune_policies.placement.packing import (
+from tune_policies.placement.counting import (
     count_trials,
     drivers_on_node,
     request_of,

@@ -373,6 +373,7 @@ def _launched_by_v1(
         for demand, number in group.bundles.items():
             wanted[demand] += number * group.number
     bundles = dict(sorted(wanted.items(), key=lambda item: item[0].order_in_v1, reverse=True))
+    # Version 1 launches nodes only for what the alive nodes cannot take, in the order of its own sorting.
     for node in alive.elements():
         if not bundles:
             break

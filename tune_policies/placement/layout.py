@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.placement.counting import with_rounded_memory
 from tune_policies.placement.filling import FilledSlots, Placement, RemainingCapacity
-from tune_policies.placement.packing import with_rounded_memory
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.values.value import Value
 

@@ -15,7 +15,7 @@ from typing import Final
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.cluster.labels import matcher
-from tune_policies.placement.packing import largest, request_of, subtract, with_rounded_memory, workers_on_node
+from tune_policies.placement.counting import largest, request_of, subtract, with_rounded_memory, workers_on_node
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, Amounts, Resources

@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeGroup, NodeTypeCapacity
 from tune_policies.cluster.labels import matcher
+from tune_policies.placement.counting import Limit, Request, count_drivers, count_workers, largest, request_of
 from tune_policies.placement.layout import with_places
-from tune_policies.placement.packing import Limit, Request, count_drivers, count_workers, largest, request_of
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import Resources
@@ -117,6 +117,7 @@ def _fewest_for(slot: TrialSlot, capacity: ClusterCapacity, most: Mapping[str, i
         node = (NodeGroup(node_type.as_node(), 1),)
         holds, for_drivers = _workers(node, request, needed), _drivers(node, request, needed)
         number = max(0, -(-missing // holds))
+        # Drivers need only host memory, and can need more nodes than the workers.
         if for_drivers:
             number = max(number, -(-drivers_left // for_drivers))
         number = min(number, most.get(node_type.name, 0))

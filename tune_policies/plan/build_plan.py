@@ -13,7 +13,7 @@ from tune_policies.cluster.accelerators import (
 )
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup, NodeTypeCapacity
 from tune_policies.cluster.gpu_sizes import total_of_type
-from tune_policies.placement.packing import (
+from tune_policies.placement.counting import (
     DRIVER,
     Limit,
     Request,
@@ -122,6 +122,7 @@ def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator
     beside = request.model_copy(update={"worker": request.worker.with_ticks("memory", 0)})
     short = [group for group in groups if (group.node.resources.memory_bytes or 0) < memory]
     if beside.worker.ticks:
+        # The plan omits the other nodes because of other resources, whatever their memory is.
         short = [group for group in short if workers_on_node(group.node, beside)]
     if any(node.resources.memory_bytes is None for node, _ in short):
         yield "the host memory of some nodes is unknown, so it does not limit the number of trials on these nodes"
@@ -373,10 +374,12 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
         return f"Add a {short_of} node."
     if most == 0:
         return f"Request no {short_of}, or add a node with more {short_of}."
+    # Ray accepts only certain amounts of some devices, such as TPU chips.
     amounts = [to_ticks(amount) for family in families_of(short_of) for amount in family.amounts or ()]
     most = max((amount for amount in amounts if amount <= most), default=most)
     amount = f"{format_request(most)} of host memory" if short_of == "memory" else amount_of(from_ticks(most), short_of)
     nearest = f"Request at most {amount} per {request.unit}"
+    # A trial whose GPUs are on several nodes needs Train workers.
     if short_of == "GPU" and request.num_workers == 0 and to_ticks(request.worker.gpus) % most == 0:
         parts = to_ticks(request.worker.gpus) // most
         smaller = request.model_copy(update={"num_workers": parts, "worker": request.worker.with_ticks("GPU", most)})

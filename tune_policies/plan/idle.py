@@ -14,7 +14,7 @@ from pydantic import Field
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
-from tune_policies.placement.packing import Limit, Request, request_of, slots_on_node, workers_on_node
+from tune_policies.placement.counting import Limit, Request, request_of, slots_on_node, workers_on_node
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
@@ -92,6 +92,7 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
     if not is_reserved or any(node.resources.memory_bytes is None for node, _ in cluster.groups):
         total.pop("memory", None)
     used = _used(plan)
+    # A cluster without any device or CPU that the plan uses is another cluster. Other resources can be unknown.
     for name in total.keys() | (used.keys() & (DEVICE_RESOURCES | {"CPU"})):
         if used[name] > total[name]:
             raise InvalidResourcesError(

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import conditions_of
-from tune_policies.placement.packing import Limit
+from tune_policies.placement.counting import Limit
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile, flat, numbers
 from tune_policies.plan.learned_needs import LearnedNeeds, TrialNeed
@@ -411,7 +411,7 @@ def _are_on_different_nodes(one: TrialSlot, other: TrialSlot) -> bool:
             continue
         other_values, other_excludes = conditions[key]
         if is_excluded and other_excludes:
-            continue
+            continue  # a label can have any value, so some value always fulfills both conditions
         if is_excluded or other_excludes:
             are_apart = (other_values <= values) if is_excluded else (values <= other_values)
         else:
@@ -445,6 +445,7 @@ def _reserved(slots: Sequence[TrialSlot]) -> Counter[str]:
                 needed[name] += number * ticks
         if slot.num_workers:
             needed.update(slot.trial.ticks)
+    # A partly used device counts as a whole, because trials with another fraction must not use its rest.
     for (name, ticks), number in sharing.items():
         num_devices = -(-number // (TICKS // ticks))
         needed[name] += num_devices * TICKS

@@ -12,7 +12,7 @@ from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator, model_v
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, merged
-from tune_policies.placement.packing import Limit
+from tune_policies.placement.counting import Limit
 from tune_policies.placement.trial_slot import Bundle, TrialSlot
 from tune_policies.plan.safe_overhead import safe_overhead_bytes
 from tune_policies.plan.slots_by_config import SlotsByDecision, SlotsByNeed, SlotsByProfile, SlotsByValue

@@ -22,7 +22,7 @@ from tune_policies.cluster.tpu_slices import (
     check_topology,
     find_slices,
 )
-from tune_policies.placement.packing import (
+from tune_policies.placement.counting import (
     Limit,
     Request,
     count_workers,
@@ -74,6 +74,8 @@ class AcceleratorPolicy(WorkersPolicy):
             workers must fill whole slices.
         same_for_all: Whether all trials get the same amounts on every node. Otherwise, the number of CPUs of a trial
             depends on its node.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. If ``None``, workers
+            reserve no host memory.
 
     Raises:
         InvalidResourcesError: A field is invalid, or Ray cannot assign this amount of the resource to a worker.
@@ -177,7 +179,7 @@ class AcceleratorPolicy(WorkersPolicy):
                 f"{counted(int(1 / share), 'worker')} of this size, and a trial can stay pending indefinitely if "
                 "fractions are unequal"
             ]
-        if share < 1:
+        if share < 1:  # memory limits exist only for GPUs, which ``GpuPolicy`` plans
             reasons.append(f"the {self.resource} memory of a worker is not limited to its fraction")
         groups, about_cpus = self._with_devices(capacity.groups), []
         if self.cpus is None:
@@ -189,6 +191,7 @@ class AcceleratorPolicy(WorkersPolicy):
             plan = build_plan(capacity, request, [*reasons, *about_cpus])
         except InfeasibleRequestError as error:
             raise error.with_texts(short_of=self._name_of_shortage(error.short_of)) from None
+        # The amount of devices is a field, so only the CPUs of a worker can differ between nodes.
         if self.cpus is None and not self.same_for_all:
             nodes = Selection(groups, self.accelerator_type, share_ticks=to_ticks(share))
             plan = with_own_slots(

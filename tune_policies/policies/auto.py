@@ -28,6 +28,8 @@ class AutoPolicy(WorkersPolicy):
         profile: The measured GPU memory of each config, or ``None``.
         memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. If ``None``, workers
             reserve the host memory that the profile contains, if any.
+        num_workers: The number of Train workers in a trial, or 0 if the trial itself trains. With ``(2, 8)``, a trial
+            has 2 to 8 workers, depending on the free resources.
 
     Raises:
         InvalidResourcesError: A field is invalid, or both ``gpu_memory`` and ``profile`` are set.

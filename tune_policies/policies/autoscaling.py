@@ -5,8 +5,8 @@ from contextlib import suppress
 from typing import Final
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeTypeCapacity
+from tune_policies.placement.counting import largest, with_rounded_memory
 from tune_policies.placement.launches import about_launches, format_nodes, has_choice, launched_for_pending
-from tune_policies.placement.packing import largest, with_rounded_memory
 from tune_policies.placement.scale_up import (
     fewest_nodes,
     most_for_devices,
@@ -56,6 +56,7 @@ class AutoscalingPolicy(WrappingPolicy):
         most = {node_type.name: min(limit, node_type.max_nodes_to_add) for node_type in capacity.node_types}
         if not any(most.values()):
             return self.inner.plan(capacity)
+        # Plan first as if all nodes were added, and then find the fewest nodes for this plan.
         try:
             plan, most = self._plan_with(capacity, most, limit)
         except InfeasibleRequestError as error:

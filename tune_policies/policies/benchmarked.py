@@ -140,6 +140,7 @@ class BenchmarkedPolicy(ResourcePolicy):
             *(f"on the GPU: {reason}" for reason in gpu.reasons),
             *(f"on the CPU: {reason}" for reason in cpu.reasons),
         )
+        # Trials on CPUs run beside the trials on GPUs, so both kinds of slots must fit at once.
         both = MixedPolicy(self.gpu, self.cpu).plan(capacity)
         return both.model_copy(update={"limited_by": gpu.limited_by, "reasons": reasons, "by_config": by_config})
 

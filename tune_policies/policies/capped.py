@@ -1,8 +1,8 @@
 """A policy that limits the number of concurrent trials."""
 
 from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.placement.counting import Limit
 from tune_policies.placement.launches import has_choice, launched_for_pending
-from tune_policies.placement.packing import Limit
 from tune_policies.placement.scale_up import fewest_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
@@ -43,6 +43,7 @@ class CappedPolicy(WrappingPolicy):
         if capped == plan or not plan.nodes_to_add:
             return capped
         nodes_to_add = fewest_nodes(capped.slots, capacity, plan.nodes_to_add)
+        # If several node types fit a trial, Ray's autoscaler and not the plan chooses between them.
         if nodes_to_add and has_choice(capped.slots, capacity):
             launched = launched_for_pending(capped.slots, capacity, sum(plan.nodes_to_add.values()))
             if launched.is_enough:

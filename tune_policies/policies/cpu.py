@@ -32,6 +32,10 @@ class CpuPolicy(WorkersPolicy):
         custom: The custom Ray resources of each worker, by name.
         exclude_gpu_nodes: Whether to keep trials off all nodes with GPUs or other devices, so that their CPUs stay free
             for work with devices.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. If ``None``, workers
+            reserve no host memory.
+        num_workers: The number of Train workers in a trial, or 0 if the trial itself trains. With ``(2, 8)``, a trial
+            has 2 to 8 workers, depending on the free resources.
 
     Raises:
         InvalidResourcesError: A field is invalid.

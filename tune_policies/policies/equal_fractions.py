@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
-from tune_policies.placement.packing import Request, count_trials, device_slots, workers_on_node
+from tune_policies.placement.counting import Request, count_trials, device_slots, workers_on_node
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import about_gpu_memory, about_host_memory, about_the_nodes, has_simulated_gpus
 from tune_policies.plan.trial_plan import TrialPlan

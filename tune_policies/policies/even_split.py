@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
-from tune_policies.placement.packing import (
+from tune_policies.placement.counting import (
     Limit,
     count_trials,
     largest,
@@ -44,6 +44,8 @@ class EvenSplitPolicy(WorkersPolicy):
         memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. If ``None``, workers
             reserve no host memory. The policy does not increase this amount, because Ray does not enforce it as a
             limit.
+        num_workers: The number of Train workers in a trial, or 0 if the trial itself trains. With ``(2, 8)``, a trial
+            has 2 to 8 workers, depending on the free resources.
 
     Raises:
         InvalidResourcesError: A field is invalid, or neither CPUs nor GPUs are requested.

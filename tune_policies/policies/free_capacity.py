@@ -4,7 +4,7 @@ import math
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
-from tune_policies.placement.packing import subtract
+from tune_policies.placement.counting import subtract
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.policies.reserving import added, leaving_free

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.placement.packing import Limit
+from tune_policies.placement.counting import Limit
 from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_fractions import (
@@ -54,6 +54,20 @@ class GpuPolicy(GpuTypesPolicy):
         gpus: The number of GPUs of each worker: a whole number, or a fraction below 1. A fraction is rounded up to
             1/2, 1/3, 1/4 and so on, so that equal fractions fill a GPU.
         min_gpu_memory: The minimum memory of each GPU: bytes, or a string such as ``"24GiB"``.
+        cpus: The number of CPUs of each worker. If ``None``, the CPUs of a node are divided equally among its GPU
+            slots. If all trials must get the same resources, the node with the fewest CPUs per slot determines the
+            number, and nodes without CPUs are not used, unless no trial fits the nodes with CPUs. Otherwise, trials on
+            nodes without CPUs reserve no CPU.
+        accelerator_type: The device type to use, such as ``"A100"``, or ``None`` for any type. If several are set,
+            such as ``("H100", "A100")``, the policy uses the first type with room for ``min_trials`` trials.
+        min_trials: The minimum number of concurrent trials. If fewer trials fit, the policy tries the next type.
+        custom: The custom Ray resources of each worker, by name.
+        same_for_all: Whether all trials get the same resources on every node. Otherwise, the CPUs and the GPU memory
+            of a trial depend on its node.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. If ``None``, workers
+            reserve no host memory.
+        num_workers: The number of Train workers in a trial, or 0 if the trial itself trains. With ``(2, 8)``, a trial
+            has 2 to 8 workers, depending on the free resources.
 
     Raises:
         InvalidResourcesError: A field is invalid.

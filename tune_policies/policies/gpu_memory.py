@@ -14,7 +14,7 @@ from pydantic import model_validator
 from tune_policies.cluster.accelerators import may_be_nvidia
 from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
 from tune_policies.cluster.gpu_sizes import MOST_RESERVED
-from tune_policies.placement.packing import DRIVER_BYTES, Limit, count_trials, holds
+from tune_policies.placement.counting import DRIVER_BYTES, Limit, count_trials, holds
 from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeasible
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.plan.learned_needs import HEADROOM
@@ -88,6 +88,18 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. If ``None``, workers
             reserve the host memory that the profile contains, if any.
         max_trials_per_gpu: The maximum number of workers on a GPU, even if its memory has room for more.
+        cpus: The number of CPUs of each worker. If ``None``, the CPUs of a node are divided equally among its GPU
+            slots. If all trials must get the same resources, the node with the fewest CPUs per slot determines the
+            number, and nodes without CPUs are not used, unless no trial fits the nodes with CPUs. Otherwise, trials on
+            nodes without CPUs reserve no CPU.
+        accelerator_type: The device type to use, such as ``"A100"``, or ``None`` for any type. If several are set,
+            such as ``("H100", "A100")``, the policy uses the first type with room for ``min_trials`` trials.
+        min_trials: The minimum number of concurrent trials. If fewer trials fit, the policy tries the next type.
+        custom: The custom Ray resources of each worker, by name.
+        same_for_all: Whether all trials get the same resources on every node. Otherwise, the CPUs and the GPU memory
+            of a trial depend on its node.
+        num_workers: The number of Train workers in a trial, or 0 if the trial itself trains. With ``(2, 8)``, a trial
+            has 2 to 8 workers, depending on the free resources.
 
     Raises:
         InvalidResourcesError: A field is invalid, or not exactly one of ``gpu_memory`` and ``profile`` is set.
@@ -124,6 +136,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
 
     def _with_own_slots(self, plan: TrialPlan, capacity: ClusterCapacity, usable: Selection, needed: int) -> TrialPlan:
         """Return a plan with as many workers on each GPU as fit in its memory, or ``plan`` if this is not better."""
+        # GPUs of different sizes with room for equally many workers share a slot type: Ray sees only their fraction.
         groups_with: dict[int, list[NodeGroup]] = {}
         for group in usable.groups:
             fit = gpu_memory_of(group.node) // needed

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from tune_policies.cluster.accelerators import check_accelerator_type, check_type_of_resource
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, format_selector, is_label_value, is_one_of
-from tune_policies.placement.packing import Request, workers_on_node
+from tune_policies.placement.counting import Request, workers_on_node
 from tune_policies.plan.build_plan import build_plan, describe_gpus
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_fractions import (
@@ -75,6 +75,10 @@ class GpuTypesPolicy(WorkersPolicy):
         custom: The custom Ray resources of each worker, by name.
         same_for_all: Whether all trials get the same resources on every node. Otherwise, the CPUs and the GPU memory
             of a trial depend on its node.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. If ``None``, workers
+            reserve no host memory.
+        num_workers: The number of Train workers in a trial, or 0 if the trial itself trains. With ``(2, 8)``, a trial
+            has 2 to 8 workers, depending on the free resources.
     """
 
     cpus: Amount | None = None

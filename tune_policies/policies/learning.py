@@ -179,6 +179,27 @@ class LearningPolicy(ResourcePolicy):
         changes = {"slots": (common,), "common": None, "by_config": by_config, "reasons": (*reasons, *usual.reasons)}
         return usual.model_copy(update=changes)
 
+    def __str__(self) -> str:
+        """Return the start policy and what has been learned. ``repr`` is the call with all observations."""
+        return f"LearningPolicy: {'; '.join(self._facts().values())}"
+
+    def _repr_html_(self) -> str:
+        from tune_policies.values.html import fields_to_html  # notebooks only
+
+        return fields_to_html("LearningPolicy", "", self._facts())
+
+    def _facts(self) -> dict[str, str]:
+        """Return what the policy starts with, when it learns, and what it has learned."""
+        observed = counted(len(self.observations), "trial")
+        facts = {"start": f"starts with {self.start}"}
+        if not _is_learned(self.start):
+            facts["learned"] = "; ".join(self._about_start())
+        elif self.needs is None:
+            facts["learned"] = f"learns from the first {counted(self.num_pilots, 'trial')}, {observed} observed so far"
+        else:
+            facts["learned"] = "; ".join(self._reasons())
+        return facts
+
     def describe(self, capacity: ClusterCapacity, plan: TrialPlan | None = None) -> str:
         """Return one sentence about what the policy has learned, compared with the plan of ``start``.
 
@@ -210,6 +231,7 @@ class LearningPolicy(ResourcePolicy):
                 parts.append(int(node.resources.memory_bytes * min(1, reserved / has)))
         if worker.memory_bytes or not parts:
             return plan
+        # All trials get the same amount, so it must fit on the node with the least memory for each trial.
         policy = with_need(self.start, TrialNeed(host_memory_bytes=min(parts)))
         if policy is None:
             return plan
@@ -312,11 +334,13 @@ def _sizes(
         wanted = {_usual(needs)}
     ordered = sorted(wanted - {needs.outside}, key=_order)
     waste = [_waste(small, large) for small, large in pairwise(ordered)]
+    # Merge the neighbors that waste the least together, because each size is a scheduling class of Ray.
     while len(ordered) > _MOST_SIZES - 1:
         at = waste.index(min(waste))
         ordered[at : at + 2] = [ordered[at] | ordered[at + 1]]
         near = ordered[max(0, at - 1) : at + 2]
         waste[max(0, at - 1) : at + 2] = [_waste(small, large) for small, large in pairwise(near)]
+    # Otherwise, a config between two distant sizes would get much more than it needs.
     while len(ordered) < _MOST_SIZES - 1 and len(ordered) > 1:
         gaps = [_distance(small, large) for small, large in pairwise(ordered)]
         at = gaps.index(max(gaps))
@@ -328,7 +352,7 @@ def _sizes(
         ordered.insert(at + 1, between)
     new = {_near(size, earlier) for size in (*ordered, needs.outside)}
     unused = [size for size in earlier if size not in new]
-    kept = unused[len(unused) - max(0, _MOST_KEPT - len(new)) :]
+    kept = unused[len(unused) - max(0, _MOST_KEPT - len(new)) :]  # the largest ones, in which smaller trials also fit
     return tuple(sorted((*kept, *new), key=_order))
 
 

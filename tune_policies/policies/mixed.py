@@ -11,8 +11,8 @@ from pydantic import model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity, ReducedNodes, nodes_before
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
+from tune_policies.placement.counting import Limit, with_rounded_memory
 from tune_policies.placement.filling import FilledSlots, RemainingCapacity
-from tune_policies.placement.packing import Limit, with_rounded_memory
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import about_the_nodes
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
@@ -91,6 +91,7 @@ class MixedPolicy(ResourcePolicy):
         errors: list[InfeasibleRequestError] = []
         notes: list[str] = []
         left = RemainingCapacity.all_of(capacity)
+        # The order of the policies is their priority: each gets only what the earlier ones leave.
         for policy, speed in zip(self.policies, self.speeds or [None] * len(self.policies), strict=True):
             try:
                 given = _next_slots(policy, left)
@@ -175,6 +176,7 @@ def _next_slots(policy: ResourcePolicy, left: RemainingCapacity) -> _PolicySlots
         found.append(_take(policy, plan, left))
         if found[0].slots == plan.slots or not left.in_use:
             return found[0]
+    # Devices that earlier policies split into other fractions have no room for these slots, so plan without them.
     try:
         found.insert(0, _take(policy, policy.plan(left.without_devices_in_use), left))
     except InfeasibleRequestError as error:

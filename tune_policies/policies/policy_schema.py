@@ -50,7 +50,10 @@ def policy_schema() -> dict[str, Any]:
 def _described(cls: type[ResourcePolicy], schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema with the policy's ``kind`` and with descriptions from its docstring."""
     doc = inspect.getdoc(cls) or ""
-    about = {name: _plain(lines.partition(":")[2]) for name, lines in documented_fields(doc).items()}
+    about: dict[str, str] = {}
+    for base in reversed(cls.__mro__):  # a user's policy may describe only its own fields
+        for name, lines in documented_fields(inspect.getdoc(base) or "").items():
+            about[name] = _plain(lines.partition(":")[2])
     fields = {name: {**field, "description": about.get(name, "")} for name, field in schema["properties"].items()}
     return {
         **schema,

@@ -8,13 +8,13 @@ from typing import TypeVar
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.cluster.labels import NODE_ID, is_none_of, matcher
-from tune_policies.placement.layout import place_slots
-from tune_policies.placement.packing import (
+from tune_policies.placement.counting import (
     count_trials,
     request_of,
     with_rounded_memory,
     workers_on_node,
 )
+from tune_policies.placement.layout import place_slots
 from tune_policies.placement.reservations import first_reservations, other_reservations, reserve
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import about_gpu_memory, about_the_nodes
@@ -84,6 +84,7 @@ class ReservingPolicy(WrappingPolicy):
             ) from error
         if not any(slot.worker.gpus for slot in plan.slots):
             return plan
+        # The inner policy sees these nodes without GPUs, but Ray would still place trials with GPUs on them.
         plan = plan.with_slots(lambda slot: _off_nodes(slot, too_small))
         notes = [
             f"{format_bytes(int(self.gpu_memory))} of memory is reserved on each GPU for other programs, and trials "

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import NODE_ID, LabelSelector, format_selector, is_none_of, matcher, merged
-from tune_policies.placement.packing import Limit
+from tune_policies.placement.counting import Limit
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
@@ -63,6 +63,7 @@ class SelectingPolicy(WrappingPolicy):
         if capacity.node_types:
             types = tuple(added for added in capacity.node_types if is_selected(added.as_node().ray_labels))
             chosen = chosen.model_copy(update={"node_types": types})
+        # For a cluster without nodes, the error of the inner policy is more helpful.
         if capacity.nodes and not chosen.nodes and not chosen.node_types:
             raise _no_node_selected(capacity, selector)
         which = f"nodes with {format_selector(selector)}"

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 import ray
 
 from tune_policies.cluster.capacity import HEAD_RESOURCE
+from tune_policies.placement.counting import BundleGroup
 from tune_policies.placement.deadlock import ClusterOccupancy, NodeTotals, Reservation, WaitingRun, stuck_runs
-from tune_policies.placement.packing import BundleGroup
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.ray_compat.gcs import (
     READ_TIMEOUT_S,
@@ -57,6 +57,7 @@ def read_holders(records: Records, own_groups: Collection[str] = ()) -> Holders:
         named = f"{what} {one_line(name)!r}" if name else what
         return Reservation(node_id=node_id, amounts=ray_ticks(amounts), holder=f"{named} of {program}")
 
+    # The resources of an actor in a placement group are those of a bundle, which is listed below.
     actors = [
         reservation(f"actor {actor.class_name}", actor.name, actor.job_id, actor.node_id, actor.resources)
         for actor in records.actors

@@ -46,9 +46,11 @@ def read_processes(process_ids: list[int]) -> dict[str, Any]:
 
 
 def _read(psutil: Any, process: Any, children: dict[int, list[Any]], devices: list[DeviceUse]) -> dict[str, Any]:
+    # The times of children in ``cpu_times`` include only children that have ended. The loop adds the living ones.
     times = process.cpu_times()
     cpu_s = times.user + times.system + times.children_user + times.children_system
     host_bytes = process.memory_info().rss
+    # The kernel's peak also includes memory that the process has released before this reading.
     with contextlib.suppress(OSError):
         peak = _PEAK.search(Path(f"/proc/{process.pid}/status").read_text())
         if peak:

@@ -430,7 +430,7 @@ def _outer_actors(process: ThisProcess, actors: Sequence[ActorRecord]) -> list[A
         actor
         for actor in actors
         if actor.process_id == process.process_id
-        or (actor.pid in parents and actor.node_id == process.node_id)
+        or (actor.pid in parents and actor.node_id == process.node_id)  # a process ID is unique only on its node
         or (process.submission_id and actor.name == supervisor)
     ]
     outer: list[ActorRecord] = []
@@ -440,6 +440,7 @@ def _outer_actors(process: ThisProcess, actors: Sequence[ActorRecord]) -> list[A
             continue
         outer.append(actor)
         owner = by_process.get(actor.owner_process_id)
+        # A detached actor outlives the actor that created it, so it does not run inside that actor.
         if owner is not None and not actor.is_detached:
             pending.append(owner)
     return outer

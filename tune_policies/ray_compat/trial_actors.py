@@ -137,6 +137,7 @@ class TrialActors(RayActorManager):  # type: ignore[misc]  # Ray has no types
         trial_id = kwargs["config"][TRIAL_INFO].trial_id
         error = self.handler.start_error(trial_id)
         if error is not None:
+            # Tune's controller expects an actor for each request, so this trial gets one that has no process.
             actor = TrackedActor(hash(trial_id), on_error=on_error)
             self._failed_starts.add(actor)
             self._never_started.append((actor, error, self._deciding_start(on_error)))
@@ -181,6 +182,7 @@ class TrialActors(RayActorManager):  # type: ignore[misc]  # Ray has no types
         """Call a method of a process."""
         if tracked_actor in self._failed_starts:
             return None
+        # With reset, Tune reuses the process for another trial, whose ID is only in the new config.
         if method_name == "reset" and args and on_result is not None:
             next_id = args[0][TRIAL_INFO].trial_id
             self._assign(tracked_actor, next_id)

@@ -50,6 +50,7 @@ def draw_cluster(rng: random.Random) -> ClusterCapacity:
             nodes = []
     if nodes and rng.random() < 0.2:
         nodes = [_partly_used(rng, node) for node in nodes]
+        # In a container, a node can have fewer usable CPUs than Ray counts.
         nodes[0] = nodes[0].model_copy(update={"is_head": True, "usable_cpus": nodes[0].resources.cpus / 2})
     draining = (draw_node(rng, 99),) if rng.random() < 0.1 else ()
     match rng.choices(("fixed", "grows", "grows in unknown ways"), weights=(60, 35, 5))[0]:

@@ -272,7 +272,7 @@ class Value(BaseModel):
 
         has_own_text = type(self).__str__ is not Value.__str__
         text = str(self) if has_own_text else ""
-        return fields_to_html(type(self).__name__, text, written_fields(self))
+        return fields_to_html(type(self).__name__, text, written_fields(self) or _given_defaults(self))
 
 
 def written_fields(value: Value) -> dict[str, Any]:
@@ -283,6 +283,15 @@ def written_fields(value: Value) -> dict[str, Any]:
         if field.is_required() or content != field.get_default(call_default_factory=True):
             written[name] = _as_written(field, content)
     return written
+
+
+def _given_defaults(value: Value) -> dict[str, Any]:
+    """Return the fields of a value with only defaults, without those that are empty or ``None``."""
+    contents = {name: getattr(value, name) for name in _own_fields_first(type(value))}
+    fields = type(value).model_fields
+    return {
+        name: _as_written(fields[name], content) for name, content in contents.items() if content not in (None, (), {})
+    }
 
 
 def as_code(value: object) -> str:

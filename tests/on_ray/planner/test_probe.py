@@ -109,6 +109,22 @@ def test_a_warning_names_a_node_that_does_not_respond_in_time():
     assert [node.usable_cpus for node in found.values()] != [None]
 
 
+@pytest.mark.rest
+def test_the_capacity_states_whether_the_program_started_ray():
+    """Then, the advice to change the number of CPUs names the option of ``ray.init`` instead of ``ray start``."""
+    with cluster_of({"num_cpus": 1}) as cluster:
+        ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
+        joined = probe_cluster().is_started_here
+        ray.shutdown()
+    ray.init(address="local", num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    try:
+        started = probe_cluster().is_started_here
+    finally:
+        ray.shutdown()
+
+    assert (joined, started) == (False, True)
+
+
 def drain(node, reason="DRAIN_NODE_REASON_PREEMPTION"):
     """Drain a node like `ray drain-node`, so that Ray places no new work on it."""
     gcs = GcsClient(address=ray.get_runtime_context().gcs_address)

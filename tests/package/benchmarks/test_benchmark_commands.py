@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from typer.testing import CliRunner
 
 from tests.run_sets import a_run_set
 from tests.unit.benchmarks.timed_runs import processes, run_set
+from tune_policies import ClusterCapacity, Resources
 from tune_policies.benchmarks.cli import Commands, app
 from tune_policies.benchmarks.record.run_set import DeviceFound
 from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run_set
@@ -135,6 +138,7 @@ def test_compare_prints_a_row_or_json_for_each_device_other_than_the_cpu(bench):
     [
         ("compare timed.json --phase with-transfers", "needs two devices with times of the same workload and size"),
         ("compare cpu.json", "the run measured cpu, but a comparison needs two devices"),
+        ("compare cpu.json", "--device cpu --device gpu --cpus 1 --output gpu-run.json`."),
     ],
 )
 def test_compare_exits_with_1_if_nothing_can_be_compared(line, message, bench):
@@ -142,6 +146,18 @@ def test_compare_exits_with_1_if_nothing_can_be_compared(line, message, bench):
 
     assert (done.exit_code, done.stdout) == (1, "")
     assert message in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("line", ["compare cpu.json", "decide cpu.json --steps-per-trial 10 --cluster nodes.json"])
+def test_the_advised_command_is_complete_and_writes_its_record(line, bench, tmp_path):
+    (tmp_path / "nodes.json").write_text(ClusterCapacity.of(Resources(cpus=4)).to_json())
+
+    message = " ".join(bench(line).stderr.split())
+    (advised,) = re.findall(r"`tune-policies bench run (.+)`\.", message)
+
+    command = typer.main.get_command(app).commands["run"].make_context("run", shlex.split(advised))
+    assert command.params["device"] == ["cpu", "gpu"]
+    assert command.params["output"] == Path("gpu-run.json")
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_plan_prints_the_plan_on_stdout(capacity, policy):
 
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("4 trials at once, limited by GPU\n  each trial: 4 CPUs, 0.5 GPU\n")
-    assert done.stdout.endswith("9 trials run in 3 rounds\n")
+    assert done.stdout.endswith("9 trials run in 3 rounds at best, if all trials take equally long\n")
 
 
 def test_plan_prints_idle_resources_with_their_reasons(tmp_path, policy):

@@ -1,5 +1,6 @@
 """Tests that the schema of ``tune-policies schema`` accepts the same policy files as ``load_policy``."""
 
+import inspect
 import json
 
 import jsonschema
@@ -7,11 +8,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+import tune_policies
 from tests.package.test_pages import PAGES, files
 from tests.unit.planner.test_policy_conformance import POLICIES
 from tune_policies import InvalidResourcesError
 from tune_policies.cli.main import app
-from tune_policies.policies.policy import build_policy, policies_by_kind
+from tune_policies.policies.policy import build_policy, documented_fields, policies_by_kind
 from tune_policies.policies.policy_schema import policy_schema
 
 SCHEMA = jsonschema.Draft202012Validator(policy_schema())
@@ -82,3 +84,11 @@ def test_every_policy_and_field_has_a_description():
     ]
     assert not silent
     assert all(kind["description"] for kind in kinds)
+
+
+@pytest.mark.parametrize("name", [name for name in tune_policies.__all__ if name.endswith("Policy")])
+def test_the_docstring_of_a_policy_describes_all_its_fields(name):
+    """The schema, ``help`` and the reference show these descriptions. A class does not get those of its base class."""
+    cls = getattr(tune_policies, name)
+
+    assert documented_fields(inspect.getdoc(cls) or "").keys() == cls.model_fields.keys()

@@ -178,7 +178,11 @@ def test_a_size_measured_on_only_one_device_is_omitted_and_reported():
 @pytest.mark.parametrize(
     ("run_set", "message"),
     [
-        (a_run(("cpu",)), "a decision needs times of cpu and gpu, but the run measured cpu. Measure with"),
+        (
+            a_run(("cpu",)),
+            "a decision needs times of cpu and gpu, but the run measured cpu. On a machine with a GPU, run "
+            "`tune-policies bench run .*@.* --device cpu --device gpu --cpus 1 --output gpu-run.json`.$",
+        ),
         (
             a_run(("cpu",), devices=(DeviceFound(device="gpu", why_missing="no node has a GPU"),)),
             "but the run measured cpu; the cluster has no gpu: no node has a GPU",

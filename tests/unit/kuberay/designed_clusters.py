@@ -2,6 +2,7 @@
 
 import re
 
+import yaml
 from hypothesis import strategies as st
 
 from tests.clusters import nodes
@@ -12,6 +13,7 @@ from tune_policies.kuberay.design.catalog import HEAD, NodeType, Toleration
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS
+from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 GPU_HEAD = NodeType(name="head", cpus=8, memory=64 * 2**30, gpus=2, accelerator_type="L4", labels={"zone": "eu"})
 TRIALS = GpuPolicy(gpus=0.25).plan(nodes(*[(8, 1)] * 3))
@@ -44,6 +46,15 @@ def filled_in(text):
 
 def gpu_type(**fields):
     return NodeType(**{"name": "l4", "cpus": 8, "memory": 32 * 2**30, "gpus": 1, "accelerator_type": "L4", **fields})
+
+
+def cpu_type(**fields):
+    return NodeType(**{"name": "cpu", "cpus": 4, "memory": 2**30, **fields})
+
+
+def spec(plan, **options):
+    """Return the ``spec`` of the manifest that is written for a design."""
+    return yaml.safe_load(write_cluster(plan, WriteOptions(**options)))["spec"]
 
 
 words = st.sampled_from(["eu-1", "y", "on", "1e3", "0123", "null", "a.b_c"])

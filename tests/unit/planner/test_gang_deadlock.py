@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_policies import InfeasibleRequestError, NodeTypeCapacity, Resources
+from tune_policies.placement.counting import BundleGroup
 from tune_policies.placement.deadlock import (
     ClusterOccupancy,
     NodeTotals,
@@ -15,7 +16,6 @@ from tune_policies.placement.deadlock import (
     deadlock_error,
     stuck_runs,
 )
-from tune_policies.placement.packing import BundleGroup
 
 CPU = 10_000
 GPU = 10_000

@@ -310,6 +310,19 @@ def test_one_sentence_states_what_was_learned_and_what_changes():
     )
 
 
+def test_the_text_of_a_policy_states_what_it_has_learned_instead_of_all_observations():
+    policy = LearningPolicy(GpuPolicy())
+    learned = policy.learn([seen({"width": width}, gib=width, ended=True) for width in (2, 4, 6, 8)])
+
+    assert str(policy) == (
+        "LearningPolicy: starts with GpuPolicy(); learns from the first 4 trials, 0 trials observed so far"
+    )
+    assert str(learned).startswith("LearningPolicy: starts with GpuPolicy(); learned from 4 trials: at most 8")
+    assert "GPU memory: width of the config explain 100% of the differences" in str(learned)
+    assert "learned from 4 trials" in learned._repr_html_()
+    assert "trial_id" not in str(learned) + learned._repr_html_()
+
+
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 4, 8, 64]), st.floats(0.1, 70)), min_size=4, max_size=60))
 def test_a_run_has_at_most_32_distinct_requests(trials):
     policy, slots = LearningPolicy(), set()

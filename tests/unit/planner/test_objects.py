@@ -18,6 +18,7 @@ from tune_policies import (
     GpuMemoryPolicy,
     GpuPolicy,
     InvalidResourcesError,
+    LearningPolicy,
     MixedPolicy,
     PolicyScheduler,
     ResourcePolicy,
@@ -91,10 +92,12 @@ def test_the_text_of_a_plan_explains_it():
         (GpuPolicy(gpus=0.5).plan(CLUSTER).slots[0], ["TrialSlot", "2 CPUs, 0.5 GPU", "max_concurrent_trials"]),
         (Resources(cpus=2), ["Resources", "2 CPUs", "cpus"]),
         (CappedPolicy(CpuPolicy(), 3), ["CappedPolicy", "inner", "CpuPolicy()"]),
+        (CpuPolicy(), ["CpuPolicy", "<td", "cpus", "1"]),
+        (LearningPolicy(), ["LearningPolicy", "starts with AutoPolicy()", "learns from the first 4 trials"]),
     ],
-    ids=["policy", "slot", "resources", "policy inside a policy"],
+    ids=["policy", "slot", "resources", "policy inside a policy", "only defaults", "a policy that has learned nothing"],
 )
-def test_a_notebook_shows_the_fields_that_differ_from_their_defaults(value, parts):
+def test_a_notebook_shows_the_fields_that_differ_from_their_defaults_or_else_the_defaults(value, parts):
     html = value._repr_html_()
 
     assert [part for part in parts if part not in html] == []
@@ -125,17 +128,8 @@ def test_the_names_of_a_policy_are_its_fields_and_the_methods_of_policies():
     assert sorted(names) == sorted(
         [
             *CpuPolicy.model_fields,
-            *(
-                "choices",
-                "depends_on_config",
-                "from_dict",
-                "from_json",
-                "inner_policies",
-                "model_copy",
-                "plan",
-                "requests_gpus",
-            ),
-            *("to_json", "to_yaml"),
+            *("choices", "depends_on_config", "from_dict", "from_json", "inner_policies", "model_copy", "plan"),
+            *("requests_gpus", "to_json", "to_yaml"),
         ]
     )
 

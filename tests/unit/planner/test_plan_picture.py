@@ -24,8 +24,8 @@ from tune_policies import (
 )
 from tune_policies.cluster.capacity import NodeTypeCapacity
 from tune_policies.files.svg import WIDTH, fitted, text_width, wrapped
+from tune_policies.placement.counting import RemainingNode
 from tune_policies.placement.layout import workers_on_nodes
-from tune_policies.placement.packing import RemainingNode
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '</text></svg><script>alert(1)</script>&"\N{RIGHT-TO-LEFT OVERRIDE}\x00\x1b[31m]]>'

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clusters import gpu_node
-from tune_policies.placement.packing import (
+from tune_policies.placement.counting import (
     BundleGroup,
     RemainingNode,
     Request,

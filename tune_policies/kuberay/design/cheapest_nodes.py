@@ -21,7 +21,7 @@ from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.tpu_slices import TOPOLOGY
 from tune_policies.kuberay.design.catalog import NodeType
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
-from tune_policies.placement.packing import count_workers, largest, request_of
+from tune_policies.placement.counting import count_workers, largest, request_of
 from tune_policies.placement.scale_up import uses_devices
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan

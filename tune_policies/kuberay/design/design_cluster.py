@@ -26,8 +26,8 @@ from tune_policies.kuberay.design.slot_choices import (
     shares_of,
     without_unused,
 )
+from tune_policies.placement.counting import largest
 from tune_policies.placement.filling import RemainingCapacity
-from tune_policies.placement.packing import largest
 from tune_policies.placement.scale_up import plan_on_smallest_node
 from tune_policies.plan.decision import Decision
 from tune_policies.plan.trial_plan import TrialPlan

@@ -263,6 +263,7 @@ def _cheaper_nodes(
     if stage.plan is None or stage.price_per_hour is None or not stage.plan.nodes_to_add:
         return
     cheapest: tuple[float, str, dict[str, int]] | None = None
+    # The autoscaler must launch this type if the cluster has no other one.
     for node_type in capacity.node_types or ():
         try:
             plan = AutoscalingPolicy(policy).plan(capacity.model_copy(update={"node_types": (node_type,)}))

@@ -318,9 +318,9 @@ class Request(Value):
         worker: The resources that each training process reserves.
         num_workers: The number of Train workers in the trial, or 0 if the trial itself trains. A pair ``(min, max)``
             also sets ``max_workers``.
-        max_workers: The maximum number of workers of an elastic trial. It does not affect packing.
+        max_workers: The maximum number of workers of an elastic trial. It does not affect the number of trials.
         accelerator_type: Ray's name of the device type that the workers need.
-        gpu_memory_bytes: The GPU memory that each worker needs. Packing uses the GPU fraction instead.
+        gpu_memory_bytes: The GPU memory that each worker needs. Only the GPU fraction determines how many trials fit.
         is_any_share: Whether any GPU fraction with ``gpu_memory_bytes`` is enough. Messages then omit the fraction.
     """
 
