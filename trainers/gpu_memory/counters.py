@@ -88,11 +88,13 @@ def peak_gpu_memory_bytes() -> int | None:
     Raises:
         ProbeError: The memory of a framework cannot be read.
     """
-    peaks = [
-        memory.peak_allocated_bytes if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes
-        for memory in read_counters().values()
-    ]
-    known = [peak for peak in peaks if peak is not None]
+    known = []
+    for memory in read_counters().values():
+        peak = memory.peak_reserved_bytes
+        if peak is None:
+            peak = memory.peak_allocated_bytes
+        if peak is not None:
+            known.append(peak)
     if known:
         return sum(known)
     return None
@@ -110,7 +112,8 @@ def release_workspaces() -> None:
     A CUDA graph may use them, so call this function only before a new trainable starts.
     """
     extension = getattr(sys.modules.get("torch"), "_C", None)
-    if clear := getattr(extension, "_cuda_clearCublasWorkspaces", None):
+    clear = getattr(extension, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
         clear()
 
 
@@ -139,7 +142,7 @@ class _Torch(Counter):
             return None
 
         def total(key: str) -> int:
-            return sum(int(each.get(key, 0)) for each in stats)
+            return sum(int(of_device.get(key, 0)) for of_device in stats)
 
         return FrameworkMemory(
             allocated_bytes=total("allocated_bytes.all.current"),
@@ -189,7 +192,9 @@ class _Tensorflow(Counter):
     def _devices(tensorflow: Any) -> list[str]:
         # Every public function about devices starts the runtime, which reserves memory and rejects later settings.
         eager = sys.modules.get("tensorflow.python.eager.context")
-        context = eager.context_safe() if eager is not None else None
+        if eager is None:
+            return []
+        context = eager.context_safe()
         if context is None or not context._initialized:
             return []
         return [device.name for device in tensorflow.config.list_logical_devices("GPU")]
@@ -208,8 +213,8 @@ class _Jax(Counter):
             return None  # CPUs have no counters
 
         def total(key: str) -> int | None:
-            if all(key in each for each in stats):
-                return sum(int(each[key]) for each in stats)
+            if all(key in of_device for of_device in stats):
+                return sum(int(of_device[key]) for of_device in stats)
             return None
 
         return FrameworkMemory(
@@ -256,9 +261,12 @@ def _in_use() -> list[tuple[str, Counter]]:
     A module that another thread is still importing lacks some names. Python's import system also uses ``_initializing``
     to detect this.
     """
-    return [
-        (name, counter)
-        for name, counter in _COUNTERS.items()
-        if (module := sys.modules.get(name)) is not None
-        and not getattr(getattr(module, "__spec__", None), "_initializing", False)
-    ]
+    found = []
+    for name, counter in _COUNTERS.items():
+        module = sys.modules.get(name)
+        if module is None:
+            continue
+        spec = getattr(module, "__spec__", None)
+        if not getattr(spec, "_initializing", False):
+            found.append((name, counter))
+    return found

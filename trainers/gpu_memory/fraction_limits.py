@@ -115,7 +115,11 @@ class FractionLimits:
     @property
     def isolation(self) -> Literal["mps", "mig", "framework"] | None:
         """The mechanism that limits the memory of this process, or ``None`` if no limit is set yet."""
-        return self.by_driver or ("framework" if self.limit_bytes else None)
+        if self.by_driver is not None:
+            return self.by_driver
+        if self.limit_bytes:
+            return "framework"
+        return None
 
     @property
     def warnings(self) -> list[str]:

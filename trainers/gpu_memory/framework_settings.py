@@ -36,7 +36,8 @@ class OwnEnvironment:
         for name, (before, written) in self._written.items():
             if environ.get(name) == written:
                 del environ[name]
-                environ |= {} if before is None else {name: before}
+                if before is not None:
+                    environ[name] = before
         return environ
 
     def write(self, variables: Mapping[str, str]) -> None:
@@ -76,7 +77,9 @@ def torch_own_fraction(environ: Mapping[str, str]) -> float:
     """Return the user's own fraction for PyTorch's allocator, or 1 if the user has not set a fraction."""
     settings = next((environ[name] for name in _TORCH_VARIABLES if name in environ), "")
     found = _TORCH_FRACTION.findall(settings)
-    return _as_fraction(found[-1] if found else None)
+    if not found:
+        return 1.0
+    return _as_fraction(found[-1])  # the last setting applies
 
 
 def jax_variables(fraction: float, environ: Mapping[str, str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ import os
 import time
 import uuid
 import warnings
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -42,21 +43,19 @@ def wait_for_free_memory(share: GpuShare, earlier: FractionLimits | None = None,
             devices = read_device_use()
         except NvmlError:
             return
-        # Reading this process's own memory is slow, so do it only if necessary.
-        lacking = next(
-            (
-                device
-                for device in devices
-                if device.free_bytes < (needed := _needed_bytes(device, share))
-                and device.free_bytes + _own_bytes(device, earlier) < needed
-            ),
-            None,
-        )
+        lacking = next((device for device in devices if _lacks_memory(device, share, earlier)), None)
         if lacking is None:
             return
         if time.monotonic() >= deadline:
             raise _insufficient_free_memory(lacking, share, timeout_s)
         time.sleep(min(_POLL_S, timeout_s))
+
+
+def _lacks_memory(device: DeviceUse, share: GpuShare, earlier: FractionLimits | None) -> bool:
+    needed = _needed_bytes(device, share)
+    if device.free_bytes >= needed:
+        return False  # reading this process's own memory is slow
+    return device.free_bytes + _own_bytes(device, earlier) < needed
 
 
 def _needed_bytes(device: DeviceUse, share: GpuShare) -> float:
@@ -76,19 +75,25 @@ def _own_bytes(device: DeviceUse, earlier: FractionLimits | None) -> int:
         held = {name: memory.held_bytes for name, memory in read_counters().items()}
     except ProbeError:
         return by_driver
+    limits: Mapping[str, int] = {}
+    overhead_bytes = 0
+    if earlier is not None:
+        limits = earlier.limit_bytes
+        overhead_bytes = earlier.overhead_of(held)
     if "tensorflow" in held:  # TensorFlow reserves the whole limit, or the whole device
-        limits = earlier.limit_bytes if earlier else {}
         held["tensorflow"] = limits.get("tensorflow", device.total_bytes)
-    return max(by_driver, sum(held.values()) + (earlier.overhead_of(held) if earlier else 0))
+    return max(by_driver, sum(held.values()) + overhead_bytes)
+
+
+def _amount_text(amount: int | None) -> str:
+    if amount is None:
+        return "an unknown amount"
+    return format_bytes(amount)
 
 
 def _insufficient_free_memory(device: DeviceUse, share: GpuShare, timeout_s: float) -> MemoryLimitError:
     holders = sorted(device.bytes_by_process.items(), key=lambda item: -(item[1] or 0))
-    named = [
-        f"process {pid} ({format_bytes(amount) if amount is not None else 'an unknown amount'})"
-        for pid, amount in holders
-        if pid != os.getpid()
-    ]
+    named = [f"process {pid} ({_amount_text(amount)})" for pid, amount in holders if pid != os.getpid()]
     if share.is_whole:
         needs = f"the {_WHOLE_FRACTION:.0%} that a trial with a whole GPU requires"
     else:
@@ -145,8 +150,7 @@ def end_gpu_processes() -> list[str]:
     outliving = [process for process in holding if process is not None]
     messages = []
     for process in outliving:
-        amount = bytes_of_process(devices, process.pid)
-        used = "an unknown amount" if amount is None else format_bytes(amount)
+        used = _amount_text(bytes_of_process(devices, process.pid))
         messages.append(
             f"process {process.pid} of the trial still used {used} of GPU memory after the end of the trial, and is "
             "terminated"

@@ -148,7 +148,7 @@ def limit_tensorflow(tensorflow: Any, limits: FractionLimits) -> bool:
             )
         now = config.get_logical_device_configuration(device) or []
         # If the previous trial in this process had the same fraction, the limits are already equal.
-        if [each.memory_limit for each in now] != [megabytes]:
+        if [configured.memory_limit for configured in now] != [megabytes]:
             logical = config.LogicalDeviceConfiguration(memory_limit=megabytes)
             try:
                 config.set_logical_device_configuration(device, [logical])
@@ -178,9 +178,11 @@ total memory, which differs from NVML's total."""
 def limit_jax(jax: Any, limits: FractionLimits) -> bool:
     """Limit JAX's memory before its back end starts, and return whether JAX detects or expects a GPU."""
     has_started = _has_jax_started()
-    if not (any(device.platform == "gpu" for device in jax.devices()) if has_started else _expects_gpu(jax)):
-        return False
-    if not has_started and limits.has_simulated_gpu:
+    if has_started:
+        has_gpu = any(device.platform == "gpu" for device in jax.devices())
+    else:
+        has_gpu = _expects_gpu(jax) and not limits.has_simulated_gpu
+    if not has_gpu:
         return False
     reason = _why_unlimited(jax)
     if reason is not None:
@@ -205,7 +207,7 @@ def jax_is_in_force(jax: Any, limits: FractionLimits) -> bool:
         # An allocator without a limit does not report a limit.
         stats = [device.memory_stats() or {} for device in jax.local_devices() if device.platform == "gpu"]
         most = limits.limit_bytes["jax"] * _JAX_TOLERANCE
-        return all(0 < each.get("bytes_limit", 0) <= most for each in stats)
+        return all(0 < of_device.get("bytes_limit", 0) <= most for of_device in stats)
     return _why_unlimited(jax) is None and limits.environment.is_as_written(jax_fraction_variable(os.environ))
 
 

@@ -62,8 +62,9 @@ def start_mps(environment: OwnEnvironment, fraction: float, memory_bytes: int) -
     }
     if cuda_has_started():
         # If the previous trial in this process had the same fraction, the variables already have these values.
-        is_set = all(os.environ.get(name) == value for name, value in variables.items())
-        return None if is_set else "CUDA has already started in this process"
+        if all(os.environ.get(name) == value for name, value in variables.items()):
+            return None
+        return "CUDA has already started in this process"
     environment.write(variables)
     return None
 
@@ -73,11 +74,11 @@ def mps_own_limit(text: str, device: str) -> int | None:
 
     ``text`` is the value of the MPS variable, such as ``"0=1G,1=512M"``. The visible device has the number 0.
     """
-    limits = [
-        int(amount) * (GIB if unit.upper() == "G" else MIB)
-        for name, amount, unit in _MPS_LIMIT.findall(text)
-        if name in (device, "0")
-    ]
+    limits = []
+    for name, amount, unit in _MPS_LIMIT.findall(text):
+        if name in (device, "0"):
+            unit_bytes = GIB if unit.upper() == "G" else MIB
+            limits.append(int(amount) * unit_bytes)
     return min(limits, default=None)
 
 
@@ -103,7 +104,9 @@ def query_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
         return f"the MPS daemon did not respond within {timeout_s:g} s"
     except OSError as error:
         return f"{_CONTROL} cannot be run: {error}"
-    return None if done.returncode == 0 else f"no MPS daemon responds. Start a daemon with {_CONTROL} -d"
+    if done.returncode != 0:
+        return f"no MPS daemon responds. Start a daemon with {_CONTROL} -d"
+    return None
 
 
 def cuda_has_started(open_files: Path = Path("/proc/self/fd")) -> bool:
@@ -129,4 +132,6 @@ def _visible_device() -> str:
         uuids = [gpu["uuid"] for gpu in read_gpus()]
     except NvmlError:
         uuids = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    return uuids[0] if uuids and uuids[0].startswith(("GPU-", "MIG-")) else "0"
+    if uuids and uuids[0].startswith(("GPU-", "MIG-")):
+        return str(uuids[0])
+    return "0"

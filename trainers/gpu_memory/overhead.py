@@ -39,6 +39,11 @@ class MeasuredOverhead(Value):
     measured_on: str
     how: str
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What was measured: the GPU model, the framework and its version."""
+        return self.gpu_model, self.framework, self.version
+
     def __str__(self) -> str:
         return f"measured on {self.measured_on} ({self.gpu_model}, {self.framework} {self.version}, by {self.how})"
 
@@ -60,7 +65,7 @@ class Overheads(Value):
 
     def merged(self, newer: "Overheads") -> "Overheads":
         """Return all measurements. A newer measurement of a GPU model, framework and version replaces an older one."""
-        by_key = {(each.gpu_model, each.framework, each.version): each for each in (*self.measured, *newer.measured)}
+        by_key = {measured.key: measured for measured in (*self.measured, *newer.measured)}
         return Overheads(measured=tuple(by_key[key] for key in sorted(by_key)))
 
     def bytes_for(
@@ -74,9 +79,9 @@ class Overheads(Value):
 
         ``compute_capability`` is the compute capability of the device, such as ``(8, 0)``.
         """
-        for each in self.measured:
-            if (each.gpu_model, each.framework, each.version) == (gpu_model, framework, version):
-                return each.overhead_bytes, each
+        for measured in self.measured:
+            if measured.key == (gpu_model, framework, version):
+                return measured.overhead_bytes, measured
         return safe_overhead_bytes(framework, compute_capability), Assumption.SAFE_DEFAULT
 
 

@@ -111,10 +111,13 @@ class TrialUsage:
         share_bytes = None if limits.share.is_whole else limits.share_bytes
         reserved = peaks.get("reserved")
         # The driver reports the current memory, and the allocators report their peaks.
-        by_allocator = None if reserved is None or overhead_bytes is None else reserved + overhead_bytes
-        most = [amount for amount in (process_bytes, by_allocator) if amount is not None]
-        share_kept = max(most) <= share_bytes if most and share_bytes is not None else None
-        if share_kept is not None:
+        by_allocator = None
+        if reserved is not None and overhead_bytes is not None:
+            by_allocator = reserved + overhead_bytes
+        known = [amount for amount in (process_bytes, by_allocator) if amount is not None]
+        share_kept = None
+        if known and share_bytes is not None:
+            share_kept = max(known) <= share_bytes
             sources["share_kept"] = _basis(process_bytes, by_allocator, limits)
         return GpuMemoryUsage(
             pid=os.getpid(),
@@ -141,8 +144,9 @@ class TrialUsage:
             if memory.num_ooms is None:
                 continue
             seen = self._seen_ooms.get(name, 0)
-            # User code may reset torch's counter to 0.
-            self.num_ooms += memory.num_ooms - seen if memory.num_ooms >= seen else memory.num_ooms
+            if memory.num_ooms < seen:  # user code may reset torch's counter to 0
+                seen = 0
+            self.num_ooms += memory.num_ooms - seen
             self._seen_ooms[name] = memory.num_ooms
 
     def _update_peaks(self, counters: Mapping[str, FrameworkMemory]) -> dict[MemoryKind, int]:
@@ -167,7 +171,9 @@ class TrialUsage:
 def _sources(counters: Mapping[str, FrameworkMemory], kind: MemoryKind) -> str:
     known = [memory.how for memory in counters.values() if memory.peak_bytes(kind) is not None]
     silent = [name for name, memory in counters.items() if memory.peak_bytes(kind) is None]
-    instead = ", so the memory of its tensors is reported instead" if kind == "reserved" and known else ""
+    instead = ""
+    if kind == "reserved" and known:
+        instead = ", so the memory of its tensors is reported instead"
     return "; ".join([*known, *(f"{name} does not report this value{instead}" for name in silent)])
 
 
@@ -202,7 +208,9 @@ def _overhead(
 ) -> tuple[int | None, str]:
     reserved = [memory.reserved_bytes for memory in counters.values()]
     if process_bytes is not None and reserved and None not in reserved:
-        return process_bytes - sum(each or 0 for each in reserved), f"{_BY_DRIVER} minus the memory of the allocators"
+        return process_bytes - sum(
+            amount or 0 for amount in reserved
+        ), f"{_BY_DRIVER} minus the memory of the allocators"
     if limits.overheads:
         sources = "; ".join(f"{name}: {source}" for name, (_, source) in limits.overheads.items())
         return limits.overhead_of(limits.overheads), sources
@@ -240,7 +248,10 @@ class RunFolder:
 
     def keep(self, usage: GpuMemoryUsage | None) -> None:
         """Write the usage of this process if it has changed. A failure causes only a warning."""
-        if usage is None or (fields := tuple(getattr(usage, name) for name in _WRITTEN)) == self._written:
+        if usage is None:
+            return
+        fields = tuple(getattr(usage, name) for name in _WRITTEN)
+        if fields == self._written:
             return
         from tune_policies.files.writing import put_text
 

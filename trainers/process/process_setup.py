@@ -42,7 +42,8 @@ class ProcessSetup(Value):
     @classmethod
     def for_trial(cls, slot: TrialSlot, limits: LimitOptions) -> Self:
         """Return the set-up of a trial's own process. With Train workers, this process only waits for them."""
-        return cls(slot=slot, resources=slot.trial if slot.num_workers else slot.worker, limits=limits)
+        resources = slot.trial if slot.num_workers else slot.worker
+        return cls(slot=slot, resources=resources, limits=limits)
 
     @classmethod
     def for_worker(cls, slot: TrialSlot, limits: LimitOptions) -> Self:
@@ -81,9 +82,9 @@ class ProcessSetup(Value):
         if fraction >= 1:
             return GpuShare(fraction=fraction, device=device)
         planned = self.resources.ticks.get(device, 0)
-        memory_bytes = self.slot.gpu_memory_bytes if planned else None
-        if memory_bytes is not None:
-            memory_bytes = memory_bytes * to_ticks(fraction) // planned
+        memory_bytes = None
+        if planned and self.slot.gpu_memory_bytes is not None:
+            memory_bytes = self.slot.gpu_memory_bytes * to_ticks(fraction) // planned
         return GpuShare(
             fraction=fraction,
             memory_bytes=memory_bytes,
@@ -155,7 +156,8 @@ class _OwnProcess(NamedTuple):
 
     @contextmanager
     def around(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
-        self.set_up(args[0] if args else kwargs.get("config"))
+        config = args[0] if args else kwargs.get("config")
+        self.set_up(config)
         try:
             with CURRENT.trial.noted_on_oom():
                 yield

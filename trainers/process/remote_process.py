@@ -108,7 +108,9 @@ def _limited_class(cls: type, setup: ProcessSetup) -> type:
         if isinstance(member, FunctionType) and (not name.startswith("_") or name == "__call__")
     }
     init = members["__init__"]
-    changes["__init__"] = wrapped_in(init if isinstance(init, FunctionType) else _no_arguments, actor.creation)
+    if not isinstance(init, FunctionType):
+        init = _no_arguments
+    changes["__init__"] = wrapped_in(init, actor.creation)
     changes |= {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     return new_class(cls.__name__, (cls,), exec_body=lambda namespace: namespace.update(changes))
 

@@ -108,7 +108,8 @@ class TrialProcess:
         """Train one step, and add the trial's slot to the result. Every two seconds, also add the resource usage."""
         self.__raise_late_error()
         # For a function, notes are added to errors in the function's thread.
-        with nullcontext() if self.__is_function else CURRENT.trial.noted_on_oom():
+        notes = nullcontext() if self.__is_function else CURRENT.trial.noted_on_oom()
+        with notes:
             result: dict[str, Any] = self.__trainable.train()
         if self.__setup is None or not isinstance(result, dict):
             return result  # Ray rejects an invalid result itself
@@ -154,7 +155,8 @@ class TrialProcess:
 
     def __reset_function(self, new_config: dict[str, Any], **kwargs: Any) -> bool:
         storage = storage_of(self.__trainable)
-        share_bytes = CURRENT.trial.limits.share_bytes if CURRENT.trial.limits else None
+        limits = CURRENT.trial.limits
+        share_bytes = None if limits is None else limits.share_bytes
         try:
             is_reset = bool(self.__trainable.reset(new_config, **kwargs))
         finally:  # the stopped function has ended, and the next function starts in its own thread
@@ -198,8 +200,11 @@ class TrialProcess:
 
 
 def _parsed(policy_setup: str | None) -> TrialSetup | None:
-    setup = None if policy_setup is None else TrialSetup.from_text(policy_setup)
-    CURRENT.trial.slot = None if setup is None else setup.slot
+    if policy_setup is None:
+        CURRENT.trial.slot = None
+        return None
+    setup = TrialSetup.from_text(policy_setup)
+    CURRENT.trial.slot = setup.slot
     return setup
 
 
@@ -251,8 +256,8 @@ def plan_of_trial(plan: PlanT) -> "PlanT | TrialPlan":
     from tune_policies.plan.trial_plan import TrialPlan
 
     is_decided = isinstance(plan, TrialPlan) and plan.by_config is None and len(plan.slots) == 1
-    slot = None if is_decided else CURRENT.trial.slot
-    if slot is None:
+    slot = CURRENT.trial.slot
+    if slot is None or is_decided:
         return plan
     return TrialPlan(slots=(slot,), limited_by=_OF_SLOT)
 

@@ -50,7 +50,9 @@ def _flatten(path: str, value: object, *, keep_fractions: bool) -> Iterable[tupl
             is_finite = math.isfinite(value)
             if not keep_fractions and not (is_finite and float(value).is_integer()):
                 return []
-            return [(path, float(value) if is_finite else repr(value))]
+            if not is_finite:  # JSON has no infinity
+                return [(path, repr(value))]
+            return [(path, float(value))]
         case _:
             named = value if hasattr(value, "__qualname__") else type(value)
             return [(path, f"{getattr(named, '__module__', None)}.{named.__qualname__}")]

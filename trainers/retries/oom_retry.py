@@ -167,8 +167,8 @@ def _decide_host_memory(
 def _decide_same_host_memory(
     reserved_bytes: int, out_of_memory: OutOfMemory, history: TrialOomHistory
 ) -> RetryDecision:
-    used = f"used {format_bytes(out_of_memory.used_bytes or 0)} of host memory and reserves "
-    used += format_bytes(reserved_bytes) if reserved_bytes else "none"
+    reserved = format_bytes(reserved_bytes) if reserved_bytes else "none"
+    used = f"used {format_bytes(out_of_memory.used_bytes or 0)} of host memory and reserves {reserved}"
     reason = f"{used}, but other processes took the memory of the node"
     if out_of_memory.other_processes:
         process = max(out_of_memory.other_processes, key=lambda process: process.used_bytes)

@@ -69,7 +69,9 @@ class OomRetryScheduler(RunScheduler):
         super().__init__(inner)
         self._growth = check_growth(growth)
         self._max_gpus = check_max_gpus(max_gpus)
-        self._memory_keys = None if memory_keys is None else check_names(memory_keys, name="memory_keys")
+        self._memory_keys: Sequence[str] | None = None
+        if memory_keys is not None:
+            self._memory_keys = check_names(memory_keys, name="memory_keys")
 
     def _join(self, core: RunCore) -> None:
         super()._join(core)
@@ -131,7 +133,9 @@ class OomRetries:
         """
         if out_of_memory.kind == "none":
             return FailureDecision("count")
-        growth = None if self._learned_growth is None else self._learned_growth(record)
+        growth = None
+        if self._learned_growth is not None:
+            growth = self._learned_growth(record)
         self._has_learned |= growth is not None
         decision = decide_retry(
             group_of(request_of(record)),
@@ -156,6 +160,7 @@ class OomRetries:
         trial = record.trial
         group = group_of(record.planned)
         try:
+            # A policy that has learned plans what earlier trials needed.
             records = record.oom.records if self._has_learned else self._records
             needed = floor_for(memory_settings(trial.config, self._memory_keys), records)
             floor = limit_floor(needed, group, max_gpus=self._max_gpus, nodes=nodes)

@@ -49,10 +49,11 @@ class TrialDurations:
         the type with the most trials and the ratio of the speeds of both types.
         """
         here, speed = self._measured_s[slot_type], self._speeds[slot_type]
-        _, reference = max(
-            (len(times) if self._speeds[other] else 0, -other) for other, times in enumerate(self._measured_s)
-        )
-        there, its_speed = self._measured_s[-reference], self._speeds[-reference]
+        reference = most = 0
+        for other, times in enumerate(self._measured_s):
+            if self._speeds[other] and len(times) > most:
+                reference, most = other, len(times)
+        there, its_speed = self._measured_s[reference], self._speeds[reference]
         if len(here) < _ENOUGH_TRIALS and speed is not None and its_speed is not None and there:
             return max(_SHORTEST_S, _median(there) * its_speed / speed)
         if here:
@@ -130,15 +131,18 @@ def should_idle(
         num_waiting: The number of trials that wait for a slot.
     """
     is_measured = durations.typical_s(slot_type) is not None
-    each = [(durations.typical_s if is_measured else durations.by_speed)(other) for other in range(len(slots))]
-    here_s = each[slot_type]
+    duration_s = durations.typical_s if is_measured else durations.by_speed
+    typical_s = [duration_s(other) for other in range(len(slots))]
+    here_s = typical_s[slot_type]
     if here_s is None or num_waiting <= 0:
         return False
     free_s: list[tuple[float, float]] = []
     for other, num_slots in enumerate(slots):
-        each_s = each[other]
+        each_s = typical_s[other]
         if each_s is not None and each_s < here_s:
-            elapsed = [trial.elapsed_s if is_measured else 0.0 for trial in running if trial.slot_type == other]
+            elapsed = [trial.elapsed_s for trial in running if trial.slot_type == other]
+            if not is_measured:  # speeds are relative to each other, so they are no times
+                elapsed = [0.0] * len(elapsed)
             free_s += [(at_s, each_s) for at_s in _seconds_until_free(each_s, elapsed, num_slots)]
     if not free_s:
         return False

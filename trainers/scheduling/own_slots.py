@@ -55,20 +55,21 @@ def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapaci
         InvalidResourcesError: The plan has devices and the bundles have none, or vice versa.
         InfeasibleRequestError: The nodes do not have room for one such trial.
     """
-    same = Counter(str(to_resources(bundle)) for bundle in group.bundles)
-    asked = " + ".join(text if count == 1 else f"{count} × ({text})" for text, count in same.items())
+    asked = _text_of(group)
     devices = {name for bundle in group.bundles for name in bundle if name in DEVICE_RESOURCES}
     fitting = [slot for slot in plan.slots if slot.has_device == bool(devices)]
     if not fitting:
+        planned, instead = "with", "CpuPolicy"
+        if devices:
+            planned, instead = "without", "a policy with GPUs"
         raise InvalidResourcesError(
-            f"the policy plans trials {'without' if devices else 'with'} a GPU, but the trainable reserves "
-            f"{asked}. Use {'a policy with GPUs' if devices else 'CpuPolicy'}, or change the trainable's request"
+            f"the policy plans trials {planned} a GPU, but the trainable reserves {asked}. Use {instead}, or change "
+            "the trainable's request"
         )
     slot = fitting[0]
     if slot.label_selector:
-        group = group._replace(
-            selectors=[merged(dict(each), slot.label_selector) for each in group.selectors or [{}] * len(group.bundles)]
-        )
+        selectors = group.selectors or [{}] * len(group.bundles)
+        group = group._replace(selectors=[merged(dict(selector), slot.label_selector) for selector in selectors])
     group = group.with_bundles([slot.with_type(bundle) for bundle in group.bundles])
     if plan.left_free.ticks:
         capacity = next(rests(capacity, plan.left_free))
@@ -96,6 +97,14 @@ def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapaci
         }
     )
     return slot, group
+
+
+def _text_of(group: BundleGroup) -> str:
+    """Return the bundles as text, such as ``1 CPU + 4 × (1 CPU, 1 GPU)``."""
+    parts = []
+    for text, count in Counter(str(to_resources(bundle)) for bundle in group.bundles).items():
+        parts.append(text if count == 1 else f"{count} × ({text})")
+    return " + ".join(parts)
 
 
 def requested_plan(request: PlacementGroupFactory, capacity: ClusterCapacity) -> TrialPlan:

@@ -108,8 +108,9 @@ class PolicyScheduler(RunScheduler):
         wait_for_nodes_s: float = 600.0,
     ) -> None:
         if not isinstance(policy, ResourcePolicy | TrialPlan):
-            is_class = isinstance(policy, type) and issubclass(policy, ResourcePolicy)
-            hint = f". Write {policy.__name__}(…) instead of the class" if is_class else ""
+            hint = ""
+            if isinstance(policy, type) and issubclass(policy, ResourcePolicy):
+                hint = f". Write {policy.__name__}(…) instead of the class"
             raise InvalidResourcesError(
                 f"policy must be a policy, such as AutoPolicy(), or a plan, got {shorten(policy)}{hint}"
             )

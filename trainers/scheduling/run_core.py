@@ -9,7 +9,7 @@ its reason.
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
@@ -46,11 +46,15 @@ from .run_learning import RunLearning
 from .run_slots import RunSlots, Start, Withdraw
 from .slot_board import SlotAssignment
 from .trial_record import TrialRecord, record_of, request_of
+from .trial_requests import TrialRequests
 
 _logger = logging.getLogger(__name__)
 
 _MAX_REQUESTS_WITHOUT_PLAN: Final = 16
-"""The number of requests that wait for Ray in a run without a policy."""
+"""The number of requests that wait for Ray in a run without a policy.
+
+Plain Tune keeps at least 200 (``TUNE_MAX_PENDING_TRIALS_PG``). Each of them is a placement group, which slows Ray down.
+"""
 
 _MIN_WAITING: Final = 200
 """The number of trials that a searcher that ignores results creates ahead of time, as in Tune."""
@@ -80,6 +84,7 @@ class RunCore:
         watch: The reader of the cluster.
         enforcement: Whether the trials can enforce their memory limits.
         inner: What the inner scheduler sees and chooses.
+        requests: The requests of the trials.
     """
 
     def __init__(self, tune_controller: Any, scheduler: TrialScheduler) -> None:
@@ -95,7 +100,6 @@ class RunCore:
         self._trial_of: dict[str, Trial] = {}
         self._waiting: dict[Trial, None] = {}  # only without slots
         self._requested: set[Trial] = set()  # only without slots
-        self._num_known_records = 0
         self._start_errors: dict[str, Exception] = {}
         self._starts_more = False
         self._kept_in_state = False, 0
@@ -104,6 +108,7 @@ class RunCore:
         self.process_class = cache(process_class)
         self.tune = TuneRun(tune_controller, self)
         self.inner = InnerScheduler(scheduler, self.tune)
+        self.requests = TrialRequests(self.tune, self.records)
 
     # What TuneRun asks.
 
@@ -182,9 +187,11 @@ class RunCore:
         if trial.is_finished():
             return
         if self.slots is None:
-            trial.placement_group_factory = record.planned
+            trial.placement_group_factory = record.planned  # the policy of an earlier run may have replaced it
         else:
-            self.slots.add(record, may_refuse=not any(other.has_run for other in self.records.values()))
+            # A later error would also end the trials that are running.
+            may_refuse = not any(other.has_run for other in self.records.values())
+            self.slots.add(record, may_refuse=may_refuse)
         self._keeps_bundles |= record.keeps_own_bundles
         if self.retries is not None:
             self.retries.remember(record)
@@ -335,7 +342,7 @@ class RunCore:
         """
         now_s = time.monotonic()
         self._starts_more = False
-        reading = self.watch.read(self._group_ids)
+        reading = self.watch.read(self.requests.groups)
         self._learn()
         if self.slots is not None:
             for withdrawal in self.slots.follow_nodes(self.records, self._nodes):
@@ -346,7 +353,8 @@ class RunCore:
             self._follow(reading)
         self._update(now_s)
         self._end_with(self.enforcement.error(self.slots))
-        self._raise_memory()
+        for withdrawal in self.requests.with_too_little(self.retries, self._nodes):
+            self._withdraw(withdrawal)
         self._grow(now_s)
         chosen = self._choose(Choice(choose, tune_controller), now_s)
         if chosen is None and self.inner.has_hyperband:
@@ -392,15 +400,6 @@ class RunCore:
             return
         self.growth.grow(self.slots, self.records, self.watch.latest.node_of_actor, now_s)
 
-    def _group_ids(self) -> tuple[Collection[str], Collection[str]]:
-        return self._groups_without_running_trial(), self.tune.groups.own_ids
-
-    def _groups_without_running_trial(self) -> Collection[str]:
-        """Return the groups that Ray has not granted, or in which the process has not started yet."""
-        pending = [trial.trial_id for trial in self.records if trial.status == Trial.PENDING]
-        starting = filter(None, map(self.tune.actors.group_of, pending))
-        return self.tune.groups.ids_without_process.union(starting)
-
     @property
     def _nodes(self) -> Sequence[NodeCapacity] | None:
         if self.watch.latest is None:
@@ -417,7 +416,8 @@ class RunCore:
         if reading.busy:
             self.watch.warn_once(reading.busy)
         if reading.lost_groups:
-            self._replace_lost(reading.lost_groups)
+            for withdrawal in self.requests.replace_lost(reading.lost_groups):
+                self._let_wait_again(withdrawal)
         if self.slots is None:
             return
         running = {actor_of(trial): trial for trial in self.records if trial.status == Trial.RUNNING}
@@ -431,20 +431,12 @@ class RunCore:
         stuck = {running[driver_id]: error for driver_id, error in reading.stuck.items() if driver_id in running}
         for trial, error in stuck.items():
             self.watch.warn_once(f"{trial} waits for workers that cannot start", str(error))
-        if len(stuck) == len(self.slots.assignments):
+        if len(stuck) == len(self.slots.assignments):  # otherwise, another trial may end and release its resources
             self._end_with(next(iter(stuck.values()), None))
-
-    def _replace_lost(self, lost_groups: Collection[str]) -> None:
-        for amounts in self.tune.groups.replace_lost(lost_groups):
-            _logger.warning("a placement group for %s was lost and is requested again", amounts)
-        for trial in self.records:
-            if trial.status == Trial.PENDING and self.tune.actors.group_of(trial.trial_id) in lost_groups:
-                _logger.warning("the placement group of %s was lost and is requested again", trial)
-                self._let_wait_again(Withdraw(trial, "its placement group was lost"))
 
     def _withdraw(self, withdrawal: Withdraw) -> None:
         """Withdraw the request of a trial, unless its process has started in the meantime."""
-        if not self._has_process(withdrawal.trial):
+        if not self.requests.has_process(withdrawal.trial):
             self._let_wait_again(withdrawal)
 
     def _let_wait_again(self, withdrawal: Withdraw) -> None:
@@ -454,21 +446,14 @@ class RunCore:
         self.release(trial)
         self.waiting[trial] = None
 
-    def _is_granted(self, trial: Trial) -> bool:
-        """Return whether Ray has granted the trial's request, although Tune may be too busy to start its process."""
-        requested = self.records[trial].requested
-        return requested is not None and self.tune.groups.has_resources_ready(requested)
-
-    def _has_process(self, trial: Trial) -> bool:
-        is_reset = trial.temporary_state.ray_actor is not None  # Tune resets a kept process for the trial
-        return is_reset or self.tune.actors.has_process(trial.trial_id)
-
     def _update(self, now_s: float) -> None:
         """Follow the status that Tune gave the trials since the last step."""
         self.inner.update()
         if self.slots is None:
             self._requested = {
-                trial for trial in self._requested if trial.status == Trial.PENDING and not self._has_process(trial)
+                trial
+                for trial in self._requested
+                if trial.status == Trial.PENDING and not self.requests.has_process(trial)
             }
             return
         for trial, assignment in list(self.slots.assignments.items()):
@@ -479,7 +464,7 @@ class RunCore:
                     record.save()
             elif trial.status != Trial.PENDING:
                 self._release_ended(trial)
-            elif not assignment.is_granted and self._has_process(trial):
+            elif not assignment.is_granted and self.requests.has_process(trial):
                 self.slots.grant(trial)
 
     def _release_ended(self, trial: Trial) -> None:
@@ -501,23 +486,6 @@ class RunCore:
         for trial in [trial for trial in self.waiting if trial.status != Trial.PAUSED]:
             self.release(trial)
 
-    def _raise_memory(self) -> None:
-        """Withdraw requests that have less memory than the newest out-of-memory errors require."""
-        if self.retries is None:
-            return
-        self.retries.check_keys(list(self.records.values()))
-        if self.retries.num_records == self._num_known_records:
-            return
-        self._num_known_records = self.retries.num_records
-        nodes = self._nodes
-        for trial, record in self.records.items():
-            if trial.status != Trial.PENDING or self._has_process(trial):
-                continue
-            floor = self.retries.floor_of(record, nodes)
-            if floor != record.floor:
-                record.floor = floor
-                self._withdraw(Withdraw(trial, f"a similar trial ran out of memory, so it gets {floor}"))
-
     def _choose(self, choice: Choice, now_s: float) -> Trial | None:
         if self._start_errors:
             for trial in self.waiting:
@@ -528,15 +496,17 @@ class RunCore:
         if self.holds_trials:
             return None
         withdrawal = self.slots.withdrawal(self.records, now_s)
-        if withdrawal is not None and not self._is_granted(withdrawal.trial):
+        if withdrawal is not None and not self.requests.is_granted(withdrawal.trial):
             self._withdraw(withdrawal)
         candidates = self._candidates(self.slots, choice, now_s)
         num_future = self.tune.num_future_trials
+        if num_future is None:
+            num_future = _MANY
         decision = self.slots.choose(
             self.records,
             candidates,
             num_paused=self._num_paused,
-            num_future=_MANY if num_future is None else num_future,
+            num_future=num_future,
             now_s=now_s,
         )
         if decision is None:
@@ -554,7 +524,7 @@ class RunCore:
         waiting = (trial for trial in list(self.waiting) if trial.status == Trial.PAUSED)
         startable = slots.startable(self.records, waiting, now_s)
         for trial in self.inner.in_preferred_order(choice, startable, self.waiting, slots.assignments):
-            self._update_request(self.records[trial])
+            self.requests.update(self.records[trial], self.retries, self._nodes)
             yield trial
 
     @property
@@ -562,19 +532,21 @@ class RunCore:
         """Whether no further trial may start, because of the progress, or because the first trials fail."""
         if self.enforcement.holds_trials:
             return True
-        most = None if self.learning is None else self.learning.most_at_once
-        return most is not None and self.slots is not None and len(self.slots.assignments) >= most
+        if self.learning is None or self.slots is None:
+            return False
+        most = self.learning.most_at_once
+        return most is not None and len(self.slots.assignments) >= most
 
     def _start_to_fail(self, trial: Trial) -> Trial:
         """Let Tune start a trial that can never run. ``TrialActors`` reports its error and starts no process."""
         _logger.debug("%s fails: %s", trial, self._start_errors[trial.trial_id])
         self.waiting.pop(trial, None)
-        self._request(trial, _NEVER_REQUESTED)  # no kept process has this request
+        self.requests.set(trial, _NEVER_REQUESTED)  # no kept process has this request
         return trial
 
     def _start(self, start: Start, assignment: SlotAssignment) -> Trial:
         trial = start.trial
-        self._request(trial, start.request)
+        self.requests.set(trial, start.request)
         slot = assignment.slot
         if assignment.worker_nodes:
             slot = slot.model_copy(update={"worker_nodes": assignment.worker_nodes})
@@ -587,11 +559,6 @@ class RunCore:
         _logger.debug("%s starts in a slot of %s%s", trial, slot, where)
         return trial
 
-    def _request(self, trial: Trial, request: PlacementGroupFactory) -> None:
-        self.records[trial].requested = request
-        if trial.placement_group_factory is not request:
-            trial.update_resources(request)
-
     def _choose_without_plan(self, choice: Choice, now_s: float) -> Trial | None:
         if len(self._requested) >= _MAX_REQUESTS_WITHOUT_PLAN:
             return None
@@ -601,9 +568,9 @@ class RunCore:
         if trial is None or trial.status != Trial.PAUSED:
             return trial
         record = self.records[trial]
-        self._update_request(record)
+        self.requests.update(record, self.retries, self._nodes)
         request = request_of(record)
-        self._request(trial, request)
+        self.requests.set(trial, request)
         self.waiting.pop(trial, None)
         self._requested.add(trial)
         self._starts_more = len(startable) > 1
@@ -617,19 +584,6 @@ class RunCore:
     @property
     def _num_paused(self) -> int:
         return self.inner.num_paused(self.records, self.waiting)
-
-    def _update_request(self, record: TrialRecord) -> None:
-        """Record what changes the request of a trial that may start now: another scheduler, and similar trials.
-
-        Another scheduler, such as a ``ResourceChangingScheduler``, may have given the trial other resources with
-        ``trial.update_resources``. While the trial waited, similar trials may have run out of memory, and a scheduler
-        such as PBT may have replaced its config.
-        """
-        request = record.trial.placement_group_factory
-        if record.requested is not None and request is not record.requested:
-            record.changed = request
-        if self.retries is not None and self.retries.num_records:
-            record.floor = self.retries.floor_of(record, self._nodes)
 
     def _log_waiting(self) -> None:
         """Log why the first waiting trial does not start, unless this has been logged."""
@@ -646,7 +600,7 @@ class RunCore:
         has_more = self.has_waiting_trials or self.tune.num_future_trials != 0
         state = has_more, self.slots.board.num_changes
         if state == self._kept_in_state:
-            return
+            return  # counting the processes takes time
         self._kept_in_state = state
         kept: Counter[PlacementGroupFactory] = Counter()
         if has_more:

@@ -127,7 +127,9 @@ class Enforcement:
 
     def decide(self, error: Exception) -> FailureDecision | None:
         """Return the decision about the failure of a trial, or ``None`` if its limit had an effect."""
-        message = "" if self._has_worked else unenforced_limit(error)
+        if self._has_worked:
+            return None
+        message = unenforced_limit(error)
         if not message:
             return None
         self._message = self._message or message

@@ -18,6 +18,7 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.policies.growing import GrowingPolicy, GrowingTrial, Growth
 from tune_policies.ray_compat.tune_request import bundles_of, with_bundles
 from tune_policies.ray_compat.tune_schedulers import actor_of
+from tune_policies.values.resources import Resources
 
 from .run_slots import RunSlots
 from .trial_record import TrialRecord, request_of
@@ -115,8 +116,10 @@ class RunGrowth:
         if progress.is_restart:
             self._restart_s = took_s
             self._is_restart_measured = True
+        elif self._restart_s is None:
+            self._restart_s = took_s
         elif not self._is_restart_measured:
-            self._restart_s = took_s if self._restart_s is None else min(took_s, self._restart_s)
+            self._restart_s = min(took_s, self._restart_s)
 
     def _left_iterations(self, trial: Trial, result: Mapping[str, Any], iteration: int) -> float | None:
         left = []
@@ -178,7 +181,7 @@ class RunGrowth:
         for trial in records:
             progress = self._progress.get(trial)
             if progress is None or trial not in node_of:
-                return
+                return  # the free amount of a node is known only if the node of each trial is
             trials.append(
                 GrowingTrial(
                     trial_id=trial.trial_id,
@@ -190,7 +193,8 @@ class RunGrowth:
                 )
             )
         is_gpu = any("GPU" in bundles_of(request_of(record))[0] for record in records.values())
-        free = _free_amounts(records.values(), node_of, capacity, name="GPU" if is_gpu else "CPU")
+        name = "GPU" if is_gpu else "CPU"
+        free = _free_amounts(records.values(), node_of, capacity, name=name)
         growths = self.policy.growth(trials, free, restart_s=self._restart_s, is_gpu=is_gpu)
         by_id = {trial.trial_id: trial for trial in records}
         self._targets = {by_id[growth.trial_id]: growth for growth in growths}
@@ -208,8 +212,10 @@ class RunGrowth:
             return None
         left = progress.left_iterations
         if left is None:
+            left = progress.iteration
             longer = [iteration for iteration in self._ended_at if iteration > progress.iteration]
-            left = fmean(longer) - progress.iteration if longer else progress.iteration
+            if longer:
+                left = fmean(longer) - progress.iteration
         return left * progress.step_s
 
     def begin(self, record: TrialRecord) -> bool:
@@ -234,8 +240,10 @@ class RunGrowth:
         if not trial.has_checkpoint():
             return False
         progress = self._progress.get(trial)
-        left_s = None if progress is None else self._left_s(progress)
-        if left_s is None or self._restart_s is None or saved * left_s <= _SHRINKING_PAYS * self._restart_s:
+        if progress is None or self._restart_s is None:
+            return False
+        left_s = self._left_s(progress)
+        if left_s is None or saved * left_s <= _SHRINKING_PAYS * self._restart_s:
             return False
         _logger.debug("%s restarts in a smaller slot, which releases %.0f%% for %.0f s", trial, 100 * saved, left_s)
         self._pausing.add(trial)
@@ -259,17 +267,20 @@ def _with_amount(request: PlacementGroupFactory, amount: float) -> PlacementGrou
     return with_bundles(request, [{**head, name: amount}, *others])
 
 
+def _amount_in(resources: Resources, name: str) -> float:
+    if name == "GPU":
+        return resources.gpus
+    return resources.cpus
+
+
 def _free_amounts(
     records: Iterable[TrialRecord], node_of: Mapping[Trial, str], capacity: ClusterCapacity, *, name: str
 ) -> dict[str, float]:
     """Return the amount of a resource on each node that neither the running trials nor other programs use."""
     free = {}
     for node in capacity.nodes:
-        total = node.resources.gpus if name == "GPU" else node.resources.cpus
-        used = 0.0
-        if node.in_use is not None:
-            used = node.in_use.gpus if name == "GPU" else node.in_use.cpus
-        free[node.node_id] = max(0.0, total - used)
+        in_use = node.in_use or Resources()
+        free[node.node_id] = max(0.0, _amount_in(node.resources, name) - _amount_in(in_use, name))
     for record in records:
         node_id = node_of[record.trial]
         amount = bundles_of(request_of(record))[0].get(name, 0)

@@ -138,7 +138,9 @@ class RunLearning:
         if not _reserved(planned).covers(used):
             return 0.0
         has, gets = slot.trial.gpus or slot.trial.cpus, planned.trial.gpus or planned.trial.cpus
-        released = 1 - gets / has if has else 0.0
+        if not has:
+            return 0.0
+        released = 1 - gets / has
         if released >= _WORTHWHILE:
             return released
         return 0.0
@@ -244,6 +246,9 @@ def used_by(result: Mapping[str, Any], slot: TrialSlot) -> TrialNeed:
     Raises:
         InvalidResourcesError: The result contains other data under the keys of the usage.
     """
-    usage = ProcessUsage.from_dict(result[USAGE_KEY]) if USAGE_KEY in result else None
-    gpu_memory = GpuMemoryUsage.from_dict(result[GPU_MEMORY_KEY]) if GPU_MEMORY_KEY in result else None
+    usage = gpu_memory = None
+    if USAGE_KEY in result:
+        usage = ProcessUsage.from_dict(result[USAGE_KEY])
+    if GPU_MEMORY_KEY in result:
+        gpu_memory = GpuMemoryUsage.from_dict(result[GPU_MEMORY_KEY])
     return need_of(usage, gpu_memory, slot.trial.gpus)

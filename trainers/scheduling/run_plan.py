@@ -204,8 +204,7 @@ class RunPlan:
         self._watch = NodeWatch(interval_s, probes=self._policy is not None, known=self._capacity)
         self._own_slots: dict[Hashable, OwnSlot] = {}
         self.have_nodes_changed = False
-        policies = [] if self._policy is None else with_inner([self._policy])
-        self._plans_free_capacity = any(isinstance(each, FreeCapacityPolicy) for each in policies)
+        self._plans_free_capacity = any(isinstance(policy, FreeCapacityPolicy) for policy in self._policies)
         self._in_use = {node.node_id: node.in_use for node in self._capacity.nodes}
         self._lost_nodes: dict[str, float] = {}
         self._avoided: frozenset[str] = frozenset()
@@ -243,16 +242,21 @@ class RunPlan:
         return self._policy
 
     @property
+    def _policies(self) -> Iterable[ResourcePolicy]:
+        """The policy of the run and the policies inside it. A plan that was passed instead has none."""
+        if self._policy is None:
+            return ()
+        return with_inner([self._policy])
+
+    @property
     def learning(self) -> LearningPolicy | None:
         """The policy that learns, which is the policy of the run or inside it, or ``None``."""
-        policies = with_inner([] if self._policy is None else [self._policy])
-        return next((policy for policy in policies if isinstance(policy, LearningPolicy)), None)
+        return next((policy for policy in self._policies if isinstance(policy, LearningPolicy)), None)
 
     @property
     def growing(self) -> GrowingPolicy | None:
         """The policy that lets the last trials grow, which is the policy of the run or inside it, or ``None``."""
-        policies = with_inner([] if self._policy is None else [self._policy])
-        return next((policy for policy in policies if isinstance(policy, GrowingPolicy)), None)
+        return next((policy for policy in self._policies if isinstance(policy, GrowingPolicy)), None)
 
     @property
     def capacity(self) -> ClusterCapacity:
@@ -302,7 +306,10 @@ class RunPlan:
         key = id(slot)  # a fast key, because each step of a run looks up the slots of all waiting trials
         if key not in self._own_slots:
             self._own_slots[key] = OwnSlot(slot, slot.placement_group_factory())
-            if self.plan.by_config is not None and (why := self.plan.by_config.why_unknown(config)) is not None:
+            why = None
+            if self.plan.by_config is not None:
+                why = self.plan.by_config.why_unknown(config)
+            if why is not None:
                 _logger.warning("%s: the trial gets %s", why, slot)
         return self._own_slots[key]
 
@@ -336,25 +343,27 @@ class RunPlan:
         Raises:
             InfeasibleRequestError: No choice without a device fits.
         """
-        if _WITHOUT_DEVICE not in self._own_slots:
-            capacity = self._capacity
-            errors = []
-            for choice in () if self._policy is None else self._policy.choices:
-                try:
-                    slot = choice.plan(capacity).common_slot
-                except InfeasibleRequestError as error:
-                    errors.append(error)
-                    continue
-                if not slot.has_device:
-                    self._own_slots[_WITHOUT_DEVICE] = OwnSlot(slot, slot.placement_group_factory())
-                    return self._own_slots[_WITHOUT_DEVICE]
-            raise InfeasibleRequestError(
-                asked="a slot without a device",
-                offered="the policy has no feasible choice without a device",
-                short_of="CPU",
-                suggestion="Add a choice without a device to the policy, such as | CpuPolicy().",
-            ) from (errors[-1] if errors else None)
-        return self._own_slots[_WITHOUT_DEVICE]
+        if _WITHOUT_DEVICE in self._own_slots:
+            return self._own_slots[_WITHOUT_DEVICE]
+        choices: Sequence[ResourcePolicy] = ()
+        if self._policy is not None:
+            choices = self._policy.choices
+        last_error = None
+        for choice in choices:
+            try:
+                slot = choice.plan(self._capacity).common_slot
+            except InfeasibleRequestError as error:
+                last_error = error
+                continue
+            if not slot.has_device:
+                self._own_slots[_WITHOUT_DEVICE] = OwnSlot(slot, slot.placement_group_factory())
+                return self._own_slots[_WITHOUT_DEVICE]
+        raise InfeasibleRequestError(
+            asked="a slot without a device",
+            offered="the policy has no feasible choice without a device",
+            short_of="CPU",
+            suggestion="Add a choice without a device to the policy, such as | CpuPolicy().",
+        ) from last_error
 
     def _used_as_at_start(self, capacity: ClusterCapacity) -> ClusterCapacity:
         """Return ``capacity`` with the resources in use at the start of the run instead of the resources in use now.
@@ -504,11 +513,11 @@ def check_versions(measured_with: Mapping[str, str]) -> None:
     Raises:
         InvalidResourcesError: The installed version of a package differs from the version in the measurement.
     """
-    others = [
-        f"{name} {measured} ({found} is installed)"
-        for name, measured in sorted(measured_with.items())
-        if (found := _installed(name)) not in (None, measured)
-    ]
+    others = []
+    for name, measured in sorted(measured_with.items()):
+        found = _installed(name)
+        if found not in (None, measured):
+            others.append(f"{name} {measured} ({found} is installed)")
     if others:
         raise InvalidResourcesError(
             f"the plan uses a decision based on benchmarks with {', '.join(others)}. Measure again with the installed "

@@ -43,13 +43,15 @@ class RunScheduler(WrappingScheduler):
 
         Tune calls the outermost scheduler first, so that scheduler controls the run.
         """
-        core = handler_of(tune_controller)
+        core: RunCore | None = handler_of(tune_controller)
         if core is None:
             core = RunCore(tune_controller, self)
             for part in nested_schedulers(self):
                 if isinstance(part, RunScheduler):
                     part._join(core)
-        return core if core.scheduler is self else None
+        if core.scheduler is not self:
+            return None
+        return core
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Add a trial that waits for a slot.
@@ -134,4 +136,6 @@ class RunScheduler(WrappingScheduler):
 
 
 def _as_in_tune(core: RunCore | None, tune_controller: Any) -> AbstractContextManager[Any]:
-    return nullcontext(tune_controller) if core is None else core.as_in_tune(tune_controller)
+    if core is None:
+        return nullcontext(tune_controller)
+    return core.as_in_tune(tune_controller)

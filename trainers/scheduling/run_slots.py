@@ -143,7 +143,9 @@ class RunSlots:
     def _why_refused(self, record: TrialRecord) -> str:
         requests = [*self._own_requests, _trial_request_of(record)]
         line = policy_line(requests)
-        instead = f"Use a policy by config, such as {line}" if line else "Request the same resources for all trials"
+        instead = "Request the same resources for all trials"
+        if line:
+            instead = f"Use a policy by config, such as {line}"
         return (
             f"the trials of this run request different resources, such as {requests[-2].bundles[0]} and "
             f"{requests[-1].bundles[0]}, but the policy would give all of them {self.run_plan.plan.common_slot}. "

@@ -142,6 +142,7 @@ class SlotTypes:
             same_slot = [index for index, other in enumerate(self.slots) if _without_count_and_speed(other) == plain]
             same_devices = [index for index, other in enumerate(self.slots) if _devices_of(other) == devices]
             slot_type = next(iter([*same_slot, *same_devices]), None)
+            # The entry contains the slot, so that Python does not reuse its ID.
             self._matches[id(slot)] = slot, slot_type, tuple(same_devices or range(len(self.slots)))
         return self._matches[id(slot)][1:]
 
@@ -221,6 +222,7 @@ class SlotBoard:
         if self._free is None:
             counts = free_slots(self.placements, self.assignments.values())
             found = [(placement, count) for placement, count in zip(self.placements, counts, strict=True) if count > 0]
+            # Sorting is stable, so better slot types stay first.
             self._free = sorted(found, key=lambda item: self.is_blocked(item[0]))
         return self._free
 

@@ -88,7 +88,7 @@ class TrialRecord:
         if self.oom != TrialOomHistory():
             data["oom"] = self.oom.model_dump(mode="json", exclude_defaults=True)
         text = json.dumps(data, separators=(",", ":"))
-        if getattr(self.trial, _ATTRIBUTE, None) != text:
+        if getattr(self.trial, _ATTRIBUTE, None) != text:  # Tune saves only trials whose state is invalid
             setattr(self.trial, _ATTRIBUTE, text)
             self.trial.invalidate_json_state()
 

@@ -182,7 +182,7 @@ def _under_template(template: PolicyScheduler, arguments: Mapping[str, Any]) -> 
     own = policy_scheduler_in(inner)
     if own is None:
         return {"scheduler": template.around(inner)}
-    if arguments.get("resume") or arguments.get("resume_config"):
+    if arguments.get("resume") or arguments.get("resume_config"):  # Tune has restored the policy of the earlier run
         own.use_options_of(template)
     return {}
 
@@ -225,7 +225,9 @@ def _check_arguments(arguments: Mapping[str, Any]) -> None:
 
 def _instead_of(resources: Any) -> str:
     """Return the policy to write instead of ``resources_per_trial`` as a sentence."""
-    amounts = dict(resources) if isinstance(resources, Mapping) else {}
+    amounts = {}
+    if isinstance(resources, Mapping):
+        amounts = dict(resources)
     known = {name.lower(): amount for name, amount in amounts.items() if is_number(amount) and amount > 0}
     if not known or len(known) < len(amounts) or not known.keys() <= {"cpu", "gpu"}:
         return "Write the amounts in the policy, such as GpuPolicy(gpus=0.5, cpus=2)"

@@ -135,16 +135,17 @@ class TrainerThread:
         os.environ.setdefault(REPORT_INTERVAL_VARIABLE, f"{min(2.0, max(0.1, most / _POLLS_PER_S)):g}")
         threading.Thread(target=self._fit, args=(trainer,), daemon=True).start()
         try:
-            while not isinstance(message := self.queue.get(), RunEnded):
+            message = self.queue.get()
+            while not isinstance(message, RunEnded):
+                # Reporting blocks until Tune continues the trial, or stops it with a SystemExit. The checkpoint is
+                # already stored, so it is not copied.
                 if isinstance(message, ControllerStarted):
                     self._controller = message.controller
+                elif message.checkpoint is None:
+                    tune.report(message.metrics)
                 else:
-                    # Reporting blocks until Tune continues the trial, or stops it with a SystemExit. The
-                    # checkpoint is already stored, so it is not copied.
-                    if message.checkpoint is None:
-                        tune.report(message.metrics)
-                    else:
-                        report_stored_checkpoint(message.metrics, message.checkpoint)
+                    report_stored_checkpoint(message.metrics, message.checkpoint)
+                message = self.queue.get()
         except RayError:
             if self._is_over:  # another thread has stopped the run
                 sys.exit(0)
@@ -230,11 +231,9 @@ def run_config_in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig
         DEFAULT_STORAGE_PATH,
         storage.storage_fs_path,
     ):
-        path, name = (
-            (storage.trial_fs_path, run_config.name)
-            if is_named(run_config)
-            else (storage.experiment_fs_path, storage.trial_dir_name)
-        )
+        path, name = storage.experiment_fs_path, storage.trial_dir_name
+        if is_named(run_config):
+            path, name = storage.trial_fs_path, run_config.name
         return replace(run_config, storage_path=path, storage_filesystem=storage.storage_filesystem, name=name)
     first = run_config.name if is_named(run_config) else storage.experiment_dir_name
     return replace(run_config, name=f"{first}/{storage.trial_dir_name}")
@@ -342,8 +341,9 @@ def _in_trial(trainer: _Trainer, queue: Queue, start: TrialStart) -> Any:
     First, report the results that an earlier run stored in that folder and that Tune has not received.
     """
     # Ray's TuneReportCallback would report everything a second time.
-    of_user = [each for each in trainer.run_config.callbacks if not isinstance(each, TuneReportCallback)]
-    callbacks = [*of_user, SendReportsToTrial(queue)]
+    of_user = trainer.run_config.callbacks
+    callbacks = [callback for callback in of_user if not isinstance(callback, TuneReportCallback)]
+    callbacks.append(SendReportsToTrial(queue))
     run_config = run_config_in_trial_folder(trainer.run_config, storage_of_session())
     checkpoint = tune.get_checkpoint()
     for metrics, later in unconsumed_reports(run_config, checkpoint, start):

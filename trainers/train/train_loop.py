@@ -210,7 +210,9 @@ def fit_with_oom_retry(
             nodes = read_cluster_state(READ_TIMEOUT_S).nodes
             try:
                 decision = decide_worker_retry(plan, found, history, growth=growth, max_gpus=max_gpus, nodes=nodes)
-                larger = plan if decision.floor is None else larger_plan(plan, decision.floor, nodes)
+                larger = plan
+                if decision.floor is not None:
+                    larger = larger_plan(plan, decision.floor, nodes)
             except InfeasibleRequestError as infeasible:
                 raise infeasible from error
             if decision.kind == "leave_to_tune":
@@ -224,10 +226,12 @@ def fit_with_oom_retry(
 
 
 def _check_retries(trainer: _Trainer) -> None:
-    if (of_ray := ray_trainer_class(trainer)) is not None:
+    of_ray = ray_trainer_class(trainer)
+    if of_ray is not None:
         check_train_v2(of_ray)
     failure_config = getattr(getattr(trainer, "run_config", None), "failure_config", None)
-    if max_failures := getattr(failure_config, "max_failures", 0):
+    max_failures = getattr(failure_config, "max_failures", 0)
+    if max_failures:
         raise InvalidResourcesError(
             f"the trainer has FailureConfig(max_failures={max_failures}), so Ray Train would retry workers that ran "
             "out of memory with too little memory. Set max_failures=0. To retry other failures, call "

@@ -60,8 +60,10 @@ class Advice:
         text = f"{self.policy!r} would run up to {self.at_once} trials at once instead of {self.instead_of}"
         if self.speedup is None:
             return text
-        note = ", a rough estimate because other programs used the CPUs" if self.is_rough else ""
-        return f"{text} (about {self.speedup:.2g} times as fast{note})"
+        faster = f"about {self.speedup:.2g} times as fast"
+        if self.is_rough:
+            faster += ", a rough estimate because other programs used the CPUs"
+        return f"{text} ({faster})"
 
 
 @dataclass
@@ -179,7 +181,10 @@ def advise(trials: Sequence[TrialFacts], capacity: ClusterCapacity, facts: RunFa
             "Omit max_concurrent_trials, or raise the limit of the search algorithm"
         )
     advice = Advice(start, at_once, facts.at_once)
-    if not facts.elapsed_s or step > 1 or any(trial.gpus and trial.need.gpu_utilization is None for trial in trials):
+    is_sample = step > 1  # the duration of the run follows only from all trials
+    if not facts.elapsed_s or is_sample:
+        return advice
+    if any(trial.gpus and trial.need.gpu_utilization is None for trial in trials):
         return advice
     simulation = _Simulation(trials, capacity, facts)
     before_s = simulation.duration_s([1 / facts.at_once] * len(trials))
@@ -206,10 +211,16 @@ def _with_learned_amounts(learned: LearningPolicy, plan: TrialPlan) -> ResourceP
     if learned.needs is None or learned.needs.depends_on_config or len(plan.slots) > 1:
         return None
     need = learned.needs.need_for({})
-    host = {} if need.host_memory_bytes is None else {"memory": _mebibytes(need.host_memory_bytes)}
+    host = {}
+    if need.host_memory_bytes is not None:
+        host["memory"] = _mebibytes(need.host_memory_bytes)
     if not plan.use_gpu:
-        cpus = 1.0 if need.cpus is None else math.floor(need.cpus * TICKS) / TICKS
-        return CpuPolicy(cpus=int(cpus) if cpus >= 1 else cpus, **host)
+        cpus = 1.0
+        if need.cpus is not None:
+            cpus = math.floor(need.cpus * TICKS) / TICKS
+        if cpus >= 1:  # learned amounts above 1 are whole, and users read ``cpus=2``
+            cpus = int(cpus)
+        return CpuPolicy(cpus=cpus, **host)
     if need.gpu_memory_bytes is None:
         return None
     most = max(1, round(1 / plan.worker.gpus))
@@ -224,14 +235,11 @@ def trials_per_gpu(usages: Sequence[GpuMemoryUsage], device_bytes: int) -> int:
     """Return how many trials ``LearningPolicy()`` would run on a GPU of this size after these trials."""
     observations = []
     for number, usage in enumerate(usages):
-        share = TrialNeed(gpu_memory_bytes=usage.share_bytes or device_bytes)
-        seen = TrialObservation(
-            trial_id=str(number),
-            used=TrialNeed(gpu_memory_bytes=bytes_to_plan(usage)),
-            too_little=share if usage.num_ooms else TrialNeed(),
-            ended=True,
-        )
-        observations.append(seen)
+        too_little = TrialNeed()
+        if usage.num_ooms:
+            too_little = TrialNeed(gpu_memory_bytes=usage.share_bytes or device_bytes)
+        used = TrialNeed(gpu_memory_bytes=bytes_to_plan(usage))
+        observations.append(TrialObservation(trial_id=str(number), used=used, too_little=too_little, ended=True))
     gpu = GpuDevice(index=0, name="GPU", memory_bytes=device_bytes)
     node = NodeCapacity(node_id="gpu", resources=Resources(cpus=1, gpus=1), devices=(gpu,))
     learned = LearningPolicy(num_pilots=1).learn(observations)
@@ -260,8 +268,12 @@ def _observations(trials: Sequence[TrialFacts]) -> list[TrialObservation]:
 
 
 def _part_of_cluster(plan: TrialPlan, config: Mapping[str, Any]) -> float:
-    slot = plan.by_config.slot_for(config) if plan.by_config is not None else None
-    return 1 / (plan.max_concurrent_trials if slot is None else slot.max_concurrent_trials)
+    slot = None
+    if plan.by_config is not None:
+        slot = plan.by_config.slot_for(config)
+    if slot is None:
+        return 1 / plan.max_concurrent_trials
+    return 1 / slot.max_concurrent_trials
 
 
 class _Simulation:
@@ -270,20 +282,21 @@ class _Simulation:
     def __init__(self, trials: Sequence[TrialFacts], capacity: ClusterCapacity, facts: RunFacts) -> None:
         import numpy as np
 
-        known = [trial.need.cpus for trial in trials if trial.need.cpus is not None]
-        mean_cpus = fmean(known) if known else 0.0
+        needs = [trial.need for trial in trials]
+        known_cpus = [need.cpus for need in needs if need.cpus is not None]
+        mean_cpus = fmean(known_cpus) if known_cpus else 0.0
         nodes = capacity.groups
         self._facts = facts
         machines = facts.machines
         self._cpus = machines.usable_cpus or sum(node.resources.cpus * count for node, count in nodes)
         self._gpus = max(1.0, sum(node.resources.gpus * count for node, count in nodes))
         self._start_cpu_s = _START_CPU_S if machines.start_cpu_s is None else machines.start_cpu_s
-        # Without reuse, each trial starts a process, and the gap contains its start.
-        self._reuses = facts.gap_s < self._start_cpu_s / 2
-        gap_s = facts.gap_s if self._reuses else facts.gap_s - self._start_cpu_s
+        gap_s = facts.gap_s
+        self._reuses = gap_s < self._start_cpu_s / 2
+        if not self._reuses:  # each trial starts a process, and the gap contains its start
+            gap_s -= self._start_cpu_s
         self._ran = np.array([trial.ran_s + max(0.0, gap_s) for trial in trials])
         self._told = np.array([trial.ran_s if trial.told_s is None else trial.told_s for trial in trials])
-        needs = [trial.need for trial in trials]
         self._cpu = np.array([mean_cpus if need.cpus is None else need.cpus for need in needs])
         self._gpu = np.array([need.gpu_utilization or 0.0 for need in needs])
         # The load of other programs slows only the start of processes here: the observed trials were already slower.
@@ -319,8 +332,7 @@ class _Simulation:
         has_learned = learned_parts is None
         while waiting or len(active):
             while waiting and len(active) < self._facts.most_open:
-                current = learned_parts if has_learned and learned_parts is not None else parts
-                part = current[waiting[0]]
+                part = parts[waiting[0]]
                 if len(active) and taken[active].sum() + part > 1 + 1e-9:
                     break
                 i = waiting.popleft()
@@ -347,6 +359,8 @@ class _Simulation:
                 num_told = int((ran >= self._told - 1e-6).sum())
                 num_begun = len(ran) - len(waiting)
                 has_learned = num_told >= min(num_pilots, max(2, num_begun))
+                if has_learned and learned_parts is not None:
+                    parts = learned_parts
         return now_s
 
     def _speeds(self, active: Any, is_starting: Any) -> tuple[Any, Any]:

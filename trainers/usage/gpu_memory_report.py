@@ -87,9 +87,11 @@ def share_text(usage: GpuMemoryUsage) -> str:
 
 def advice_of_run(run: RunUsage, record: ResourceUsage | None = None) -> list[str]:
     """Return advice about the run, one sentence per item."""
-    slots = [] if record is None else [slot for slot in record.slots if slot.advice]
-    about_slots = [f"trials with {slot.slot} used {slot.use}. {slot.advice.removesuffix('.')}" for slot in slots]
-    return [*about_slots, *_about_gpu_memory(run, record), *_advise_on_failures(run, record)]
+    texts = []
+    if record is not None:
+        advised = [slot for slot in record.slots if slot.advice]
+        texts = [f"trials with {slot.slot} used {slot.use}. {slot.advice.removesuffix('.')}" for slot in advised]
+    return [*texts, *_about_gpu_memory(run, record), *_advise_on_failures(run, record)]
 
 
 def _advise_on_failures(run: RunUsage, record: ResourceUsage | None) -> Iterator[str]:
@@ -102,7 +104,8 @@ def _advise_on_failures(run: RunUsage, record: ResourceUsage | None) -> Iterator
     for trial in run.trials:
         is_measured = any(usage.num_ooms for usage in trial.usages)
         for failure in trial.failures:
-            if not (is_measured if failure.kind == "accelerator" else is_retried):
+            is_contained = is_measured if failure.kind == "accelerator" else is_retried
+            if not is_contained:
                 of_kind[failure.kind][trial.name].append(failure)
     for kind, failures_of in of_kind.items():
         if failures_of:
@@ -139,8 +142,10 @@ def _about_size(trials: list[TrialGpuMemory], *, has_advice: bool) -> Iterator[s
     alike: dict[tuple[int, float], list[GpuMemoryUsage]] = defaultdict(list)
     for trial in trials:
         usage = trial.usage
-        device = device_bytes(usage) if usage else None
-        if usage and device and usage.gpus:
+        if usage is None or not usage.gpus:
+            continue
+        device = device_bytes(usage)
+        if device:
             alike[device, usage.gpus].append(usage)
     for (device, gpus), usages in sorted(alike.items()):
         yield from _about_group(device, gpus, usages, has_advice=has_advice)
@@ -166,7 +171,9 @@ def _about_group(device: int, gpus: float, usages: list[GpuMemoryUsage], *, has_
         return
     fit = trials_per_gpu(usages, device)
     if ran_out:
-        policy = "GpuPolicy()" if fit == 1 else f'GpuMemoryPolicy(gpu_memory="{_to_write(device // fit)}")'
+        policy = "GpuPolicy()"
+        if fit > 1:
+            policy = f'GpuMemoryPolicy(gpu_memory="{_to_write(device // fit)}")'
         yield f"{text}. Write {policy}, with {fit} per GPU instead of {now}"
         if ran_out <= len(usages) / 2:
             yield (
@@ -251,9 +258,12 @@ def is_without_gpus(run: RunUsage, record: ResourceUsage | None) -> bool:
 
 def usage_view(run: RunUsage, record: ResourceUsage | None = None) -> RenderableType:
     """Return the tables and lines that ``tune-policies usage`` prints."""
-    parts = [] if record is None else [resource_usage_view(record)]
+    parts: list[RenderableType] = []
+    if record is not None:
+        parts.append(resource_usage_view(record))
     if not is_without_gpus(run, record):
-        parts += [""] if parts else []
+        if parts:
+            parts.append("")
         if _has_known_memory(run):
             parts.append(_gpu_memory_view(run))
         else:
@@ -277,8 +287,10 @@ def _gpu_memory_view(run: RunUsage) -> RenderableType:
         counted(len(run.trials), "trial"), "Trial", "Fraction", "Limit", "Peak", "Process", "Kept", "OOMs"
     )
     for trial in run.trials:
-        num_ooms = sum(usage.num_ooms for usage in trial.usages)
-        cells: list[RenderableType] = [*_cells(trial.usage), str(num_ooms)] if trial.usage else ["-"] * 6
+        cells: list[RenderableType] = ["-"] * 6
+        if trial.usage is not None:
+            num_ooms = sum(usage.num_ooms for usage in trial.usages)
+            cells = [*_cells(trial.usage), str(num_ooms)]
         view.add_row(trial.name, *cells)
     return Group(view, *_bars(run))
 
@@ -297,15 +309,16 @@ def _bars(run: RunUsage) -> list[RenderableType]:
 
 
 def _cells(usage: GpuMemoryUsage) -> list[RenderableType]:
-    peak = usage.peak_allocated_bytes if usage.peak_reserved_bytes is None else usage.peak_reserved_bytes
-    is_one = len(usage.limit_bytes) == 1
-    limits = [
-        format_bytes(amount) if is_one else f"{one_line(framework)} {format_bytes(amount)}"
-        for framework, amount in sorted(usage.limit_bytes.items())
-    ]
+    peak = usage.peak_reserved_bytes
+    if peak is None:
+        peak = usage.peak_allocated_bytes
+    limits = {one_line(framework): format_bytes(amount) for framework, amount in sorted(usage.limit_bytes.items())}
+    lines = list(limits.values())
+    if len(limits) > 1:
+        lines = [f"{framework} {limit}" for framework, limit in limits.items()]
     return [
         share_text(usage),
-        Text("\n".join(limits) or "none"),
+        Text("\n".join(lines) or "none"),
         _known(peak),
         _known(usage.process_bytes),
         _kept(usage),
@@ -317,7 +330,11 @@ def _kept(usage: GpuMemoryUsage) -> str:
         if usage.share_bytes is None:
             return "-"
         return "not known"
-    return ("likely" if has_assumed_overhead(usage) else "yes") if usage.share_kept else "no"
+    if not usage.share_kept:
+        return "no"
+    if has_assumed_overhead(usage):
+        return "likely"
+    return "yes"
 
 
 def _known(amount: int | None) -> str:
@@ -356,7 +373,11 @@ def plot_usage(run: RunUsage, file: Path, record: ResourceUsage | None = None, *
     except ImportError as error:
         raise InvalidResourcesError("a plot requires matplotlib. Run: pip install 'tune-policies[bench]'") from error
     rows = [(trial.name, trial.usage) for trial in run.trials if trial.usage and needed_bytes(trial.usage)]
-    spans = record.spans if record is not None else ()
+    spans: Sequence[TrialSpan] = ()
+    end_s = 0.0
+    if record is not None and record.spans:
+        spans = record.spans
+        end_s = max(span.ended_s or record.elapsed_s for span in spans)
     lanes = sorted({(span.slot, span.place) for span in spans})
     if not rows and not lanes:
         raise InvalidResourcesError(
@@ -370,7 +391,7 @@ def plot_usage(run: RunUsage, file: Path, record: ResourceUsage | None = None, *
     if rows:
         _draw(axes, rows)
     else:
-        _draw_slots(axes, lanes, spans, max(span.ended_s or record.elapsed_s for span in spans) if record else 0.0)
+        _draw_slots(axes, lanes, spans, end_s)
     picture = io.BytesIO()
     try:
         figure.savefig(picture, format=file.suffix.removeprefix(".") or "png", dpi=120)
@@ -389,17 +410,25 @@ def _draw(axes: Any, rows: list[tuple[str, GpuMemoryUsage]]) -> None:
     used = [(needed_bytes(usage) or 0) / GIB for _, usage in rows]
     axes.barh(places, used, height=0.55, color=[_COLOURS[verdict] for verdict in verdicts])
     axes.invert_yaxis()
-    # matplotlib interprets text between two dollar signs as a formula.
-    names = [one_line(name).replace("$", r"\$") for name, _ in rows]
-    named = [name if len(name) <= 48 else f"{name[:47]}…" for name in names] if len(rows) <= _MOST_NAMES else []
-    axes.set_yticks(list(places)[: len(named)], named, fontsize=8)
+    if len(rows) <= _MOST_NAMES:
+        axes.set_yticks(list(places), [_label(name) for name, _ in rows], fontsize=8)
+    else:
+        axes.set_yticks([])
+        axes.set_ylabel(counted(len(rows), "trial"))
     axes.margins(y=0.01)
-    axes.set_ylabel("" if named else counted(len(rows), "trial"))
     axes.set_xlabel("GPU memory of a trial, GiB")
-    handles = [Patch(facecolor=_COLOURS[each], label=each.value) for each in Verdict if each in verdicts]
+    handles = [Patch(facecolor=_COLOURS[verdict], label=verdict.value) for verdict in Verdict if verdict in verdicts]
     fraction = Patch(facecolor="none", edgecolor="0.3", label="its fraction")
     axes.figure.legend(handles=[*handles, fraction], loc="outside upper center", ncols=4, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _label(name: str) -> str:
+    # matplotlib interprets text between two dollar signs as a formula.
+    text = one_line(name).replace("$", r"\$")
+    if len(text) > 48:
+        return f"{text[:47]}…"
+    return text
 
 
 def _draw_slots(axes: Any, lanes: Sequence[tuple[str, int]], spans: Sequence[TrialSpan], end_s: float) -> None:
@@ -408,17 +437,16 @@ def _draw_slots(axes: Any, lanes: Sequence[tuple[str, int]], spans: Sequence[Tri
 
     row_of = {lane: row for row, lane in enumerate(lanes)}
     for span in spans:
-        length_s = (end_s if span.ended_s is None else span.ended_s) - span.began_s
+        span_end_s = end_s if span.ended_s is None else span.ended_s
         row = row_of[span.slot, span.place]
-        axes.barh(
-            row, length_s, left=span.began_s, height=0.7, color=_COLOUR_OF_END.get(span.end, "0.6"), edgecolor="w"
-        )
+        colour = _COLOUR_OF_END.get(span.end, "0.6")
+        axes.barh(row, span_end_s - span.began_s, left=span.began_s, height=0.7, color=colour, edgecolor="w")
     axes.invert_yaxis()
-    # matplotlib interprets text between two dollar signs as a formula.
-    names = [one_line(slot).replace("$", r"\$") for slot, _ in lanes]
-    named = [name if len(name) <= 48 else f"{name[:47]}…" for name in names] if len(lanes) <= _MOST_NAMES else []
-    axes.set_yticks(range(len(named)), named, fontsize=8)
-    axes.set_ylabel("" if named else counted(len(lanes), "slot"))
+    if len(lanes) <= _MOST_NAMES:
+        axes.set_yticks(range(len(lanes)), [_label(slot) for slot, _ in lanes], fontsize=8)
+    else:
+        axes.set_yticks([])
+        axes.set_ylabel(counted(len(lanes), "slot"))
     axes.set_xlabel("time since the run began, s")
     ends = sorted({span.end for span in spans if span.end is not None})
     handles = [Patch(facecolor=_COLOUR_OF_END.get(end, "0.6"), label=end.replace("_", " ")) for end in ends]

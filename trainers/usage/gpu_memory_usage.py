@@ -51,8 +51,11 @@ def _from_lines(value: object) -> object:
 def _from_named_lines(value: object) -> object:
     if not isinstance(value, str):
         return value
-    parts = [line.partition(": ") for line in value.splitlines()]
-    return {name: int(text) if text.isdecimal() else text for name, _, text in parts}
+    named: dict[str, object] = {}
+    for line in value.splitlines():
+        name, _, text = line.partition(": ")
+        named[name] = int(text) if text.isdecimal() else text
+    return named
 
 
 _Texts = Annotated[tuple[str, ...], BeforeValidator(_from_lines)]
@@ -111,7 +114,7 @@ class GpuMemoryUsage(Value):
             "warnings": self.warnings,
             "sources": [f"{name}: {text}" for name, text in self.sources.items()],
         }
-        texts = {name: "\n".join(" ".join(line.splitlines()) for line in each) for name, each in lines.items()}
+        texts = {name: "\n".join(" ".join(text.splitlines()) for text in of_field) for name, of_field in lines.items()}
         return {**self.model_dump(mode="json"), **texts}
 
 
@@ -238,8 +241,12 @@ class RunUsage(ShownValue):
 
 
 def _without_warnings(trial: TrialGpuMemory) -> TrialGpuMemory:
-    usages = [each.model_copy(update={"warnings": (LEFT_OUT,) * bool(each.warnings)}) for each in trial.usages]
-    last = usages.pop() if trial.usage else None
+    usages = []
+    for usage in trial.usages:
+        if usage.warnings:
+            usage = usage.model_copy(update={"warnings": (LEFT_OUT,)})
+        usages.append(usage)
+    last = None if trial.usage is None else usages.pop()
     return trial.model_copy(update={"usage": last, "of_smaller_shares": tuple(usages)})
 
 
@@ -302,7 +309,9 @@ def _trial_usage(name: str, usages: Iterable[GpuMemoryUsage]) -> TrialGpuMemory:
     for usage in usages:
         by_share[usage.gpus or 0].append(usage)
     found = [merge_usages(by_share[gpus]) for gpus in sorted(by_share)]
-    largest = found.pop() if found else None
+    largest = None
+    if found:
+        largest = found.pop()
     return TrialGpuMemory(name=_TIME_SUFFIX.sub("", name), usage=largest, of_smaller_shares=tuple(found))
 
 
@@ -329,9 +338,12 @@ def _memory_failures(trial: Path) -> Iterator[MemoryFailure]:
         text = failure[-_MOST_CHARACTERS:]
         found = None
         for line in text.splitlines():
-            report = _parse_json(line.removeprefix(OOM_NOTE)) if line.startswith(OOM_NOTE) else None
-            with suppress(InvalidResourcesError):  # a line of the user that looks like a report
-                found = OutOfMemory.from_dict(_field(report, "out_of_memory")) if report else found
+            if not line.startswith(OOM_NOTE):
+                continue
+            report = _parse_json(line.removeprefix(OOM_NOTE))
+            if report:
+                with suppress(InvalidResourcesError):  # a line of the user that looks like a report
+                    found = OutOfMemory.from_dict(_field(report, "out_of_memory"))
         found = found or classify_oom_text(text)
         if found.kind != "none":
             used_bytes = in_use_bytes(text) if found.kind == "accelerator" else found.used_bytes
@@ -341,7 +353,9 @@ def _memory_failures(trial: Path) -> Iterator[MemoryFailure]:
 
 def _usages_in_checkpoints(file: Path) -> Iterator[GpuMemoryUsage]:
     results = _field(_parse_json("".join(_lines(file))), "checkpoint_results")
-    for result in results if isinstance(results, list) else []:
+    if not isinstance(results, list):  # no checkpoint, or a file of another Ray version
+        return
+    for result in results:
         yield from _records(_field(_field(result, "metrics"), GPU_MEMORY_KEY))
 
 
@@ -357,10 +371,8 @@ def _field(data: Any, name: str) -> Any:
 
 
 def _lines(file: Path) -> Iterator[str]:
-    from tune_policies.files.reading import (
-        UnreadableFileError,
-        read_bytes,
-    )  # imported here, because trial processes that import this module do not need it
+    # Imported here, because trial processes that import this module do not need it.
+    from tune_policies.files.reading import UnreadableFileError, read_bytes
 
     try:
         data = read_bytes(file, max_bytes=_MAX_RESULTS_BYTES)

@@ -203,7 +203,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._reset_run()
         self._began_s = time.monotonic()
         samples = total_num_samples or 0
-        self._num_trials = int(samples) if 0 < samples < math.inf else None
+        if 0 < samples < math.inf:
+            self._num_trials = int(samples)
 
     @_guarded
     def _begin(self, trials: Sequence[Any]) -> None:
@@ -211,27 +212,33 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         if self._run is not None or not trials:
             return
         run = handler_of_trial(trials[0])
-        schedulers = () if run is None else nested_schedulers(run.scheduler)
-        scheduler = next((part for part in schedulers if isinstance(part, PlanFollower)), None)
+        scheduler = None
+        if run is not None:
+            self._watch = run.watch
+            scheduler = next(
+                (part for part in nested_schedulers(run.scheduler) if isinstance(part, PlanFollower)), None
+            )
         self._reading.start(_read_capacity)
         self._reading.wait(READ_TIMEOUT_S)
         cluster = self._reading.take()
-        plan = self._plan if scheduler is None else scheduler.plan
-        if plan is None and scheduler is None and isinstance(cluster, ClusterCapacity):
-            plan = requested_plan(trials[0].placement_group_factory, cluster)
+        if scheduler is not None:
+            plan = scheduler.plan
+        else:
+            self._reader = TrialReader()  # without a policy, trials do not report what they use
+            plan = self._plan
+            if plan is None and isinstance(cluster, ClusterCapacity):
+                plan = requested_plan(trials[0].placement_group_factory, cluster)
         if plan is None:
             why = cluster if isinstance(cluster, Exception) else "the scheduler has not planned"
             raise InvalidResourcesError(f"the run has no plan, because {why}")
         self._storage = trials[0].storage
-        self._watch = None if run is None else run.watch
-        self._reader = TrialReader() if scheduler is None else None
         self._run = RunMonitor(plan, scheduler, self._num_trials, self._latest_record(), run)
         self._start(scheduler, cluster)
 
     @_in_run
     def _start(self, run: RunMonitor, scheduler: PlanFollower | None, cluster: ClusterCapacity | Exception) -> None:
-        for each in nested_schedulers(scheduler):
-            self._longest_trials |= longest_trials(each)
+        for part in nested_schedulers(scheduler):
+            self._longest_trials |= longest_trials(part)
         self._take_reading(run, cluster, 0.0)
         if not self._is_silent and not is_printed(run.plan):
             TextConsole().print(run.plan.explain(), soft_wrap=True, highlight=False)
@@ -272,18 +279,23 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         now_s = self._now_s()
         self._next_step_s = time.monotonic() + _STEP_EVERY_S
         changes = run.step(trials, now_s)
-        for change in changes if not self._is_silent else ():
-            first_line = change.text.partition("\n")[0]
-            TextConsole().print(f"the plan changed ({change.why}): {first_line}", soft_wrap=True, highlight=False)
+        if not self._is_silent:
+            for change in changes:
+                first_line = change.text.partition("\n")[0]
+                text = f"the plan changed ({change.why}): {first_line}"
+                TextConsole().print(text, soft_wrap=True, highlight=False)
         self._read_cluster(run, now_s)
-        if not self._is_silent and now_s >= self._next_report_s:
-            self._next_report_s = now_s + _REPORT_EVERY_S
-            self._report_metrics()
         if now_s >= min(self._next_forecast_s, self._next_write_s):
             self._forecast(run, trials, now_s)
-        if not self._is_silent and now_s >= self._next_write_s:
+        if self._is_silent:
+            return
+        if now_s >= self._next_report_s:
+            self._next_report_s = now_s + _REPORT_EVERY_S
+            self._report_metrics()
+        if now_s >= self._next_write_s:
             self._next_write_s = now_s + _WRITE_EVERY_S
-            if isinstance(failure := self._writing.take(), Exception):
+            failure = self._writing.take()
+            if isinstance(failure, Exception):
                 run.warn(f"{USAGE_FILE} could not be written: {failure}")
             self._writing.start(usage_writer(self._storage, run.record(now_s).model_dump_json()))
 
@@ -293,7 +305,11 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         if self._reader is None:
             return
         trials = run.running_trials()
-        actors = {trial_id: actor for trial_id, trial in trials.items() if (actor := actor_of(trial)) is not None}
+        actors = {}
+        for trial_id, trial in trials.items():
+            actor_id = actor_of(trial)
+            if actor_id is not None:
+                actors[trial_id] = actor_id
         for trial_id in self._reader.read(actors):
             trial = trials.get(trial_id)
             if trial is not None:
@@ -308,18 +324,21 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         progress = progress_of_run(
             trials, num_trials=self._num_trials, ends=self._longest_trials, num_stopped=num_stopped
         )
+        if progress is None:
+            return
         at_once = run.plan.max_concurrent_trials
-        forecast = None if progress is None else progress.forecast(at_once)
-        if progress is None or forecast is None:
+        forecast = progress.forecast(at_once)
+        if forecast is None:
             return
         run.note_forecast(describe_forecast(forecast, self._price_per_hour, now_s), now_s)
         if now_s < self._next_forecast_s:
             return
         self._next_forecast_s = now_s + _FORECAST_EVERY_S
         if not self._is_silent:
-            num_ended = sum(trial.is_finished() for trial in trials)
-            of = "" if self._num_trials is None else f" of {self._num_trials}"
-            text = f"{num_ended}{of} trials have ended, and the run {run.forecast}"
+            ended = str(sum(trial.is_finished() for trial in trials))
+            if self._num_trials is not None:
+                ended += f" of {self._num_trials}"
+            text = f"{ended} trials have ended, and the run {run.forecast}"
             TextConsole().print(text, soft_wrap=True, highlight=False)
         if self._deadline_s is not None:
             warning = deadline_warning(progress, self._deadline_s - now_s, at_once=at_once, num_nodes=run.num_nodes)
@@ -384,7 +403,9 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         is_done = self._writing.wait(max(0.1, deadline_s - time.monotonic()))
         failure = self._writing.take()
         if not is_done or failure is not None:
-            why = failure if is_done else f"writing was not completed within {_END_TIMEOUT_S:g} s"
+            why: object = failure
+            if not is_done:
+                why = f"writing was not completed within {_END_TIMEOUT_S:g} s"
             _logger.warning("%s could not be written: %s", USAGE_FILE, why)
 
     # Hooks for trials.
@@ -484,10 +505,11 @@ def last_failure(trial: Any) -> OutOfMemory:
 
     The file with the pickled error is ignored if it belongs to an earlier failure.
     """
-    core = handler_of_trial(trial)
-    record = None if core is None else core.records.get(trial)
-    if record is not None and record.failure is not None:
-        return record.failure  # type: ignore[no-any-return]
+    run = handler_of_trial(trial)
+    if run is not None:
+        record = run.records.get(trial)
+        if record is not None and record.failure is not None:
+            return record.failure  # type: ignore[no-any-return]
     text = _failure_text(trial)
     report = OomReport.from_text(text)
     if report is not None:

@@ -75,12 +75,13 @@ def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | 
     long = [(usage, gpu_bytes) for usage, gpu_bytes in usages if usage.elapsed_s >= SHORTEST_S]
     if not long:
         return None
+    rates = [usage.gpu_utilization for usage, _ in long if usage.gpu_utilization is not None]
     return SlotUse(
         num_trials=len(long),
         cpus=max(usage.cpus for usage, _ in long),
         used_cpus=sum(usage.cpu_s for usage, _ in long) / sum(usage.elapsed_s for usage, _ in long),
         host_memory_bytes=max(usage.host_memory_bytes for usage, _ in long),
-        gpu_utilization=mean_utilization([rate for each, _ in long if (rate := each.gpu_utilization) is not None]),
+        gpu_utilization=mean_utilization(rates),
         gpu_memory_bytes=max((gpu_bytes for _, gpu_bytes in long if gpu_bytes), default=None),
     )
 

@@ -186,18 +186,20 @@ class ResourceMeter:
         before = before or ResourceUsage()
         self._began_ms = round(before.elapsed_s * 1000)
         self._now_ms = 0
-        self._total = Counter({each.resource: _ticks(each.total_hours) for each in before.resources})
-        self._idle = Counter(
-            {(each.resource, idle.reason): _ticks(idle.hours) for each in before.resources for idle in each.idle}
-        )
+        self._total: Counter[str] = Counter()
+        self._idle: Counter[tuple[str, str]] = Counter()
+        for metered in before.resources:
+            self._total[metered.resource] = _ticks(metered.total_hours)
+            for part in metered.idle:
+                self._idle[metered.resource, part.reason] = _ticks(part.hours)
         self._used: Counter[tuple[SlotRow, str]] = Counter()
         self._trial_ms: Counter[SlotRow] = Counter()
         self._starts: Counter[SlotRow] = Counter()
-        for each in before.slots:
-            row = SlotRow(each.slot, each.accelerator_type)
-            self._used.update({(row, name): _ticks(hours) for name, hours in each.hours.items()})
-            self._trial_ms[row] += round(each.trial_hours * _MS_PER_HOUR)
-            self._starts[row] += each.num_starts
+        for slot in before.slots:
+            row = SlotRow(slot.slot, slot.accelerator_type)
+            self._used.update({(row, name): _ticks(hours) for name, hours in slot.hours.items()})
+            self._trial_ms[row] += round(slot.trial_hours * _MS_PER_HOUR)
+            self._starts[row] += slot.num_starts
         self.max_at_once = before.max_trials_at_once
         self._available = AvailableResources({}, {}, ())
         self.queue = TrialQueue()

@@ -227,19 +227,19 @@ class ResourceUsage(ShownValue):
 
     def redacted(self) -> "ResourceUsage":
         """Return a copy without errors, warnings and names from the cluster, so that it can be published."""
-        texts = [*(each.slot for each in self.slots), *(each.slot for each in self.spans)]
+        texts = [*(slot.slot for slot in self.slots), *(span.slot for span in self.spans)]
         slot_names: dict[str, str] = {}
         for number, text in enumerate(dict.fromkeys(texts), 1):
-            # The numbers distinguish slot types whose public texts are equal.
-            slot_names[text] = text if public_text(text) == text else f"{public_text(text)} #{number}"
-        plans = ({"why": public_text(each.why), "text": public_text(each.text)} for each in self.plans)
-        spans = ({"slot": slot_names[each.slot], "error": each.error and LEFT_OUT} for each in self.spans)
+            public = public_text(text)
+            if public != text:  # the numbers distinguish slot types whose public texts are equal
+                public += f" #{number}"
+            slot_names[text] = public
         changes = {
             "resources": tuple(map(_public_resource, self.resources)),
-            "slots": tuple(_public_slot(each, slot_names[each.slot]) for each in self.slots),
+            "slots": tuple(_public_slot(slot, slot_names[slot.slot]) for slot in self.slots),
             "ran_out_with": {},
-            "plans": tuple(plan.model_copy(update=each) for plan, each in zip(self.plans, plans, strict=True)),
-            "spans": tuple(span.model_copy(update=each) for span, each in zip(self.spans, spans, strict=True)),
+            "plans": tuple(map(_public_plan, self.plans)),
+            "spans": tuple(_public_span(span, slot_names[span.slot]) for span in self.spans),
             "warnings": (LEFT_OUT,) * len(self.warnings),
         }
         return self.model_copy(update=changes)
@@ -248,28 +248,35 @@ class ResourceUsage(ShownValue):
     def idle_rows(self) -> tuple[tuple[str, str, str, str], ...]:
         """Rows with a resource, the reason why it was idle, the idle time, and its fraction of the total time."""
         return tuple(
-            (each.resource, part.reason, format_hours(part.hours), _percent(part.hours, each.total_hours))
-            for each in self.resources
-            for part in each.idle
+            (metered.resource, part.reason, format_hours(part.hours), _percent(part.hours, metered.total_hours))
+            for metered in self.resources
+            for part in metered.idle
         )
 
     @property
     def summary(self) -> tuple[str, ...]:
         """Lines about how the trials ended and how the plan changed."""
-        planned = "" if self.num_rounds_planned is None else f"{self.num_rounds_planned} planned, "
+        lines = []
+        if self.forecast:
+            lines.append(f"after {format_hours(self.forecast_at_s / 3600)}: the run {self.forecast}")
+        lines += [f"trials: {_trials(self.trials)}", f"out of memory: {_out_of_memory(self.out_of_memory)}"]
+        lines.append(f"rounds: {self._rounds()}; concurrent trials: {self._concurrency()}")
+        num_changes = len(self.plans) - 1
+        if num_changes > 0:
+            lines.append(f"the plan changed {counted(num_changes, 'time')}")
+        return (*lines, *self._hints(), *self.warnings)
 
+    def _rounds(self) -> str:
+        if self.num_rounds_planned is None:
+            return f"{self.num_rounds} run"
+        return f"{self.num_rounds_planned} planned, {self.num_rounds} run"
+
+    def _concurrency(self) -> str:
+        most = f"at most {self.max_trials_at_once}"
+        if not self.elapsed_s:
+            return most
         trial_s = 3600 * sum(slot.trial_hours for slot in self.slots)
-        on_average = f", on average {trial_s / self.elapsed_s:.1f}" if self.elapsed_s else ""
-        changes = len(self.plans) - 1
-        return (
-            *([f"after {format_hours(self.forecast_at_s / 3600)}: the run {self.forecast}"] if self.forecast else []),
-            f"trials: {_trials(self.trials)}",
-            f"out of memory: {_out_of_memory(self.out_of_memory)}",
-            f"rounds: {planned}{self.num_rounds} run; concurrent trials: at most {self.max_trials_at_once}{on_average}",
-            *([f"the plan changed {counted(changes, 'time')}"] if changes > 0 else []),
-            *self._hints(),
-            *self.warnings,
-        )
+        return f"{most}, on average {trial_s / self.elapsed_s:.1f}"
 
     def _hints(self) -> Iterator[str]:
         """Yield sentences about what to change: the host memory of the policy, or how trials start."""
@@ -281,9 +288,12 @@ class ResourceUsage(ShownValue):
                 f'start with memory="{memory_to_write(needed)}" in the policy: {retried} of '
                 f"{counted(num_trials, 'trial')} were retried because of host memory"
             )
-        for each in self.resources:
-            starting = sum(part.hours for part in each.idle if part.reason == STARTING)
-            if each.total_hours and starting / each.total_hours >= MUCH_IDLE:
+        for metered in self.resources:
+            starting = sum(part.hours for part in metered.idle if part.reason == STARTING)
+            if not metered.total_hours:
+                continue
+            idle = starting / metered.total_hours
+            if idle >= MUCH_IDLE:
                 remedies = "Reuse processes with reuse_actors=True, or let each trial run longer"
                 fewer = self.max_trials_at_once // 2
                 if fewer:
@@ -291,46 +301,59 @@ class ResourceUsage(ShownValue):
                         f". Or run fewer trials at once: pass CappedPolicy(policy, {fewer}) instead of the policy, or "
                         f"max_concurrent_trials={fewer} if the run has no policy"
                     )
-                part = starting / each.total_hours
-                yield f"{part:.0%} of the {each.resource} time was idle while trials started. {remedies}"
+                yield f"{idle:.0%} of the {metered.resource} time was idle while trials started. {remedies}"
                 return
 
 
-def _public_resource(each: ResourceHours) -> ResourceHours:
-    idle = tuple(IdleHours(reason=public_text(part.reason), hours=part.hours) for part in each.idle)
-    return each.model_copy(update={"resource": public_text(each.resource), "idle": idle})
+def _public_resource(metered: ResourceHours) -> ResourceHours:
+    idle = tuple(IdleHours(reason=public_text(part.reason), hours=part.hours) for part in metered.idle)
+    return metered.model_copy(update={"resource": public_text(metered.resource), "idle": idle})
 
 
-def _public_slot(each: SlotHours, slot: str) -> SlotHours:
-    hours = {public_text(name): amount for name, amount in each.hours.items()}
-    type_ = each.accelerator_type and public_text(each.accelerator_type)
-    return each.model_copy(update={"slot": slot, "accelerator_type": type_, "hours": hours})
+def _public_slot(slot: SlotHours, name: str) -> SlotHours:
+    hours = {public_text(resource): amount for resource, amount in slot.hours.items()}
+    type_ = slot.accelerator_type and public_text(slot.accelerator_type)
+    return slot.model_copy(update={"slot": name, "accelerator_type": type_, "hours": hours})
+
+
+def _public_plan(plan: PlanInUse) -> PlanInUse:
+    return plan.model_copy(update={"why": public_text(plan.why), "text": public_text(plan.text)})
+
+
+def _public_span(span: TrialSpan, slot: str) -> TrialSpan:
+    return span.model_copy(update={"slot": slot, "error": span.error and LEFT_OUT})
 
 
 def resource_usage_view(usage: ResourceUsage) -> RenderableType:
     """Return the tables and lines that are printed at the end of a run."""
-    names = [each.resource for each in usage.resources]
+    names = [metered.resource for metered in usage.resources]
     used = empty_table(f"Resources used in {format_hours(usage.elapsed_s / 3600)}", "Resource", "Total", "Used", "Idle")
     slots = empty_table("Slot types", "Slot", "Type", "Starts", "Trials", *names)
     idle = empty_table("Idle resources", "Resource", "Time", "Fraction", "Reason")
-    for each in usage.resources:
-        idle_part = f"{1 - each.used_hours / each.total_hours:.0%}" if each.total_hours else "-"
-        used.add_row(each.resource, format_hours(each.total_hours), format_hours(each.used_hours), idle_part)
+    for metered in usage.resources:
+        total, idle_part = metered.total_hours, "-"
+        if total:
+            idle_part = f"{1 - metered.used_hours / total:.0%}"
+        used.add_row(metered.resource, format_hours(total), format_hours(metered.used_hours), idle_part)
     for resource, reason, time, fraction in usage.idle_rows:
         idle.add_row(resource, time, fraction, reason)
     for slot in usage.slots:
         hours = [format_hours(slot.hours.get(name, 0)) for name in names]
         device = slot.accelerator_type or "-"
         slots.add_row(slot.slot, device, str(slot.num_starts), format_hours(slot.trial_hours), *hours)
-    uses = [
-        line(f"- trials with {slot.slot} used {slot.use}{f'. {slot.advice}' if slot.advice else ''}")
-        for slot in usage.slots
-        if slot.use is not None
-    ]
     parts: list[RenderableType] = [used]
     for table in (slots, idle):
-        parts += ["", table] if table.row_count else []
-    return Group(*parts, "", *uses, *(line(f"- {text}") for text in usage.summary))
+        if table.row_count:
+            parts += ["", table]
+    texts = [*(_use_text(slot) for slot in usage.slots if slot.use is not None), *usage.summary]
+    return Group(*parts, "", *(line(f"- {text}") for text in texts))
+
+
+def _use_text(slot: SlotHours) -> str:
+    text = f"trials with {slot.slot} used {slot.use}"
+    if slot.advice:
+        return f"{text}. {slot.advice}"
+    return text
 
 
 def _percent(part: float, total: float) -> str:

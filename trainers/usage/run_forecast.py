@@ -38,11 +38,14 @@ def progress_of_run(
         num_started += trial.is_finished() or trial.status == _RUNNING
     if not running:
         return None
+    stopped_fraction = 0.0
+    if finished_s:
+        stopped_fraction = min(1.0, num_stopped / len(finished_s))
     return RunProgress(
         finished_s=tuple(finished_s),
         running=tuple(running),
         num_waiting=max(len(trials), num_trials or 0) - num_started,
-        stopped_fraction=min(1.0, num_stopped / len(finished_s)) if finished_s else 0.0,
+        stopped_fraction=stopped_fraction,
     )
 
 
@@ -85,7 +88,9 @@ def deadline_warning(progress: RunProgress, deadline_s: float, *, at_once: int, 
     forecast = progress.forecast(at_once)
     if forecast is None or not forecast.exceeds(deadline_s):
         return ""
-    left = f"in {format_hours(deadline_s / 3600)}" if deadline_s > 0 else "over"
+    left = "over"
+    if deadline_s > 0:
+        left = f"in {format_hours(deadline_s / 3600)}"
     text = f"the run {describe_forecast(forecast)}, but its deadline is {left}"
     help_texts = []
     needed = progress.at_once_before(deadline_s, at_once)
@@ -97,7 +102,7 @@ def deadline_warning(progress: RunProgress, deadline_s: float, *, at_once: int, 
         help_texts.append(more)
     fewer = progress.fewer_before(deadline_s, at_once)
     if fewer is not None:
-        help_texts.append(f"{counted(fewer, 'sample')} less" if fewer == 1 else f"{fewer} samples fewer")
+        help_texts.append("1 sample less" if fewer == 1 else f"{fewer} samples fewer")
     if not help_texts:
         return f"{text}. Neither more nodes nor fewer samples are enough, because of the trials that are running"
     return f"{text}. Enough would be {', or '.join(help_texts)}"

@@ -81,18 +81,19 @@ class RunMetrics:
 
     def __init__(self, run: str) -> None:
         self._run = run
-        self._metrics: dict[str, Metric] = {
-            each.name: kind(each.name, description=each.about, tag_keys=("run", *each.tags))
-            for kind, names in ((Gauge, GAUGES), (Counter, COUNTERS))
-            for each in names
-        }
+        self._metrics: dict[str, Metric] = {}
+        for kind, metrics in ((Gauge, GAUGES), (Counter, COUNTERS)):
+            for metric in metrics:
+                exported = kind(metric.name, description=metric.about, tag_keys=("run", *metric.tags))
+                self._metrics[metric.name] = exported
         self._reported: dict[_Series, float] = {}
 
     def report(self, status: RunStatus) -> None:
         """Set all gauges and increase the counters."""
         self._set(gauges_of(status))
         for series, count in counts_of(status).items():
-            if (more := count - self._reported.get(series, 0)) > 0:
+            more = count - self._reported.get(series, 0)
+            if more > 0:
                 self._metrics[series[0].name].inc(more, tags=self._tags(series))
                 self._reported[series] = count
 

@@ -159,7 +159,9 @@ class RunMonitor:
         self._outcome_of: dict[str, Outcome] = {}  # the first outcome of each trial, until it starts again
         self._refused: Counter[tuple[str, int | None]] = Counter()  # keyed by trial and process
         self._used: defaultdict[SlotRow, dict[str, tuple[ProcessUsage, GpuMemoryUsage | None]]] = defaultdict(dict)
-        self._num_changes = len(scheduler.changes) if scheduler else 0
+        self._num_changes = 0
+        if scheduler is not None:
+            self._num_changes = len(scheduler.changes)
         self._known_ids: set[str] = set()
         self._waiting: dict[str, Any] = {}
         self._running: dict[str, _TrialRun] = {}
@@ -175,16 +177,23 @@ class RunMonitor:
         self._meter = ResourceMeter(before)
         # Before its first step, Tune has not created or restored the trials, so all of them count as waiting.
         num_waiting = plan.max_concurrent_trials if num_trials is None else num_trials
-        self._meter.set_queue(TrialQueue(num_waiting if before is None else before.trials.num_unfinished))
-        reason = "" if before is None else "the run was restored"
-        before = before or ResourceUsage()
+        reason = ""
+        if before is None:
+            before = ResourceUsage()
+        else:
+            num_waiting = before.trials.num_unfinished
+            reason = "the run was restored"
+        self._meter.set_queue(TrialQueue(num_waiting))
         self._trials_before = before.trials
         self._num_retries = before.trials.num_retries
         self._ooms = Counter(before.out_of_memory.model_dump())
         self._ran_out_with: dict[str, Mapping[str, float]] = dict(before.ran_out_with)
         self._plans, self._warnings = list(before.plans), list(before.warnings)
-        cut_off = {"ended_s": before.elapsed_s, "end": "cut_off"}
-        self._spans = [span if span.end else span.model_copy(update=cut_off) for span in before.spans]
+        self._spans: list[TrialSpan] = []
+        for span in before.spans:
+            if span.end is None:  # the trial ran when the program was killed
+                span = span.model_copy(update={"ended_s": before.elapsed_s, "end": "cut_off"})
+            self._spans.append(span)
         self._use_plan(plan, reason)
 
     def _use_plan(self, plan: TrialPlan, why: str) -> None:
@@ -257,7 +266,8 @@ class RunMonitor:
             return
         end: SpanEnd = "paused"
         if trial.status not in (_PENDING, _PAUSED, _RUNNING):
-            end = self._outcome_of.get(trial.trial_id, "cut_off" if trial.status == _TERMINATED else "failed")
+            otherwise: Outcome = "cut_off" if trial.status == _TERMINATED else "failed"
+            end = self._outcome_of.get(trial.trial_id, otherwise)
         self._trial_runs[trial.trial_id].ran_s += self._meter.elapsed_s - run.span.began_s
         self._free_since_s[run.span.slot, run.span.place] = self._meter.elapsed_s
         if len(self._spans) < _MOST_SPANS:
@@ -285,7 +295,9 @@ class RunMonitor:
         num_running = len(self._running)
         self._most_open = max(self._most_open, num_waiting + num_paused + num_running)
         self._has_waited |= num_waiting > 0 and num_running >= self.plan.max_concurrent_trials
-        left_idle = self._scheduler.slots_left_idle() if self._scheduler else {}
+        left_idle: dict[int, int] = {}
+        if self._scheduler is not None:
+            left_idle = self._scheduler.slots_left_idle()
         is_held = self._handler is not None and self._handler.holds_trials
         return TrialQueue(num_waiting, num_paused, more, left_idle, is_held)
 
@@ -302,6 +314,7 @@ class RunMonitor:
         reservation = self._reservation_of(trial, amounts)
         self._meter.start_trial(trial.trial_id, reservation)
         slot = reservation.row.slot
+        # The first free place, so that the page of the run has one row per slot.
         taken = {run.span.place for run in self._running.values() if run.span.slot == slot}
         place = next(number for number in range(len(taken) + 1) if number not in taken)
         free_since_s = self._free_since_s.pop((slot, place), None)
@@ -320,18 +333,22 @@ class RunMonitor:
         slot = self._slot_of(trial, ticks)
         if slot is None:
             return TrialReservation(None, SlotRow(text), ticks)
-        grown = slot if slot.num_workers else slot.with_more(amounts)
+        grown = slot
+        if not slot.num_workers:  # a retry after an out-of-memory error raises the trial's own request
+            grown = slot.with_more(amounts)
         if ticks == counted_ticks(grown.trial.ticks):  # otherwise, other code changed the resources of the trial
             text = str(grown)
-        for name, each in counted_ticks(slot.per_worker.ticks).items():
-            ticks[name] = ticks.get(name, 0) + slot.num_workers * each
+        for name, of_worker in counted_ticks(slot.per_worker.ticks).items():
+            ticks[name] = ticks.get(name, 0) + slot.num_workers * of_worker
         return TrialReservation(self._slot_types.type_of(slot), self._row(text, slot, ticks), ticks)
 
     def _row(self, text: str, slot: TrialSlot, amounts: Mapping[str, int]) -> SlotRow:
         if slot.accelerator_type or self._cluster is None or not DEVICE_RESOURCES & amounts.keys():
             return SlotRow(text, slot.accelerator_type)
         types = {node.accelerator_type for node, _ in self._cluster.groups if node.accelerator_type}
-        return SlotRow(text, types.pop() if len(types) == 1 else None)
+        if len(types) != 1:
+            return SlotRow(text)
+        return SlotRow(text, types.pop())
 
     def _slot_of(self, trial: Any, ticks: Mapping[str, int]) -> TrialSlot | None:
         if self._scheduler is not None:
@@ -348,7 +365,8 @@ class RunMonitor:
         A stopped trial (``is_stopped``) counts as finished if it has reached its stopping criterion (``is_at_end``).
         """
         is_early = not is_at_end and (is_stopped or trial.trial_id in self._waiting)  # a waiting trial was paused
-        self._outcome_of.setdefault(trial.trial_id, "stopped_early" if is_early else "finished")
+        outcome: Outcome = "stopped_early" if is_early else "finished"
+        self._outcome_of.setdefault(trial.trial_id, outcome)
 
     def fail(self, trial: Any, out_of_memory: OutOfMemory, error: str = "", *, is_requeued: bool) -> None:
         """Record that ``trial`` failed, with the last line of its error."""
@@ -363,8 +381,9 @@ class RunMonitor:
             self._outcome_of.setdefault(trial.trial_id, "failed")
         if is_oom:
             run = self._last_runs.get(trial.trial_id)
-            self._ran_out_with[trial.trial_id] = run.amounts if run else {}
-            self._ooms["num_gpu_errors" if out_of_memory.kind == "accelerator" else "num_host_errors"] += 1
+            self._ran_out_with[trial.trial_id] = {} if run is None else run.amounts
+            counter = "num_gpu_errors" if out_of_memory.kind == "accelerator" else "num_host_errors"
+            self._ooms[counter] += 1
             self._ooms["num_neighbours"] += out_of_memory.cause == "neighbour"
 
     def note_forecast(self, text: str, now_s: float) -> None:
@@ -406,7 +425,8 @@ class RunMonitor:
         known = self._trial_runs.get(trial.trial_id)
         if known is not None and known.told_s is None and result.get("training_iteration", 0) >= 2:
             ran_s = float(result.get("time_total_s", 0))
-            known.told_s = ran_s if ran_s >= SHORTEST_S else None
+            if ran_s >= SHORTEST_S:
+                known.told_s = ran_s
 
     def _with_use(self, hours: SlotHours) -> SlotHours:
         use = self._use_of(SlotRow(hours.slot, hours.accelerator_type))
@@ -415,8 +435,11 @@ class RunMonitor:
         return hours.model_copy(update={"use": use})
 
     def _use_of(self, row: SlotRow) -> SlotUse | None:
-        used = self._used[row].values()
-        return use_of_slot((process, needed_bytes(memory) if memory else None) for process, memory in used)
+        used = []
+        for process, memory in self._used[row].values():
+            gpu_memory_bytes = None if memory is None else needed_bytes(memory)
+            used.append((process, gpu_memory_bytes))
+        return use_of_slot(used)
 
     def _advise(self, *, is_final: bool) -> Advice | str:
         """Return a policy that runs more trials at once, or the reason why none is suggested."""
@@ -432,12 +455,17 @@ class RunMonitor:
         # Tune asks a search algorithm for one trial more than can run, and a scheduler of this package for none.
         asks_for = at_once if self._scheduler is not None else at_once + 1
         is_limited = self._most_open > asks_for or not (self._has_waited or self._meter.max_at_once >= asks_for)
+        elapsed_s = gap_s = 0.0
+        if is_final:
+            elapsed_s = self._meter.elapsed_s
+        if self._gaps_s:
+            gap_s = median(self._gaps_s)
         facts = RunFacts(
-            elapsed_s=self._meter.elapsed_s if is_final else 0.0,
+            elapsed_s=elapsed_s,
             at_once=at_once,
             num_trials=max(self._num_trials or 0, len(self._trials)),
             most_open=self._most_open if is_limited else MOST,
-            gap_s=median(self._gaps_s) if self._gaps_s else 0.0,
+            gap_s=gap_s,
             machines=self.machines,
         )
         return advise(list(self._trial_runs.values()), self._cluster_with_devices(), facts)
@@ -451,9 +479,11 @@ class RunMonitor:
             return self._cluster
         nodes = []
         for node in self._cluster.nodes:
-            count = int(node.resources.gpus)
-            gpus = [GpuDevice(index=number, name="GPU", memory_bytes=device_bytes) for number in range(count)]
-            nodes.append(node.model_copy(update={"devices": tuple(gpus)}) if node.devices is None else node)
+            if node.devices is None:
+                indices = range(int(node.resources.gpus))
+                gpus = [GpuDevice(index=index, name="GPU", memory_bytes=device_bytes) for index in indices]
+                node = node.model_copy(update={"devices": tuple(gpus)})
+            nodes.append(node)
         return ClusterCapacity(nodes=tuple(nodes))
 
     def end(self, trials: Sequence[Any], now_s: float) -> None:
@@ -468,7 +498,10 @@ class RunMonitor:
         metered = self._meter.record()
         num_incomplete = sum(self._outcome_of.get(trial_id, "cut_off") == "cut_off" for trial_id in self._last_runs)
         num_ran = trials.num_finished + trials.num_stopped_early + trials.num_failed + num_incomplete
-        planned = None if self._num_trials is None else max(self._num_trials, len(self._trials))
+        forecast = "" if is_final else self.forecast
+        num_rounds_planned = None
+        if self._num_trials is not None:
+            num_rounds_planned = self.plan.num_rounds(max(self._num_trials, len(self._trials)))
         spans = (*self._spans, *(run.span for run in self._running.values()))
         self.advice = self._advise(is_final=is_final)
         slots = list(map(self._with_use, metered.slots))
@@ -483,9 +516,9 @@ class RunMonitor:
                 "trials": trials,
                 "out_of_memory": OutOfMemoryCounts(**self._ooms),
                 "ran_out_with": {trial_id: dict(amounts) for trial_id, amounts in self._ran_out_with.items()},
-                "num_rounds_planned": None if planned is None else self.plan.num_rounds(planned),
+                "num_rounds_planned": num_rounds_planned,
                 "num_rounds": -(-num_ran // max(1, metered.max_trials_at_once)),
-                "forecast": "" if is_final else self.forecast,
+                "forecast": forecast,
                 "forecast_at_s": self._forecast_at_s,
                 "plans": tuple(self._plans),
                 "spans": tuple(sorted(spans, key=lambda span: span.began_s)),
@@ -525,6 +558,7 @@ class RunMonitor:
         never_started = min(self._num_never_started, terminated - cut_off)
         most = terminated - cut_off - never_started
         stopped_early = min(self._trials_before.num_stopped_early + outcomes["stopped_early"], most)
+        num_fallbacks = 0 if self._scheduler is None else self._scheduler.num_fallbacks
         return TrialCounts(
             num_finished=most - stopped_early,
             num_stopped_early=stopped_early,
@@ -533,5 +567,5 @@ class RunMonitor:
             num_never_started=never_started,
             num_unfinished=len(self._trials) - terminated - failed,
             num_retries=self._num_retries,
-            num_fallbacks=0 if self._scheduler is None else self._scheduler.num_fallbacks,
+            num_fallbacks=num_fallbacks,
         )

@@ -52,27 +52,44 @@ _ENDS: Final = {
 
 def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Content:
     """Return the content of the HTML page of a run."""
-    advice = [*advice_of_run(run, usage), *(_advise_on_idle(usage) if usage else ())]
+    advice = list(advice_of_run(run, usage))
     details = [counted(len(run.trials), "trial")]
-    if usage is not None:
-        details = [f"{format_hours(usage.elapsed_s / 3600)}{'' if usage.is_final else ' so far'}", *usage.summary]
+    sections = []
+    if usage is None:
+        sections.append(Section("Plan and slots", (_NO_RECORD,)))
+    else:
+        advice += _advise_on_idle(usage)
+        details = [_duration(usage), *usage.summary]
+        sections += [_plan(usage), _slots(usage), _failures(usage)]
+    if not is_without_gpus(run, usage):
+        sections.append(_memory(run))
+    summary = "There is nothing to change."
+    if advice:
+        summary = _sentence(advice[0])
+    advice_texts = tuple(map(_sentence, advice)) or ("None.",)
     return Content(
         title=f"Run {name}",
-        summary=_sentence(advice[0]) if advice else "There is nothing to change.",
+        summary=summary,
         details=f"{'; '.join(details)}.",
-        sections=(
-            Section("Advice", tuple(map(_sentence, advice)) or ("None.",)),
-            *([_plan(usage), _slots(usage), _failures(usage)] if usage else [Section("Plan and slots", (_NO_RECORD,))]),
-            *([] if is_without_gpus(run, usage) else [_memory(run)]),
-        ),
+        sections=(Section("Advice", advice_texts), *sections),
     )
 
 
+def _duration(usage: ResourceUsage) -> str:
+    if usage.is_final:
+        return _time(usage.elapsed_s)
+    return f"{_time(usage.elapsed_s)} so far"
+
+
 def _advise_on_idle(usage: ResourceUsage) -> Iterator[str]:
-    for each in usage.resources:
-        part = next((part for part in each.idle if part.reason != unplanned(Why.LEFT_FREE)), None)
-        if part is not None and each.total_hours and (idle := part.hours / each.total_hours) >= MUCH_IDLE:
-            yield f"{idle:.0%} of the {each.resource} time was idle for one reason: {part.reason}"
+    for resource in usage.resources:
+        # The largest part is the first one. What the policy leaves free is idle on purpose.
+        part = next((part for part in resource.idle if part.reason != unplanned(Why.LEFT_FREE)), None)
+        if part is None or not resource.total_hours:
+            continue
+        idle = part.hours / resource.total_hours
+        if idle >= MUCH_IDLE:
+            yield f"{idle:.0%} of the {resource.resource} time was idle for one reason: {part.reason}"
 
 
 def _sentence(text: str) -> str:
@@ -82,28 +99,39 @@ def _sentence(text: str) -> str:
 def _plan(usage: ResourceUsage) -> Section:
     from markupsafe import Markup, escape
 
-    texts = [
-        f"{plan.text}\n" if not plan.why else f"At {_time(plan.at_s)}: {plan.why}\n{plan.text}" for plan in usage.plans
-    ]
-    lines = [Markup("\n").join(escape(one_line(line)) for line in text.strip().splitlines()) for text in texts]
-    return Section("Plan", commands=tuple(lines))
+    texts = []
+    for plan in usage.plans:
+        text = plan.text
+        if plan.why:
+            text = f"At {_time(plan.at_s)}: {plan.why}\n{text}"
+        texts.append(Markup("\n").join(escape(one_line(line)) for line in text.strip().splitlines()))
+    return Section("Plan", commands=tuple(texts))
 
 
 def _slots(usage: ResourceUsage) -> Section:
-    idle = Table("Idle resources", ("Resource", "Reason", "Time", "Fraction"), usage.idle_rows, num_texts=2)
-    tables = (idle,) if usage.idle_rows else ()
+    tables = []
+    if usage.idle_rows:
+        columns = ("Resource", "Reason", "Time", "Fraction")
+        tables.append(Table("Idle resources", columns, usage.idle_rows, num_texts=2))
     if not usage.spans or not usage.elapsed_s:
-        return Section("Slots", ("No trial ran.",), tables=tables)
+        return Section("Slots", ("No trial ran.",), tables=tuple(tables))
     lanes = list(dict.fromkeys((span.slot, span.place) for span in sorted(usage.spans, key=_lane)))
     texts = ["Each row is a slot, and each bar is a trial. A cross marks a failure."]
     if len(lanes) > _MOST_LANES:
         texts.append(f"The first {_MOST_LANES} of {len(lanes)} slots are shown.")
     picture = Picture("slots", _TIMELINE, _timeline(usage, lanes[:_MOST_LANES]))
-    return Section("Slots", tuple(texts), pictures=(picture,), tables=tables)
+    return Section("Slots", tuple(texts), pictures=(picture,), tables=tuple(tables))
 
 
 def _lane(span: TrialSpan) -> tuple[str, int]:
     return span.slot, span.place
+
+
+def _look(span: TrialSpan) -> tuple[str, str]:
+    """Return the text and the colour of a span."""
+    if span.out_of_memory:
+        return _OUT_OF_MEMORY
+    return _ENDS[span.end]
 
 
 def _timeline(usage: ResourceUsage, lanes: Sequence[tuple[str, int]]) -> "Markup":
@@ -119,7 +147,7 @@ def _timeline(usage: ResourceUsage, lanes: Sequence[tuple[str, int]]) -> "Markup
     scale = _WIDTH / usage.elapsed_s
     for span in spans:
         end_s = usage.elapsed_s if span.ended_s is None else span.ended_s
-        kind, colour = _OUT_OF_MEMORY if span.out_of_memory else _ENDS[span.end]
+        kind, colour = _look(span)
         about = f"{span.trial}: {_time(span.began_s)} to {_time(end_s)}, {kind} {span.error}"
         left, width = span.began_s * scale, max((end_s - span.began_s) * scale - 0.5, 0.8)
         drawing.bar(left, top_of[_lane(span)] + row * 0.1, width, row * 0.8, colour, about)
@@ -129,24 +157,25 @@ def _timeline(usage: ResourceUsage, lanes: Sequence[tuple[str, int]]) -> "Markup
         drawing.line(plan.at_s * scale, 0, plan.at_s * scale, top, f"the plan changed: {plan.why}")
     drawing.time_axis(usage.elapsed_s, top)
     kinds = sorted(spans, key=lambda span: not span.out_of_memory)
-    drawing.legend(dict(_OUT_OF_MEMORY if span.out_of_memory else _ENDS[span.end] for span in kinds), top + 36)
+    drawing.legend(dict(map(_look, kinds)), top + 36)
     return drawing.svg(_TIMELINE)
 
 
 def _failures(usage: ResourceUsage) -> Section:
-    rows = tuple(
-        (
-            span.trial,
-            span.slot,
-            f"{'out of memory; ' if span.out_of_memory else ''}{span.error or 'unknown error'}",
-            "retried" if span.end == "tried_again" else "failed",
-            _time(span.ended_s or 0),
-        )
-        for span in usage.spans
-        if span.end in ("failed", "tried_again")
-    )
+    rows = tuple(_failure_row(span) for span in usage.spans if span.end in ("failed", "tried_again"))
+    title = "Failures and retries"
+    if not rows:
+        return Section(title, ("No trial failed.",))
     table = Table("Failures by start time", ("Trial", "Slot", "Error", "Consequence", "At"), rows, num_texts=4)
-    return Section("Failures and retries", () if rows else ("No trial failed.",), tables=(table,) if rows else ())
+    return Section(title, tables=(table,))
+
+
+def _failure_row(span: TrialSpan) -> tuple[str, ...]:
+    error = span.error or "unknown error"
+    if span.out_of_memory:
+        error = f"out of memory; {error}"
+    consequence = "retried" if span.end == "tried_again" else "failed"
+    return span.trial, span.slot, error, consequence, _time(span.ended_s or 0)
 
 
 def _memory(run: RunUsage) -> Section:
@@ -156,16 +185,18 @@ def _memory(run: RunUsage) -> Section:
     rows = tuple(_memory_row(name, usage) for name, usage in usages)
     columns = ("Trial", "Result", "Fraction", "Peak", "Used", "Refused")
     table = Table("GPU memory of each trial", columns, rows, num_texts=2, is_folded=len(rows) > _MOST_TRIALS)
-    known = [
-        (name, usage, needed, has)
-        for name, usage in usages
-        if (needed := needed_bytes(usage)) and (has := share_or_device_bytes(usage))
-    ]
+    known = []
+    for name, usage in usages:
+        needed, has = needed_bytes(usage), share_or_device_bytes(usage)
+        if needed and has:
+            known.append((name, usage, needed, has))
     if not known:
         text = "The peaks of the trials are not known, for instance because the GPUs are simulated."
-        has_facts = any(usage.num_ooms or usage.share_kept is not None for _, usage in usages)
-        return Section("GPU memory", (text,), tables=(table,) if has_facts else ())
-    nearest = sorted(known, key=lambda each: each[2] / each[3], reverse=True)
+        tables = []
+        if any(usage.num_ooms or usage.share_kept is not None for _, usage in usages):
+            tables.append(table)
+        return Section("GPU memory", (text,), tables=tuple(tables))
+    nearest = sorted(known, key=lambda row: row[2] / row[3], reverse=True)
     texts = ["Each bar shows the peak of a trial, and the frame around it shows the memory of its GPU fraction."]
     if len(nearest) > _MOST_TRIALS:
         texts.append(f"Of {len(nearest)} trials, the {_MOST_TRIALS} with the highest use of their fraction are shown.")
@@ -175,15 +206,15 @@ def _memory(run: RunUsage) -> Section:
 
 def _memory_row(name: str, usage: GpuMemoryUsage) -> tuple[str, ...]:
     needed, has = needed_bytes(usage), share_or_device_bytes(usage)
-    is_judged = needed or usage.num_ooms or usage.share_kept is not None
-    return (
-        name,
-        Verdict.of(usage).value if is_judged else "not known",
-        share_text(usage),
-        format_bytes(needed) if needed else "not known",
-        f"{needed / has:.0%}" if needed and has else "-",
-        str(usage.num_ooms),
-    )
+    verdict = peak = "not known"
+    if needed or usage.num_ooms or usage.share_kept is not None:
+        verdict = Verdict.of(usage).value
+    if needed:
+        peak = format_bytes(needed)
+    part = "-"
+    if needed and has:
+        part = f"{needed / has:.0%}"
+    return name, verdict, share_text(usage), peak, part, str(usage.num_ooms)
 
 
 def _memory_bars(rows: Sequence[tuple[str, GpuMemoryUsage, int, int]]) -> "Markup":
@@ -199,7 +230,9 @@ def _memory_bars(rows: Sequence[tuple[str, GpuMemoryUsage, int, int]]) -> "Marku
         drawing.frame(names_end, top + 2, has * scale, row - 4)
         drawing.text(names_end + max(needed, has) * scale + 5, top + 15, f"{needed / has:.0%}")
     verdicts = {Verdict.of(usage) for _, usage, _, _ in rows}
-    drawing.legend({each.value: _COLOURS[each] for each in Verdict if each in verdicts}, len(rows) * row + 6)
+    drawing.legend(
+        {verdict.value: _COLOURS[verdict] for verdict in Verdict if verdict in verdicts}, len(rows) * row + 6
+    )
     return drawing.svg(_PEAKS)
 
 
@@ -209,7 +242,11 @@ def _time(seconds: float) -> str:
 
 def _tick_positions(end: float) -> Iterator[float]:
     """Yield at most five tick positions of a time axis, in seconds, at round numbers of seconds, minutes or hours."""
-    unit = 3600 if end >= 4 * 3600 else 60 if end >= 240 else 1
+    unit = 1
+    if end >= 4 * 3600:
+        unit = 3600
+    elif end >= 240:
+        unit = 60
     steps = (unit * step * 10**power for power in range(-3, 9) for step in (1, 2, 5))
     step = next(step for step in steps if end / step <= 4)
     yield from (number * step for number in range(int(end / step) + 1))
@@ -224,7 +261,8 @@ class _Drawing:
 
     def text(self, x: float, y: float, text: str, *, most: int = 60, anchor: str = "start") -> None:
         line = one_line(text)
-        line = line if len(line) <= most else f"{line[: most // 2]}…{line[len(line) + most // 2 + 1 - most :]}"
+        if len(line) > most:  # keep the end, because the names of trials differ at the end
+            line = f"{line[: most // 2]}…{line[len(line) + most // 2 + 1 - most :]}"
         self._add('<text x="{:.1f}" y="{:.1f}" text-anchor="{}" font-size="{}">{}</text>', x, y, anchor, _FONT, line)
         self._height = max(self._height, y + 6)
 

@@ -63,15 +63,17 @@ class _Metered:
     def end_reading(self) -> None:
         """Update the peaks after all processes of the trial have been read."""
         latest = max(read.at_s for read in self._last.values())
-        facts = [read.facts for read in self._last.values() if latest - read.at_s < _INTERVAL_S]
-        self._peak_bytes = max(self._peak_bytes, sum(each["host_bytes"] for each in facts))
-        self._gpu_bytes = max(self._gpu_bytes, sum(each["gpu_bytes"] or 0 for each in facts))
-        devices = [each["device_bytes"] for each in facts if each["device_bytes"]]
+        alive = [read.facts for read in self._last.values() if latest - read.at_s < _INTERVAL_S]
+        self._peak_bytes = max(self._peak_bytes, sum(facts["host_bytes"] for facts in alive))
+        self._gpu_bytes = max(self._gpu_bytes, sum(facts["gpu_bytes"] or 0 for facts in alive))
+        devices = [facts["device_bytes"] for facts in alive if facts["device_bytes"]]
         self._device_bytes = min(devices, default=self._device_bytes)
-        self._utilization += [each["gpu_utilization"] for each in facts if each["gpu_utilization"] is not None]
+        self._utilization += [facts["gpu_utilization"] for facts in alive if facts["gpu_utilization"] is not None]
 
     def usage(self, cpus: float) -> ProcessUsage:
-        cpu_s = sum(last.facts["cpu_s"] - self._first[each].facts["cpu_s"] for each, last in self._last.items())
+        cpu_s = 0.0
+        for process, last in self._last.items():
+            cpu_s += last.facts["cpu_s"] - self._first[process].facts["cpu_s"]
         began_s = min(read.at_s for read in self._first.values())
         return ProcessUsage(
             elapsed_s=max(read.at_s for read in self._last.values()) - began_s,

@@ -54,7 +54,10 @@ class UsageMeter:
             self._has_peak = True
         self._began_s = time.monotonic()
         self._cpu_s_before = self._cpu_s()
-        if has_gpu and (counters := GpuCounters.visible()) is not None:
+        counters = None
+        if has_gpu:
+            counters = GpuCounters.visible()
+        if counters is not None:
             threading.Thread(target=self._sample, args=(counters,), daemon=True).start()
 
     def end(self) -> None:
@@ -101,9 +104,12 @@ class UsageMeter:
                 self._children_bytes += child.memory_info().rss
 
     def _own_bytes(self) -> int:
-        with contextlib.suppress(OSError):
-            if self._has_peak and (peak := _PEAK.search(Path("/proc/self/status").read_text())):
-                return int(peak[1]) * 1024
+        peak = None
+        if self._has_peak:
+            with contextlib.suppress(OSError):
+                peak = _PEAK.search(Path("/proc/self/status").read_text())
+        if peak is not None:
+            return int(peak[1]) * 1024
         return int(self._process.memory_info().rss)
 
     def _sample(self, counters: GpuCounters) -> None:

@@ -81,7 +81,7 @@ def with_deadlock_watch(run_config: RunConfig | None) -> RunConfig:
     run_config = run_config or RunConfig()
     if not isinstance(run_config, RunConfig):  # such as Tune's ``RunConfig``, which Ray rejects with its own error
         return run_config
-    if any(isinstance(each, DeadlockWatch) for each in run_config.callbacks):
+    if any(isinstance(callback, DeadlockWatch) for callback in run_config.callbacks):
         return run_config
     return replace(run_config, callbacks=[*run_config.callbacks, DeadlockWatch()])
 
@@ -181,6 +181,7 @@ def gang_of(scaling_config: Any) -> BundleGroup:
     """Return a bundle for each worker that must start. An elastic run needs only its minimum number of workers."""
     num_workers = scaling_config.num_workers
     fewest = num_workers[0] if isinstance(num_workers, tuple) else num_workers
-    selector = getattr(scaling_config, "label_selector", None) or {}
-    selectors = [selector] * fewest if isinstance(selector, dict) else selector
+    selectors = getattr(scaling_config, "label_selector", None) or {}
+    if isinstance(selectors, dict):  # one selector for all workers
+        selectors = [selectors] * fewest
     return BundleGroup([worker_amounts(scaling_config)] * fewest, scaling_config.placement_strategy, selectors)

@@ -67,21 +67,27 @@ class OccupancyReader:
             groups_of[group.creator_id].append(group)
         by_process = {actor.process_id: actor for actor in actors}
         controllers = [actor for actor in actors if actor.class_name == CONTROLLER_CLASS]
-        driver_of = {each.actor_id: by_process.get(each.owner_process_id) for each in controllers}
-        drivers = {each.actor_id for each in driver_of.values() if each}
         by_group = {group.group_id: group for group in groups}
-        waiting = [
-            WaitingRun(
-                run_id=controller.actor_id,
-                started_at=controller.started_at,
-                driver_id=driver.actor_id if (driver := driver_of[controller.actor_id]) else "",
-                driver=_reserved_by_driver(driver, by_group),
-                gang=self._gang_of(controller, groups_of[controller.actor_id]),
+        drivers = set()
+        waiting = []
+        for controller in controllers:
+            driver = by_process.get(controller.owner_process_id)
+            driver_id = ""
+            if driver is not None:
+                driver_id = driver.actor_id
+                drivers.add(driver_id)
+            of_run = groups_of[controller.actor_id]
+            if not all(group.is_pending or group.is_removed for group in of_run):
+                continue  # a run with a created placement group has placed its workers, and is expected to end
+            waiting.append(
+                WaitingRun(
+                    run_id=controller.actor_id,
+                    started_at=controller.started_at,
+                    driver_id=driver_id,
+                    driver=_reserved_by_driver(driver, by_group),
+                    gang=self._gang_of(controller, of_run),
+                )
             )
-            for controller in controllers
-            # A run with a created placement group has placed its workers, and is expected to end.
-            if all(group.is_pending or group.is_removed for group in groups_of[controller.actor_id])
-        ]
         return ClusterOccupancy(
             nodes=tuple(living_nodes()),
             permanent=tuple(_permanent(actors, groups, drivers, self._job_id)),
@@ -99,8 +105,8 @@ class OccupancyReader:
         pending = [group for group in groups if group.is_pending]
         if pending:
             bundles = pending[-1].bundles  # the bundles may have different label selectors
-            selectors = [each.label_selector for each in bundles]
-            return BundleGroup([each.resources for each in bundles], pending[-1].strategy, selectors)
+            selectors = [bundle.label_selector for bundle in bundles]
+            return BundleGroup([bundle.resources for bundle in bundles], pending[-1].strategy, selectors)
         has_begun = time.time() - controller.started_at > _STARTING_S and not groups
         is_alike = self._is_elastic and controller.job_id == self._job_id
         if has_begun and is_alike:
@@ -113,9 +119,10 @@ def _reserved_by_driver(driver: ActorRecord | None, by_group: Mapping[str, Group
     if driver is None:
         return ()
     group = by_group.get(driver.group_id)
-    held = [driver] if group is None else group.bundles
+    holders = [driver] if group is None else group.bundles
     return tuple(
-        Reservation(node_id=each.node_id, amounts=ray_ticks(each.resources), holder="waiting driver") for each in held
+        Reservation(node_id=holder.node_id, amounts=ray_ticks(holder.resources), holder="waiting driver")
+        for holder in holders
     )
 
 

@@ -86,9 +86,13 @@ class RunWatch:
 
     def warn_once(self, what: str, why: str = "") -> None:
         """Log a warning, unless ``what`` was logged before."""
-        if what not in self._warned:
-            self._warned.add(what)
-            _logger.warning("%s", f"{what}: {why}" if why else what)
+        if what in self._warned:
+            return
+        self._warned.add(what)
+        if why:
+            _logger.warning("%s: %s", what, why)
+        else:
+            _logger.warning("%s", what)
 
     def read(self, groups: Callable[[], tuple[Collection[str], Collection[str]]]) -> ClusterReading | None:
         """Start a reading if one is due. Return the reading that ended since the last call, or ``None``.
@@ -154,18 +158,19 @@ class RunWatch:
 
     def _find_holders(self, records: Records, pending: Sequence[GroupRecord], own_groups: frozenset[str]) -> str:
         now_s = time.monotonic()
-        self._waits_since_s = {each.group_id: self._waits_since_s.get(each.group_id, now_s) for each in pending}
-        waiting = [each for each in pending if now_s - self._waits_since_s[each.group_id] >= _MIN_WAIT_S]
+        self._waits_since_s = {group.group_id: self._waits_since_s.get(group.group_id, now_s) for group in pending}
+        waiting = [group for group in pending if now_s - self._waits_since_s[group.group_id] >= _MIN_WAIT_S]
         if not waiting:
             return ""
         request = [bundle.resources for bundle in waiting[0].bundles]
         holders = describe_holders(request, read_holders(records, own_groups))
         if not holders:
             return ""
-        waits = "1 trial waits" if len(waiting) == 1 else f"{len(waiting)} trials wait"
-        each = f"{format_amounts(sum_of(request))}{' each' if len(waiting) > 1 else ''}"
+        waits = f"1 trial waits for {format_amounts(sum_of(request))}"
+        if len(waiting) > 1:
+            waits = f"{len(waiting)} trials wait for {format_amounts(sum_of(request))} each"
         return (
-            f"{waits} for {each}: {holders}. Wait until these resources are released, or plan on free resources with "
+            f"{waits}: {holders}. Wait until these resources are released, or plan on free resources with "
             "FreeCapacityPolicy(policy)"
         )
 
@@ -175,7 +180,7 @@ class RunWatch:
 
 
 def _suggestion(run: WaitingRun) -> str:
-    num_workers = len(run.gang.bundles) if run.gang else 1
+    num_workers = 1 if run.gang is None else len(run.gang.bundles)
     return (
         f"Set num_workers={num_workers} in the policy. The plan then reserves resources for the workers, and almost "
         "none for the trial driver. Alternatively, add nodes."

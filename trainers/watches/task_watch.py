@@ -99,19 +99,22 @@ class StarvedTasks:
 
 def _message(request: Amounts, waited_s: float, held: Amounts) -> str:
     needs = ", ".join(amount_of(amount, name) for name, amount in sorted(request.items()))
+    holders = "this program's trials and Train workers"
+    users = "these tasks"
     actors = {name: amount for name, amount in held.items() if name in request and amount}
+    if actors:
+        beside = ", ".join(amount_of(amount, name) for name, amount in sorted(actors.items()))
+        holders = f"long-lived actors and {holders}"
+        users += f" and for the actors, which use {beside}"
     room = "".join(
         f", {name.lower()}s={format_amount(request[name] + actors.get(name, 0))}"
         for name in ("CPU", "GPU")
         if name in request
     )
-    beside = ", ".join(amount_of(amount, name) for name, amount in sorted(actors.items()))
     return (
-        f"tasks that need {needs} have waited for {waited_s:.0f} s because {'long-lived actors and ' if actors else ''}"
-        "this program's trials and Train workers have reserved these resources on every node. Tasks of Ray Data run "
-        "outside the reservations of trials, so they wait until a trial ends, or indefinitely if the trials wait for "
-        f"them. To leave room for these tasks{f' and for the actors, which use {beside}' if actors else ''}, plan with "
-        f"ReservingPolicy(policy{room})"
+        f"tasks that need {needs} have waited for {waited_s:.0f} s because {holders} have reserved these resources on "
+        "every node. Tasks of Ray Data run outside the reservations of trials, so they wait until a trial ends, or "
+        f"indefinitely if the trials wait for them. To leave room for {users}, plan with ReservingPolicy(policy{room})"
     )
 
 
@@ -203,10 +206,14 @@ def warn_about_tasks(actors: Sequence[ActorRecord] | None = None) -> bool:
     if not any(name.endswith(job_id) and "_group_" in name for node in totals.values() for name in node):
         _starved = StarvedTasks()  # warn again in the next run
         return False
-    waiting = () if demand.is_growing else demand.waiting  # the autoscaler is launching nodes for these requests
+    waiting = demand.waiting
+    if demand.is_growing:  # the autoscaler is launching nodes for these requests
+        waiting = ()
     held: Amounts = {}
     if waiting:
-        held = _remove_actors_from(totals, job_id, living_actors() if actors is None else actors)
+        if actors is None:
+            actors = living_actors()
+        held = _remove_actors_from(totals, job_id, actors)
     for text in _starved.read(starved_requests([*totals.values()], waiting, job_id), time.monotonic(), held):
         _logger.warning("%s", text)
     return True
