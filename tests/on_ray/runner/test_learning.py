@@ -6,10 +6,22 @@ from pathlib import Path
 
 import pytest
 import ray
+import ray.train
 from ray import tune
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBasedTraining
 
-from tune_policies import ClusterCapacity, CpuPolicy, GrowingPolicy, LearningPolicy, Resources, load_policy, run
+from tests.clusters import nodes
+from tune_policies import (
+    ClusterCapacity,
+    CpuPolicy,
+    GrowingPolicy,
+    LearningPolicy,
+    Resources,
+    as_trainable,
+    load_policy,
+    run,
+)
 
 RAY = {"num_cpus": 4}
 START = CpuPolicy(cpus=2)
@@ -146,3 +158,41 @@ def test_trials_with_several_bundles_keep_them_and_end(tmp_path):
     assert {trial.status for trial in analysis.trials} == {"TERMINATED"}
     assert {len(trial.placement_group_factory.bundles) for trial in analysis.trials} == {2}
     assert not (tmp_path / "run" / "learned_policy.json").exists()
+
+
+@pytest.mark.rest
+def test_trials_with_train_workers_keep_the_requests_of_the_start_policy_and_end(tmp_path):
+    start = CpuPolicy(cpus=1, num_workers=2)
+    scaling = start.plan(nodes((4, 0))).scaling_config()
+
+    def report(config):
+        ray.train.report({"loss": config["lr"]})
+
+    def build(config):
+        return DataParallelTrainer(report, train_loop_config=config, scaling_config=scaling)
+
+    options = {"config": {"lr": tune.grid_search([1, 2, 3])}, "storage_path": str(tmp_path), "name": "run"}
+
+    analysis = run(as_trainable(build), LearningPolicy(start), verbose=0, **options)
+
+    assert [trial.last_result["loss"] for trial in analysis.trials] == [1, 2, 3]
+    assert not (tmp_path / "run" / "learned_policy.json").exists()
+
+
+@pytest.mark.rest
+def test_a_run_learns_beside_another_program_that_keeps_its_cpus(tmp_path):
+    class Other:
+        def is_alive(self):
+            return True
+
+    other = ray.remote(num_cpus=2)(Other).remote()
+    assert ray.get(other.is_alive.remote(), timeout=60)
+    callback = MostAtOnce()
+    options = {"storage_path": str(tmp_path), "name": "run", "reuse_actors": True, "callbacks": [callback]}
+
+    analysis = run(mostly_wait, LearningPolicy(CpuPolicy(cpus=1)), num_samples=10, verbose=0, **options)
+
+    assert {trial.status for trial in analysis.trials} == {"TERMINATED"}
+    assert ray.get(other.is_alive.remote(), timeout=60)
+    assert callback.most > 2  # more than the CPUs that the other program leaves, because the trials hardly use a CPU
+    ray.kill(other)

@@ -14,6 +14,7 @@ from tune_policies import (
     CpuPolicy,
     GpuPolicy,
     InfeasibleRequestError,
+    LearningPolicy,
     PolicyScheduler,
     Resources,
     TrialPlan,
@@ -289,3 +290,24 @@ def test_a_group_whose_node_died_before_its_process_started_is_lost(cluster, add
 
     wait_until(lambda: watch.read(lambda: (ids, ids)) is not None and watch.latest.lost_groups == {*ids})
     ray.util.remove_placement_group(group)
+
+
+def mostly_wait(config):
+    for step in range(4):
+        time.sleep(0.5)
+        tune.report({"step": step})
+
+
+@pytest.mark.rest
+def test_a_run_that_has_learned_loses_no_trial_with_a_node(tmp_path, cluster, add_node):
+    add_node(num_cpus=2)
+    second = add_node(num_cpus=2)
+    has_learned = DoOnce(
+        lambda trials: (tmp_path / "results" / "run" / "learned_policy.json").exists(),
+        lambda: cluster.remove_node(second),
+    )
+
+    trials = run(tmp_path, PolicyScheduler(LearningPolicy(CpuPolicy(cpus=1))), mostly_wait, 12, callbacks=[has_learned])
+
+    assert has_learned.is_done
+    assert {(trial.status, trial.last_result["step"]) for trial in trials} == {("TERMINATED", 3)}
