@@ -69,8 +69,8 @@ def find_training(workload: str, size: int | None, num_steps: int | None) -> Tra
     if size is None or num_steps is None:
         missing = " and ".join(name for name, given in (("a size", size), ("--steps", num_steps)) if given is None)
         raise InvalidResourcesError(
-            f"{workload}: pass {missing}, such as bench packing {workload}@{size or 64} --steps {num_steps or 1000}. "
-            "A trial must take several seconds, because startup dominates shorter trials"
+            f"{workload}: pass {missing}, such as tune-policies bench packing {workload}@{size or 64} --steps "
+            f"{num_steps or 1000}. A trial must take several seconds, because startup dominates shorter trials"
         )
     return Training(f"{workload}[{size}]", workload, size, num_steps)
 

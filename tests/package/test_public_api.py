@@ -211,14 +211,14 @@ SUPPORT = (ROOT / "docs" / "support.md").read_text()
 MATURITY = [
     (package, maturity, name)
     for package, maturity, names in re.findall(
-        r"^\| `(tune_policies[\w.]*)` \| (\w+) \| (.+) \|$", SUPPORT, re.MULTILINE
+        r"^\| `(tune_policies[\w.]*)` \| \d+\.\d+\.0 \| (\w+) \| (.+) \|$", SUPPORT, re.MULTILINE
     )
     for name in re.findall(r"`(\w+)`", names)
 ]
 
 
 @pytest.mark.parametrize("package", [kuberay, testing, trainers, tune_policies], ids=lambda package: package.__name__)
-def test_every_public_name_has_one_maturity(package):
+def test_every_public_name_has_one_maturity_and_the_version_since_which_it_exists(package):
     named = [name for owner, _, name in MATURITY if owner == package.__name__]
 
     assert sorted(named) == sorted(package.__all__)

@@ -177,13 +177,13 @@ class FractionLimits:
         with_version = measured_with.get(framework)
         if with_version is None:
             self.warn(
-                f"the memory was measured without {framework}, which may need additional memory. Measure again with "
-                f"{framework}"
+                f"the memory was measured without {framework}, which may need additional memory. Measure it again in "
+                f"trials that use {framework}"
             )
         elif with_version != version:
             self.warn(
                 f"the memory was measured with {framework} {with_version}, but {framework} {version} is installed and "
-                "may need a different amount. Measure again"
+                "may need a different amount. Measure it again with the installed version"
             )
         return with_version is not None
 

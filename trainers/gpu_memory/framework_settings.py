@@ -116,16 +116,17 @@ def why_jax_is_unlimited(environ: Mapping[str, str], client_options: str | Mappi
     """
     allocator = environ.get(_JAX_ALLOCATOR_VARIABLE, "default").lower()
     if allocator not in _JAX_LIMITED_ALLOCATORS:
-        return f"{_JAX_ALLOCATOR_VARIABLE}={allocator} disables JAX's memory limit. Unset it"
+        return f"{_JAX_ALLOCATOR_VARIABLE}={allocator} disables JAX's memory limit. Unset {_JAX_ALLOCATOR_VARIABLE}"
     unified = environ.get(_JAX_UNIFIED_MEMORY_VARIABLE, "")
     if unified.lower() in ("1", "true"):
-        return f"{_JAX_UNIFIED_MEMORY_VARIABLE}={unified} disables JAX's memory limit. Unset it"
+        name = _JAX_UNIFIED_MEMORY_VARIABLE
+        return f"{name}={unified} disables JAX's memory limit. Unset {name}"
     options = client_options or {}
     if isinstance(options, str):
         options = {option.partition(":")[0]: None for option in options.split(";")}
     overriding = [name for name in _JAX_LIMITING_OPTIONS if name in options]
     if overriding:
-        return f"{overriding[0]} in jax_pjrt_client_create_options overrides JAX's memory limit. Remove it"
+        return f"{overriding[0]} in jax_pjrt_client_create_options overrides JAX's memory limit. Remove this option"
     return None
 
 

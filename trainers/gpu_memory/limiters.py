@@ -125,7 +125,9 @@ def limit_tensorflow(tensorflow: Any, limits: FractionLimits) -> bool:
     config = tensorflow.config
     devices = config.list_physical_devices("GPU")
     if devices and os.environ.get("TF_GPU_ALLOCATOR") == _ASYNC_ALLOCATOR:
-        limits.report_unenforced(f"TF_GPU_ALLOCATOR={_ASYNC_ALLOCATOR} disables TensorFlow's memory limit. Unset it")
+        limits.report_unenforced(
+            f"TF_GPU_ALLOCATOR={_ASYNC_ALLOCATOR} disables TensorFlow's memory limit. Unset TF_GPU_ALLOCATOR"
+        )
         return True
     for device in devices:
         details = config.experimental.get_device_details(device)
@@ -241,7 +243,8 @@ def limit_cupy(cupy: Any, limits: FractionLimits) -> bool:
     pool = cupy.get_default_memory_pool()
     if cupy.cuda.get_allocator() != pool.malloc:
         limits.report_unenforced(
-            "CuPy's default memory pool was replaced, so its limit has no effect. Keep the default allocator"
+            "CuPy's default memory pool was replaced, so its limit has no effect. Call "
+            "cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)"
         )
         return True
     for device in range(cupy.cuda.runtime.getDeviceCount()):

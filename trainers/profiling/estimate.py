@@ -34,7 +34,7 @@ def fakes() -> tuple[Any, Any]:
         import torch
     except ImportError as error:
         raise MeasurementError(
-            "the estimate requires PyTorch, which is not installed. Install torch, or use measure_gpu_memory"
+            "the estimate requires PyTorch, which is not installed. Run pip install torch, or use measure_gpu_memory"
         ) from error
     try:
         from torch._subclasses.fake_tensor import FakeTensorMode

@@ -3,6 +3,7 @@
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import ray
@@ -83,11 +84,8 @@ def measure_gpu_memory(
         )
     check_trainable(trainable)
     wanted = configs_to_measure(configs, num_samples, seed)
-    with connection(None, _CONNECT_S, local="starts a temporary Ray instance"):
-        if capacity is None:
-            capacity = probe_cluster()
-        require_gpu(policy, capacity)
-        plan = policy.plan(capacity)
+    with _cluster_with_gpu(capacity, policy) as cluster:
+        plan = policy.plan(cluster)
         readings = _run(trainable, wanted, caps, plan)
     return _profile(wanted, readings, caps, plan)
 
@@ -125,11 +123,8 @@ def plan_by_measuring(
     measuring = GpuPolicy(
         **{name: getattr(unmeasured, name) for name in ("cpus", "memory", "accelerator_type", "custom")}
     )
-    with connection(None, _CONNECT_S, local="starts a temporary Ray instance"):
-        if capacity is None:
-            capacity = probe_cluster()
-        require_gpu(measuring, capacity)
-        unmeasured.plan(capacity)  # raises an error early if even 1 MiB per trial is infeasible
+    with _cluster_with_gpu(capacity, measuring) as cluster:
+        unmeasured.plan(cluster)  # raises an error early if even 1 MiB per trial is infeasible
         profile = measure_gpu_memory(
             trainable,
             configs,
@@ -137,10 +132,22 @@ def plan_by_measuring(
             timeout_s=timeout_s,
             num_samples=num_samples,
             seed=seed,
-            capacity=capacity,
+            capacity=cluster,
             policy=measuring,
         )
-    return unmeasured.model_copy(update={"gpu_memory": None, "profile": profile}).plan(capacity)
+    return unmeasured.model_copy(update={"gpu_memory": None, "profile": profile}).plan(cluster)
+
+
+@contextmanager
+def _cluster_with_gpu(capacity: ClusterCapacity | None, policy: GpuPolicy) -> Iterator[ClusterCapacity]:
+    """Connect to Ray, and yield the given capacity, or else that of the cluster."""
+    if capacity is not None:
+        require_gpu(policy, capacity)  # raises an error before Ray starts
+    with connection(None, _CONNECT_S, local="starts a temporary Ray instance"):
+        if capacity is None:
+            capacity = probe_cluster()
+            require_gpu(policy, capacity)
+        yield capacity
 
 
 def require_gpu(policy: GpuPolicy, capacity: ClusterCapacity) -> None:

@@ -75,6 +75,7 @@ def plan(
         raise typer.BadParameter("--plot draws only one plan. Pass one policy")
     # Help and usage errors do not need these imports.
     from tune_policies.files.writing import check_new
+    from tune_policies.kuberay.design.catalog import NodeCatalog
     from tune_policies.kuberay.design.cluster_spec import ClusterSpec
     from tune_policies.kuberay.reading.load_cluster import load_catalog, read_nodes
     from tune_policies.policies.policy_file import load_policy
@@ -88,9 +89,10 @@ def plan(
     else:
         found = read_nodes(cluster, name=name, catalog=catalog)
     if catalog is not None and not isinstance(found, ClusterSpec):
-        raise typer.BadParameter(
-            f"--nodes requires a KubeRay manifest or a cluster YAML. Add price_per_hour to the nodes in {cluster}"
-        )
+        hint = "Omit --nodes"
+        if isinstance(found, NodeCatalog):
+            hint = f"Add price_per_hour to the nodes in {cluster}, and omit --nodes"
+        raise typer.BadParameter(f"--nodes requires a KubeRay manifest or a cluster YAML. {hint}")
     if len(named) > 1:
         _compare(named, found, catalog, num_trials, json=json)
     else:

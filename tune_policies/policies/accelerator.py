@@ -296,10 +296,10 @@ def _plan_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> TrialP
     if len(found.usable) < policy._num_slices:
         there = len(found.usable)
         why = "".join(f"; slice {name!r}: {reason}" for name, reason in sorted(found.left_out.items())[:3])
-        intact = "1 intact slice" if there == 1 else f"{there or 'no'} intact slices"
+        noun = "slice" if there == 1 else "slices"
         raise InfeasibleRequestError(
             f"{found.request} on {slices}",
-            f"the cluster has {intact} with enough resources{why}",
+            f"the cluster has {there or 'no'} intact {noun} with enough resources{why}",
             Limit.TPU_SLICES,
             _hint(policy, capacity, there),
         )

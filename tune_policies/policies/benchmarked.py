@@ -23,7 +23,10 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from tune_policies.values.resources import amount_of
 from tune_policies.values.value import Value, shorten_names
 
-_AGAIN: Final = "Measure on this cluster with `tune-policies bench run` and `tune-policies bench decide`"
+_AGAIN: Final = (
+    "Measure on this cluster with `tune-policies bench run WORKLOAD --device cpu --device gpu --output RUN` and "
+    "`tune-policies bench decide RUN --steps-per-trial STEPS --output FILE`"
+)
 
 
 _WHY: Final[dict[tuple[Device, Objective], str]] = {
@@ -104,8 +107,8 @@ class BenchmarkedPolicy(ResourcePolicy):
         self.decision.of(self.workload)
         if self.objective == "cost" and not self.decision.has_prices:
             raise InvalidResourcesError(
-                "objective='cost' requires a decision with prices. Create it with `tune-policies bench decide --prices "
-                "FILE`, or use objective='time'"
+                "objective='cost' requires a decision with prices. Create it with `tune-policies bench decide RUN "
+                "--steps-per-trial STEPS --prices PRICES --output FILE`, or use objective='time'"
             )
         check_same_for_all((self.gpu, self.cpu), "gpu and cpu", type(self).__name__)
         return self
@@ -208,7 +211,7 @@ class BenchmarkedPolicy(ResourcePolicy):
                     f"a decision that was measured on {shorten_names(others)}",
                     f"the policy's decision was measured on {measured}",
                     f"a decision for this {what}",
-                    f"{_AGAIN}, restrict trials to nodes with {measured}, or set accept_other_hardware.",
+                    f"{_AGAIN}, restrict trials to nodes with {measured}, or set accept_other_hardware=True.",
                 )
 
 

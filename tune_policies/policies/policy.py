@@ -217,7 +217,7 @@ class ResourcePolicy(Value):
         policy = build_policy(data)
         if not isinstance(policy, cls):
             raise InvalidResourcesError(
-                f"the data describes a {data['kind']}, not a {cls.__name__}. Use build_policy or load_policy"
+                f"the data describes a {data['kind']}, not a {cls.__name__}. Use ResourcePolicy.from_dict(data)"
             )
         return policy
 

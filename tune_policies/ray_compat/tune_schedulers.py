@@ -5,7 +5,7 @@ The private members used here are the same in Ray 2.50 and 2.60.
 
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from ray.actor import ActorHandle
 from ray.tune.experiment import Trial
@@ -38,11 +38,20 @@ def scheduler_inside(scheduler: TrialScheduler) -> TrialScheduler | None:
 def show_schedulers(scheduler: TrialScheduler, names: Sequence[str]) -> None:
     """Let Tune's table show a scheduler and its inner schedulers, such as ``PolicyScheduler(AsyncHyperBandScheduler)``.
 
-    Tune shows the name of the class, so the object gets a subclass with another name until :func:`show_class_again`.
+    Until :func:`show_class_again`, the class of the object is a subclass with this name. There is no other way, because
+    ``tune.run`` passes ``scheduler.__class__.__name__`` to the function that prints the table. It calls this function
+    before the first step, and no callback or reporter can change the name. A subclass for the whole life of the object
+    would need a new name whenever ``applied`` replaces the inner scheduler, and ``type(scheduler)`` would differ from
+    the class that the user has called. A copy of the object, also by pickle, has the class of the user.
     """
     shown = names[0] + "".join(f"({name}" for name in names[1:]) + ")" * (len(names) - 1)
     cls = _class_of(scheduler)
-    scheduler.__class__ = type(shown, (cls,), {"__module__": cls.__module__, _SHOWN_FOR: cls})
+
+    def reduced(self: TrialScheduler, _protocol: object) -> tuple[Any, ...]:
+        return object.__new__, (cls,), self.__getstate__()
+
+    members = {"__module__": cls.__module__, "__reduce_ex__": reduced, _SHOWN_FOR: cls}
+    scheduler.__class__ = type(shown, (cls,), members)
 
 
 def show_class_again(scheduler: TrialScheduler) -> None:

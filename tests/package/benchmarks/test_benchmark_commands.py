@@ -169,7 +169,10 @@ def test_the_advised_command_is_complete_and_writes_its_record(line, bench, tmp_
         ("packing --output a.json", "Choose another file"),
         ("packing --mps", "--mps requires an MPS daemon, but "),
         ("packing mpl", "unknown workload 'mpl'; did you mean 'mlp'?"),
-        ("packing tf-mlp", "tf-mlp: pass a size and --steps, such as bench packing tf-mlp@64 --steps 1000"),
+        (
+            "packing tf-mlp",
+            "tf-mlp: pass a size and --steps, such as tune-policies bench packing tf-mlp@64 --steps 1000",
+        ),
         ("packing tests.models:mlp@64", "tests.models:mlp: pass --steps"),
         ("packing tests.models:mlp --size 64", "tests.models:mlp: pass --steps"),
     ],

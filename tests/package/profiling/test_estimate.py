@@ -7,14 +7,22 @@ import subprocess
 import sys
 
 import pytest
+import ray
 import torch
 from ray import tune
 from torch import nn
 
 from tests import models
+from tests.clusters import gpu_node
 from tests.rest_parameters import further
-from tune_policies import GpuMemoryPolicy, InvalidResourcesError, MeasurementError
-from tune_policies.trainers import estimate_gpu_memory
+from tune_policies import (
+    ClusterCapacity,
+    GpuMemoryPolicy,
+    InfeasibleRequestError,
+    InvalidResourcesError,
+    MeasurementError,
+)
+from tune_policies.trainers import estimate_gpu_memory, measure_gpu_memory, plan_by_measuring
 
 GIB = 2**30
 TRAININGS = {
@@ -318,3 +326,33 @@ def test_the_error_for_a_missing_package_contains_the_install_command(missing, m
     done = subprocess.run([sys.executable, "-c", WITHOUT, missing], capture_output=True, text=True, check=False)
 
     assert message in done.stdout, done.stderr
+
+
+WITHOUT_GPUS = ClusterCapacity.of(gpu_node("a", gpus=0))
+SIMULATED = ClusterCapacity.of(gpu_node("a").model_copy(update={"has_simulated_gpus": True}))
+
+
+@pytest.mark.parametrize("measure", [plan_by_measuring, *further(measure_gpu_memory)])
+@pytest.mark.parametrize(
+    ("capacity", "reason"),
+    [
+        pytest.param(WITHOUT_GPUS, "the cluster has no GPU", id="without GPUs"),
+        pytest.param(SIMULATED, "the GPUs of the cluster are simulated", id="with simulated GPUs"),
+    ],
+)
+def test_measuring_without_a_gpu_is_refused_before_ray_starts_and_names_the_estimate(measure, capacity, reason):
+    with pytest.raises(InfeasibleRequestError) as caught:
+        measure(lambda config: None, [{"batch": 8}], capacity=capacity)
+
+    assert f"1 GPU, because memory is measured on a GPU, but {reason}" in str(caught.value)
+    assert "Without a GPU, estimate_gpu_memory(model_fn, batch) estimates the memory" in str(caught.value)
+    assert not ray.is_initialized()
+
+
+def test_the_estimate_that_the_refusal_of_a_measurement_names_ends_with_a_valid_policy():
+    """The refusal says: "its explain() ends with the policy to write"."""
+    model_fn, batch = lambda: linear(64), (1, 64)
+
+    written = estimate_gpu_memory(model_fn, batch).explain().splitlines()[-1].removeprefix("write ")
+
+    assert isinstance(eval(written, {"GpuMemoryPolicy": GpuMemoryPolicy}), GpuMemoryPolicy)

@@ -131,7 +131,10 @@ def test_empty_columns_are_omitted():
             "- mlp[64] on cpu, rounds 0, 1, 4: no",
         ),
         (of(*(process(n, 1, warnings=("it was cut",)) for n in (0, 2))), "- mlp[64] on cpu, rounds 0, 2: it was cut"),
-        (of(is_complete=False), "- the run was stopped before it was complete. Continue the run with --resume"),
+        (
+            of(is_complete=False),
+            "- the run was stopped before it was complete. To continue, run: tune-policies bench run --resume FILE",
+        ),
         (
             of(failures=[Failure(configuration=MLP, round=0, kind="raised", message="[red]a\x1b[2Jb")]),
             r"- mlp[64] on cpu, round 0: [red]a\u001b[2Jb",

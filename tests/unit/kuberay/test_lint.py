@@ -64,8 +64,8 @@ def test_a_finding_in_an_aliased_part_has_the_line_of_the_alias():
 @pytest.mark.parametrize(
     ("of_head", "fix"),
     [
-        ("", "use an image with Ray 2.60.0, or, if the head has 2.59.0 too, set rayVersion to the image's version"),
-        ("image: rayproject/ray:2.59.0, ", "set rayVersion to the image's version"),
+        ("", 'use an image with Ray 2.60.0, or, if the head has 2.59.0 too, write rayVersion: "2.59.0"'),
+        ("image: rayproject/ray:2.59.0, ", 'write rayVersion: "2.59.0"'),
     ],
     ids=["the head's image has no version", "the head has the same image"],
 )

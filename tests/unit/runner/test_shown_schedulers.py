@@ -1,10 +1,13 @@
 """Tests that Tune's own table of a run names the scheduler inside a ``PolicyScheduler``."""
 
+import copy
 import pickle
 
+import pytest
 from ray.tune.schedulers import AsyncHyperBandScheduler
 
 from tests.clusters import gpu_node
+from tests.rest_parameters import further
 from tests.unit.runner.small_runs import SmallRun
 from tune_policies import CpuPolicy, PolicyScheduler
 
@@ -28,3 +31,14 @@ def test_without_an_inner_scheduler_tune_shows_the_class(monkeypatch):
 
     assert type(run.scheduler) is PolicyScheduler
     assert type(pickle.loads(pickle.dumps(run.scheduler))) is PolicyScheduler
+
+
+@pytest.mark.parametrize("copied", [lambda run: pickle.loads(pickle.dumps(run)), *further(copy.copy, copy.deepcopy)])
+def test_a_copy_of_a_scheduler_whose_name_is_shown_has_its_own_class(monkeypatch, copied):
+    run = SmallRun(monkeypatch, CpuPolicy(), gpu_node("a", gpus=0, cpus=2), inner=AsyncHyperBandScheduler())
+
+    run.scheduler.set_search_properties("loss", "min")
+    other = copied(run.scheduler)
+
+    assert type(other) is PolicyScheduler
+    assert type(other.inner) is AsyncHyperBandScheduler

@@ -28,7 +28,7 @@ from tune_policies.kuberay.reading.gpu_sharing import STRATEGIES, gpus_given, ha
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
 from tune_policies.kuberay.reading.ray_counts import NEURON_CHIPS, ray_counts
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import counted, suggest
+from tune_policies.values.value import counted, shorten_names, suggest
 
 RULES: Final = RuleBook()
 
@@ -265,7 +265,8 @@ def _unknown_topology(slices: _Slices) -> Iterator[Found]:
     device, topology = TPU_TYPES.get(slices.selector.get(GKE_TPU_TYPE, "")), slices.selector.get(GKE_TPU_TOPOLOGY)
     if device is not None and topology is not None and topology not in TOPOLOGIES[device]:
         message = f"{device} has no slices of topology {topology!r}{suggest(topology, TOPOLOGIES[device])}"
-        fix = "use a topology that GKE offers for this TPU type, such as 2x4 or 2x2x2"
+        by_size = sorted(TOPOLOGIES[device], key=lambda name: (math.prod(map(int, name.split("x"))), name))
+        fix = f"use one of {shorten_names(by_size)}"
         yield Found(slices.selector_path(GKE_TPU_TOPOLOGY), message, fix)
 
 

@@ -81,6 +81,9 @@ def _min_above_max(file: _File) -> Iterator[Found]:
             yield Found((*path, "min_workers"), message, f"write at most {most}")
 
 
+_WRITE_LIMIT: Final = "write the maximum number of workers at the top level of the file, such as max_workers: 8"
+
+
 @_rule("limit-missing", "warning", "ray/autoscaler/*/defaults.yaml")
 def _limit_missing(file: _File) -> Iterator[Found]:
     """Ray uses the default of the provider, 2 for most clouds, regardless of the node types."""
@@ -90,9 +93,9 @@ def _limit_missing(file: _File) -> Iterator[Found]:
     workers = [node_type.max_workers for _, name, node_type in file.types if name != head or node_type.max_workers]
     wanted = sum(math.inf if number is None else number for number in workers)
     if most is None:
-        yield Found((), "max_workers is missing, and Ray has no default for this provider", "write max_workers")
+        yield Found((), "max_workers is missing, and Ray has no default for this provider", _WRITE_LIMIT)
     elif NODE_TYPES in file.data and wanted > most:  # a file without node types relies on all of Ray's defaults
-        yield Found((), f"max_workers is missing, so the cluster has at most {most} workers", "write max_workers")
+        yield Found((), f"max_workers is missing, so the cluster has at most {most} workers", _WRITE_LIMIT)
 
 
 @_rule("resource-spelling", "error", _REFERENCE)

@@ -68,7 +68,11 @@ def _images(template: PodTemplate) -> Iterator[_Problem]:
     for path, container in template.containers:
         image, where = container.get("image"), (*path[len(template.path) :], "image")
         if not image:
-            yield where, f"has no image for its container {shorten(container.get('name'))}", "write image"
+            yield (
+                where,
+                f"has no image for its container {shorten(container.get('name'))}",
+                "write the image, such as image: rayproject/ray:2.60.0",
+            )
             continue
         if not isinstance(image, str) or is_filled_in_later(image):
             continue

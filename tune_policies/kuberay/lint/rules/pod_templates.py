@@ -15,6 +15,7 @@ from tune_policies.files.yaml_documents import Document, Path
 from tune_policies.kuberay.lint.pod_schema import PodTemplate, as_list, as_mapping, cluster_of, templates_of
 from tune_policies.kuberay.lint.rule import Found, Rule, Severity, why
 from tune_policies.kuberay.lint.rules.cluster_parts import exact
+from tune_policies.kuberay.reading.gpu_sharing import HAMI_CORES, HAMI_MEMORY, HAMI_PERCENTAGE
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile
 from tune_policies.values.value import shorten, suggest
 
@@ -95,6 +96,8 @@ def _device_fraction(template: PodTemplate) -> Iterator[Found]:
             if _is_device(key) and number is not None and number.denominator != 1:
                 section = "limits" if key in limits else "requests"
                 fix = "request whole devices here; a trial can request a fraction of a GPU from Ray"
+                if any(name.fullmatch(key) for name in (HAMI_MEMORY, HAMI_PERCENTAGE, HAMI_CORES)):
+                    fix = "write a whole number"
                 yield Found((*path, section, key), f"{template.name} requests {amount} {key}", fix)
 
 

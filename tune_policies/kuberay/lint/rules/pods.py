@@ -81,9 +81,10 @@ def _image_version_differs(at: Group[HeadGroup]) -> Iterator[Found]:
     is_same = there is None or f"{there}.".startswith(f"{wanted}.")
     if not is_same and head in (None, there):
         message = f"{at} has Ray {there} in its image, but rayVersion is {wanted}"
-        fix = "set rayVersion to the image's version"
+        as_image = f'write rayVersion: "{there}"'
+        fix = as_image
         if not head:
-            fix = f"use an image with Ray {wanted}, or, if the head has {there} too, {fix}"
+            fix = f"use an image with Ray {wanted}, or, if the head has {there} too, {as_image}"
         yield Found((*at.container_path, "image"), message, fix)
 
 
@@ -167,12 +168,12 @@ def _taint_not_tolerated(at: Group[HeadGroup]) -> Iterator[Found]:
         # If the pod tolerates other taints, the user has probably considered the taints of the nodes.
         if any(_tolerates(own, taint) for own in tolerations) or (tolerations and not is_misspelled):
             continue
-        name = f"{taint.key}:NoSchedule"
+        name, fields = f"{taint.key}:NoSchedule", f"key: {taint.key}, operator: Exists, effect: NoSchedule"
         if taint.value is not None:
             name = f"{taint.key}={taint.value}:NoSchedule"
         message = f"{at} has {key}, but does not tolerate the taint {name}"
         where = path if tolerations else at.pod_path
-        yield Found(where, message, f"add a toleration for {name} if its nodes have the taint")
+        yield Found(where, message, f"if its nodes have the taint, add to tolerations: {{{fields}}}")
 
 
 def _taint_of(at: Group[HeadGroup], key: str) -> Toleration:
@@ -371,7 +372,7 @@ def _devices_not_isolated(at: Group[HeadGroup]) -> Iterator[Found]:
     for name, value in at.environment.items():
         if name.startswith("RAY_EXPERIMENTAL_NOSET_") and (value or "").lower() in ("1", "true"):
             message = f"{at} sets {name}, so all devices of a node are visible to every trial"
-            fix = "remove it unless the training code selects its device with ray.get_gpu_ids()"
+            fix = f"remove {name}, unless the training code selects its device with ray.get_gpu_ids()"
             yield Found(at.variable_path(name), message, fix)
 
 

@@ -124,7 +124,7 @@ def _long_idle_timeout(cluster: ClusterInFile) -> Iterator[Found]:
             yield Found(
                 path,
                 f"an idle node with devices is removed after {seconds} s",
-                "set idleTimeoutSeconds to a few minutes",
+                "set idleTimeoutSeconds to a few minutes, such as 300",
             )
 
 
