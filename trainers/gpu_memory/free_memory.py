@@ -52,13 +52,13 @@ def wait_for_free_memory(share: GpuShare, earlier: FractionLimits | None = None,
 
 
 def _lacks_memory(device: DeviceUse, share: GpuShare, earlier: FractionLimits | None) -> bool:
-    needed = _needed_bytes(device, share)
+    needed = _required_free_bytes(device, share)
     if device.free_bytes >= needed:
         return False  # reading this process's own memory is slow
     return device.free_bytes + _own_bytes(device, earlier) < needed
 
 
-def _needed_bytes(device: DeviceUse, share: GpuShare) -> float:
+def _required_free_bytes(device: DeviceUse, share: GpuShare) -> float:
     if share.is_whole:
         return _WHOLE_FRACTION * device.total_bytes
     return _SHARE_FRACTION * share.bytes_of(device.total_bytes)

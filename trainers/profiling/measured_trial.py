@@ -186,7 +186,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
         held = held_bytes(counters)
         process = None
         if counters and counters.keys().isdisjoint(_PREALLOCATING):  # otherwise, the process holds more than it uses
-            process = _process_bytes(held)
+            process = _listed_process_bytes(held)
         if process is not None:
             self._most_of_process = max(process, self._most_of_process)
             overhead = process - held
@@ -216,7 +216,7 @@ def _peak(name: str, memory: FrameworkMemory) -> int:
     return known
 
 
-def _process_bytes(held: int) -> int | None:
+def _listed_process_bytes(held: int) -> int | None:
     """Return this process's memory in bytes as reported by the driver, or ``None`` if the driver does not list it."""
     with suppress(NvmlError):
         found = bytes_of_process(read_device_use())

@@ -42,7 +42,7 @@ def _flatten(path: str, value: object, *, keep_fractions: bool) -> Iterable[tupl
             entries = [(str(index), entry) for index, entry in enumerate(value)]
         case str():
             return [(path, _encodable(value))]
-        case None | bool():
+        case None | bool():  # before numbers, because Python counts ``True`` as an integer
             return [(path, value)]
         case Integral():
             return [(path, int(value))]

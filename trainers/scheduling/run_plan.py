@@ -389,7 +389,7 @@ class RunPlan:
         avoids_others, self._avoided = avoided != self._avoided, avoided
         if self._placements is not None:
             return avoids_others
-        self._own_slots.clear()
+        self._own_slots.clear()  # the slots of single trials depend on the nodes, too
         self._placements = ()
         if self.is_feasible:
             self._placements = self._place_slots(self._capacity)
@@ -406,7 +406,7 @@ class RunPlan:
         self._capacity = capacity
         self.have_nodes_changed = True
         self._placements = None
-        if self._policy is None:
+        if self._policy is None:  # the plan does not change, but its slots are placed again
             self._infeasible = None
             return
         try:
@@ -459,6 +459,7 @@ class RunPlan:
         slots = self.plan.slots
         if self._plans_free_capacity:
             capacity = free_part(capacity)
+        # If all slots are equal, a slot cannot take the room of another type, whatever node Ray chooses.
         if len(capacity.nodes) <= 1 or (len(slots) == 1 and not _could_block_devices(slots[0], capacity)):
             return tuple(_anywhere(slot_type, slot.max_concurrent_trials) for slot_type, slot in enumerate(slots))
         layout = place_slots(slots, capacity)

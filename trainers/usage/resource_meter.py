@@ -125,7 +125,7 @@ def idle_by_reason(
     left = Counter(available.total)
     for reservation in running:
         left.subtract(reservation.amounts)
-    left = +left
+    left = +left  # without negative amounts: a trial may still run on a node that is no longer reported
     parts: Counter[tuple[str, str]] = Counter()
 
     def take(name: str, reason: str, ticks: int) -> None:
@@ -168,6 +168,7 @@ def _free_by_reason(
     return found
 
 
+# Products of ticks and milliseconds are integers, so used and idle amounts add up exactly to the total.
 _MS_PER_HOUR: Final = 3_600_000
 _TICK_MS_PER_HOUR: Final = TICKS * _MS_PER_HOUR
 
@@ -278,6 +279,7 @@ class ResourceMeter:
         )
 
     def _resource(self, name: str) -> ResourceHours:
+        # The largest part comes first, and equal parts are sorted by their reasons.
         idle = [(-ticks, reason) for (resource, reason), ticks in self._idle.items() if resource == name and ticks]
         return ResourceHours(
             resource=name,

@@ -62,6 +62,7 @@ class _Metered:
 
     def end_reading(self) -> None:
         """Update the peaks after all processes of the trial have been read."""
+        # A process that has ended keeps its last reading, which is older than the others.
         latest = max(read.at_s for read in self._last.values())
         alive = [read.facts for read in self._last.values() if latest - read.at_s < _INTERVAL_S]
         self._peak_bytes = max(self._peak_bytes, sum(facts["host_bytes"] for facts in alive))
@@ -146,7 +147,7 @@ class TrialReader:
         for process, read in reading.processes.items():
             metered = self._metered.get(read.trial_id)
             if metered is None or read.at_s < metered.began_s:
-                continue
+                continue  # the process still ran another trial
             if process not in self._started and now_s - metered.began_s < _IS_STARTING_S:
                 self._start_cpu_s.append(read.facts["cpu_s"])
             self._started.add(process)
@@ -164,6 +165,7 @@ class TrialReader:
     def _read(self, actors: Mapping[str, str]) -> _ProcessReading:
         records = living_actors()
         trial_of = {actor_id: trial_id for trial_id, actor_id in actors.items()}
+        # Actors that a trial has started in its placement group count as a part of the trial.
         groups = {
             actor.group_id: trial_of[actor.actor_id]
             for actor in records
@@ -175,6 +177,7 @@ class TrialReader:
             if trial_id is not None and actor.pid:
                 by_node[actor.node_id][actor.pid] = trial_id
         asked_s = time.monotonic()
+        # Ask the other nodes first, so that all nodes read at the same time.
         answers = {node: self._ask(node, list(pids)) for node, pids in by_node.items() if node != self._here}
         read = {}
         if self._here in by_node:
@@ -193,7 +196,7 @@ class TrialReader:
     def _ask(self, node: str, process_ids: list[int]) -> Any:
         if node not in self._readers:
             pinned = NodeAffinitySchedulingStrategy(node, soft=False)
-            with sent_by_value(nvml, node_facts, process_facts):
+            with sent_by_value(nvml, node_facts, process_facts):  # the node may not have this package
                 reader = ray.remote(num_cpus=0)(process_facts.ProcessReader)
                 self._readers[node] = reader.options(scheduling_strategy=pinned).remote()
         return self._readers[node].read.remote(process_ids)
