@@ -154,6 +154,7 @@ class _Kinds:
         """Yield reservations that start with ``reserved``. ``used`` is the number of nodes of each kind in it."""
         longer: list[tuple[_Reserved, list[int]]] = []
         if not reserved.is_complete and sum(used) < _DEEPEST:
+            # The nodes of a kind are interchangeable, so only its next unused node is tried.
             for kind, number in enumerate(used):
                 next_nodes = self._exact(self._kinds[kind])[number : number + 1]
                 extended = reserved.copy()

@@ -207,7 +207,7 @@ def _left_on_full_nodes(groups: Iterable[NodeGroup], request: Request) -> tuple[
         left = {name: has - workers * needed.get(name, 0) for name, has in node.resources.ticks.items()}
         for name, ticks in left.items():
             total = ticks * num_nodes
-            if name == "memory":
+            if name == "memory":  # nodes that are alike in all other resources can differ in their host memory
                 has = sum(count * node.resources.ticks[name] for node, count in alike)
                 total = has - workers * needed.get(name, 0) * num_nodes
             if total:
@@ -252,7 +252,7 @@ def _why_left(name: str, request: Request, slots: dict[str, int], left: dict[str
     if left[name] < needed or not others:
         return Reason(Why.TOO_SMALL, request.unit)
     used_up = [other for other in others if _is_used_up(left.get(other, 0), request.worker.ticks.get(other, 1))]
-    if used_up:
+    if used_up:  # the first name, so that equal plans have equal texts
         return Reason(Why.NONE_LEFT, min(used_up))
     return Reason(Why.TOO_LITTLE, min(others))
 

@@ -185,6 +185,7 @@ def _choose_from(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
     target = min(num_trials, plan.min_concurrent_trials)
     counts = list(_counts(policy, pool, most, plan))
     best: tuple[tuple[int, ...], Units] | None = None
+    # A cover is found by counting workers. If the policy plans fewer trials on it, the next one has spare workers.
     for spare in _SPARE:
         covers = _covers(pool, most, counts, target, spare)
         if best is not None:
@@ -206,6 +207,7 @@ def _sufficient_units(
     """Return units with room for the trials, or for as many trials as possible, and the plan on these units."""
     number = 1
     before: TrialPlan | None = None
+    # Doubling needs few plans. The caller removes the units that are not needed.
     while True:
         units = {name: min(number, limit) for name, limit in most.items()}
         plan = pool.plan(policy, units)
