@@ -147,6 +147,11 @@ def without_row(texts, table, elsewhere, names):
     ]
 
 
+def unneeded(texts, elsewhere):
+    """Return the keys of ``elsewhere`` that are in none of the texts."""
+    return [part for part in elsewhere if not any(part in text for text in texts)]
+
+
 def is_of(template, message):
     """Return whether ``message`` may have been built from ``template``."""
     pattern = ".*?".join(map(re.escape, template.split("…")))

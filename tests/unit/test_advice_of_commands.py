@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from tests.advice import ROOT, Row, follow, texts_with_advice, without_row
+from tests.advice import ROOT, Row, follow, texts_with_advice, unneeded, without_row
 from tests.clusters import GIB, gpu_node
 from tests.measured_runs import a_run
 from tests.run_sets import a_run_set
@@ -830,3 +830,7 @@ def test_an_advice_is_in_the_message_and_works(row):
 
 def test_every_message_with_an_advice_is_in_the_table_or_needs_more_than_this_process():
     assert without_row(texts_with_advice(*PARTS), TABLE, ELSEWHERE, NAMES) == []
+
+
+def test_every_message_that_is_followed_elsewhere_exists():
+    assert unneeded(texts_with_advice(*PARTS), ELSEWHERE) == []

@@ -15,7 +15,7 @@ from ray import tune
 from rich.console import Console
 
 import tune_policies
-from tests.advice import Row, follow, texts_with_advice, without_row
+from tests.advice import Row, follow, texts_with_advice, unneeded, without_row
 from tests.clusters import GIB
 from tests.decisions import a_decision
 from tune_policies import (
@@ -34,6 +34,7 @@ from tune_policies.placement.deadlock import WaitingRun
 from tune_policies.placement.packing import Request
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
+from tune_policies.policies import policy
 from tune_policies.policies.policy_file import load_runtime_env
 from tune_policies.testing import check_policy
 from tune_policies.trainers import GpuMemoryLimit, Overheads, measure_gpu_memory, with_limits
@@ -112,9 +113,10 @@ def printed(view):
 
 
 def another_policy(name):
-    """Define a policy with this name, in this module."""
+    """Define a policy with this name in this module, and remove it from the policies that files may contain."""
     methods = {"plan": lambda self, capacity: CpuPolicy().plan(capacity), "__module__": __name__}
-    return type(name, (tune_policies.ResourcePolicy,), methods)
+    type(name, (tune_policies.ResourcePolicy,), methods)
+    del policy._CLASSES[name]
 
 
 def read_environment(text):
@@ -125,9 +127,9 @@ def read_environment(text):
         return load_runtime_env(path)
 
 
-def saved(policy):
+def saved(given):
     """Write a policy to JSON, and read it."""
-    return tune_policies.ResourcePolicy.from_dict(json.loads(policy.to_json()))
+    return tune_policies.ResourcePolicy.from_dict(json.loads(given.to_json()))
 
 
 def saved_in(folder):
@@ -140,9 +142,9 @@ def tell():
     """Do nothing, in a task."""
 
 
-def audited(policy):
+def audited(given):
     """Return what an audit says about a policy with which more trials would run at once."""
-    return "\n".join(audit_lines(Advice(policy, 4, 2)))
+    return "\n".join(audit_lines(Advice(given, 4, 2)))
 
 
 def nested(depth):
@@ -852,3 +854,7 @@ def test_every_message_with_an_advice_is_in_the_table_or_needs_more_than_this_pr
     texts = texts_with_advice(*PARTS)
 
     assert without_row(texts, TABLE, ELSEWHERE, NAMES) == []
+
+
+def test_every_message_that_is_followed_elsewhere_exists():
+    assert unneeded(texts_with_advice(*PARTS), ELSEWHERE) == []
