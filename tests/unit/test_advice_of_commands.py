@@ -270,7 +270,7 @@ def lock(*names):
 SETTINGS = Settings(sizes={"mlp": (16,)}, devices=("cpu",))
 TERMS = Terms(steps_per_trial=1000)
 FILES["doubtful.json"] = file_text(doubtful())
-OWN = (
+FUNCTIONS = (
     CommandError,
     Path,
     command,
@@ -285,9 +285,6 @@ OWN = (
     doctor,
     compared,
     noise,
-)
-OWN = (
-    *OWN,
     run_of,
     short,
     raised,
@@ -302,9 +299,13 @@ OWN = (
     step,
     lock,
     a_run,
-)
-OF_FILES = (read_bytes, parse_data, parse_json, read_documents, Picture, read_run_set, write_run_set)
-OF_PROBES = (
+    read_bytes,
+    parse_data,
+    parse_json,
+    read_documents,
+    Picture,
+    read_run_set,
+    write_run_set,
     _nested_error,
     ReservingPolicy,
     CpuPolicy,
@@ -313,12 +314,25 @@ OF_PROBES = (
     addable_nodes,
     load_cluster_config,
     find_ray,
+    parse_device,
+    parse_devices,
+    check_same,
+    settings_of,
+    find_training,
+    has_used_gpu,
+    check_needs,
+    find_workload,
+    load_workload,
+    Steps,
+    checked_loss,
+    checked_steps,
+    torch_device,
+    decide,
+    Instance,
+    Prices,
 )
-OF_MEASURING = (parse_device, parse_devices, check_same, settings_of, find_training, has_used_gpu)
-OF_WORKLOADS = (check_needs, find_workload, load_workload, Steps, checked_loss, checked_steps, torch_device)
-OF_RESULTS = (decide, Instance, Prices)
 NAMES = {
-    **{value.__name__: value for value in (*OWN, *OF_FILES, *OF_PROBES, *OF_MEASURING, *OF_WORKLOADS, *OF_RESULTS)},
+    **{value.__name__: value for value in FUNCTIONS},
     "ENVIRONMENT": Environment(cpu_model="another CPU", num_cpus=2),
     "NOW": '"schema_version":1',
     "NEXT": '"schema_version":2',

@@ -436,10 +436,30 @@ ELSEWHERE = {
 PARTS = tuple(f"tune_policies/kuberay/{part}" for part in ("design", "reading", "writing"))
 WITH_JSON = """{resources: "'{\\"mine\\": 1}'"}"""
 OF_GPUS = {"resources": Resources(cpus=8, gpus=1), "accelerator_type": "L4", "max_nodes": 4}
-CLASSES = (NodeType, NodeCatalog, WorkerGroup, WriteOptions, CpuPolicy, GpuPolicy, GpuMemoryPolicy, SelectingPolicy)
-FUNCTIONS = (AcceleratorPolicy, AutoscalingPolicy, design_cluster, capacity_of, node_type, catalog, designed, written)
+FUNCTIONS = (
+    NodeType,
+    NodeCatalog,
+    WorkerGroup,
+    WriteOptions,
+    CpuPolicy,
+    GpuPolicy,
+    GpuMemoryPolicy,
+    SelectingPolicy,
+    AcceleratorPolicy,
+    AutoscalingPolicy,
+    design_cluster,
+    capacity_of,
+    node_type,
+    catalog,
+    designed,
+    written,
+    forecast,
+    loaded,
+    parameters,
+    read_nodes,
+)
 NAMES = {
-    **{value.__name__: value for value in (*CLASSES, *FUNCTIONS, forecast, loaded, parameters, read_nodes)},
+    **{value.__name__: value for value in FUNCTIONS},
     "SLICE": SLICE,
     "ON_SLICES": ON_SLICES,
     "L4": L4,

@@ -133,8 +133,11 @@ def saved(given):
 
 
 def saved_in(folder):
-    """Save measured overheads in a folder."""
-    with mock.patch.dict(os.environ, TUNE_POLICIES_CACHE=folder):
+    """Save measured overheads in a folder, which is temporary if it is relative."""
+    with (
+        tempfile.TemporaryDirectory() as here,
+        mock.patch.dict(os.environ, TUNE_POLICIES_CACHE=f"{Path(here, folder)}"),
+    ):
         save_overheads(Overheads())
 
 
@@ -618,7 +621,7 @@ TABLE = [
         "estimate_gpu_memory(model_fn, batch)",
         "__import__('tune_policies.trainers').trainers.estimate_gpu_memory",
     ),
-    Row("saved_in('/dev/null/cache')", "Set TUNE_POLICIES_CACHE to another folder", "saved_in(tempfile.mkdtemp())"),
+    Row("saved_in('/dev/null/cache')", "Set TUNE_POLICIES_CACHE to another folder", "saved_in('cache')"),
     Row(
         "with_limits(CpuPolicy().plan(CPUS))(ray.remote(tell))",
         "Write @with_limits below @ray.remote",
@@ -659,11 +662,21 @@ TABLE = [
 ]
 
 
-MORE = {"tasks_wait": task_watch._message, "stuck": run_watch._suggestion, "tempfile": tempfile, "ray": ray}
-OF_TRAINERS = (saved, saved_in, tell, audited, places_of_models, jax_variables, why_jax_is_unlimited, GpuMemoryLimit)
-OF_TRAINERS = (*OF_TRAINERS, configs_to_measure, measure_gpu_memory, with_limits, WaitingRun, parse_data)
+MORE = {"tasks_wait": task_watch._message, "stuck": run_watch._suggestion, "ray": ray}
 FUNCTIONS = (
-    *OF_TRAINERS,
+    saved,
+    saved_in,
+    tell,
+    audited,
+    places_of_models,
+    jax_variables,
+    why_jax_is_unlimited,
+    GpuMemoryLimit,
+    configs_to_measure,
+    measure_gpu_memory,
+    with_limits,
+    WaitingRun,
+    parse_data,
     Request,
     check_names,
     kuberay.NodeCatalog,
