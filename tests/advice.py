@@ -81,7 +81,7 @@ _VERBS = (
 _CAPITALIZED = "|".join(verb.capitalize() for verb in _VERBS.split("|"))
 _ADVICE = re.compile(
     rf"(?:^|[.:?] )(?:{_CAPITALIZED})\b|^(?:{_VERBS}) |"
-    rf"[:;,?] (?:(?:or|and|either|so|then) )?(?:{_VERBS}) |did you mean"
+    rf"[:;,?] (?:(?:or|and|either|so|then) )?(?:{_VERBS})[ :]|did you mean"
 )
 
 _NOT_ADVICE = (
