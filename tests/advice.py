@@ -81,7 +81,7 @@ _VERBS = (
 _CAPITALIZED = "|".join(verb.capitalize() for verb in _VERBS.split("|"))
 _ADVICE = re.compile(
     rf"(?:^|[.:?] )(?:{_CAPITALIZED})\b|^(?:{_VERBS}) |"
-    rf"[:;,?] (?:(?:or|and|either|so|then) )?(?:{_VERBS}) |did you mean"
+    rf"[:;,?] (?:(?:or|and|either|so|then) )?(?:{_VERBS})[ :]|did you mean"
 )
 
 _NOT_ADVICE = (
@@ -145,6 +145,11 @@ def without_row(texts, table, elsewhere, names):
         for text in texts
         if not any(part in text for part in elsewhere) and not any(is_of(text, message) for message in messages)
     ]
+
+
+def unneeded(texts, elsewhere):
+    """Return the keys of ``elsewhere`` that are in none of the texts."""
+    return [part for part in elsewhere if not any(part in text for text in texts)]
 
 
 def is_of(template, message):

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from tests.advice import ROOT, Row, follow, texts_with_advice, without_row
+from tests.advice import ROOT, Row, follow, texts_with_advice, unneeded, without_row
 from tests.clusters import GIB, gpu_node
 from tests.measured_runs import a_run
 from tests.run_sets import a_run_set
@@ -270,7 +270,7 @@ def lock(*names):
 SETTINGS = Settings(sizes={"mlp": (16,)}, devices=("cpu",))
 TERMS = Terms(steps_per_trial=1000)
 FILES["doubtful.json"] = file_text(doubtful())
-OWN = (
+FUNCTIONS = (
     CommandError,
     Path,
     command,
@@ -285,9 +285,6 @@ OWN = (
     doctor,
     compared,
     noise,
-)
-OWN = (
-    *OWN,
     run_of,
     short,
     raised,
@@ -302,9 +299,13 @@ OWN = (
     step,
     lock,
     a_run,
-)
-OF_FILES = (read_bytes, parse_data, parse_json, read_documents, Picture, read_run_set, write_run_set)
-OF_PROBES = (
+    read_bytes,
+    parse_data,
+    parse_json,
+    read_documents,
+    Picture,
+    read_run_set,
+    write_run_set,
     _nested_error,
     ReservingPolicy,
     CpuPolicy,
@@ -313,12 +314,25 @@ OF_PROBES = (
     addable_nodes,
     load_cluster_config,
     find_ray,
+    parse_device,
+    parse_devices,
+    check_same,
+    settings_of,
+    find_training,
+    has_used_gpu,
+    check_needs,
+    find_workload,
+    load_workload,
+    Steps,
+    checked_loss,
+    checked_steps,
+    torch_device,
+    decide,
+    Instance,
+    Prices,
 )
-OF_MEASURING = (parse_device, parse_devices, check_same, settings_of, find_training, has_used_gpu)
-OF_WORKLOADS = (check_needs, find_workload, load_workload, Steps, checked_loss, checked_steps, torch_device)
-OF_RESULTS = (decide, Instance, Prices)
 NAMES = {
-    **{value.__name__: value for value in (*OWN, *OF_FILES, *OF_PROBES, *OF_MEASURING, *OF_WORKLOADS, *OF_RESULTS)},
+    **{value.__name__: value for value in FUNCTIONS},
     "ENVIRONMENT": Environment(cpu_model="another CPU", num_cpus=2),
     "NOW": '"schema_version":1',
     "NEXT": '"schema_version":2',
@@ -611,6 +625,11 @@ BENCHMARK_ROWS = [
         "Omit --rounds",
         "command('bench run --resume run.json')",
     ),
+    Row(
+        "command('bench run --resume run.json')",
+        "run: tune-policies bench export run.json --format json --redact",
+        "command('bench export run.json --format json --redact')",
+    ),
     Row("command('bench run')", "pass your own as module:function", "in_folder(lambda: load_workload('mine:net'))"),
     Row("command('bench run affine@64 --size 16')", "Omit --size", "sizes(['affine@64'], [])"),
     Row("command('bench run mine:net')", "such as --size 64 --size 256", "sizes(['mine:net'], [64, 256])"),
@@ -790,6 +809,7 @@ ELSEWHERE = {
     "Run pip install 'tune-policies[…]'": OF_PACKAGES,
     "the NVML binding is missing": OF_PACKAGES,
     "lacks a part that … needs": OF_PACKAGES,
+    "To install a tested version, run: %s": "another version of Ray: tests/package/planner/test_untried_ray.py",
     "Check that Ray is running, and try again": OF_RAY,
     "has no alive node. Start a node with `ray start`": OF_RAY,
     "Reserve fewer resources for the outer trial": OF_RAY,
@@ -830,3 +850,7 @@ def test_an_advice_is_in_the_message_and_works(row):
 
 def test_every_message_with_an_advice_is_in_the_table_or_needs_more_than_this_process():
     assert without_row(texts_with_advice(*PARTS), TABLE, ELSEWHERE, NAMES) == []
+
+
+def test_every_message_that_is_followed_elsewhere_exists():
+    assert unneeded(texts_with_advice(*PARTS), ELSEWHERE) == []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.advice import Row, follow, texts_with_advice, without_row
+from tests.advice import Row, follow, texts_with_advice, unneeded, without_row
 from tests.unit.kuberay.planted.sound import CLUSTER, LAUNCHER
 from tune_policies import (
     AcceleratorPolicy,
@@ -436,10 +436,30 @@ ELSEWHERE = {
 PARTS = tuple(f"tune_policies/kuberay/{part}" for part in ("design", "reading", "writing"))
 WITH_JSON = """{resources: "'{\\"mine\\": 1}'"}"""
 OF_GPUS = {"resources": Resources(cpus=8, gpus=1), "accelerator_type": "L4", "max_nodes": 4}
-CLASSES = (NodeType, NodeCatalog, WorkerGroup, WriteOptions, CpuPolicy, GpuPolicy, GpuMemoryPolicy, SelectingPolicy)
-FUNCTIONS = (AcceleratorPolicy, AutoscalingPolicy, design_cluster, capacity_of, node_type, catalog, designed, written)
+FUNCTIONS = (
+    NodeType,
+    NodeCatalog,
+    WorkerGroup,
+    WriteOptions,
+    CpuPolicy,
+    GpuPolicy,
+    GpuMemoryPolicy,
+    SelectingPolicy,
+    AcceleratorPolicy,
+    AutoscalingPolicy,
+    design_cluster,
+    capacity_of,
+    node_type,
+    catalog,
+    designed,
+    written,
+    forecast,
+    loaded,
+    parameters,
+    read_nodes,
+)
 NAMES = {
-    **{value.__name__: value for value in (*CLASSES, *FUNCTIONS, forecast, loaded, parameters, read_nodes)},
+    **{value.__name__: value for value in FUNCTIONS},
     "SLICE": SLICE,
     "ON_SLICES": ON_SLICES,
     "L4": L4,
@@ -468,3 +488,7 @@ def test_an_advice_is_in_the_message_and_works(row):
 
 def test_every_message_with_an_advice_is_in_the_table_or_needs_more_than_this_process():
     assert without_row(texts_with_advice(*PARTS), TABLE, ELSEWHERE, NAMES) == []
+
+
+def test_every_message_that_is_followed_elsewhere_exists():
+    assert unneeded(texts_with_advice(*PARTS), ELSEWHERE) == []

@@ -16,7 +16,7 @@ from ray.train import ScalingConfig
 from rich.console import Console
 
 import tune_policies
-from tests.advice import Row, follow, texts_with_advice, without_row
+from tests.advice import Row, follow, texts_with_advice, unneeded, without_row
 from tests.clusters import GIB
 from tests.decisions import a_decision
 from tune_policies import (
@@ -35,6 +35,7 @@ from tune_policies.placement.counting import Request
 from tune_policies.placement.deadlock import WaitingRun
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
+from tune_policies.policies import policy
 from tune_policies.policies.policy_file import load_runtime_env
 from tune_policies.testing import check_policy
 from tune_policies.trainers import GpuMemoryLimit, Overheads, measure_gpu_memory, with_limits
@@ -116,9 +117,10 @@ def printed(view):
 
 
 def another_policy(name):
-    """Define a policy with this name, in this module."""
+    """Define a policy with this name in this module, and remove it from the policies that files may contain."""
     methods = {"plan": lambda self, capacity: CpuPolicy().plan(capacity), "__module__": __name__}
-    return type(name, (tune_policies.ResourcePolicy,), methods)
+    type(name, (tune_policies.ResourcePolicy,), methods)
+    del policy._CLASSES[name]
 
 
 def read_environment(text):
@@ -129,14 +131,17 @@ def read_environment(text):
         return load_runtime_env(path)
 
 
-def saved(policy):
+def saved(given):
     """Write a policy to JSON, and read it."""
-    return tune_policies.ResourcePolicy.from_dict(json.loads(policy.to_json()))
+    return tune_policies.ResourcePolicy.from_dict(json.loads(given.to_json()))
 
 
 def saved_in(folder):
-    """Save measured overheads in a folder."""
-    with mock.patch.dict(os.environ, TUNE_POLICIES_CACHE=folder):
+    """Save measured overheads in a folder, which is temporary if it is relative."""
+    with (
+        tempfile.TemporaryDirectory() as here,
+        mock.patch.dict(os.environ, TUNE_POLICIES_CACHE=f"{Path(here, folder)}"),
+    ):
         save_overheads(Overheads())
 
 
@@ -144,9 +149,9 @@ def tell():
     """Do nothing, in a task."""
 
 
-def audited(policy):
+def audited(given):
     """Return what an audit says about a policy with which more trials would run at once."""
-    return "\n".join(audit_lines(Advice(policy, 4, 2)))
+    return "\n".join(audit_lines(Advice(given, 4, 2)))
 
 
 def nested(depth):
@@ -635,7 +640,7 @@ TABLE = [
         "estimate_gpu_memory(model_fn, batch)",
         "__import__('tune_policies.trainers').trainers.estimate_gpu_memory",
     ),
-    Row("saved_in('/dev/null/cache')", "Set TUNE_POLICIES_CACHE to another folder", "saved_in(tempfile.mkdtemp())"),
+    Row("saved_in('/dev/null/cache')", "Set TUNE_POLICIES_CACHE to another folder", "saved_in('cache')"),
     Row(
         "with_limits(CpuPolicy().plan(CPUS))(ray.remote(tell))",
         "Write @with_limits below @ray.remote",
@@ -720,12 +725,29 @@ TABLE = [
 ]
 
 
-MORE = {"tasks_wait": task_watch._message, "stuck": run_watch._suggestion, "tempfile": tempfile, "ray": ray}
-OF_TRAINERS = (saved, saved_in, tell, audited, places_of_models, jax_variables, why_jax_is_unlimited, GpuMemoryLimit)
-OF_TRAINERS = (*OF_TRAINERS, check_workers, plot_usage, slot_of, a_results_folder, train_fn, RunUsage, ScalingConfig)
-OF_TRAINERS = (*OF_TRAINERS, Path, configs_to_measure, measure_gpu_memory, with_limits, WaitingRun, parse_data)
+MORE = {"tasks_wait": task_watch._message, "stuck": run_watch._suggestion, "ray": ray}
 FUNCTIONS = (
-    *OF_TRAINERS,
+    saved,
+    saved_in,
+    tell,
+    audited,
+    Path,
+    RunUsage,
+    ScalingConfig,
+    check_workers,
+    plot_usage,
+    slot_of,
+    a_results_folder,
+    train_fn,
+    places_of_models,
+    jax_variables,
+    why_jax_is_unlimited,
+    GpuMemoryLimit,
+    configs_to_measure,
+    measure_gpu_memory,
+    with_limits,
+    WaitingRun,
+    parse_data,
     Request,
     check_names,
     kuberay.NodeCatalog,
@@ -917,3 +939,7 @@ def test_every_message_with_an_advice_is_in_the_table_or_needs_more_than_this_pr
     texts = texts_with_advice(*PARTS)
 
     assert without_row(texts, TABLE, ELSEWHERE, NAMES) == []
+
+
+def test_every_message_that_is_followed_elsewhere_exists():
+    assert unneeded(texts_with_advice(*PARTS), ELSEWHERE) == []

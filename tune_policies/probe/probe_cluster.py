@@ -250,7 +250,7 @@ def _addable(state: ClusterState, monitor: Any) -> tuple[tuple[NodeTypeCapacity,
             return (), None
         raise InvalidResourcesError(
             "the cluster configuration is not in Ray's GCS and was not found on the head node. Pass the path of the "
-            "cluster YAML as cluster_config"
+            "cluster YAML as cluster_config (in commands: --cluster-config)"
         )
     if monitor["error"]:
         raise InvalidResourcesError(f"{monitor['path']}: {monitor['error']}")

@@ -111,7 +111,7 @@ def test_a_version_other_than_the_measured_version_causes_a_warning():
 
     assert share.warnings == [
         "the memory was measured with torch 2.12.0, but torch 2.13.0 is installed and may need a different amount. "
-        "Measure again"
+        "Measure it again with the installed version"
     ]
     assert share.overheads["torch"] == (GIB, Assumption.PROFILE)
 
@@ -132,7 +132,8 @@ def test_a_framework_that_was_not_measured_gets_at_least_the_safe_default(measur
 
     assert share.overheads["cupy"][0] == max(measured_overhead, safe_overhead_bytes("cupy", None))
     assert share.warnings == [
-        "the memory was measured without cupy, which may need additional memory. Measure again with cupy"
+        "the memory was measured without cupy, which may need additional memory. Measure it again in "
+        "trials that use cupy"
     ]
 
 
