@@ -267,6 +267,12 @@ def lock(*names):
             stack.enter_context(locked(Path(name)))
 
 
+OWN_WORKLOAD = """\
+from tune_policies.benchmarks.workloads.steps import Steps
+
+def net(size, device): return Steps(with_transfers=step)
+def step(): return 1.0
+"""
 SETTINGS = Settings(sizes={"mlp": (16,)}, devices=("cpu",))
 TERMS = Terms(steps_per_trial=1000)
 FILES["doubtful.json"] = file_text(doubtful())
@@ -338,6 +344,7 @@ NAMES = {
     "NEXT": '"schema_version":2',
     "GIB": GIB,
     "FILES": FILES,
+    "OWN_WORKLOAD": OWN_WORKLOAD,
     "A10G": A10G,
     "TERMS": TERMS,
     "SETTINGS": SETTINGS,
@@ -559,7 +566,7 @@ DOCTOR_ROWS = [
     ),
     Row(
         "doctor(node(cpu_limits={'cgroup': 2.5}))",
-        "start Ray on the node with --num-cpus=2, or raise the limit",
+        "start Ray on the node with `ray start --num-cpus=2` or ray.init(num_cpus=2), or raise the limit",
         "doctor(node(cpu_limits={'cgroup': 2.5}, ray=counts(cpus=2))), doctor(node(cpu_limits={'cgroup': 8}))",
     ),
     Row(
@@ -668,6 +675,16 @@ BENCHMARK_ROWS = [
         "checked_steps(Steps(with_transfers=step), 'mine:net')",
     ),
     Row(
+        "in_folder(lambda: load_workload('mine:net'), mine_py='def net(config): ...')",
+        "Write def net(size, device): return Steps(with_transfers=step), where step is a function without arguments",
+        "in_folder(lambda: checked_steps(load_workload('mine:net')(1, 'cpu'), 'mine:net'), mine_py=OWN_WORKLOAD)",
+    ),
+    Row(
+        "checked_steps(Steps(with_transfers=lambda config: 1.0), 'mine:net')",
+        "Write a function without arguments inside the workload",
+        "checked_steps(Steps(with_transfers=step), 'mine:net')",
+    ),
+    Row(
         "checked_loss(float('nan'), 'mine:net', 1)",
         "Lower the learning rate, or check the data",
         "checked_loss(1.0, 'mine:net', 1)",
@@ -727,12 +744,12 @@ BENCHMARK_ROWS = [
     Row("equal(1.5)", "Run more rounds, or measure on an idle machine", "equal(1.0)"),
     Row(
         "decide(a_run(('cpu',)), TERMS, A10G)",
-        "Measure with --device cpu --device gpu on a cluster that has both",
-        "decide(a_run(('cpu', 'gpu')), TERMS, A10G)",
+        "run `tune-policies bench run mlp@1,16,256 --device cpu --device gpu --cpus 1 --output gpu-run.json`",
+        "sizes(['mlp@1,16,256'], []), parse_devices(['cpu', 'gpu']), decide(a_run(('cpu', 'gpu')), TERMS, A10G)",
     ),
     Row(
         "decide(a_run(), TERMS, A10G, packing=packed_on('NVIDIA H200'))",
-        "Run `tune-policies bench packing --output FILE` on A10G, or omit the record",
+        "Run `tune-policies bench packing --output packing.json` on A10G, or omit the record",
         "decide(a_run(), TERMS, A10G, packing=packed_on('NVIDIA A10G')), decide(a_run(), TERMS, A10G)",
     ),
     Row(
@@ -777,8 +794,9 @@ BENCHMARK_ROWS = [
     ),
     Row(
         "command('bench report run.json --output a.html --decision gpu.yaml')",
-        "create a decision with `tune-policies bench decide RUN --steps-per-trial STEPS --output FILE`",
-        "command('bench decide measured.json --steps-per-trial 1000 --output b.json --cluster cluster.json')",
+        "create a decision with `tune-policies bench decide run.json --steps-per-trial 5000 --output decision.json`",
+        "command('bench decide run.json --steps-per-trial 5000 --output decision.json --cluster cluster.json',"
+        " run_json=FILES['measured.json'])",
     ),
     Row(
         "command('bench report run.json --output a.html --packing gpu.yaml')",

@@ -18,7 +18,9 @@ from tune_policies import (
 )
 from tune_policies.kuberay import NodeCatalog, NodeType, WriteOptions, design_cluster, load_cluster, write_cluster
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup, capacity_of
+from tune_policies.kuberay.design.comparison import compare_policies
 from tune_policies.kuberay.design.forecast import forecast_trials
+from tune_policies.kuberay.design.offers import rank_offers
 from tune_policies.kuberay.reading.load_cluster import read_nodes
 
 SLICE = {"cpus": 8, "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E", "topology": "4x4"}
@@ -162,6 +164,16 @@ CATALOG_ROWS = [
     ),
     Row(
         "capacity_of(catalog({'count': 20_000}))", "reduce count to at most", "capacity_of(catalog({'count': 10_000}))"
+    ),
+    Row(
+        "catalog({'gpus': 1, 'gpu_memory': '40GiB'}).cautions",
+        "Write the total that nvidia-smi reports",
+        "catalog({'gpus': 1, 'gpu_memory': '40536MiB'}).cautions",
+    ),
+    Row(
+        "catalog({'gpus': 1, 'gpu_memory': '40GiB', 'accelerator_type': 'A100'}).cautions",
+        "such as gpu_memory: 40536MiB",
+        "catalog({'gpus': 1, 'gpu_memory': '40536MiB', 'accelerator_type': 'A100'}).cautions",
     ),
     Row(
         "WorkerGroup(**SMALL, min_nodes=9)",
@@ -315,6 +327,19 @@ DESIGN_ROWS = [
     ),
 ]
 
+PRICE_ROWS = [
+    Row(
+        "compare_policies(CPU_AND_GPU, catalog({'count': 2, 'price_per_hour': 1}), num_trials=4).hint",
+        "To rank the nodes to rent for 4 trials, omit their count and pass one policy",
+        "rank_offers(CpuPolicy(), catalog({'price_per_hour': 1}), 4)",
+    ),
+    Row(
+        "compare_policies(CPU_AND_GPU, catalog({'price_per_hour': 1})).hint",
+        "To rank the nodes to rent for your trials, pass --num-trials and pass one policy",
+        "rank_offers(CpuPolicy(), catalog({'price_per_hour': 1}), 4)",
+    ),
+]
+
 FORECAST_ROWS = [
     Row(
         "forecast(CpuPolicy(), {**SMALL, 'min_nodes': 20_000, 'max_nodes': 20_000})",
@@ -415,7 +440,7 @@ FILE_ROWS = [
         "written(CpuPolicy(), {**CPU, 'custom': {'a_b-c.d': 1}})",
     ),
 ]
-TABLE = [*CATALOG_ROWS, *DESIGN_ROWS, *FORECAST_ROWS, *FILE_ROWS]
+TABLE = [*CATALOG_ROWS, *DESIGN_ROWS, *PRICE_ROWS, *FORECAST_ROWS, *FILE_ROWS]
 
 OF_NODES = "nodes on a platform of Kubernetes"
 ELSEWHERE = {
@@ -459,7 +484,7 @@ FUNCTIONS = (
     read_nodes,
 )
 NAMES = {
-    **{value.__name__: value for value in FUNCTIONS},
+    **{value.__name__: value for value in (*FUNCTIONS, read_nodes, compare_policies, rank_offers)},
     "SLICE": SLICE,
     "ON_SLICES": ON_SLICES,
     "L4": L4,
@@ -478,6 +503,7 @@ NAMES = {
     "OF_GPUS": OF_GPUS,
     "FOR_FOUR": {"catalog": PRICED, "num_trials": 4},
     "A_IS_B": {"a": "b"},
+    "CPU_AND_GPU": [("cpu.yaml", CpuPolicy()), ("gpu.yaml", GpuPolicy())],
 }
 
 

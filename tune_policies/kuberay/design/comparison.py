@@ -116,13 +116,14 @@ def compare_policies(
                 rounds = plan.num_rounds(num_trials)
         return ComparedPolicy(policy=name, idle=left, num_trials=num_trials, num_rounds=rounds, **dict(stage))
 
+    results = tuple(compared(name, policy) for name, policy in policies)
     priced, hint = None, ""
     if isinstance(nodes, NodeCatalog):
         cautions.update(dict.fromkeys(nodes.cautions))
     if isinstance(nodes, NodeCatalog) and nodes.price_per_hour is not None:
-        priced, hint = priced_nodes(nodes), how_to_buy(nodes, num_trials)
+        priced, hint = priced_nodes(nodes), how_to_buy(nodes, num_trials, num_policies=len(results))
     return PolicyComparison(
-        policies=tuple(compared(name, policy) for name, policy in policies),
+        policies=results,
         currency=currency,
         priced=priced,
         cautions=tuple(cautions),
@@ -138,17 +139,25 @@ def priced_nodes(catalog: NodeCatalog) -> str:
     return paid
 
 
-def how_to_buy(catalog: NodeCatalog, num_trials: int | None) -> str:
-    """Return a sentence about what is priced, and about the option that ranks only the nodes for the trials.
+def how_to_buy(catalog: NodeCatalog, num_trials: int | None, *, num_policies: int = 1) -> str:
+    """Return a sentence about what is priced, and about what to change to rank only the nodes for the trials.
 
     It is empty if the number of trials is unknown and each type has a count: such a catalog describes a cluster.
     """
     without = [node.name for node in catalog.nodes if node.count is None]
     if num_trials is None and not without:
         return ""
-    for_trials = "your trials" if num_trials is None else counted(num_trials, "trial")
-    as_one, how = "", "omit their count"
+    priced = "the price is for all nodes of the catalog"
+    changes = []
     if without:
-        as_one = f", with one node of each type without a count ({shorten_names(without)})"
-        how = "pass --num-trials" if num_trials is None else "pass one policy"
-    return f"the price is for all nodes of the catalog{as_one}. To rank the nodes to rent for {for_trials}, {how}"
+        priced += f", with one node of each type without a count ({shorten_names(without)})"
+    else:
+        changes.append("omit their count")
+    if num_trials is None:
+        changes.append("pass --num-trials")
+    if num_policies > 1:
+        changes.append("pass one policy")
+    if not changes:
+        return priced
+    for_trials = "your trials" if num_trials is None else counted(num_trials, "trial")
+    return f"{priced}. To rank the nodes to rent for {for_trials}, {' and '.join(changes)}"
