@@ -245,6 +245,27 @@ print(plan.max_concurrent_trials, plan.resources_per_trial)
     assert run_without(FOREIGN, code) == "4 {'cpu': 2, 'gpu': 0.5}"
 
 
+def test_a_user_loads_only_the_parts_that_the_program_uses():
+    plan = "GpuPolicy(gpus=0.5).plan(ClusterCapacity.of(Resources(cpus=8, gpus=2)))"
+    code = f"""
+from tune_policies import ClusterCapacity, GpuPolicy, Resources
+{plan}
+print(*sorted({{name.split(".")[1] for name in sys.modules if name.startswith("tune_policies.")}}))
+from tune_policies import run
+print("unused:", *[name for name in sys.modules if name.startswith({UNUSED_BY_A_RUN!r})])
+"""
+
+    of_the_planner, unused_by_a_run = run_without((), code).split("\n", 1)
+
+    assert {"trainers", "benchmarks", "kuberay", "cli"}.isdisjoint(of_the_planner.split())
+    assert unused_by_a_run == "unused:"
+
+
+UNUSED_BY_A_RUN = tuple(
+    f"tune_policies.{name}" for name in ("benchmarks", "cli", "kuberay.lint", "kuberay.writing", "trainers.profiling")
+)
+
+
 def test_importing_the_packages_imports_no_framework():
     run_without(
         (), f"import tune_policies.trainers, tune_policies.benchmarks; assert not {FOREIGN} & sys.modules.keys()"
