@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from tests.advice import ROOT, Row, follow, texts_with_advice, without_row
+from tests.advice import ROOT, Row, follow, outdated, texts_with_advice, without_row
 from tests.clusters import GIB, gpu_node
 from tests.measured_runs import a_run
 from tests.run_sets import a_run_set
@@ -799,7 +799,9 @@ BENCHMARK_ROWS = [
 TABLE = [*FILE_ROWS, *COMMAND_ROWS, *DOCTOR_ROWS, *PROBE_ROWS, *BENCHMARK_ROWS]
 
 OF_RAY = "a Ray cluster: tests/on_ray/planner/test_probe.py, test_token.py, test_readiness.py and test_doctor.py"
-OF_PACKAGES = "a package that is missing or new: tests/package/benchmarks/test_run_command.py and test_wheel.py"
+OF_PACKAGES = (
+    "a package that is missing or new: tests/package/benchmarks/test_run_command.py and tests/package/test_wheel.py"
+)
 OF_RUNS = "a benchmark on Ray: tests/on_ray/benchmarks/test_measuring.py and test_packing_runs.py"
 ELSEWHERE = {
     "Pass a file or folder that can be opened": "a file that fails to open: tests/package/planner/test_cli.py",
@@ -848,3 +850,7 @@ def test_an_advice_is_in_the_message_and_works(row):
 
 def test_every_message_with_an_advice_is_in_the_table_or_needs_more_than_this_process():
     assert without_row(texts_with_advice(*PARTS), TABLE, ELSEWHERE, NAMES) == []
+
+
+def test_the_messages_that_are_followed_elsewhere_exist():
+    assert outdated(texts_with_advice(*PARTS), ELSEWHERE) == []

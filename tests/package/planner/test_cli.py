@@ -131,10 +131,11 @@ def rows_of(table):
     return [re.split(r" {3,}", line.strip()) for line in table.splitlines()]
 
 
-def test_the_nodes_to_rent_for_a_number_of_trials_are_ranked_by_their_price(policy, tmp_path):
+def test_the_nodes_to_rent_for_a_number_of_trials_are_ranked_by_their_price(policy, tmp_path, monkeypatch):
     """A catalog of nodes to rent needs neither counts nor, as there are no pods, the host memory."""
     offers = tmp_path / "offers.yaml"
     offers.write_text(OFFERS)
+    monkeypatch.setenv("COLUMNS", "200")
 
     done = run("plan", policy(TWENTY_GIB), "--cluster", offers, "--num-trials", "64")
 
