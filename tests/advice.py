@@ -1,11 +1,13 @@
 """Finds the messages with an advice in the code, and follows the advice of a message.
 
 A table contains a row for each message: code with the mistake, the advice that its message contains, and code that
-follows the advice. The same code finds advices that are in no row.
+follows the advice. The same code finds advices that are in no row. The clusters and names that several tables use are
+here too.
 """
 
 import ast
 import contextlib
+import functools
 import io
 import logging
 import re
@@ -13,7 +15,46 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
+from ray import tune
+
+import tune_policies
+from tests.clusters import GIB
+from tune_policies import ClusterCapacity, GpuDevice, NodeCapacity, Resources
+
 ROOT = Path(__file__).parents[1]
+
+CPUS = ClusterCapacity.of(Resources(cpus=4, memory_bytes=8 * GIB))
+UNREAD = ClusterCapacity.of(Resources(cpus=4, gpus=1))
+TYPED = ClusterCapacity(
+    nodes=(NodeCapacity(node_id="a", resources=Resources(cpus=4, gpus=1), accelerator_type="A100"),)
+)
+ONE_GPU = ClusterCapacity(
+    nodes=(
+        NodeCapacity(
+            node_id="a",
+            resources=Resources(cpus=4, gpus=1),
+            devices=(GpuDevice(index=0, name="GPU", memory_bytes=16 * GIB),),
+        ),
+    )
+)
+
+
+def named(*values):
+    """Return functions and classes by their names, for the code of a table."""
+    return {value.__name__: value for value in values}
+
+
+SHARED = {
+    **{name: getattr(tune_policies, name) for name in tune_policies.__all__},
+    "CPUS": CPUS,
+    "ONE_GPU": ONE_GPU,
+    "SLICE": {"resource": "TPU", "topology": "4x4", "accelerator_type": "TPU-V6E"},
+    "TYPED": TYPED,
+    "UNREAD": UNREAD,
+    "tune": tune,
+    "tune_policies": tune_policies,
+}
+"""Names that the code of several tables uses."""
 
 
 class Row(NamedTuple):
@@ -93,6 +134,7 @@ _NOT_ADVICE = (
     "Run it again",
     "import ray, sys;",
     "limit set to",
+    "lower center",
     "list of GPUs",
     "plan must be the TrialPlan",
     "plan with mps",
@@ -102,6 +144,7 @@ _NOT_ADVICE = (
 """Parts of texts in which such a word is not an imperative, such as a title or a pattern."""
 
 
+@functools.cache
 def texts_with_advice(*folders):
     """Return the texts in the code of ``folders`` that contain an advice, with ``…`` for inserted values.
 
@@ -147,9 +190,16 @@ def without_row(texts, table, elsewhere, names):
     ]
 
 
-def unneeded(texts, elsewhere):
-    """Return the keys of ``elsewhere`` that are in none of the texts."""
-    return [part for part in elsewhere if not any(part in text for text in texts)]
+def outdated(texts, elsewhere):
+    """Return the keys of ``elsewhere`` that no text contains, and the files in its reasons that do not exist."""
+    keys = [part for part in elsewhere if not any(part in text for text in texts)]
+    folder, missing = "", []
+    for name in re.findall(r"tests/[\w/]+/|\btest_\w+\.py", " ".join(elsewhere.values())):
+        if name.endswith("/"):
+            folder = name
+        elif not (ROOT / folder / name).is_file():
+            missing.append(folder + name)
+    return keys + sorted(set(missing))
 
 
 def is_of(template, message):

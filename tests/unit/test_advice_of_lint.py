@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.advice import Row, follow, texts_with_advice, unneeded, without_row
+from tests.advice import Row, follow, outdated, texts_with_advice, without_row
 from tests.unit.kuberay.planted import capacity, files, groups, pods, sharing, templates
 from tests.unit.kuberay.planted.sound import CLUSTER
 from tune_policies.kuberay.lint.linting import lint_text
@@ -805,5 +805,5 @@ def test_every_finding_with_an_advice_is_in_the_table_or_needs_more_than_a_file(
     assert without_row(texts_with_advice(*PARTS), TABLE, ELSEWHERE, NAMES) == []
 
 
-def test_every_message_that_is_followed_elsewhere_exists():
-    assert unneeded(texts_with_advice(*PARTS), ELSEWHERE) == []
+def test_the_messages_that_are_followed_elsewhere_exist():
+    assert outdated(texts_with_advice(*PARTS), ELSEWHERE) == []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.advice import Row, follow, texts_with_advice, unneeded, without_row
+from tests.advice import Row, follow, outdated, texts_with_advice, without_row
 from tests.unit.kuberay.planted.sound import CLUSTER, LAUNCHER
 from tune_policies import (
     AcceleratorPolicy,
@@ -516,5 +516,5 @@ def test_every_message_with_an_advice_is_in_the_table_or_needs_more_than_this_pr
     assert without_row(texts_with_advice(*PARTS), TABLE, ELSEWHERE, NAMES) == []
 
 
-def test_every_message_that_is_followed_elsewhere_exists():
-    assert unneeded(texts_with_advice(*PARTS), ELSEWHERE) == []
+def test_the_messages_that_are_followed_elsewhere_exist():
+    assert outdated(texts_with_advice(*PARTS), ELSEWHERE) == []

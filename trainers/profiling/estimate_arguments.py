@@ -62,12 +62,18 @@ def _check_batch(batch: Any) -> None:
             "estimate_gpu_memory(model_fn, batch=(32, 100)) for 32 samples with 100 values each"
         )
     if isinstance(batch, int | float):
+        num_samples = 32
+        if type(batch) is int and batch > 0:
+            num_samples = batch
         raise InvalidResourcesError(
             f"batch must be an input of the model, got {shorten(batch)}. Write the shape of an input, such as "
-            f"batch=({shorten(batch)}, 100)"
+            f"batch=({num_samples}, 100)"
         )
     if isinstance(batch, torch.utils.data.DataLoader):
-        raise InvalidResourcesError("batch is a DataLoader, but must be one batch. Write batch=next(iter(loader))")
+        raise InvalidResourcesError(
+            "batch is a DataLoader, but must be one batch. Write batch=next(iter(loader)), and pass loss_fn if the "
+            "batch contains targets"
+        )
 
 
 def _check_optimizer(optimizer: Any) -> None:
@@ -94,12 +100,14 @@ def _check_loss(loss_fn: Any) -> None:
     import torch
 
     if isinstance(loss_fn, type) and issubclass(loss_fn, torch.nn.Module):
+        arguments = "" if accepts(loss_fn) else "…"
         raise InvalidResourcesError(
             f"loss_fn must be a function of an output and its targets, but is the class {loss_fn.__name__}. Write "
-            f"loss_fn=torch.nn.{loss_fn.__name__}()"
+            f"loss_fn={_name_in(torch.nn, loss_fn)}({arguments})"
         )
     if not (callable(loss_fn) and accepts(loss_fn, None, None)):
-        losses = [name for name in dir(torch.nn.functional) if name.endswith("_loss")]
+        functions = inspect.getmembers(torch.nn.functional, callable)
+        losses = [name for name, function in functions if name.endswith("_loss") and accepts(function, None, None)]
         near = most_similar(loss_fn, losses) if isinstance(loss_fn, str) else None
         raise InvalidResourcesError(
             f"loss_fn must be a function of an output and its targets, but is {describe(loss_fn)}. Write "
@@ -116,15 +124,23 @@ def _optimizers() -> list[str]:
 
 def _rebuilt(optimizer: Any) -> str:
     """Return code that creates an optimizer with the same class and the options that differ from their defaults."""
+    import torch
+
     cls = type(optimizer)
-    module = "torch.optim." if cls.__name__ in _optimizers() else ""
     parameters = inspect.signature(cls).parameters
     options = [
         f"{name}={value!r}"
         for name, value in optimizer.defaults.items()
         if name in parameters and isinstance(value, int | float | tuple) and value != parameters[name].default
     ]
-    return f"{module}{cls.__name__}({', '.join(['parameters', *options])})"
+    return f"{_name_in(torch.optim, cls)}({', '.join(['parameters', *options])})"
+
+
+def _name_in(module: Any, cls: type) -> str:
+    """Return a class's name, after the name of ``module`` if the class can be imported from it."""
+    if getattr(module, cls.__name__, None) is cls:
+        return f"{module.__name__}.{cls.__name__}"
+    return cls.__name__
 
 
 def accepts(function: Callable[..., Any], *arguments: Any) -> bool:

@@ -136,6 +136,7 @@ def test_the_nodes_to_rent_for_a_number_of_trials_are_ranked_by_their_price(poli
     monkeypatch.setenv("COLUMNS", "120")
     offers = tmp_path / "offers.yaml"
     offers.write_text(OFFERS)
+    monkeypatch.setenv("COLUMNS", "200")
 
     done = run("plan", policy(TWENTY_GIB), "--cluster", offers, "--num-trials", "64")
 

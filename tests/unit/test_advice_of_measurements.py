@@ -1,0 +1,249 @@
+"""Each advice in a message about measured, estimated or limited GPU memory works as it is written."""
+
+import os
+import tempfile
+from unittest import mock
+
+import pytest
+import torch
+from ray import tune
+from torch import nn
+
+from tests.advice import SHARED, Row, follow, named, outdated, texts_with_advice, without_row
+from tests.clusters import GIB
+from tune_policies.trainers import GpuMemoryLimit, Overheads, estimate_gpu_memory, measure_gpu_memory
+from tune_policies.trainers.gpu_memory.framework_settings import jax_variables, why_jax_is_unlimited
+from tune_policies.trainers.gpu_memory.overhead import save_overheads
+from tune_policies.trainers.profiling.calibration import places_of_models
+from tune_policies.trainers.profiling.measure import check_trainable, configs_to_measure
+
+MODEL = nn.Linear(8, 1)
+INPUT = torch.zeros(4, 8)
+TARGET = torch.zeros(4, 1)
+
+
+class Trial(tune.Trainable):
+    """A trainable, whose constructor needs no arguments."""
+
+
+class OwnLoss(nn.MSELoss):
+    """A loss that is not in ``torch.nn``, and that needs an argument."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = weight
+
+
+class Rprop(torch.optim.Rprop):
+    """An optimizer with the name of one in ``torch.optim``."""
+
+
+def saved_in(folder):
+    """Save measured overheads in a folder."""
+    with mock.patch.dict(os.environ, TUNE_POLICIES_CACHE=folder):
+        save_overheads(Overheads())
+
+
+def train_fn(config):
+    """Train."""
+
+
+def build_model(config):
+    return MODEL
+
+
+def estimate_row(wrong, form, right):
+    """Return a row with wrong arguments of an estimate, the form in the message, and arguments of this form."""
+    return Row(f"estimate_gpu_memory({wrong})", form, f"estimate_gpu_memory({right})")
+
+
+TABLE = [
+    Row("places_of_models(CPUS.nodes)", "Add a node with a GPU and its driver.", "places_of_models(ONE_GPU.nodes)"),
+    Row(
+        "jax_variables(0.5, {'XLA_CLIENT_MEM_FRACTION': '0.5', 'XLA_PYTHON_CLIENT_MEM_FRACTION': '0.5'})",
+        "Unset XLA_PYTHON_CLIENT_MEM_FRACTION",
+        "jax_variables(0.5, {'XLA_CLIENT_MEM_FRACTION': '0.5'})",
+    ),
+    Row(
+        "why_jax_is_unlimited({'XLA_PYTHON_CLIENT_ALLOCATOR': 'platform'}, None)",
+        "Unset XLA_PYTHON_CLIENT_ALLOCATOR",
+        "why_jax_is_unlimited({}, None)",
+    ),
+    Row(
+        "why_jax_is_unlimited({'TF_FORCE_UNIFIED_MEMORY': '1'}, None)",
+        "Unset TF_FORCE_UNIFIED_MEMORY",
+        "why_jax_is_unlimited({}, None)",
+    ),
+    Row("why_jax_is_unlimited({}, 'allocator:platform')", "Remove this option", "why_jax_is_unlimited({}, '')"),
+    Row(
+        "GpuMemoryLimit(GIB // 2).torch_fraction(16 * GIB)",
+        "Plan fewer trials per GPU",
+        "GpuMemoryLimit(8 * GIB).torch_fraction(16 * GIB)",
+    ),
+    Row(
+        "configs_to_measure([], 1, 0)",
+        "Pass at least one config, or a search space",
+        "configs_to_measure([{'a': 1}], 1, 0), configs_to_measure({'a': tune.choice([1])}, 1, 0)",
+    ),
+    Row(
+        "configs_to_measure([{'a': tune.choice([1])}], 1, 0)",
+        "Use values, or pass one search space as configs",
+        "configs_to_measure([{'a': 1}], 1, 0), configs_to_measure({'a': tune.choice([1])}, 1, 0)",
+    ),
+    Row(
+        "measure_gpu_memory(print, [{}], capacity=CPUS)",
+        "estimate_gpu_memory(model_fn, batch)",
+        "__import__('tune_policies.trainers').trainers.estimate_gpu_memory",
+    ),
+    Row("saved_in('/dev/null/cache')", "Set TUNE_POLICIES_CACHE to another folder", "saved_in(tempfile.mkdtemp())"),
+    Row(
+        "measure_gpu_memory(train_fn)",
+        'measure_gpu_memory(train_fn, [{"batch_size": 32}, {"batch_size": 256}])',
+        "configs_to_measure([{'batch_size': 32}, {'batch_size': 256}], 8, 0)",
+    ),
+    Row(
+        "check_trainable(MODEL)",
+        "Pass a function that trains the model, or write estimate_gpu_memory(lambda: model, batch)",
+        "check_trainable(train_fn), estimate_gpu_memory(lambda: MODEL, INPUT)",
+    ),
+    estimate_row(
+        "train_fn",
+        "train_fn(config). Write estimate_gpu_memory(lambda: build_model(config), batch)",
+        "lambda: build_model({}), INPUT",
+    ),
+    estimate_row(
+        "Trial, {}",
+        "the class Trial. Write estimate_gpu_memory(lambda: build_model(config), batch)",
+        "lambda: build_model({}), INPUT",
+    ),
+    estimate_row("MODEL, INPUT", "Write estimate_gpu_memory(lambda: model, batch)", "lambda: MODEL, INPUT"),
+    estimate_row(
+        "nn.Linear, INPUT", "Write estimate_gpu_memory(lambda: Linear(…), batch)", "lambda: nn.Linear(8, 1), INPUT"
+    ),
+    estimate_row("lambda: MODEL", "estimate_gpu_memory(model_fn, batch=(32, 100))", "lambda: MODEL, batch=(32, 8)"),
+    estimate_row("lambda: MODEL, 64", "such as batch=(64, 100)", "lambda: MODEL, batch=(64, 8)"),
+    estimate_row("lambda: MODEL, 0.5", "such as batch=(32, 100)", "lambda: MODEL, batch=(32, 8)"),
+    estimate_row(
+        "lambda: MODEL, LOADER, loss_fn=nn.MSELoss()",
+        "Write batch=next(iter(loader)), and pass loss_fn",
+        "lambda: MODEL, batch=next(iter(LOADER)), loss_fn=nn.MSELoss()",
+    ),
+    estimate_row(
+        "lambda: MODEL, INPUT, optimizer='adamw'",
+        "Write optimizer=torch.optim.AdamW",
+        "lambda: MODEL, INPUT, optimizer=torch.optim.AdamW",
+    ),
+    estimate_row(
+        "lambda: MODEL, INPUT, optimizer=torch.optim.SGD(MODEL.parameters(), lr=0.5, momentum=0.9)",
+        "Write optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9)",
+        "lambda: MODEL, INPUT, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9)",
+    ),
+    estimate_row(
+        "lambda: MODEL, INPUT, optimizer=Rprop(MODEL.parameters(), lr=0.5)",
+        "Write optimizer=lambda parameters: Rprop(parameters, lr=0.5)",
+        "lambda: MODEL, INPUT, optimizer=lambda parameters: Rprop(parameters, lr=0.5)",
+    ),
+    estimate_row(
+        "lambda: MODEL, INPUT, optimizer=lambda: None",
+        "optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.001)",
+        "lambda: MODEL, INPUT, optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.001)",
+    ),
+    estimate_row(
+        "lambda: MODEL, INPUT, optimizer=lambda parameters: None",
+        "such as lambda parameters: torch.optim.AdamW(parameters, lr=0.001)",
+        "lambda: MODEL, INPUT, optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.001)",
+    ),
+    estimate_row(
+        "lambda: MODEL, (INPUT, TARGET), loss_fn='mse'",
+        "Write loss_fn=torch.nn.functional.mse_loss",
+        "lambda: MODEL, (INPUT, TARGET), loss_fn=torch.nn.functional.mse_loss",
+    ),
+    estimate_row(
+        "lambda: MODEL, (INPUT, TARGET), loss_fn='triplet_margin'",
+        "Write loss_fn=torch.nn.functional.cross_entropy",
+        "lambda: MODEL, (INPUT, TARGET), loss_fn=torch.nn.functional.cross_entropy",
+    ),
+    estimate_row(
+        "lambda: MODEL, (INPUT, TARGET), loss_fn=nn.MSELoss",
+        "Write loss_fn=torch.nn.MSELoss()",
+        "lambda: MODEL, (INPUT, TARGET), loss_fn=torch.nn.MSELoss()",
+    ),
+    estimate_row(
+        "lambda: MODEL, (INPUT, TARGET), loss_fn=OwnLoss",
+        "Write loss_fn=OwnLoss(…)",
+        "lambda: MODEL, (INPUT, TARGET), loss_fn=OwnLoss(2)",
+    ),
+    estimate_row(
+        "lambda: MODEL, (INPUT, TARGET), loss_fn=lambda output: output.mean()",
+        "Write loss_fn=torch.nn.functional.cross_entropy",
+        "lambda: MODEL, (INPUT, TARGET), loss_fn=torch.nn.functional.cross_entropy",
+    ),
+]
+
+NAMES = {
+    **SHARED,
+    **named(GpuMemoryLimit, OwnLoss, Rprop, Trial, build_model, check_trainable, configs_to_measure),
+    **named(estimate_gpu_memory, jax_variables, measure_gpu_memory, places_of_models, saved_in, train_fn),
+    **named(why_jax_is_unlimited),
+    "GIB": GIB,
+    "INPUT": INPUT,
+    "LOADER": torch.utils.data.DataLoader(torch.utils.data.TensorDataset(INPUT, TARGET), batch_size=4),
+    "MODEL": MODEL,
+    "TARGET": TARGET,
+    "nn": nn,
+    "tempfile": tempfile,
+    "torch": torch,
+}
+
+ELSEWHERE = {
+    **dict.fromkeys(
+        (
+            "Install nvidia-ml-py",
+            "the estimate requires PyTorch",
+            "Install PyTorch 2.5 or later",
+            ". Install a build of … for the …",
+        ),
+        "a package that is missing",
+    ),
+    **dict.fromkeys(
+        (
+            "could be measured within … s. Wait until",
+            "Measure again while no other process uses the GPU",
+            "Omit gpus and num_workers in the policy",
+            "the trial did not start within",
+            "no MPS daemon responds",
+            "Measure again with calibrate_gpu_overhead()",
+        ),
+        "a GPU: tests/on_gpu",
+    ),
+    **dict.fromkeys(
+        (
+            "Pass on_unenforced_limit",
+            "Measure it again",
+            "does not support a limit. Use the native allocator",
+            "Unset TF_GPU_ALLOCATOR",
+            "Set TF_FORCE_GPU_ALLOW_GROWTH=true instead",
+            "cupy.cuda.set_allocator(",
+            "CuPy cannot parse",
+        ),
+        "frameworks on a GPU: tests/unit/runner/test_limiters.py and tests/on_gpu/test_limits.py",
+    ),
+    "Set HOME or TUNE_POLICIES_CACHE": "a user without a home: tests/unit/runner/test_overheads.py",
+    'write GpuMemoryPolicy(gpu_memory="…")': "an estimate: tests/package/profiling/test_estimate.py",
+}
+"""Messages with an advice that is not in the table, and what following the advice requires."""
+
+PARTS = ("trainers/profiling", "trainers/gpu_memory")
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.mistake}: {row.advice}")
+def test_an_advice_is_in_the_message_and_works(row):
+    follow(row, NAMES)
+
+
+def test_every_message_with_an_advice_is_in_the_table_or_needs_more_than_this_process():
+    assert without_row(texts_with_advice(*PARTS), TABLE, ELSEWHERE, NAMES) == []
+
+
+def test_the_messages_that_are_followed_elsewhere_exist():
+    assert outdated(texts_with_advice(*PARTS), ELSEWHERE) == []

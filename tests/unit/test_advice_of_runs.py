@@ -1,0 +1,326 @@
+"""Each advice in a message of a run of Tune or Train, or about the results of a run, works as it is written."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+import ray
+from ray import tune
+from ray.train import ScalingConfig
+
+from tests.advice import CPUS, ROOT, SHARED, Row, follow, named, outdated, texts_with_advice, without_row
+from tests.unit.oom_errors import TORCH_OOM, torch_text
+from tune_policies import CpuPolicy, PolicyCallback, tuner
+from tune_policies.files.plain_data import parse_data
+from tune_policies.placement.counting import BundleGroup
+from tune_policies.placement.deadlock import WaitingRun
+from tune_policies.trainers import with_limits
+from tune_policies.trainers.scheduling.own_slots import slot_of_bundles
+from tune_policies.trainers.train.train_in_tune import check_workers
+from tune_policies.trainers.usage.advice import Advice, RunFacts, TrialFacts, advise
+from tune_policies.trainers.usage.audit_callback import audit_lines
+from tune_policies.trainers.usage.gpu_memory_report import plot_usage
+from tune_policies.trainers.usage.gpu_memory_usage import RunUsage
+from tune_policies.trainers.usage.load_usage import load_usage
+from tune_policies.trainers.usage.process_usage import ProcessUsage
+from tune_policies.trainers.usage.resource_usage import (
+    STARTING,
+    USAGE_FILE,
+    IdleHours,
+    ResourceHours,
+    ResourceUsage,
+)
+from tune_policies.trainers.usage.run_page import build_run_page
+from tune_policies.trainers.watches import run_watch, task_watch
+
+
+def tell():
+    """Do nothing, in a task."""
+
+
+def audited(policy):
+    """Return what an audit says about a policy with which more trials would run at once."""
+    return "\n".join(audit_lines(Advice(policy, 4, 2)))
+
+
+def advised(most_open):
+    """Return the advice for a run whose search algorithm had at most this number of unfinished trials."""
+    used = ProcessUsage(elapsed_s=100, cpus=2, cpu_s=10, host_memory_bytes=2**20)
+    trials = [TrialFacts(str(number), ran_s=60, told_s=2, process=used) for number in range(16)]
+    return advise(trials, CPUS, RunFacts(elapsed_s=0, at_once=4, num_trials=16, most_open=most_open))
+
+
+def starting(max_trials_at_once):
+    """Return the usage of a run whose CPUs were mostly idle because trials were starting."""
+    hours = ResourceHours(resource="CPU", total_hours=10, used_hours=4, idle=(IdleHours(reason=STARTING, hours=6),))
+    return ResourceUsage(resources=(hours,), max_trials_at_once=max_trials_at_once)
+
+
+def slot_of(policy):
+    return policy.plan(CPUS).common_slot
+
+
+def a_results_folder(*, error=None, has_record=False):
+    """Return the folder of a run with one trial, which may have failed, and whose run may have had a callback."""
+    trial = Path(tempfile.mkdtemp(), "train_0")
+    trial.mkdir()
+    (trial / "result.json").write_text("{}")
+    if error is not None:
+        (trial / "error.txt").write_text(error)
+    if has_record:
+        (trial.parent / USAGE_FILE).write_text(ResourceUsage().to_json())
+    return trial.parent
+
+
+def page_of(folder):
+    """Return the text of the page of a run."""
+    usage = load_usage(folder)
+    sections = build_run_page("a", usage, usage.resource_usage).sections
+    return "\n".join(text for section in sections for text in section.texts)
+
+
+def recording():
+    """Return a tuner whose run records its usage."""
+    return tuner(print, CpuPolicy(), run_config=tune.RunConfig(callbacks=[PolicyCallback()]))
+
+
+OUT_OF_GPU_MEMORY = (
+    "Failure # 1 (occurred at 2026-01-02_03-04-05)\nTraceback (most recent call last):\n"
+    f"{TORCH_OOM}: {torch_text(in_use='18.00 GiB')}\n\n"
+)
+
+
+class Trainer:
+    """A trainer of Ray Train."""
+
+    def fit(self):
+        """Train."""
+
+
+TABLE = [
+    Row("run(print, GpuPolicy)", "Write GpuPolicy(…) instead of the class", "PolicyScheduler(GpuPolicy())"),
+    Row("run(print)", "such as AutoPolicy()", "tuner(print, tune_policies.AutoPolicy())"),
+    Row(
+        "run(print, CpuPolicy(), resources_per_trial={'cpu': 2, 'gpu': 0.5})",
+        "GpuPolicy(gpus=0.5, cpus=2)",
+        "tuner(print, GpuPolicy(gpus=0.5, cpus=2))",
+    ),
+    Row(
+        "PolicyScheduler(GpuPolicy(), falls_back=True)",
+        "Use a policy such as GpuPolicy() | CpuPolicy()",
+        "PolicyScheduler(GpuPolicy() | CpuPolicy(), falls_back=True)",
+    ),
+    Row(
+        "PolicyScheduler(CpuPolicy(), PolicyScheduler(GpuPolicy()))",
+        "combine the policies, such as GpuPolicy() | CpuPolicy()",
+        "PolicyScheduler(GpuPolicy() | CpuPolicy())",
+    ),
+    Row(
+        "tuner(print, CpuPolicy(), tune_config=tune.TuneConfig(scheduler=PolicyScheduler(CpuPolicy())))",
+        "Omit the second argument",
+        "tuner(print, tune_config=tune.TuneConfig(scheduler=PolicyScheduler(CpuPolicy())))",
+    ),
+    Row(
+        "tuner(print, may_move=True, tune_config=tune.TuneConfig(scheduler=PolicyScheduler(CpuPolicy())))",
+        "Pass may_move to the PolicyScheduler",
+        "tuner(print, tune_config=tune.TuneConfig(scheduler=PolicyScheduler(CpuPolicy(), may_move=True)))",
+    ),
+    Row(
+        "applied(PolicyScheduler(CpuPolicy(), tune.schedulers.ASHAScheduler())).__enter__()",
+        "Pass a PolicyScheduler without an inner scheduler",
+        "applied(PolicyScheduler(CpuPolicy()))",
+    ),
+    Row(
+        "run(Trainer(), CpuPolicy())",
+        "pass as_trainable(function), and set num_workers in the policy",
+        "tuner(as_trainable(lambda config: Trainer()), CpuPolicy(num_workers=1))",
+    ),
+    Row(
+        "with_limits(CpuPolicy().plan(CPUS))(ray.remote(tell))",
+        "Write @with_limits below @ray.remote",
+        "ray.remote(with_limits(CpuPolicy().plan(CPUS))(tell))",
+    ),
+    Row(
+        "run(print, CpuPolicy(), resources_per_trial=3)",
+        "Write the amounts in the policy, such as GpuPolicy(gpus=0.5, cpus=2)",
+        "tuner(print, GpuPolicy(gpus=0.5, cpus=2))",
+    ),
+    Row(
+        "tasks_wait({'CPU': 2}, 9, {})",
+        "plan with ReservingPolicy(policy, cpus=2)",
+        "ReservingPolicy(CpuPolicy(), cpus=2).plan(CPUS)",
+    ),
+    Row(
+        "stuck(WaitingRun(run_id='a', started_at=0))",
+        "Set num_workers=1 in the policy.",
+        "CpuPolicy(num_workers=1).plan(CPUS)",
+    ),
+    Row(
+        "audited(GpuPolicy(gpus=0.5))",
+        "write {kind: GpuPolicy, gpus: 0.5} to policy.yaml, and start tune-policies exec policy.yaml PROGRAM",
+        "ResourcePolicy.from_dict(parse_data('{kind: GpuPolicy, gpus: 0.5}', 'policy.yaml')).plan(ONE_GPU)",
+    ),
+    Row("audited(GpuPolicy(gpus=0.5))", "write run(…, GpuPolicy(gpus=0.5), …)", "tuner(print, GpuPolicy(gpus=0.5))"),
+    Row(
+        "check_workers(ScalingConfig(num_workers=4), slot_of(CpuPolicy(num_workers=2)))",
+        "Set num_workers=4 in the policy, or ScalingConfig(num_workers=2) in the trainer",
+        "check_workers(ScalingConfig(num_workers=4), slot_of(CpuPolicy(num_workers=4))),"
+        "check_workers(ScalingConfig(num_workers=2), slot_of(CpuPolicy(num_workers=2)))",
+    ),
+    Row(
+        "check_workers(ScalingConfig(num_workers=1, use_gpu=True), slot_of(CpuPolicy(num_workers=1)))",
+        "Write ScalingConfig(num_workers=1, use_gpu=False, resources_per_worker={'CPU': 1})",
+        "check_workers(ScalingConfig(num_workers=1, use_gpu=False, resources_per_worker={'CPU': 1}), "
+        "slot_of(CpuPolicy(num_workers=1)))",
+    ),
+    Row("load_usage(GpuPolicy())", "load_usage('RESULT_DIR')", "load_usage(a_results_folder())"),
+    Row(
+        "PolicyCallback().usage",
+        "Pass it to a run: run(train_fn, policy, callbacks=[callback])",
+        "recording()",
+    ),
+    Row(
+        "plot_usage(RunUsage(trials=()), Path('a.svg'))",
+        "run again with callbacks=[PolicyCallback()]",
+        "recording()",
+    ),
+    Row(
+        "load_usage(a_results_folder()).advice",
+        "Run again with run(train_fn, policy, callbacks=[PolicyCallback()]), or with "
+        "tune.run(…, callbacks=[PolicyCallback()])",
+        "(*load_usage(a_results_folder(has_record=True)).advice, recording())",
+    ),
+    Row(
+        "page_of(a_results_folder())",
+        "run again with callbacks=[PolicyCallback()]",
+        "page_of(a_results_folder(has_record=True)), recording()",
+    ),
+    Row(
+        "load_usage(a_results_folder(error=OUT_OF_GPU_MEMORY)).advice",
+        'Write GpuMemoryPolicy(gpu_memory="22GiB"), or retry such trials with more memory: '
+        "scheduler=OomRetryScheduler()",
+        "tuner(print, GpuMemoryPolicy(gpu_memory='22GiB')),"
+        "tuner(print, CpuPolicy(), tune_config=tune.TuneConfig(scheduler=OomRetryScheduler()))",
+    ),
+    Row(
+        "slot_of_bundles(CpuPolicy().plan(CPUS), BundleGroup([{'CPU': 3}, {'CPU': 3}]), CPUS)",
+        "Reserve less, or add nodes.",
+        "slot_of_bundles(CpuPolicy().plan(CPUS), BundleGroup([{'CPU': 2}, {'CPU': 2}]), CPUS)",
+    ),
+    Row(
+        "advised(most_open=4)",
+        "Omit max_concurrent_trials, or raise the limit of the search algorithm",
+        "str(advised(most_open=16))",
+    ),
+    Row(
+        "starting(max_trials_at_once=5).summary",
+        "Or run fewer trials at once: pass CappedPolicy(policy, 2) instead of the policy, or max_concurrent_trials=2",
+        "CappedPolicy(CpuPolicy(), 2).plan(CPUS), tune.TuneConfig(max_concurrent_trials=2)",
+    ),
+]
+
+NAMES = {
+    **SHARED,
+    **named(
+        BundleGroup,
+        Path,
+        RunUsage,
+        ScalingConfig,
+        Trainer,
+        WaitingRun,
+        a_results_folder,
+        advised,
+        audited,
+        check_workers,
+    ),
+    **named(
+        load_usage, page_of, parse_data, plot_usage, recording, slot_of, slot_of_bundles, starting, tell, with_limits
+    ),
+    "OUT_OF_GPU_MEMORY": OUT_OF_GPU_MEMORY,
+    "ray": ray,
+    "stuck": run_watch._suggestion,
+    "tasks_wait": task_watch._message,
+}
+
+ELSEWHERE = {
+    "but an earlier task started CUDA in this process": "GPUs",
+    "the policy plans trials … a GPU, but the trainable reserves": "a run of Tune: tests/unit/runner/test_run_core.py",
+    "the plan uses a decision based on benchmarks with": "other versions: tests/unit/runner/test_run_plan.py",
+    "requires Keras 2, because it fails with Keras 3": "TensorFlow: tests/on_ray/runner/test_train_frameworks.py",
+    "an RLlib learner uses at most one": "RLlib: tests/unit/runner/test_rllib.py",
+    "the policy has num_workers=0": "a run of Train: tests/on_ray/runner/test_train_in_tune.py",
+    "Ray Train version 1 is active": "another setting of Ray: tests/on_ray/runner/test_trainers.py",
+    "the plan has num_workers=0": "Train: tests/on_ray/runner/test_oom_retry_fit.py",
+    "the plan depends on the config of each run": "Train: tests/on_ray/runner/test_oom_retry_fit.py",
+    "so Ray Train would retry workers that ran out of memory": "Train: tests/on_ray/runner/test_oom_retry_fit.py",
+    "a plot requires matplotlib": "a package that is missing",
+    **dict.fromkeys(
+        (
+            "Rename the key in your metrics",
+            "Call it in the function that run or tuner runs",
+            "Use a policy with one slot type, or omit ResourceChangingScheduler",
+            "Add nodes, and resume the run.",
+            "Add a choice without a device to the policy",
+            "Add nodes or pass a policy instead of a plan",
+            "Use a policy by config, such as",
+            "Request the same resources for all trials",
+            "applied does not affect runs through a Ray Client",
+            "Wait until these resources are released",
+        ),
+        "a run of Tune: tests/unit/runner/test_run_plan.py and test_own_requests.py, and tests/on_ray",
+    ),
+    **dict.fromkeys(
+        (
+            "retries with the same memory failed",
+            "Plan a GPU fraction for the trial.",
+            "Raise max_gpus, use a GPU with more memory",
+            "Add a node with more host memory",
+            "Use fewer workers, add a node",
+        ),
+        "a trial that runs out of memory: tests/unit/runner/test_oom_retry.py",
+    ),
+    **dict.fromkeys(
+        (
+            "Omit the backend, or plan whole GPUs",
+            "Plan num_workers=1, or whole GPUs",
+            "Remove num_to_keep from the trainer",
+            "scaling_config cannot be passed",
+        ),
+        "a run of Train: tests/on_ray/runner/test_trainers.py and test_train_in_tune.py",
+    ),
+    **dict.fromkeys(
+        ("RLlib's old API stack", "RLlib supports no devices except GPUs", "Increase cpus in the policy"),
+        "RLlib: tests/unit/runner/test_rllib.py",
+    ),
+    **dict.fromkeys(
+        (
+            "(a whole GPU), so use a GPU with more memory",
+            "…. Write …, with … per GPU instead of …",
+            "to run without retries, write",
+            "Pass the results folder of a Tune or Train run",
+            "Pass a folder that contains a folder for each trial",
+            "start with memory=",
+            "Reuse processes with reuse_actors=True",
+        ),
+        "the results of a run: tests/unit/runner/test_usage.py and tests/package/runner/test_gpu_memory_usage.py",
+    ),
+}
+"""Messages with an advice that is not in the table, and what following the advice requires."""
+
+MEASURING = {"profiling", "gpu_memory"}
+"""The folders of which tests/unit/test_advice_of_measurements.py follows the messages."""
+
+PARTS = tuple(f"trainers/{path.name}" for path in (ROOT / "trainers").iterdir() if path.name not in MEASURING)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.mistake}: {row.advice}")
+def test_an_advice_is_in_the_message_and_works(row):
+    follow(row, NAMES)
+
+
+def test_every_message_with_an_advice_is_in_the_table_or_needs_more_than_this_process():
+    assert without_row(texts_with_advice(*PARTS), TABLE, ELSEWHERE, NAMES) == []
+
+
+def test_the_messages_that_are_followed_elsewhere_exist():
+    assert outdated(texts_with_advice(*PARTS), ELSEWHERE) == []
