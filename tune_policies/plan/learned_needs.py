@@ -48,7 +48,10 @@ _FEWEST_FITTED: Final = 4
 """The minimum number of trials for a formula. Until then, each config gets twice the largest amount of memory."""
 
 _FEWEST_FAILING: Final = 8
-"""The minimum number of trials before an amount may be too little for some trials."""
+"""The minimum number of trials before an amount may be too little for some trials, if a failure loses much."""
+
+_FEWEST_RESUMING: Final = 4
+"""The minimum number if trials resume from checkpoints, so that a failure loses little."""
 
 _MANY: Final = 16
 """With fewer trials, a formula must explain more, in proportion to the number of trials: 95 % of four trials."""
@@ -359,9 +362,13 @@ class LearnedNeeds(Value):
             if amount is None:
                 continue
             raised[name] = 2 * amount
-            if name in self.amounts and amount < self.amounts[name].largest:
-                more = [step for step in self.amounts[name].retries if step > amount]
-                raised[name] = more[0] if more else min(2 * amount, getattr(self.observed, name))
+            if name not in self.amounts:
+                continue
+            more = [step for step in self.amounts[name].retries if step > amount]
+            if more:
+                raised[name] = more[0]
+            elif amount < self.amounts[name].largest:
+                raised[name] = min(2 * amount, getattr(self.observed, name))
         return self.need_for(config) | TrialNeed(**raised)
 
     @cached_property
@@ -399,7 +406,7 @@ def _as_need(amounts: Mapping[str, int]) -> TrialNeed:
             case "gpu_memory_bytes":  # the fraction of a GPU is rounded again
                 need[name] = min(MOST_BYTES, _rounded_bytes(amount, num_digits=8))
             case _:
-                need[name] = min(MOST_BYTES, _rounded_bytes(amount, num_digits=5))
+                need[name] = min(MOST_BYTES, _rounded_bytes(amount, num_digits=6))
     return TrialNeed.from_dict(need)
 
 
@@ -520,7 +527,10 @@ def _learn_amount(
         return LearnedAmount(amount=round(fmean(amounts)), largest=largest, most=relevant)
     # The largest of few observed amounts is too small for many other trials, which matters if a failure loses much.
     steps = [*amounts, math.ceil(largest * (1 + 1 / len(points)))] if lost >= _LOST else amounts
-    has_margin = len(points) >= _FEWEST_FAILING
+    # A word in only one config, such as the name of a network, may explain why this trial needs more.
+    has_rare_word = any(np.count_nonzero(found) == 1 for name, found in values.items() if "=" in name)
+    fewest = _FEWEST_FAILING if lost >= _LOST or has_rare_word else _FEWEST_RESUMING
+    has_margin = len(points) >= fewest
     amount, *retries = most_productive(steps if has_margin else steps[-1:], lost)
     return LearnedAmount(
         amount=amount,

@@ -14,8 +14,9 @@ The policy contains all statistics and is a value like any other. A run uses it 
 5. It saves the policy with ``to_json``. A restored or later run that starts from this policy continues to learn.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from statistics import fmean
 from typing import Final
@@ -33,7 +34,7 @@ from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.gpu_selection import GpuTypesPolicy
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, WorkersPolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import TICKS, PositiveCount
+from tune_policies.values.resources import TICKS, PositiveCount, from_ticks
 from tune_policies.values.units import MIB
 from tune_policies.values.value import Many, Value, counted
 
@@ -51,6 +52,15 @@ _MOST_OBSERVATIONS: Final = 512
 
 _CROWDING: Final = 2.0
 """The sum of the utilizations of trials on a GPU. It is above 1, because a busy GPU may still have time (NVML)."""
+
+_SHARE_TICKS: Final = TICKS // 100
+"""The unit of the fractions of trials of different sizes that share a GPU, so that few requests are distinct."""
+
+_MOST_SHARED: Final = 0.95
+"""A trial that needs a larger part of a GPU gets the whole GPU."""
+
+_WORTH_FEWER_CPUS: Final = 0.96
+"""Trials get fewer CPUs than they use if they otherwise use at most this part of the CPUs that they could use."""
 
 _MOST_SAMPLED: Final = 32
 """The maximum number of observed configs from whose needs the sizes are chosen."""
@@ -163,9 +173,10 @@ class LearningPolicy(ResourcePolicy):
         if not self.needs.depends_on_config and len(usual.slots) > 1:
             return usual.with_reasons(*reasons)
         common = usual.common_slot
+        least = self._least_share() or 0.0
         size_of: dict[TrialSlot, TrialNeed] = {}
         for size, plan in planned:
-            slot = plan.common_slot
+            slot = _with_own_share(plan.common_slot, size, least)
             size_of[slot] = size_of.get(slot, size) | size
         slots, sizes = [*size_of], [*size_of.values()]
         pilots = _plan_of(self.start, capacity).common_slot
@@ -233,15 +244,31 @@ class LearningPolicy(ResourcePolicy):
 
     def _least_share(self) -> float | None:
         """Return the smallest part of a GPU for a trial, or ``None``, so that the GPU's time is enough for all."""
-        utilization = self.needs.amounts.get("gpu_utilization") if self.needs else None
-        if utilization is None:
-            return None
-        observed = self.observations[:: max(1, len(self.observations) // _MOST_SAMPLED)]
-        busy = [min(1.0, utilization.amount_for(seen.features) / TICKS) for seen in observed]
         # A whole number of trials, so that the plans of the sizes rarely change.
-        if busy and fmean(busy):
-            return 1 / max(1, round(_CROWDING / fmean(busy)))
+        if self._utilization:
+            return 1 / max(1, round(_CROWDING / self._utilization))
         return None
+
+    @cached_property
+    def _utilization(self) -> float:
+        """The mean fraction of a GPU's time that a trial uses, or 0 if it is unknown."""
+        utilization = self.needs.amounts.get("gpu_utilization") if self.needs else None
+        observed = self.observations[:: max(1, len(self.observations) // _MOST_SAMPLED)]
+        if utilization is None or not observed:
+            return 0.0
+        return fmean(min(1.0, utilization.amount_for(seen.features) / TICKS) for seen in observed)
+
+    def expected_speed(self, num_running: int, capacity: ClusterCapacity) -> float:
+        """Return the expected speed of a trial while ``num_running`` trials run, relative to a trial alone on a GPU.
+
+        Ray fills one GPU before it uses the next. So while the GPUs have time for all trials together, the trials on
+        one of them may still slow down each other. If the GPUs have no time left, nothing is expected.
+        """
+        num_gpus = sum(count * node.resources.gpus for node, count in capacity.groups)
+        load = num_running * self._utilization
+        if load < num_gpus:
+            return 1 / min(max(load, 1.0), _CROWDING)
+        return 1.0
 
     def _observed(self, capacity: ClusterCapacity) -> TrialNeed:
         needs = self.needs
@@ -331,6 +358,32 @@ def _near(size: TrialNeed, earlier: Sequence[TrialNeed]) -> TrialNeed:
     return next((known for known in earlier if known.covers(size) and _distance(size, known) <= _NEAR), size)
 
 
+def _with_own_share(slot: TrialSlot, size: TrialNeed, least: float) -> TrialSlot:
+    """Return ``slot`` with a fraction of a GPU that is hardly larger than ``size``, and the same part of the CPUs.
+
+    Trials of different sizes share a GPU, so what a trial does not need is left for smaller trials. At least as many
+    equal trials fit on a GPU as in equal parts.
+
+    Args:
+        slot: The slot of a plan for trials of equal size, with 1/k of a GPU or a whole GPU.
+        size: The amounts that the slot must have.
+        least: The smallest fraction for which the time of a GPU is enough.
+    """
+    ticks = slot.trial.ticks.get("GPU", 0)
+    if slot.num_workers or not 0 < ticks <= TICKS or not slot.gpu_memory_bytes or not size.gpu_memory_bytes:
+        return slot
+    device_bytes = slot.gpu_memory_bytes * (TICKS // ticks)
+    wanted = max(size.gpu_memory_bytes / device_bytes, least)
+    share = math.ceil(wanted * TICKS / _SHARE_TICKS) * _SHARE_TICKS
+    if share >= min(ticks, _MOST_SHARED * TICKS):
+        return slot
+    cpus = max(size.cpus or 0.0, slot.trial.cpus * share / ticks)
+    if cpus > 1:
+        cpus = math.ceil(round(cpus, 4))
+    trial = slot.trial.model_copy(update={"gpus": from_ticks(share), "cpus": min(cpus, slot.trial.cpus)})
+    return slot.model_copy(update={"trial": trial, "gpu_memory_bytes": device_bytes * share // TICKS})
+
+
 def _order(size: TrialNeed) -> tuple[float, ...]:
     memory = size.gpu_memory_bytes or 0, size.host_memory_bytes or 0
     return *memory, size.cpus or 0, size.gpu_utilization or 0
@@ -394,6 +447,8 @@ def _plan_for(start: ResourcePolicy, size: TrialNeed, capacity: ClusterCapacity)
     """
     plan = None
     for divides_cpus in (True, False):
+        if not divides_cpus:
+            size = _with_fitting_cpus(size, capacity)
         policy = with_need(start, size, divides_cpus=divides_cpus)
         try:
             plan = None if policy is None else policy.plan(capacity)
@@ -402,6 +457,25 @@ def _plan_for(start: ResourcePolicy, size: TrialNeed, capacity: ClusterCapacity)
         if plan is None or not plan.use_gpu or plan.worker.cpus >= (size.cpus or 0):
             break
     return plan
+
+
+def _with_fitting_cpus(size: TrialNeed, capacity: ClusterCapacity) -> TrialNeed:
+    """Return ``size`` with fewer CPUs if trials would leave many CPUs of a node unused.
+
+    For example, trials of 6 CPUs use 30 of 32 CPUs, and trials of 4 CPUs use all of them.
+    """
+    if size.cpus is None or size.cpus <= 1:
+        return size
+
+    def num_used(cpus: int) -> int:
+        return sum(count * cpus * int(node.resources.cpus // cpus) for node, count in capacity.groups)
+
+    most = math.ceil(size.cpus)
+    choices = range(most, (most - 1) // 2, -1)
+    best = max(choices, key=num_used)
+    if num_used(best) * _WORTH_FEWER_CPUS > num_used(most):
+        return size.model_copy(update={"cpus": float(best)})
+    return size
 
 
 @lru_cache(maxsize=16)
