@@ -4,6 +4,7 @@ from typing import Final
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.plan.admission import AdmissionControl, ProgressWindow
+from tune_policies.policies.learning import LearningPolicy
 
 _SIMILAR: Final = 1.25
 """A window ends when the number of running trials changes by more than this factor."""
@@ -28,6 +29,7 @@ class RunAdmission:
     def __init__(self, capacity: ClusterCapacity) -> None:
         self._capacity = capacity
         self._control = AdmissionControl()
+        self._policy: LearningPolicy | None = None
         self._is_limiting = False
         self._most_before = 0
         self._starting: set[str] = set()
@@ -35,6 +37,7 @@ class RunAdmission:
         self._steps: dict[str, tuple[int, float]] = {}
         self._num_steps = 0
         self._last_s: dict[str, float] = {}
+        self._from_s = 0.0
 
     def limit(self, capacity: ClusterCapacity) -> int | None:
         """Return how many trials may run at once, or ``None``.
@@ -49,12 +52,13 @@ class RunAdmission:
             return None
         return max(self._control.limit, self._most_before)
 
-    def begin(self) -> None:
+    def begin(self, policy: LearningPolicy) -> None:
         """Record that the policy has learned, so that more trials may run than under the start policy."""
+        self._policy = policy
         if self._is_limiting:
             return
         self._is_limiting = True
-        self._decide()
+        self._decide(max(self._last_s.values(), default=0.0))
 
     def note_start(self, trial_id: str) -> None:
         """Record that a process of a trial starts."""
@@ -73,34 +77,46 @@ class RunAdmission:
             self._most_before = max(self._most_before, num_running)
         is_similar = self._at_once / _SIMILAR <= num_running <= self._at_once * _SIMILAR
         if not is_similar or len(self._starting) > _STARTING * num_running:
-            self._begin(num_running)
+            # A process whose first result comes now has trained for about one step.
+            step_s = self._control.step_s if self._starting else 0.0
+            self._begin(num_running, now_s - step_s)
         self._at_once = max(self._at_once, num_running)
         before_s = self._last_s.get(trial_id)
         self._last_s[trial_id] = now_s
-        if before_s is None:
+        if before_s is None or before_s < self._from_s:
             return ""
         number, seconds = self._steps.get(trial_id, (0, 0.0))
         self._steps[trial_id] = number + 1, seconds + now_s - before_s
         self._num_steps += 1
-        if self._num_steps % self._at_once:
+        if self._num_steps % self._at_once and not self._is_first_comparison(trial_id):
             return ""
-        return self._decide()
+        return self._decide(now_s)
 
-    def _decide(self) -> str:
+    def _is_first_comparison(self, trial_id: str) -> bool:
+        """Return whether all running trials that can be compared with themselves have now made one step."""
+        compared = self._control.compared & self._last_s.keys()
+        return self._steps[trial_id][0] == 1 and trial_id in compared and compared <= self._steps.keys()
+
+    def _decide(self, now_s: float) -> str:
         """Decide by the current window. Return why no more trials, or fewer, run at once, or ``""``."""
         if not self._at_once:
             return ""
         before = self._control
-        self._control = before.after(ProgressWindow(at_once=self._at_once, steps=self._steps))
+        expected = 1.0
+        if self._policy is not None:
+            expected = self._policy.expected_speed(self._at_once, self._capacity)
+        window = ProgressWindow(at_once=self._at_once, steps=self._steps, expected_speed=expected)
+        self._control = before.after(window)
         has_new_limit = self._control.limit != before.limit
         if has_new_limit or self._num_steps >= _MOST_STEPS * self._at_once:
-            self._begin(self._at_once)
+            self._begin(self._at_once, now_s)
         if self._control.reason != before.reason:
             return self._control.reason
         return ""
 
-    def _begin(self, num_running: int) -> None:
+    def _begin(self, num_running: int, from_s: float) -> None:
+        """Begin a window with the steps that begin at ``from_s`` or later."""
         self._at_once = num_running
         self._steps = {}
         self._num_steps = 0
-        self._last_s = {}
+        self._from_s = from_s

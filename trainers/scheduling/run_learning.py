@@ -191,11 +191,10 @@ class RunLearning:
             return ""
         observations, self._new = list(self._new.values()), {}
         why = self._run_plan.learn(observations)
-        if why:
-            self._admission.begin()
         policy = self._run_plan.learning
         if not why or policy is None:
             return ""
+        self._admission.begin(policy)
         self._unsaved = policy
         self._save()
         what = why.partition(": ")[2]  # without the number of trials

@@ -48,7 +48,10 @@ _FEWEST_FITTED: Final = 4
 """The minimum number of trials for a formula. Until then, each config gets twice the largest amount of memory."""
 
 _FEWEST_FAILING: Final = 8
-"""The minimum number of trials before an amount may be too little for some trials."""
+"""The minimum number of trials before an amount may be too little for some trials, if a failure loses much."""
+
+_FEWEST_RESUMING: Final = 4
+"""The minimum number if trials resume from checkpoints, so that a failure loses little."""
 
 _MANY: Final = 16
 """With fewer trials, a formula must explain more, in proportion to the number of trials: 95 % of four trials."""
@@ -364,11 +367,13 @@ class LearnedNeeds(Value):
             if amount is None:
                 continue
             raised[name] = 2 * amount
-            if name in self.amounts and amount < self.amounts[name].largest:
+            if name not in self.amounts:
+                continue
+            more = [step for step in self.amounts[name].retries if step > amount]
+            if more:
+                raised[name] = more[0]
+            elif amount < self.amounts[name].largest:
                 raised[name] = min(2 * amount, getattr(self.observed, name))
-                more = [step for step in self.amounts[name].retries if step > amount]
-                if more:
-                    raised[name] = more[0]
         return self.need_for(config) | TrialNeed(**raised)
 
     @cached_property
@@ -406,7 +411,7 @@ def _as_need(amounts: Mapping[str, int]) -> TrialNeed:
             case "gpu_memory_bytes":  # the fraction of a GPU is rounded again
                 need[name] = min(MOST_BYTES, _rounded_bytes(amount, num_digits=8))
             case _:
-                need[name] = min(MOST_BYTES, _rounded_bytes(amount, num_digits=5))
+                need[name] = min(MOST_BYTES, _rounded_bytes(amount, num_digits=6))
     return TrialNeed.from_dict(need)
 
 
@@ -533,7 +538,12 @@ def _learn_amount(
     if lost >= _LOST:
         # The largest of few observed amounts is too small for many other trials, which matters if a failure loses much.
         steps.append(math.ceil(largest * (1 + 1 / len(points))))
-    has_margin = len(points) >= _FEWEST_FAILING
+    # A word in only one config, such as the name of a network, may explain why this trial needs more.
+    has_rare_word = any(np.count_nonzero(found) == 1 for name, found in values.items() if "=" in name)
+    fewest = _FEWEST_RESUMING
+    if lost >= _LOST or has_rare_word:
+        fewest = _FEWEST_FAILING
+    has_margin = len(points) >= fewest
     if not has_margin:
         steps = steps[-1:]
     amount, *retries = most_productive(steps, lost)

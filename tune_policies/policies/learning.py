@@ -14,8 +14,9 @@ The policy contains all statistics and is a value like any other. A run uses it 
 5. It saves the policy with ``to_json``. A restored or later run that starts from this policy continues to learn.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from statistics import fmean
 from typing import Final
@@ -51,6 +52,9 @@ _MOST_OBSERVATIONS: Final = 512
 
 _CROWDING: Final = 2.0
 """The sum of the utilizations of trials on a GPU. It is above 1, because a busy GPU may still have time (NVML)."""
+
+_WORTH_FEWER_CPUS: Final = 0.96
+"""Trials get fewer CPUs than they use if they otherwise use at most this part of the CPUs that they could use."""
 
 _MOST_SAMPLED: Final = 32
 """The maximum number of observed configs from whose needs the sizes are chosen."""
@@ -261,15 +265,31 @@ class LearningPolicy(ResourcePolicy):
 
     def _least_share(self) -> float | None:
         """Return the smallest part of a GPU for a trial, or ``None``, so that the GPU's time is enough for all."""
-        if self.needs is None or "gpu_utilization" not in self.needs.amounts:
+        # A whole number of trials, so that the plans of the sizes rarely change.
+        if not self._utilization:
             return None
+        return 1 / max(1, round(_CROWDING / self._utilization))
+
+    @cached_property
+    def _utilization(self) -> float:
+        """The mean fraction of a GPU's time that a trial uses, or 0 if it is unknown."""
+        if self.needs is None or not self.observations or "gpu_utilization" not in self.needs.amounts:
+            return 0.0
         utilization = self.needs.amounts["gpu_utilization"]
         observed = self.observations[:: max(1, len(self.observations) // _MOST_SAMPLED)]
-        busy = [min(1.0, utilization.amount_for(seen.features) / TICKS) for seen in observed]
-        # A whole number of trials, so that the plans of the sizes rarely change.
-        if busy and fmean(busy):
-            return 1 / max(1, round(_CROWDING / fmean(busy)))
-        return None
+        return fmean(min(1.0, utilization.amount_for(seen.features) / TICKS) for seen in observed)
+
+    def expected_speed(self, num_running: int, capacity: ClusterCapacity) -> float:
+        """Return the expected speed of a trial while ``num_running`` trials run, relative to a trial alone on a GPU.
+
+        Ray fills one GPU before it uses the next. So while the GPUs have time for all trials together, the trials on
+        one of them may still slow down each other. If the GPUs have no time left, nothing is expected.
+        """
+        num_gpus = sum(count * node.resources.gpus for node, count in capacity.groups)
+        load = num_running * self._utilization
+        if load < num_gpus:
+            return 1 / min(max(load, 1.0), _CROWDING)
+        return 1.0
 
     def _observed(self, capacity: ClusterCapacity) -> TrialNeed:
         needs = self.needs
@@ -429,6 +449,8 @@ def _plan_for(start: ResourcePolicy, size: TrialNeed, capacity: ClusterCapacity)
     """
     plan = None
     for divides_cpus in (True, False):
+        if not divides_cpus:
+            size = _with_fitting_cpus(size, capacity)
         policy = with_need(start, size, divides_cpus=divides_cpus)
         if policy is None:
             return None
@@ -439,6 +461,25 @@ def _plan_for(start: ResourcePolicy, size: TrialNeed, capacity: ClusterCapacity)
         if not plan.use_gpu or plan.worker.cpus >= (size.cpus or 0):
             break
     return plan
+
+
+def _with_fitting_cpus(size: TrialNeed, capacity: ClusterCapacity) -> TrialNeed:
+    """Return ``size`` with fewer CPUs if trials would leave many CPUs of a node unused.
+
+    For example, trials of 6 CPUs use 30 of 32 CPUs, and trials of 4 CPUs use all of them.
+    """
+    if size.cpus is None or size.cpus <= 1:
+        return size
+
+    def num_used(cpus: int) -> int:
+        return sum(count * cpus * int(node.resources.cpus // cpus) for node, count in capacity.groups)
+
+    most = math.ceil(size.cpus)
+    choices = range(most, (most - 1) // 2, -1)
+    best = max(choices, key=num_used)
+    if num_used(best) * _WORTH_FEWER_CPUS > num_used(most):
+        return size.model_copy(update={"cpus": float(best)})
+    return size
 
 
 @lru_cache(maxsize=16)

@@ -26,14 +26,15 @@ def numbers_at_once(total_speed, *, fit=1000):
     return numbers
 
 
-def test_twice_as_many_trials_may_run_when_the_progress_of_the_first_is_known():
-    assert (AdmissionControl().limit, STARTED.limit) == (None, 8)
+def test_four_times_as_many_trials_may_run_when_the_progress_of_the_first_is_known():
+    assert (AdmissionControl().limit, STARTED.limit) == (None, 16)
 
 
 @pytest.mark.parametrize(
     ("speed", "limit"),
     [
-        pytest.param(1.0, 16, id="twice as many trials are twice as fast together"),
+        pytest.param(1.0, 32, id="twice as many trials are twice as fast together"),
+        pytest.param(0.7, 16, id="they slow down each other, but are faster together"),
         pytest.param(0.5, 8, id="they are as fast together as before"),
         pytest.param(0.1, 6, id="they are slower together"),
     ],
@@ -45,11 +46,11 @@ def test_the_number_of_trials_follows_their_total_speed(speed, limit):
 @pytest.mark.parametrize(
     ("total_speed", "numbers"),
     [
-        pytest.param(lambda n: n, [4, 8, 16, 32, 50, 50], id="each trial adds its speed, and 50 fit"),
-        pytest.param(lambda n: min(n, 12), [4, 8, 16, 32], id="12 trials use everything"),
-        pytest.param(lambda n: 4, [4, 8], id="4 trials use everything"),
-        pytest.param(lambda n: n if n <= 4 else 2, [4, 8, 6, 5, 4], id="more than 4 trials are slower together"),
-        pytest.param(lambda n: n if n <= 12 else 5, [4, 8, 16, 12, 14, 13, 12], id="more than 12 are slower"),
+        pytest.param(lambda n: n, [4, 16, 50, 50], id="each trial adds its speed, and 50 fit"),
+        pytest.param(lambda n: min(n, 12), [4, 16, 32], id="12 trials use everything"),
+        pytest.param(lambda n: 4, [4, 16], id="4 trials use everything"),
+        pytest.param(lambda n: n if n <= 4 else 2, [4, 16, 10, 7, 5, 4], id="more than 4 trials are slower together"),
+        pytest.param(lambda n: n if n <= 12 else 5, [4, 16, 8, 12, 14, 13, 12], id="more than 12 are hardly faster"),
     ],
 )
 def test_the_number_grows_while_trials_become_faster_together(total_speed, numbers):
@@ -59,7 +60,7 @@ def test_the_number_grows_while_trials_become_faster_together(total_speed, numbe
 @pytest.mark.parametrize(
     ("speed", "limit"),
     [
-        pytest.param(1.0, 16, id="as fast as the trials before"),
+        pytest.param(1.0, 32, id="as fast as the trials before"),
         pytest.param(0.1, 6, id="far slower than the trials before"),
         pytest.param(0.4, 8, id="slower, but these may be other trials"),
     ],
@@ -69,7 +70,7 @@ def test_without_a_trial_in_both_windows_different_trials_are_compared(speed, li
 
 
 def test_the_number_grows_if_too_few_trials_can_be_compared():
-    assert STARTED.after(window(8, 0.1, trials=2, offset=100)).limit == 16
+    assert STARTED.after(window(8, 0.1, trials=2, offset=100)).limit == 32
 
 
 @pytest.mark.parametrize(
@@ -95,3 +96,18 @@ def test_a_window_that_cannot_be_compared_decides_nothing(nothing):
 )
 def test_the_decision_states_both_numbers(speed, reason):
     assert STARTED.after(window(8, speed)).reason == reason
+
+
+def test_four_times_as_many_trials_that_are_hardly_faster_together_are_too_many():
+    control = STARTED.after(window(16, 0.4))
+
+    assert (control.limit, control.reason) == (
+        8,
+        "16 trials at once are only 1.60 times as fast together as 4, so at most 8 run at once",
+    )
+
+
+def test_a_slowdown_that_the_plan_expects_does_not_limit_the_trials():
+    crowded = window(16, 0.5).model_copy(update={"expected_speed": 0.5})
+
+    assert STARTED.after(crowded).limit == 64

@@ -177,6 +177,40 @@ def test_a_trial_that_uses_all_its_cpus_keeps_them():
     assert policy.plan(CPUS).slot_for({}).trial.cpus == 2
 
 
+def test_trials_get_fewer_cpus_than_they_use_if_they_would_leave_many_unused():
+    policy = LearningPolicy(GpuPolicy()).learn([seen(gib=1, cpus=12) for _ in range(4)])
+
+    # 12 of the 32 CPUs of the node would leave 8 unused.
+    assert policy.plan(TWO_GPUS).slot_for({}).trial.cpus == 8
+
+
+@pytest.mark.parametrize(
+    ("num_running", "speed"),
+    [
+        pytest.param(1, 1, id="a GPU has time for the trial"),
+        pytest.param(5, 0.8, id="Ray starts all of them on the first GPU"),
+        pytest.param(7, 1 / 1.75, id="the first GPU is busy, and the second one is idle"),
+        pytest.param(8, 1, id="the GPUs have no time left"),
+    ],
+)
+def test_trials_on_one_gpu_are_expected_to_slow_down_each_other_while_another_gpu_is_idle(num_running, speed):
+    policy = LearningPolicy().learn([seen(gib=4, utilization=0.25) for _ in range(4)])
+
+    assert policy.expected_speed(num_running, TWO_GPUS) == pytest.approx(speed)
+
+
+@pytest.mark.parametrize(
+    ("policy", "capacity"),
+    [
+        pytest.param(LearningPolicy(), TWO_GPUS, id="nothing was learned"),
+        pytest.param(LearningPolicy().learn([seen(gib=4) for _ in range(4)]), TWO_GPUS, id="unknown utilization"),
+        pytest.param(LearningPolicy().learn([seen(cpus=1, utilization=0.9) for _ in range(4)]), CPUS, id="no GPU"),
+    ],
+)
+def test_otherwise_trials_are_not_expected_to_slow_down_each_other(policy, capacity):
+    assert policy.expected_speed(1000, capacity) == 1
+
+
 def test_the_utilization_limits_the_number_of_trials_on_a_gpu():
     policy = LearningPolicy().learn([seen(gib=1, utilization=0.5) for _ in range(4)])
 
@@ -208,11 +242,12 @@ def test_an_out_of_memory_error_teaches_the_policy_that_the_config_needs_more():
 
     learned = policy.learn([failed])
 
-    assert learned.needs.need_after({"batch": 8}, failed.too_little).gpu_memory_bytes == 10 * GIB
+    # Half as much again is the assumed need of a trial that has only run out of memory.
+    assert learned.needs.need_after({"batch": 8}, failed.too_little).gpu_memory_bytes == 7.5 * GIB
 
 
 def test_a_retry_gets_twice_the_memory_or_the_largest_observed_amount():
-    needs = learn_needs([seen({"lr": 0.1 * i}, gib=gib) for i, gib in enumerate((1, 1, 1, 10))])
+    needs = learn_needs([seen({"lr": 0.1 * i}, gib=gib) for i, gib in enumerate((1, 1, 10))])
 
     raised = [needs.need_after({}, TrialNeed(gpu_memory_bytes=gib * GIB)).gpu_memory_bytes for gib in (8, 12)]
 
@@ -225,6 +260,13 @@ def test_a_retry_gets_the_next_amount_with_the_highest_expected_throughput():
     raised = needs.need_after({}, TrialNeed(gpu_memory_bytes=GIB))
 
     assert raised.gpu_memory_bytes == 3 * GIB
+
+
+@pytest.mark.parametrize(("is_saved", "failing"), [(True, 0.5), (False, 0)])
+def test_four_trials_with_checkpoints_are_enough_for_an_amount_that_is_too_little_for_some(is_saved, failing):
+    needs = learn_needs([seen(gib=gib, is_saved=is_saved) for gib in (1, 1, 8, 9)])
+
+    assert needs.amounts["gpu_memory_bytes"].failing == failing
 
 
 def test_the_policy_learns_again_only_when_twice_as_many_trials_are_known():
@@ -373,7 +415,7 @@ def test_a_decision_is_the_same_as_one_that_computes_everything_again(trials):
 
 @settings(deadline=None, max_examples=30)
 @given(steps, st.sampled_from([(80,), (80, 24), (80, 40, 24)]))
-def test_each_size_gets_the_slot_of_its_own_plan(trials, devices):
+def test_each_size_gets_its_memory_and_as_many_trials_as_equal_parts_of_a_gpu(trials, devices):
     nodes = [gpu_node(f"n{gib}", gpus=2, cpus=32, gpu_memory_gib=gib, memory_gib=256) for gib in devices]
     capacity = ClusterCapacity.of(*nodes)
     start = GpuPolicy()
@@ -382,8 +424,13 @@ def test_each_size_gets_the_slot_of_its_own_plan(trials, devices):
 
     pilots = start.plan(capacity).common_slot
     pairs = zip(plan.by_config.sizes, plan.by_config.slots, strict=True) if plan.by_config else ()
-    sized = [(size, slot) for size, slot in pairs if slot != pilots]
-    assert [with_need(start, size).plan(capacity).common_slot for size, _ in sized] == [slot for _, slot in sized]
+    for size, slot in pairs:
+        equal = with_need(start, size).plan(capacity).common_slot
+        assert slot == pilots or (
+            slot.max_concurrent_trials == equal.max_concurrent_trials
+            and slot.trial.gpus <= equal.trial.gpus
+            and size.gpu_memory_bytes <= slot.gpu_memory_bytes <= equal.gpu_memory_bytes
+        )
 
 
 def test_deciding_for_a_config_takes_less_than_5_ms_with_500_observed_configs():

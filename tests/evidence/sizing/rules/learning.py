@@ -61,7 +61,7 @@ class Learning:
             worker, device_gib = slot.worker, 0.0
             host_gib, gpu = (worker.memory_bytes or 0) / GIB, float(worker.gpus)
             if gpu and slot.gpu_memory_bytes:
-                wanted = slot.gpu_memory_bytes / GIB * round(1 / gpu)
+                wanted = slot.gpu_memory_bytes / GIB / gpu
                 device_gib = min((gib for gib in self.devices if gib >= wanted * 0.99), default=self.devices[-1])
             if failed or index in self.own:
                 gpu, host_gib = self._raised(index, config, gpu, host_gib, device_gib, failed)
@@ -102,7 +102,7 @@ class Learning:
         if self.policy.needs == before.needs:
             return False
         self.plan = self.policy.plan(self.capacity)
-        self.progress.begin()
+        self.progress.begin(self.policy)
         return True
 
 
