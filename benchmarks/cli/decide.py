@@ -65,7 +65,7 @@ def decide(
     from tune_policies.kuberay.reading.load_cluster import load_capacity
 
     from ..decide.cpu_nodes import NodesQuestion
-    from ..decide.decide import Terms
+    from ..decide.decide import Terms, measured_gpu
     from ..decide.decide import decide as decide_from
     from ..decide.prices import load_prices
     from ..measuring.colocation import parse_device
@@ -91,6 +91,7 @@ def decide(
     found_prices = None if prices is None else load_prices(prices, region=region, use_spot=spot)
     record = None if packing is None else read_throughput(packing)
     run_set = read_run_set(run)
+    measured_gpu(run_set, gpu)  # starting Ray for a run that decides nothing would only take time
     capacity = read_cluster(address, timeout_s, None) if cluster is None else load_capacity(cluster)
     decided = decide_from(run_set, terms, capacity, found_prices, record)
     _show(decided, as_json=as_json)

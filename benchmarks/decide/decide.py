@@ -140,7 +140,7 @@ def decide(
         InvalidResourcesError: ``terms.gpu`` was not measured, a trial's resources have no price, ``packing`` was
             measured on another GPU, or the nodes of ``terms.nodes`` are unknown or too small.
     """
-    case = _Case(run_set, terms, _gpu_of(run_set, terms.gpu), capacity, prices, packing)
+    case = _Case(run_set, terms, measured_gpu(run_set, terms.gpu), capacity, prices, packing)
     case.check_packing()
     workloads, notes = [], list(run_set.problems())
     doubts: dict[tuple[str, str], list[str]] = {}
@@ -179,7 +179,13 @@ def decide(
     return Decided(case.decision(workloads), tuple(notes))
 
 
-def _gpu_of(run_set: RunSet, wanted: str | None) -> str:
+def measured_gpu(run_set: RunSet, wanted: str | None) -> str:
+    """Return the GPU whose times are compared with those of the CPU.
+
+    Raises:
+        UndecidedError: The run measured no GPU, or not the CPU.
+        InvalidResourcesError: ``wanted`` was not measured.
+    """
     measured = run_set.measured_devices
     gpus = [device for device in measured if device == "gpu" or device.startswith("gpu@")]
     if wanted is not None and wanted not in gpus:

@@ -294,7 +294,9 @@ class ResourceUsage(ShownValue):
                 continue
             idle = starting / metered.total_hours
             if idle >= MUCH_IDLE:
-                remedies = "Reuse processes with reuse_actors=True, or let each trial run longer"
+                remedies = (
+                    "Reuse processes with reuse_actors=True, unless the run already does, or let each trial run longer"
+                )
                 fewer = self.max_trials_at_once // 2
                 if fewer:
                     remedies += (

@@ -566,3 +566,15 @@ def test_without_a_catalog_a_policy_that_does_not_determine_a_node_type_is_rejec
 
 def test_a_design_for_a_user_defined_policy_uses_the_catalog():
     assert groups(design_cluster(PolicyOfAUser(), catalog(CPU), 64)) == {"cpu": 4}
+
+
+def test_a_design_says_why_no_trial_fits_on_a_cheaper_node_type():
+    l4 = NodeType(name="l4", cpus=3, memory="30GiB", gpus=1, accelerator_type="L4", price_per_hour=0.8)
+    a100 = NodeType(name="a100", cpus=12, memory="80GiB", gpus=1, accelerator_type="A100", price_per_hour=3.67)
+
+    design = design_cluster(GpuMemoryPolicy(gpu_memory="20GiB", cpus=4), NodeCatalog(nodes=(l4, a100)), 4)
+
+    assert design.reasons[-1] == (
+        "no trial fits on l4: the largest node has 3 CPUs, 1 GPU (L4), 30 GiB of host memory. Request at most 3 CPUs "
+        "per trial, or add a larger node."
+    )

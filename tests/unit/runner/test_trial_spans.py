@@ -135,8 +135,8 @@ def test_if_trials_mostly_start_the_summary_names_what_helps():
     one_at_once, several = (ResourceUsage(resources=(hours,), max_trials_at_once=most) for most in (1, 5))
 
     assert one_at_once.summary[-1] == (
-        "60% of the CPU time was idle while trials started. Reuse processes with reuse_actors=True, or let each trial "
-        "run longer"
+        "60% of the CPU time was idle while trials started. Reuse processes with reuse_actors=True, unless the run "
+        "already does, or let each trial run longer"
     )
     assert several.summary[-1] == (
         f"{one_at_once.summary[-1]}. Or run fewer trials at once: pass CappedPolicy(policy, 2) instead of the policy, "

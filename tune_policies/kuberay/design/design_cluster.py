@@ -16,7 +16,7 @@ from tune_policies.cluster.accelerators import DEVICE_RESOURCES, KNOWN_TYPES, gp
 from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.kuberay.design.catalog import HEAD, NodeCatalog, NodeType, node_type_name
 from tune_policies.kuberay.design.cheapest_nodes import MOST_NODES_OF_TYPE, NodePool, Units, workers_in_unit
-from tune_policies.kuberay.design.cluster_spec import ClusterSpec, DesignedGroup, head_of
+from tune_policies.kuberay.design.cluster_spec import ClusterSpec, DesignedGroup, capacity_of, head_of
 from tune_policies.kuberay.design.slot_choices import (
     ChosenNodes,
     Measured,
@@ -51,6 +51,9 @@ _CPUS_OF_CPU_NODE: Final = 16
 """The number of CPUs of a default node without devices, unless a worker needs more."""
 
 _BYTES_PER_CPU: Final = 4 * GIB
+
+_MOST_UNUSABLE: Final = 3
+"""The maximum number of node types for which a design explains why no trial fits on them."""
 
 _HINT: Final = "pass a catalog of the available nodes (--nodes)"
 
@@ -309,7 +312,22 @@ def design_cluster(
             f"the memory of {shorten_names(unknown)} is missing, but pods must request memory. Set the memory that "
             "each node offers to pods, such as memory: 64GiB"
         )
-    return design_nodes(policy, catalog, num_trials, measured=measured, name=name, min_nodes=min_nodes, notes=notes)
+    design = design_nodes(policy, catalog, num_trials, measured=measured, name=name, min_nodes=min_nodes, notes=notes)
+    return design.model_copy(update={"reasons": (*design.reasons, *about_unusable_types(policy, catalog))})
+
+
+def about_unusable_types(policy: ResourcePolicy, catalog: NodeCatalog) -> list[str]:
+    """Return a sentence for each of the first node types on which no trial fits, with what would make it fit."""
+    sentences: list[str] = []
+    for node_type in catalog.nodes:
+        if len(sentences) == _MOST_UNUSABLE:
+            break
+        alone = catalog.model_copy(update={"nodes": (node_type,)})
+        try:
+            policy.plan(capacity_of(alone))
+        except InfeasibleRequestError as error:
+            sentences.append(f"no trial fits on {node_type.name}: {error.offered}. {error.suggestion}")
+    return sentences
 
 
 def design_nodes(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from tune_policies.kuberay.design.catalog import NodeCatalog
 from tune_policies.kuberay.design.cluster_spec import capacity_of
-from tune_policies.kuberay.design.design_cluster import ClusterDesign, design_nodes
+from tune_policies.kuberay.design.design_cluster import ClusterDesign, about_unusable_types, design_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy, memory_for_one_more
 from tune_policies.policies.policy import ResourcePolicy
@@ -118,7 +118,7 @@ def rank_offers(policy: ResourcePolicy, catalog: NodeCatalog, num_trials: int) -
         date=catalog.date,
         unusable=tuple(unusable),
         has_head=catalog.head is not None and bool(catalog.head.price_per_hour),
-        notes=(*notes, *catalog.cautions),
+        notes=(*notes, *about_unusable_types(policy, catalog), *catalog.cautions),
     )
 
 
