@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -109,7 +110,9 @@ def _check_resume(context: typer.Context) -> None:
         source = context.get_parameter_source(name)
         is_given = source is not None and source.name == "COMMANDLINE"
         if is_given and name not in ("resume", "address", "timeout_s", "json"):
-            given = "WORKLOAD" if name == "workload" else f"--{name.replace('_', '-')}"
+            given = f"--{name.replace('_', '-')}"
+            if name == "workload":
+                given = "WORKLOAD"  # an argument, which has no dashes
             raise InvalidResourcesError(f"--resume uses the settings in the file. Omit {given}")
 
 
@@ -124,16 +127,27 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
         raise InvalidResourcesError("--size has no effect, because every workload has its own sizes. Omit --size")
     found: dict[str, tuple[int, ...]] = {}
     for text in workloads:
-        name, at, own_sizes = text.partition("@")
-        wanted = _parse_sizes(own_sizes, text) if at else sizes
+        name, own_sizes = _name_and_sizes(text)
         built_in = check_workload(name)
-        own = () if built_in is None else built_in.sizes
-        if built_in is None and not wanted:
-            raise InvalidResourcesError(f"{name} has no default sizes. Pass sizes, such as --size 64 --size 256")
-        # A quick run measures only one size, because a sweep would take too long.
-        default = own[len(own) // 2 :][:1] if quick else own
-        found[name] = tuple(dict.fromkeys((*found.get(name, ()), *(wanted or default))))
+        wanted: Sequence[int] = own_sizes or sizes
+        if not wanted:
+            if built_in is None:
+                raise InvalidResourcesError(f"{name} has no default sizes. Pass sizes, such as --size 64 --size 256")
+            wanted = built_in.sizes
+            if quick:  # measure only one size, because a sweep would take too long
+                middle = len(wanted) // 2
+                wanted = wanted[middle : middle + 1]
+        # A workload can be given several times with different sizes. Each size is measured once.
+        found[name] = tuple(dict.fromkeys((*found.get(name, ()), *wanted)))
     return found
+
+
+def _name_and_sizes(text: str) -> tuple[str, list[int]]:
+    """Return the name in a workload such as ``"mlp@64,256"``, and its own sizes, or an empty list without ``@``."""
+    name, at, sizes = text.partition("@")
+    if not at:
+        return name, []
+    return name, _parse_sizes(sizes, text)
 
 
 def _parse_sizes(text: str, workload: str) -> list[int]:
@@ -188,9 +202,9 @@ def packing(
 
     trainings = []
     for text in workload or ():
-        name, at, own_sizes = text.partition("@")
-        sizes = _parse_sizes(own_sizes, text) if at else [size]
-        trainings += [find_training(name, wanted, steps) for wanted in sizes]
+        name, own_sizes = _name_and_sizes(text)
+        # Without any size, ``size`` is ``None``, so the training has its default size.
+        trainings += [find_training(name, wanted, steps) for wanted in own_sizes or [size]]
     trainings = trainings or default_trainings()
     sweep = Sweep(trainings, trials_per_gpu or [2, 4, 8, 16, 32], repetitions, cpus_per_trial, mps)
     record = measure_throughput(sweep, output, force=force)
