@@ -95,10 +95,7 @@ def decide(
         record = read_throughput(packing)
     run_set = read_run_set(run)
     # Read all files first, because a mistake in a file should not wait for the cluster.
-    if cluster is None:
-        capacity = read_cluster(address, timeout_s, None)
-    else:
-        capacity = load_capacity(cluster)
+    capacity = read_cluster(address, timeout_s, None) if cluster is None else load_capacity(cluster)
     decided = decide_from(run_set, terms, capacity, found_prices, record)
     _show(decided, as_json=as_json)
     if output is not None:

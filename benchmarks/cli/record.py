@@ -3,7 +3,7 @@
 import json as json_text
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,9 @@ from tune_policies.values.sanitize import LEFT_OUT
 from ..record.run_set import Phase, RunSet
 from ..record.run_set_file import csv_text, file_text, read_run_set
 from ..record.summary import how_to_measure_a_gpu, sentence, summarize
+
+if TYPE_CHECKING:
+    from ..compare.verdicts import Verdict
 
 app = typer.Typer()
 
@@ -118,7 +121,7 @@ def compare(
 
     run_set = read_run_set(file)
     problems = list(run_set.problems())
-    found = []
+    found: list[Verdict] = []
     for compared_phase in phase or Phase:
         found += verdicts(run_set, compared_phase, same_within)
     if not found:
