@@ -15,6 +15,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import AutoLocator, LogLocator, NullLocator
 
 from tune_policies.files.html_page import ON_DARK
+from tune_policies.files.svg import PAGE_FONT, PAGE_WIDTH, cut_middle
 from tune_policies.plan.decision import WorkloadDecision
 
 from ..compare.verdicts import Verdict
@@ -28,8 +29,8 @@ PHASE_TITLES: Final = {
     Phase.FIRST_EPOCH: "first epoch",
 }
 
-WIDTH: Final = 420 / 72
-"""The width of a figure in inches: 420 px for an SVG at its original size."""
+WIDTH: Final = PAGE_WIDTH / 72
+"""The width of a figure in inches. matplotlib writes 72 pixels per inch to an SVG."""
 
 _TITLE: Final = 40
 """The maximum number of characters of a title."""
@@ -39,9 +40,6 @@ _CHARACTERS_OF_TICKS: Final = 44
 
 INK: Final = "#24292f"
 """The color of text, axes and grids. In an HTML page, it is replaced by the color of the surrounding text."""
-
-SMALL: Final = 11.5
-"""The size of small text in points. On a screen 400 px wide, a figure is 340 px wide, and this text is 9 px high."""
 
 LOOK: Final[Any] = {
     "svg.fonttype": "none",
@@ -149,12 +147,13 @@ def cut(text: str, most: int) -> str:
 
     Unprintable characters are replaced, because SVG files must not contain them.
     """
-    line = "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in " ".join(text.split())
-    )
-    if len(line) <= most:
-        return line
-    return f"{line[: most // 2]}…{line[len(line) + most // 2 + 1 - most :]}"
+    return cut_middle("".join(map(_printable, " ".join(text.split()))), most)
+
+
+def _printable(character: str) -> str:
+    if character.isprintable():
+        return character
+    return "\N{REPLACEMENT CHARACTER}"
 
 
 def title(name: str, about: str = "") -> str:
@@ -250,7 +249,9 @@ def cost_figure(decided: WorkloadDecision, currency: str | None) -> Figure | Non
         if len(line) > 4:  # the labels of more points would overlap
             labeled = [line[0], line[-1]]
         for number, x, y in labeled:
-            axes.annotate(str(number), (x, y), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=SMALL)
+            axes.annotate(
+                str(number), (x, y), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=PAGE_FONT
+            )
     cost = "cost of a trial"
     if currency:
         cost += f", {cut(currency, 12)}"

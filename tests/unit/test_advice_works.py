@@ -46,8 +46,8 @@ from tune_policies.trainers.profiling.measure import configs_to_measure
 from tune_policies.trainers.train.train_in_tune import check_workers
 from tune_policies.trainers.usage.advice import Advice
 from tune_policies.trainers.usage.audit_callback import audit_lines
-from tune_policies.trainers.usage.gpu_memory_report import plot_usage
 from tune_policies.trainers.usage.gpu_memory_usage import RunUsage
+from tune_policies.trainers.usage.usage_pictures import plot_usage
 from tune_policies.trainers.watches import run_watch, task_watch
 from tune_policies.values.value import check_names
 
