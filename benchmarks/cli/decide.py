@@ -88,10 +88,14 @@ def decide(
     if num_trials is not None:
         nodes = NodesQuestion(num_trials=num_trials, node_cpus=node_cpus)
     terms = Terms(steps_per_trial=steps_per_trial, gpu=gpu, gpu_type=gpu_type, same_within=same_within, nodes=nodes)
-    found_prices = None if prices is None else load_prices(prices, region=region, use_spot=spot)
-    record = None if packing is None else read_throughput(packing)
+    found_prices = record = None
+    if prices is not None:
+        found_prices = load_prices(prices, region=region, use_spot=spot)
+    if packing is not None:
+        record = read_throughput(packing)
     run_set = read_run_set(run)
-    measured_gpu(run_set, gpu)  # starting Ray for a run that decides nothing would only take time
+    # Read all files first, because a mistake in a file or a run without GPU times should not wait for the cluster.
+    measured_gpu(run_set, gpu)
     capacity = read_cluster(address, timeout_s, None) if cluster is None else load_capacity(cluster)
     decided = decide_from(run_set, terms, capacity, found_prices, record)
     _show(decided, as_json=as_json)

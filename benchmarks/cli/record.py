@@ -3,7 +3,7 @@
 import json as json_text
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,9 @@ from ..record.run_set import Phase, RunSet
 from ..record.run_set_file import csv_text, file_text, read_run_set
 from ..record.summary import how_to_measure_a_gpu, sentence, summarize
 
+if TYPE_CHECKING:
+    from ..compare.verdicts import Verdict
+
 app = typer.Typer()
 
 File = Annotated[Path, typer.Argument(help="The file that `run` wrote.")]
@@ -28,12 +31,10 @@ def print_measured(run_set: RunSet, *, as_json: bool) -> None:
     """Print the measurements and the problems of a run as a table or as JSON."""
     if as_json:
         configurations = [summary.model_dump(mode="json") for summary in summarize(run_set)]
-        print(
-            json_text.dumps(
-                {"configurations": configurations, "problems": list(run_set.problems())}, indent=2, ensure_ascii=False
-            )
-        )
+        measured = {"configurations": configurations, "problems": list(run_set.problems())}
+        print(json_text.dumps(measured, indent=2, ensure_ascii=False))
     else:
+        # Imported here because the tables require more packages than JSON.
         from ..report.tables import print_run_set
 
         print_run_set(run_set)
@@ -67,7 +68,11 @@ def export(
     run_set = read_run_set(file)
     if redact:
         run_set = run_set.redacted()
-    text = csv_text(run_set) if format_ is Format.CSV else file_text(run_set)
+    match format_:
+        case Format.CSV:
+            text = csv_text(run_set)
+        case Format.JSON:
+            text = file_text(run_set)
     if output is None:
         print(text, end="")
     else:
@@ -116,7 +121,9 @@ def compare(
 
     run_set = read_run_set(file)
     problems = list(run_set.problems())
-    found = [verdict for one_phase in phase or Phase for verdict in verdicts(run_set, one_phase, same_within)]
+    found: list[Verdict] = []
+    for compared_phase in phase or Phase:
+        found += verdicts(run_set, compared_phase, same_within)
     if not found:
         measured = ", ".join(run_set.measured_devices) or "no device"
         if run_set.measured_devices == ("cpu",):
@@ -128,9 +135,8 @@ def compare(
     for problem in problems:
         print_to_stderr(problem)
     if as_json:
-        print(
-            json_text.dumps([{**verdict.model_dump(mode="json"), "word": verdict.word} for verdict in found], indent=2)
-        )
+        compared = [{**verdict.model_dump(mode="json"), "word": verdict.word} for verdict in found]
+        print(json_text.dumps(compared, indent=2))
     else:
         print_verdicts(found)
 
@@ -153,14 +159,17 @@ def report(
     check_new(output, force=force, inputs=(file, decision, packing))
     hint = "create a decision with `tune-policies bench decide run.json --steps-per-trial 5000 --output decision.json`"
     run = read_run_set(file)
-    throughput = read_throughput(packing) if packing else None
-    decided = read_value(decision, Decision, "decision", hint=hint) if decision else None
+    throughput = decided = None
+    if packing is not None:
+        throughput = read_throughput(packing)
+    if decision is not None:
+        decided = read_value(decision, Decision, "decision", hint=hint)
     if redact:
         run = run.redacted()
         if throughput is not None:
             throughput = throughput.redacted()
-        if decided is not None:
-            price_source = LEFT_OUT if decided.price_source else None
-            decided = decided.model_copy(update={"price_source": price_source})
+        if decided is not None and decided.price_source:
+            # The name of a price file can contain the name of a company or project.
+            decided = decided.model_copy(update={"price_source": LEFT_OUT})
     write_new(output, html_page(build_content(run, decided, throughput)), force=force)
     print(output)

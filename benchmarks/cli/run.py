@@ -2,17 +2,17 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tune_policies import InvalidResourcesError
 from tune_policies.cli.options import Address, Force, Json, TimeoutS
 
-if TYPE_CHECKING:
-    from ..record.run_set import RunSet
+from ..record.run_set import QUICK, THOROUGH, RunSet, Settings
 
 app = typer.Typer()
 
@@ -36,7 +36,12 @@ def run(
         list[int] | None, typer.Option(min=1, help="Size of workloads without their own sizes; can be repeated.")
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Number of fresh processes per configuration.  [default: 5; quick: 3]")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of fresh processes per configuration.  "
+            f"[default: {THOROUGH.num_rounds}; quick: {QUICK.num_rounds}]",
+        ),
     ] = None,
     cpus: Annotated[float, typer.Option(help="CPUs per trial, on every device.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random order of measurements.")] = 0,
@@ -45,14 +50,19 @@ def run(
         typer.Option("--output", "-o", help="Write the record to this file.  [default: run-DATE-TIME.json]"),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Measure one size per workload in 3 rounds, in about a minute.")
+        bool,
+        typer.Option("--quick", help=f"Measure one size per workload in {QUICK.num_rounds} rounds, in about a minute."),
     ] = False,
     resume: Annotated[
         Path | None, typer.Option(help="Resume the run recorded in this file, with the same settings.")
     ] = None,
     process_timeout_s: Annotated[
         float | None,
-        typer.Option(min=0.1, help="Time limit of a process, in seconds.  [default: 60; quick: 15]"),
+        typer.Option(
+            min=0.1,
+            help="Time limit of a process, in seconds.  "
+            f"[default: {THOROUGH.process_timeout_s:g}; quick: {QUICK.process_timeout_s:g}]",
+        ),
     ] = None,
     control: Annotated[
         bool, typer.Option(help="Measure the first device twice, to show how noisy the machine is.")
@@ -65,23 +75,20 @@ def run(
     from ..measuring.colocation import parse_devices
     from ..measuring.runner import Session, measure_to_file
     from ..record.machine import own_command
-    from ..record.run_set import Settings
     from ..record.run_set_file import read_run_set
 
     settings = None
     if resume is not None:
         _check_resume(context)
     else:
-        default_rounds, num_blocks, default_timeout_s = 5, 10, 60
-        if quick:
-            default_rounds, num_blocks, default_timeout_s = 3, 5, 15
+        effort = QUICK if quick else THOROUGH
         settings = Settings(
             sizes=_sizes(workload or [], size or [], quick=quick),
             devices=tuple(map(str, parse_devices(device or ["cpu", "gpu"]))),
             cpus=cpus,
-            num_rounds=rounds or default_rounds,
-            num_blocks=num_blocks,
-            process_timeout_s=process_timeout_s or default_timeout_s,
+            num_rounds=rounds or effort.num_rounds,
+            num_blocks=effort.num_blocks,
+            process_timeout_s=process_timeout_s or effort.process_timeout_s,
             seed=seed,
             has_control=control,
         )
@@ -109,7 +116,9 @@ def _check_resume(context: typer.Context) -> None:
         source = context.get_parameter_source(name)
         is_given = source is not None and source.name == "COMMANDLINE"
         if is_given and name not in ("resume", "address", "timeout_s", "json"):
-            given = "WORKLOAD" if name == "workload" else f"--{name.replace('_', '-')}"
+            given = f"--{name.replace('_', '-')}"
+            if name == "workload":
+                given = "WORKLOAD"  # an argument, which has no dashes
             raise InvalidResourcesError(f"--resume uses the settings in the file. Omit {given}")
 
 
@@ -124,16 +133,27 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
         raise InvalidResourcesError("--size has no effect, because every workload has its own sizes. Omit --size")
     found: dict[str, tuple[int, ...]] = {}
     for text in workloads:
-        name, at, own_sizes = text.partition("@")
-        wanted = _parse_sizes(own_sizes, text) if at else sizes
+        name, own_sizes = _name_and_sizes(text)
         built_in = check_workload(name)
-        own = () if built_in is None else built_in.sizes
-        if built_in is None and not wanted:
-            raise InvalidResourcesError(f"{name} has no default sizes. Pass sizes, such as --size 64 --size 256")
-        # A quick run measures only one size, because a sweep would take too long.
-        default = own[len(own) // 2 :][:1] if quick else own
-        found[name] = tuple(dict.fromkeys((*found.get(name, ()), *(wanted or default))))
+        wanted: Sequence[int] = own_sizes or sizes
+        if not wanted:
+            if built_in is None:
+                raise InvalidResourcesError(f"{name} has no default sizes. Pass sizes, such as --size 64 --size 256")
+            wanted = built_in.sizes
+            if quick:  # measure only one size, because a sweep would take too long
+                middle = len(wanted) // 2
+                wanted = wanted[middle : middle + 1]
+        # A workload can be given several times with different sizes. Each size is measured once.
+        found[name] = tuple(dict.fromkeys((*found.get(name, ()), *wanted)))
     return found
+
+
+def _name_and_sizes(text: str) -> tuple[str, list[int]]:
+    """Return the name in a workload such as ``"mlp@64,256"``, and its own sizes, or an empty list without ``@``."""
+    name, at, sizes = text.partition("@")
+    if not at:
+        return name, []
+    return name, _parse_sizes(sizes, text)
 
 
 def _parse_sizes(text: str, workload: str) -> list[int]:
@@ -146,7 +166,7 @@ def _parse_sizes(text: str, workload: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _show(run_set: "RunSet", output: Path, *, as_json: bool) -> None:
+def _show(run_set: RunSet, output: Path, *, as_json: bool) -> None:
     """Print the measurements to stdout, and the path of the record to stderr."""
     from .record import print_measured
 
@@ -188,8 +208,9 @@ def packing(
 
     trainings = []
     for text in workload or ():
-        name, at, own_sizes = text.partition("@")
-        sizes = _parse_sizes(own_sizes, text) if at else [size]
+        name, own_sizes = _name_and_sizes(text)
+        # Without any size, ``size`` is ``None``, so the training has its default size.
+        sizes: Sequence[int | None] = own_sizes or [size]
         trainings += [find_training(name, wanted, steps) for wanted in sizes]
     trainings = trainings or default_trainings()
     sweep = Sweep(trainings, trials_per_gpu or [2, 4, 8, 16, 32], repetitions, cpus_per_trial, mps)

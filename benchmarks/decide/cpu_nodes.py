@@ -76,6 +76,7 @@ class Nodes(NamedTuple):
             )
         gpu_s = self.num_trials * gpu_trial_s
         number = self._fewest(cpu_trial_s, gpu_s)
+        # A speed-up times the GPU's time is a time on the CPU, so the ends of the interval give those of the number.
         low, high = (self._fewest(speedup * gpu_trial_s, gpu_s) for speedup in speedups)
         nodes_s = nodes_cost = gpu_cost = as_cheap_up_to = None
         if number is not None:
@@ -109,12 +110,16 @@ class Nodes(NamedTuple):
     def _fewest(self, trial_s: float, deadline_s: float) -> int | None:
         """Return the smallest number of nodes that meet the deadline, or ``None`` if a single trial takes longer."""
         in_turn = math.floor(deadline_s / trial_s * (1 + _ROUNDING))
-        if in_turn:
-            return math.ceil(self.num_trials / (in_turn * self.trials_per_node))
-        return None
+        if not in_turn:
+            return None
+        return math.ceil(self.num_trials / (in_turn * self.trials_per_node))
 
     def _most(self, trial_s: float, cost: float) -> int | None:
         """Return the largest number of busy nodes that cost at most ``cost``, or ``None`` if one node costs more."""
         numbers = range(math.ceil(self.num_trials / self.trials_per_node), 0, -1)
         limit = cost * (1 + _ROUNDING)
-        return next((number for number in numbers if (self._cost(number, trial_s) or math.inf) <= limit), None)
+        for number in numbers:
+            nodes_cost = self._cost(number, trial_s)
+            if nodes_cost is not None and nodes_cost <= limit:
+                return number
+        return None

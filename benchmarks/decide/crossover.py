@@ -25,13 +25,18 @@ class Crossover(NamedTuple):
 def crossover(answers: Mapping[int, Answer]) -> Crossover:
     """Return the crossover, given the answers by size."""
     above = max((size for size, answer in answers.items() if answer != "GPU"), default=None)
-    return Crossover(above, min((size for size in answers if above is None or size > above), default=None))
+    larger = list(answers)
+    if above is not None:
+        larger = [size for size in answers if size > above]
+    return Crossover(above, min(larger, default=None))
 
 
 def describe(answers: Mapping[int, Answer], better: str = "faster") -> str:
     """Return a sentence about the crossover and the measured sizes. ``answers`` must not be empty."""
     sizes = sorted(answers)
-    measured = f"measured from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"measured at {sizes[0]} only"
+    measured = f"measured from {sizes[0]} to {sizes[-1]}"
+    if len(sizes) == 1:
+        measured = f"measured at {sizes[0]} only"
     found = crossover(answers)
     ranks = [_RANKS[answers[size]] for size in sizes]
     if "GPU" not in answers.values():
@@ -41,6 +46,8 @@ def describe(answers: Mapping[int, Answer], better: str = "faster") -> str:
     elif ranks == sorted(ranks):
         text = f"the GPU is {better} from size {found.at} on, but not clearly at {found.above}"
     else:
-        changes = ", ".join(f"{next(group)}: {answer}" for answer, group in groupby(sizes, key=lambda s: answers[s]))
-        text = f"no single crossover, because the answer changes back ({changes})"
+        changes = []
+        for answer, alike in groupby(sizes, key=lambda size: answers[size]):
+            changes.append(f"{next(alike)}: {answer}")  # the first size with this answer
+        text = f"no single crossover, because the answer changes back ({', '.join(changes)})"
     return f"{text}; {measured}"

@@ -54,10 +54,10 @@ def trials_s(
     Rounds whose startup time is unknown are omitted.
     """
     times = run_set.times_s(configuration, PHASE)
-    return {
-        number: tuple(price * (start + steps_per_trial * step_s) for step_s in times[number])
-        for number, start in starts_s(run_set, configuration).items()
-    }
+    trials = {}
+    for number, start_s in starts_s(run_set, configuration).items():
+        trials[number] = tuple(price * (start_s + steps_per_trial * step_s) for step_s in times[number])
+    return trials
 
 
 def compare_trials(
@@ -69,10 +69,8 @@ def compare_trials(
     prices: tuple[float, float] = (1.0, 1.0),
 ) -> Comparison:
     """Compare whole trials of two configurations by time, or by cost if ``prices`` are their prices per second."""
-    first, second = (
-        trials_s(run_set, configuration, steps_per_trial, price)
-        for configuration, price in zip(configurations, prices, strict=True)
-    )
+    first = trials_s(run_set, configurations[0], steps_per_trial, prices[0])
+    second = trials_s(run_set, configurations[1], steps_per_trial, prices[1])
     doubts = doubts_of(run_set, *configurations, PHASE, same_within)
     return compare_times(first, second, same_within=same_within, doubts=doubts)
 
@@ -147,16 +145,15 @@ def decide(
     for workload in run_set.workloads:
         sizes = []
         for size in run_set.sizes(workload):
-            configurations = (
-                Configuration(workload=workload, size=size, device="cpu"),
-                Configuration(workload=workload, size=size, device=case.gpu),
-            )
-            on_cpu, on_gpu = (starts_s(run_set, configuration) for configuration in configurations)
-            if not on_cpu.keys() & on_gpu.keys():
+            on_cpu = Configuration(workload=workload, size=size, device="cpu")
+            on_gpu = Configuration(workload=workload, size=size, device=case.gpu)
+            # Devices are compared within rounds, because the load of the machine can differ between rounds.
+            rounds_of_both = starts_s(run_set, on_cpu).keys() & starts_s(run_set, on_gpu).keys()
+            if not rounds_of_both:
                 reason = "no round has times of both devices, so nothing is decided"
                 doubts.setdefault((workload, reason), []).append(str(size))
                 continue
-            decided, reasons = case.decide(configurations)
+            decided, reasons = case.decide((on_cpu, on_gpu))
             sizes.append(decided)
             for reason in reasons:
                 doubts.setdefault((workload, reason), []).append(str(size))
@@ -193,15 +190,11 @@ def measured_gpu(run_set: RunSet, wanted: str | None) -> str:
             f"nothing was measured on {wanted!r}{suggest(wanted, gpus)} (measured GPUs: {', '.join(gpus) or 'none'})"
         )
     if not gpus or "cpu" not in measured:
-        missing = [
-            f"; the cluster has no {device.device}: {device.why_missing}"
-            for device in run_set.devices
-            if device.why_missing
-        ]
-        raise UndecidedError(
-            f"a decision needs times of cpu and gpu, but the run measured {', '.join(measured) or 'nothing'}"
-            f"{''.join(missing)}. {how_to_measure_a_gpu(run_set)}"
-        )
+        text = f"a decision needs times of cpu and gpu, but the run measured {', '.join(measured) or 'nothing'}"
+        for device in run_set.devices:
+            if device.why_missing:
+                text += f"; the cluster has no {device.device}: {device.why_missing}"
+        raise UndecidedError(f"{text}. {how_to_measure_a_gpu(run_set)}")
     return wanted or gpus[0]
 
 
@@ -218,7 +211,9 @@ class _Case(NamedTuple):
     def check_packing(self) -> None:
         """Check that the throughput was measured on the same type of GPU as the run, if both types are known."""
         measured_on = self._accelerator_type
-        if self.packing is not None and measured_on is not None and not self.packing.may_be_of(measured_on):
+        if self.packing is None or measured_on is None:
+            return
+        if not self.packing.may_be_of(measured_on):
             raise InvalidResourcesError(
                 f"the packing record was measured on {shorten(self.packing.gpu)}, but the run on {measured_on}. "
                 f"Run `tune-policies bench packing --output packing.json` on {measured_on}, or omit the record"
@@ -242,17 +237,20 @@ class _Case(NamedTuple):
     def decide(self, configurations: tuple[Configuration, Configuration]) -> tuple[SizeDecision, tuple[str, ...]]:
         """Compare the devices for one size. Return the decision and the doubts about it, as sentences."""
         steps, same_within = self.terms.steps_per_trial, self.terms.same_within
-        (cpu, _), (gpu, gain) = (self._times(configuration) for configuration in configurations)
+        on_cpu, on_gpu = configurations
+        cpu, _ = self._times(on_cpu)
+        gpu, gain = self._times(on_gpu)
         by_time = compare_trials(self.run_set, configurations, steps, same_within=same_within)
         by_cost: dict[str, Any] = {}
         reasons = by_time.reasons
         if cpu.cost_per_trial is not None and gpu.cost_per_trial is not None:
+            # These prices already contain the gain from sharing, because it reduces the cost of a trial.
             prices = cpu.cost_per_trial / cpu.trial_s, gpu.cost_per_trial / gpu.trial_s
             costs = compare_trials(self.run_set, configurations, steps, same_within=same_within, prices=prices)
             by_cost = {"cheapest": _WORDS[costs.outcome], "flips_at": by_time.ratio * gain}
             reasons += tuple(f"by cost, {reason}" for reason in costs.reasons if reason not in reasons)
         size = SizeDecision(
-            size=configurations[0].size,
+            size=on_cpu.size,
             answer=_WORDS[by_time.outcome],
             speedup=by_time.ratio,
             low=by_time.low,
@@ -266,9 +264,10 @@ class _Case(NamedTuple):
         return size, reasons
 
     def _against_nodes(self, question: NodesQuestion, size: SizeDecision, gain: float) -> GpuOrNodes:
-        node_cpus = question.node_cpus or max(
-            (int(node.resources.cpus) for node in self.capacity.nodes if not node.resources.gpus), default=0
-        )
+        node_cpus = question.node_cpus
+        if node_cpus is None:
+            without_gpus = [node.resources for node in self.capacity.nodes if not node.resources.gpus]
+            node_cpus = max((int(resources.cpus) for resources in without_gpus), default=0)
         if not node_cpus:
             raise InvalidResourcesError(
                 "the cluster has no node without GPUs, so the number of CPUs of a CPU node is unknown. Pass --node-cpus"
@@ -277,6 +276,7 @@ class _Case(NamedTuple):
         if self.prices is not None:
             price = self.prices.per_hour(cpus=node_cpus).per_hour
         if size.gpu.cost_per_trial is not None:
+            # Multiplied by the gain, because the cost of a trial was divided by it.
             gpu_price = size.gpu.cost_per_trial * gain / size.gpu.trial_s * 3600
         return Nodes(question.num_trials, node_cpus, size.cpu.num_threads or 1, price).against_gpu(
             cpu_trial_s=size.cpu.trial_s,
@@ -300,7 +300,10 @@ class _Case(NamedTuple):
                 # On a whole GPU, the measured peak determines how many trials can share the GPU.
                 sharing = GpuMemoryPolicy(gpu_memory=peak + _OUTSIDE_ALLOCATORS_BYTES, cpus=cpus)
             at_once = max(in_turn, self._at_once(sharing))
-            gain = self._gain(configuration, at_once // in_turn if in_turn else 1)
+            trials_per_gpu = 1
+            if in_turn:
+                trials_per_gpu = at_once // in_turn
+            gain = self._gain(configuration, trials_per_gpu)
         else:
             gpus, gain = 0.0, 1.0
             in_turn = at_once = self._at_once(CpuPolicy(cpus=cpus))
@@ -340,13 +343,12 @@ class _Case(NamedTuple):
         # If the user chose the size, it is part of the name in the record.
         sized = f"{configuration.workload}[{configuration.size}]"
         name = sized if sized in self.packing.workloads else configuration.workload
-        # Ignore measurements with MPS, because a plan does not start MPS.
-        gains = [
-            self.packing.speedup(name, mode, number) or 1.0
-            for mode, number in self.packing.rates(name)
-            if mode is PackingMode.PACKED and number <= trials_per_gpu
-        ]
-        return max([1.0, *gains])
+        gain = 1.0
+        for mode, number in self.packing.rates(name):
+            # Ignore measurements with MPS, because a plan does not start MPS.
+            if mode is PackingMode.PACKED and number <= trials_per_gpu:
+                gain = max(gain, self.packing.speedup(name, mode, number) or 1.0)
+        return gain
 
     @property
     def _accelerator_type(self) -> str | None:

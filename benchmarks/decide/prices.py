@@ -83,11 +83,11 @@ class Prices(Value):
     @property
     def accelerator_types(self) -> tuple[str, ...]:
         """The types of GPUs that have a price."""
-        return tuple(
-            sorted(
-                {*self.gpus, *(instance.accelerator_type for instance in self.instances if instance.accelerator_type)}
-            )
-        )
+        types = set(self.gpus)
+        for instance in self.instances:
+            if instance.accelerator_type:
+                types.add(instance.accelerator_type)
+        return tuple(sorted(types))
 
     def per_hour(self, *, cpus: float, gpus: float = 0, accelerator_type: str | None = None) -> Price:
         """Return the lowest price per hour of a trial's resources.
@@ -126,8 +126,10 @@ class Prices(Value):
                 continue
             part = instance.part(cpus, gpus)
             if part <= 1:
-                where = f" in {instance.region}" if instance.region else ""
-                yield Price(instance.price * part, f"{part:.3g} of {instance.name}{where}")
+                text = f"{part:.3g} of {instance.name}"
+                if instance.region:
+                    text += f" in {instance.region}"
+                yield Price(instance.price * part, text)
 
     def _of_parts(self, cpus: float, gpus: float, name: str | None) -> Iterator[Price]:
         """Yield the sums of the separate prices of the GPUs and the CPUs."""
@@ -138,12 +140,13 @@ class Prices(Value):
             else:
                 yield Price(gpus * self.gpus[name] + of_cpus, f"{gpus:g} {name} and {amount_of(cpus, 'CPU')}")
         elif name is not None and name in self.gpus:
+            # The price of a CPU is unknown, so the CPUs are rented as a part of a machine without GPUs.
             for with_cpus in self._of_instances(cpus, 0, None):
                 yield Price(gpus * self.gpus[name] + with_cpus.per_hour, f"{gpus:g} {name} and {with_cpus.of}")
 
     def _none(self, cpus: float, gpus: float, name: str | None) -> str:
-        with_gpus = "without a GPU" if name is None else f"with {gpus:g} {name}"
-        what = f"{amount_of(cpus, 'CPU')} {with_gpus}"
+        gpus_text = "without a GPU" if name is None else f"with {gpus:g} {name}"
+        what = f"{amount_of(cpus, 'CPU')} {gpus_text}"
         return f"there is no price for {what}. Add an instance that is large enough, or the price of one CPU as `cpu`"
 
 
@@ -177,7 +180,9 @@ def load_prices(path: str | Path, *, region: str | None = None, use_spot: bool =
         if path.suffix.lower() == ".csv":
             text = read_text(path, what="price file", max_bytes=_MAX_CSV_BYTES)
             day = f"{datetime.fromtimestamp(path.stat().st_mtime, tz=UTC):%Y-%m-%d}"
-            source = f"{path.name}, spot" if use_spot else path.name
+            source = path.name
+            if use_spot:
+                source += ", spot"
             return _of_skypilot(text, source, day, region, use_spot=use_spot)
         if use_spot:
             raise InvalidResourcesError("this file contains no spot prices. Use SkyPilot's vms.csv, or omit --spot")
@@ -229,12 +234,14 @@ def _of_skypilot(text: str, source: str, day: str, region: str | None, *, use_sp
     instances: list[Instance] = []
     of_gpus: dict[str, float] = {}
     for row in there:
-        price, cpus, count = (row.number(column) for column in (price_column, "vCPUs", "AcceleratorCount"))
+        price, cpus, count = row.number(price_column), row.number("vCPUs"), row.number("AcceleratorCount")
         name, machine = row.cells["AcceleratorName"] or None, row.cells["InstanceType"]
         if not price or (name and not count):  # the catalog has no price in this region
             continue
         if machine and cpus:
-            fields = {"gpus": count, "accelerator_type": name} if name else {}
+            fields = {}
+            if name:
+                fields = {"gpus": count, "accelerator_type": name}
             region_of = row.cells["Region"] or None
             instances.append(Instance(name=machine, price=price, cpus=cpus, region=region_of, **fields))
         elif not machine and name and count:  # a GPU that can be attached to a machine, as on Google Cloud

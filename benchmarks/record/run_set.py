@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, AliasChoices, Field, model_validator
 
@@ -89,6 +89,21 @@ class Environment(Value):
         return "; ".join(filter(None, lines))
 
 
+class Effort(NamedTuple):
+    """How much a run measures: its number of rounds, the blocks per process, and the time limit of a process."""
+
+    num_rounds: int
+    num_blocks: int
+    process_timeout_s: float
+
+
+THOROUGH: Final = Effort(num_rounds=5, num_blocks=10, process_timeout_s=60)
+"""The default of a run."""
+
+QUICK: Final = Effort(num_rounds=3, num_blocks=5, process_timeout_s=15)
+"""The default of a run with ``--quick``. Fewer than 3 rounds do not show how much processes differ."""
+
+
 class Settings(Value):
     """The requested measurements, and the time limit of a process.
 
@@ -106,9 +121,9 @@ class Settings(Value):
     sizes: dict[str, tuple[PositiveCount, ...]] = Field(min_length=1)
     devices: tuple[str, ...] = Field(min_length=1)
     cpus: Amount = 1.0
-    num_rounds: PositiveCount = 5
-    num_blocks: PositiveCount = 10
-    process_timeout_s: float = Field(default=60, gt=0)
+    num_rounds: PositiveCount = THOROUGH.num_rounds
+    num_blocks: PositiveCount = THOROUGH.num_blocks
+    process_timeout_s: float = Field(default=THOROUGH.process_timeout_s, gt=0)
     seed: Count = 0
     has_control: bool = True
 

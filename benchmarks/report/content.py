@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from typing import Final, Literal, NamedTuple
 
 from matplotlib.figure import Figure
@@ -59,12 +59,15 @@ def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) 
         decided = {of_workload.workload: of_workload for of_workload in decision.workloads}
     named_doubts = doubts_of_all(verdicts)
     found = []
-    for workload in sorted({*run_set.workloads, *(failure.configuration.workload for failure in run_set.failures)}):
+    failed = {failure.configuration.workload for failure in run_set.failures}
+    for workload in sorted({*run_set.workloads, *failed}):
         answers = list(_answers(workload, verdicts, named_doubts)) or [_not_compared(run_set, workload)]
         if decision and workload in decided:
             devices = [answer.device for answer in answers]
             gpu = decided[workload].sizes[0].gpu.device
-            at = devices.index(gpu) if gpu in devices else 0
+            at = 0  # the decision can be based on another run, with another GPU
+            if gpu in devices:
+                at = devices.index(gpu)
             trials = tuple(_trial_sentences(decided[workload], decision))
             answers[at] = answers[at]._replace(sentences=answers[at].sentences + trials)
         if len(answers) > 1:
@@ -82,17 +85,12 @@ def doubts_of_all(verdicts: Verdicts) -> tuple[str, ...]:
 
 
 def _not_compared(run_set: RunSet, workload: str) -> Finding:
-    devices = sorted(
-        {
-            in_words(configuration.device)
-            for configuration in run_set.configurations
-            if configuration.workload == workload
-        }
-    )
-    of_it = [failure for failure in run_set.failures if failure.configuration.workload == workload]
-    failures = dict.fromkeys(
-        sentence(f"On {in_words(failure.configuration.device)}: {failure.message}") for failure in of_it
-    )
+    configurations = [of_any for of_any in run_set.configurations if of_any.workload == workload]
+    devices = sorted({in_words(configuration.device) for configuration in configurations})
+    failures: dict[str, None] = {}  # without repetitions, because a device often fails in each round
+    for failure in run_set.failures:
+        if failure.configuration.workload == workload:
+            failures[sentence(f"On {in_words(failure.configuration.device)}: {failure.message}")] = None
     if not devices:
         return Finding(workload, "none", "not measured", (*failures,))
     if len(devices) == 1:
@@ -105,19 +103,16 @@ def _not_compared(run_set: RunSet, workload: str) -> Finding:
 
 
 def _answers(workload: str, verdicts: Verdicts, named_doubts: Collection[str]) -> Iterator[Finding]:
-    others = dict.fromkeys(
-        verdict.second for found in verdicts.values() for verdict in found if verdict.workload == workload
-    )
-    for other in others:
+    by_device: dict[str, dict[Phase, list[Verdict]]] = {}
+    for phase, found in verdicts.items():
+        for verdict in found:
+            if verdict.workload == workload:
+                by_device.setdefault(verdict.second, {}).setdefault(phase, []).append(verdict)
+    for by_phase in by_device.values():
         # Some workloads have no times of the preferred phase, so use the first phase that both devices have.
         for phase in _PHASES:
-            of_both = [
-                verdict
-                for verdict in verdicts.get(phase, ())
-                if (verdict.workload, verdict.second) == (workload, other)
-            ]
-            if of_both:
-                yield _answer(sorted(of_both, key=lambda verdict: verdict.size), phase, named_doubts)
+            if phase in by_phase:
+                yield _answer(sorted(by_phase[phase], key=lambda verdict: verdict.size), phase, named_doubts)
                 break
 
 
@@ -131,7 +126,7 @@ def _answer(verdicts: list[Verdict], phase: Phase, named_doubts: Collection[str]
     named = set(named_doubts)
     for stretch in reversed(stretches):
         sentences.append(_stretch_text(stretch, first, second))
-        reasons = dict.fromkeys(reason for one in stretch.compared.values() for reason in one.reasons)
+        reasons = dict.fromkeys(chain.from_iterable(compared.reasons for compared in stretch.compared.values()))
         sentences += [sentence(reason) for reason in reasons if reason not in named]
         named |= reasons.keys()
     if phase is not Phase.TRANSFERS:
@@ -144,9 +139,12 @@ def _badge(
     stretches: list[_Stretch], first: str, second: str
 ) -> tuple[Literal["gain", "stay", "same", "ambiguous", "depends"], str]:
     ranks = [_RANKS[stretch.outcome] for stretch in stretches if stretch.outcome in _RANKS]
-    if ranks not in (sorted(ranks), sorted(ranks, reverse=True)):
+    changes_back = ranks not in (sorted(ranks), sorted(ranks, reverse=True))
+    if changes_back:
         return "depends", f"{first} or {second}, depending on the size"
-    where = "" if len(stretches) == 1 else f" from {min(stretches[-1].compared)}"
+    where = ""
+    if len(stretches) > 1:  # the badge is short, so it contains only the outcome of the largest sizes
+        where = f" from {min(stretches[-1].compared)}"
     match stretches[-1].outcome:
         case Outcome.SECOND:
             return "gain", f"{second}{where}"
@@ -161,7 +159,9 @@ def _badge(
 def _stretch_text(stretch: _Stretch, first: str, second: str) -> str:
     """Return a sentence with the sizes of a stretch, and the speed ratio at its smallest and largest size."""
     is_first = stretch.outcome is Outcome.FIRST
-    faster, slower = (first, second) if is_first else (second, first)
+    faster, slower = second, first
+    if is_first:
+        faster, slower = first, second
     lowest, highest = min(stretch.compared), max(stretch.compared)
     factors = f"{_factor(stretch.compared[lowest], is_inverse=is_first)} as fast as {slower}"
     where = f"at size {lowest}"
@@ -188,8 +188,10 @@ def _trial_sentences(decided: WorkloadDecision, decision: Decision) -> Iterator[
     yield f"Over a whole trial of {decided.steps_per_trial:,} steps: {describe(answers)}."
     cheapest = {size.size: size.cheapest for size in decided.sizes if size.cheapest}
     if cheapest:
-        dated = f", at prices of {decision.price_date}" if decision.price_date else ""
-        yield f"By cost{dated}: {describe(cheapest, 'cheaper')}."
+        by = "By cost"
+        if decision.price_date:
+            by += f", at prices of {decision.price_date}"
+        yield f"{by}: {describe(cheapest, 'cheaper')}."
 
 
 def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
@@ -199,9 +201,11 @@ def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
             return "Nothing was measured, because every process failed."
         return "Nothing was measured."
     if len(findings) <= _MOST_NAMED:
-        return f"{'; '.join(f'{finding.workload}: {finding.badge}' for finding in findings)}."
-    counts = Counter(finding.badge for finding in findings)
-    return f"{'; '.join(f'{badge}: {count} of {len(findings)}' for badge, count in counts.most_common())}."
+        parts = [f"{finding.workload}: {finding.badge}" for finding in findings]
+    else:
+        counts = Counter(finding.badge for finding in findings)
+        parts = [f"{badge}: {count} of {len(findings)}" for badge, count in counts.most_common()]
+    return f"{'; '.join(parts)}."
 
 
 def build_content(
@@ -210,13 +214,15 @@ def build_content(
     """Return the content of the report on a run, including notes about missing measurements."""
     compared = {phase: verdicts(run_set, phase) for phase in Phase}
     findings = find(run_set, compared, decision)
-    doubts = (sentence(f"All results are affected: {doubt}") for doubt in doubts_of_all(compared))
-    other_run = _other_run(run_set, decision) if decision else ()
-    sections = [Section("Verdict", (*_missing(run_set), *other_run, *doubts), findings=findings)]
+    notes = [*_missing(run_set)]
+    if decision:
+        notes += _other_run(run_set, decision)
+    notes += [sentence(f"All results are affected: {doubt}") for doubt in doubts_of_all(compared)]
+    sections = [Section("Verdict", tuple(notes), findings=findings)]
     if decision:
         sections.append(_cost(decision))
     sections.append(_times(run_set))
-    sections.append(_speedups([verdict for found in compared.values() for verdict in found]))
+    sections.append(_speedups([*chain.from_iterable(compared.values())]))
     if packing:
         sections.append(_packing(packing))
     sections.append(Section("All measurements", tables=(configurations_table(run_set),)))
@@ -259,20 +265,13 @@ def _other_run(run_set: RunSet, decision: Decision) -> Iterator[str]:
 
 
 def _pictures(drawn: Iterable[tuple[str, str, Figure | None]]) -> tuple[Picture, ...]:
+    """Return the pictures of at most ``_MOST_FIGURES`` figures. The other figures are not drawn."""
     first = islice(drawn, _MOST_FIGURES)
     return tuple(Picture(name, label, figure) for name, label, figure in first if figure is not None)
 
 
 def _times(run_set: RunSet) -> Section:
-    pictures = _pictures(
-        (
-            f"times-{number}-{phase}",
-            f"{workload}: time by size, {PHASE_TITLES[phase]}",
-            crossover_figure(run_set, [workload], phase),
-        )
-        for number, workload in enumerate(sorted(run_set.workloads), 1)
-        for phase in _PHASES
-    )
+    pictures = _pictures(_drawn_times(run_set))
     text = (
         "Where two lines cross, the faster device changes. With transfers, the data of a step are in host memory. With "
         "compute only, they are on the device. The first epoch includes the start of the process and compilation. "
@@ -281,6 +280,13 @@ def _times(run_set: RunSet) -> Section:
     if not pictures:
         text = "No time was measured."
     return Section("Time by size", (text,), pictures=pictures)
+
+
+def _drawn_times(run_set: RunSet) -> Iterator[tuple[str, str, Figure | None]]:
+    for number, workload in enumerate(sorted(run_set.workloads), 1):
+        for phase in _PHASES:
+            label = f"{workload}: time by size, {PHASE_TITLES[phase]}"
+            yield f"times-{number}-{phase}", label, crossover_figure(run_set, [workload], phase)
 
 
 def _speedups(compared: list[Verdict]) -> Section:
@@ -322,21 +328,18 @@ def _packing(packing: ThroughputRecord) -> Section:
         (f"packing-{number}", f"{workload}: trials per hour by trials per GPU", packing_figure(packing, workload))
         for number, workload in enumerate(packing.workloads, 1)
     )
-    measured_on = "; ".join(filter(None, (f"Measured on {packing.gpu}", packing.machine)))
+    measured_on = f"Measured on {packing.gpu}"
+    if packing.machine:
+        measured_on += f"; {packing.machine}"
     texts = (f"{measured_on}.", *throughput_lines(packing))
     return Section("Trials per GPU", texts, pictures=pictures, tables=(packing_table(packing),))
 
 
 def _conditions(run_set: RunSet) -> Section:
-    found = [device for device in run_set.devices if device.slot]
-    texts = (
-        turns(run_set),
-        *machine_lines(run_set),
-        *(
-            f"a trial on {in_words(device.device)} reserves {device.slot}, and the cluster can run "
-            f"{counted(device.at_once, 'trial')} at once"
-            for device in found
-        ),
-        *map(str, (*run_set.failed(), *run_set.warnings())),
-    )
+    texts = [turns(run_set), *machine_lines(run_set)]
+    for device in run_set.devices:
+        if device.slot:
+            reserves = f"a trial on {in_words(device.device)} reserves {device.slot}"
+            texts.append(f"{reserves}, and the cluster can run {counted(device.at_once, 'trial')} at once")
+    texts += map(str, (*run_set.failed(), *run_set.warnings()))
     return Section("Machine, devices and problems", tuple(map(sentence, texts)))

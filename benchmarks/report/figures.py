@@ -6,6 +6,7 @@ for color-blind readers. They are darker on white pages and lighter on dark page
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import matplotlib as mpl
@@ -14,6 +15,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import AutoLocator, LogLocator, NullLocator
 
 from tune_policies.files.html_page import ON_DARK
+from tune_policies.files.svg import PAGE_FONT, PAGE_WIDTH, cut_middle
 from tune_policies.plan.decision import WorkloadDecision
 
 from ..compare.verdicts import Verdict
@@ -27,8 +29,8 @@ PHASE_TITLES: Final = {
     Phase.FIRST_EPOCH: "first epoch",
 }
 
-WIDTH: Final = 420 / 72
-"""The width of a figure in inches: 420 px for an SVG at its original size."""
+WIDTH: Final = PAGE_WIDTH / 72
+"""The width of a figure in inches. matplotlib writes 72 pixels per inch to an SVG."""
 
 _TITLE: Final = 40
 """The maximum number of characters of a title."""
@@ -38,9 +40,6 @@ _CHARACTERS_OF_TICKS: Final = 44
 
 INK: Final = "#24292f"
 """The color of text, axes and grids. In an HTML page, it is replaced by the color of the surrounding text."""
-
-SMALL: Final = 11.5
-"""The size of small text in points. On a screen 400 px wide, a figure is 340 px wide, and this text is 9 px high."""
 
 LOOK: Final[Any] = {
     "svg.fonttype": "none",
@@ -109,13 +108,22 @@ def put_log_amounts(axis: Any, values: Iterable[float], label: str, write: Calla
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     if low == high:
         axis.axes.set(**{f"{axis.axis_name}lim": (low / 1.5, high * 1.5)})
-    # If the range spans less than a factor of five, a logarithmic locator would set too few ticks.
-    places = next((subs for most, subs in _LOG_TICKS.items() if high / low < most), (1,))
-    locator = AutoLocator() if high / low < 5 else LogLocator(subs=places, numticks=9)
-    axis.set_major_locator(locator)
+    axis.set_major_locator(_locator(high / low))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: write(value))
     axis.set_label_text(f"{label}\n(log scale)")
+
+
+def _locator(ratio: float) -> Any:
+    """Return the locator of the ticks, given the ratio of the largest to the smallest value."""
+    if ratio < 5:  # a logarithmic locator would set too few ticks
+        return AutoLocator()
+    multiples: tuple[int, ...] = (1,)
+    for below, more in _LOG_TICKS.items():
+        if ratio < below:
+            multiples = more
+            break
+    return LogLocator(subs=multiples, numticks=9)
 
 
 _LOG_TICKS: Final = {100: (1, 2, 5), 10_000: (1, 3)}
@@ -139,12 +147,13 @@ def cut(text: str, most: int) -> str:
 
     Unprintable characters are replaced, because SVG files must not contain them.
     """
-    line = "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in " ".join(text.split())
-    )
-    if len(line) <= most:
-        return line
-    return f"{line[: most // 2]}…{line[len(line) + most // 2 + 1 - most :]}"
+    return cut_middle("".join(map(_printable, " ".join(text.split()))), most)
+
+
+def _printable(character: str) -> str:
+    if character.isprintable():
+        return character
+    return "\N{REPLACEMENT CHARACTER}"
 
 
 def title(name: str, about: str = "") -> str:
@@ -173,7 +182,9 @@ def crossover_figure(run_set: RunSet, workloads: Iterable[str], phase: Phase) ->
             _line(axes, line, looks[device], cut(in_words(device), 16))
         put_sizes(axes, {size for line in points.values() for size in line})
         what = "first epoch" if phase is Phase.FIRST_EPOCH else "time of a step"
-        ends = [end for line in points.values() for time in line.values() for end in time]
+        ends: list[float] = []
+        for line in points.values():
+            ends += chain.from_iterable(line.values())
         put_log_amounts(axes.yaxis, ends, what, time_text)
         axes.set(title=title(workload, f", {PHASE_TITLES[phase]}"))
     put_legend(figure, panels)
@@ -203,17 +214,18 @@ def speedup_figure(verdicts: Sequence[Verdict]) -> Figure:
     axes.axhspan(*band, color=INK, alpha=0.15, linewidth=0, label=f"the same within {within:.0%}")
     axes.axhline(1, color=INK, linewidth=0.8)
     looks = strokes(PHASE_TITLES)
-    for phase in dict.fromkeys(verdict.phase for verdict in verdicts):
-        points = {
-            verdict.size: (verdict.comparison.ratio, verdict.comparison.low, verdict.comparison.high)
-            for verdict in verdicts
-            if verdict.phase is phase
-        }
+    lines: dict[Phase, dict[int, tuple[float, float, float]]] = {}
+    for verdict in verdicts:
+        found = verdict.comparison
+        lines.setdefault(verdict.phase, {})[verdict.size] = (found.ratio, found.low, found.high)
+    for phase, points in lines.items():
         _line(axes, points, looks[phase], PHASE_TITLES[phase])
     put_sizes(axes, {verdict.size for verdict in verdicts})
-    ends = (end for verdict in verdicts for end in (verdict.comparison.low, verdict.comparison.high))
-    first, second = (cut(in_words(device), 12) for device in (verdicts[0].first, verdicts[0].second))
-    put_log_amounts(axes.yaxis, [*band, *ends], f"times as fast as {first}", ratio_text)
+    ends = [*band]
+    for verdict in verdicts:
+        ends += [verdict.comparison.low, verdict.comparison.high]
+    first, second = cut(in_words(verdicts[0].first), 12), cut(in_words(verdicts[0].second), 12)
+    put_log_amounts(axes.yaxis, ends, f"times as fast as {first}", ratio_text)
     axes.set(title=title(verdicts[0].workload, f": {second}"))
     put_legend(figure, [axes])
     return figure
@@ -233,14 +245,19 @@ def cost_figure(decided: WorkloadDecision, currency: str | None) -> Figure | Non
     for (device, line), look in zip(lines.items(), STROKES, strict=False):
         _, xs, ys = zip(*line, strict=True)
         axes.plot(xs, ys, label=cut(in_words(device), 16), **look._asdict())
-        labeled = line if len(line) <= 4 else (line[0], line[-1])
+        labeled = line
+        if len(line) > 4:  # the labels of more points would overlap
+            labeled = [line[0], line[-1]]
         for number, x, y in labeled:
-            axes.annotate(str(number), (x, y), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=SMALL)
+            axes.annotate(
+                str(number), (x, y), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=PAGE_FONT
+            )
     cost = "cost of a trial"
     if currency:
         cost += f", {cut(currency, 12)}"
-    put_log_amounts(axes.xaxis, [x for line in lines.values() for _, x, _ in line], "time of a trial", time_text)
-    put_log_amounts(axes.yaxis, [y for line in lines.values() for _, _, y in line], cost)
+    points = [*chain.from_iterable(lines.values())]
+    put_log_amounts(axes.xaxis, [trial_s for _, trial_s, _ in points], "time of a trial", time_text)
+    put_log_amounts(axes.yaxis, [trial_cost for _, _, trial_cost in points], cost)
     axes.margins(x=0.1, y=0.12)
     axes.set(title=title(decided.workload, ": by size"))
     put_legend(figure, [axes])
@@ -261,10 +278,8 @@ def packing_figure(record: ThroughputRecord, workload: str) -> Figure:
             _line(axes, points, look, label)
     for (mode, number), rate in rates.items():
         if mode.is_plan:
-            stroke = STROKES[3] if mode.uses_mps else STROKES[1]
-            axes.plot(
-                number, rate.median, marker="*", markersize=13, linestyle="", color=stroke.color, label=mode.value
-            )
+            color = STROKES[3].color if mode.uses_mps else STROKES[1].color
+            axes.plot(number, rate.median, marker="*", markersize=13, linestyle="", color=color, label=mode.value)
     end = record.stops_paying_at(workload)
     if end:
         axes.axvline(end, linestyle=":", color=INK, label="stops paying")

@@ -73,8 +73,9 @@ def _colour_of_page(found: re.Match[str]) -> str:
 
 
 def _drawn(figure: Figure, kind: str, *, salt: str, **options: Any) -> bytes:
-    # Omit the date and use constant IDs, so that equal figures produce equal files.
-    metadata = {"Date": None} if kind == "svg" else None
+    metadata = None
+    if kind == "svg":  # omit the date and use constant IDs, so that equal figures produce equal files
+        metadata = {"Date": None}
     picture = io.BytesIO()
     with mpl.rc_context(LOOK | {"svg.hashsalt": salt}):
         figure.savefig(picture, format=kind, metadata=metadata, **options)

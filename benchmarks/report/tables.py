@@ -20,20 +20,33 @@ from ..decide.crossover import describe
 from ..measuring.colocation import parse_device
 from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Phase, RunSet
-from ..record.summary import ConfigurationSummary, digits, in_words, ratio_text, ratio_with_bounds, summarize, time_text
+from ..record.summary import (
+    ConfigurationSummary,
+    Spread,
+    digits,
+    in_words,
+    ratio_text,
+    ratio_with_bounds,
+    summarize,
+    time_text,
+)
 
 _MEASURED: Final[dict[str, Callable[[ConfigurationSummary], str]]] = {
-    "Samples/s": lambda summary: _cell(digits, summary.samples_per_s),
-    "Host memory": lambda summary: _cell(format_bytes, summary.peak_host_bytes),
-    "GPU memory": lambda summary: _cell(format_bytes, summary.peak_gpu_bytes),
+    "Samples/s": lambda summary: _cell(digits, summary.samples_per_s or None),
+    "Host memory": lambda summary: _cell(format_bytes, summary.peak_host_bytes or None),
+    "GPU memory": lambda summary: _cell(format_bytes, summary.peak_gpu_bytes or None),
 }
 
 
-def _cell(write: Callable[[Any], str], amount: float | None) -> str:
-    """Return an amount as text, or an empty cell if the amount is unknown or zero."""
-    if not amount:
+def _cell(write: Callable[[Any], str], amount: Any | None) -> str:
+    """Return an amount as text, or an empty cell if the amount is unknown."""
+    if amount is None:
         return ""
     return write(amount)
+
+
+def _time_with_spread(time: Spread) -> str:
+    return time_text(time.median, time.iqr / 2)
 
 
 def configurations_table(run_set: RunSet) -> Table:
@@ -47,7 +60,7 @@ def configurations_table(run_set: RunSet) -> Table:
         times = []
         for phase in Phase:
             time = summary.times_s.get(phase)
-            times.append("" if time is None else time_text(time.median, time.iqr / 2))
+            times.append(_cell(_time_with_spread, time))
         used = (cell(summary) for cell in _MEASURED.values())
         rows.append((summary.configuration.workload, device, str(summary.configuration.size), *times, *used))
     empty = [""] * (len(columns) - 3)
@@ -82,7 +95,7 @@ def decision_tables(decision: Decision) -> tuple[Table, ...]:
         return times, *_nodes_tables(decision)
     rows = []
     for workload, size in of_each:
-        equal_at = "" if size.flips_at is None else ratio_text(size.flips_at)
+        equal_at = _cell(ratio_text, size.flips_at)
         rows.append((workload, size.cheapest or "", str(size.size), _cost(size.cpu), _cost(size.gpu), equal_at))
     costs = Table(
         f"{decision.currency or 'Cost'} for 1,000 trials",
@@ -108,16 +121,12 @@ def _nodes_tables(decision: Decision) -> Iterator[Table]:
     money = decision.currency or "cost"
     rows = []
     for workload, size, compared in of_each:
-        nodes_time = gpu_cost = nodes_cost = as_cheap_up_to = ""
-        if compared.nodes_s is not None:
-            nodes_time = time_text(compared.nodes_s)
-        if compared.nodes_cost is not None:
-            nodes_cost = digits(compared.nodes_cost)
+        times = (time_text(compared.gpu_s), _num_nodes(compared), _cell(time_text, compared.nodes_s))
+        costs = (_cell(digits, compared.gpu_cost), _cell(digits, compared.nodes_cost))
+        as_cheap_up_to = ""
         if compared.gpu_cost is not None:
-            gpu_cost = digits(compared.gpu_cost)
             as_cheap_up_to = str(compared.as_cheap_up_to or "none")
-        times = (time_text(compared.gpu_s), _num_nodes(compared), nodes_time)
-        rows.append((workload, str(size.size), *times, gpu_cost, nodes_cost, as_cheap_up_to))
+        rows.append((workload, str(size.size), *times, *costs, as_cheap_up_to))
     yield Table(
         f"{counted(first.num_trials, 'trial')} on {counted(num_gpus, 'GPU')}, or on the minimum number of "
         f"{first.node_cpus}-CPU nodes that finish at least as early",
@@ -139,9 +148,7 @@ def _num_nodes(found: GpuOrNodes) -> str:
 
 
 def _cost(times: DeviceTimes) -> str:
-    if times.cost_per_trial is None:
-        return ""
-    return digits(1000 * times.cost_per_trial)
+    return _cell(lambda cost: digits(1000 * cost), times.cost_per_trial)
 
 
 def packing_table(record: ThroughputRecord) -> Table:
@@ -149,8 +156,7 @@ def packing_table(record: ThroughputRecord) -> Table:
     rows = []
     for workload in record.workloads:
         for (mode, number), rate in record.rates(workload).items():
-            speedup = record.speedup(workload, mode, number)
-            ratio = "" if speedup is None else ratio_text(speedup)
+            ratio = _cell(ratio_text, record.speedup(workload, mode, number))
             rows.append((workload, mode, str(number), f"{digits(rate.median)} ±{digits(rate.iqr / 2)}", ratio))
     columns = ("Workload", "Mode", "Trials per GPU", "Trials per hour", "Speedup over one trial")
     caption = "Trials per hour on one GPU: median ± half the interquartile range"
@@ -173,9 +179,8 @@ def result_console() -> Console:
 def _show(tables: Iterable[Table], lines: Iterable[str], console: Console | None = None) -> None:
     console = console or result_console()
     for table in tables:
-        console.print(
-            table.caption, style="bold", soft_wrap=True
-        )  # as a Rich title, the caption would wrap at the table's width
+        # As a Rich title, the caption would wrap at the table's width.
+        console.print(table.caption, style="bold", soft_wrap=True)
         console.print(_in_rich(table))
         console.print()
     for text in lines:
@@ -194,7 +199,9 @@ def _in_rich(table: Table) -> RichTable:
 
 def print_run_set(run_set: RunSet, console: Console | None = None) -> None:
     """Print the table of configurations, missing measurements, the noise, the machine, and the command."""
-    tables = [configurations_table(run_set)] if run_set.runs else []
+    tables = []
+    if run_set.runs:
+        tables.append(configurations_table(run_set))
     _show(tables, _lines(run_set), console)
 
 
@@ -223,7 +230,7 @@ def machine_lines(run_set: RunSet) -> Iterator[str]:
 
 
 def _range(values: Sequence[float], digits: int = 2) -> str:
-    least, most = (f"{value:.{digits}f}" for value in (min(values), max(values)))
+    least, most = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
     if least == most:
         return least
     return f"{least} to {most}"
@@ -234,10 +241,11 @@ def print_verdicts(found: Sequence[Verdict]) -> None:
     texts, numbers = ("Workload", "Phase", "First", "Second", "Faster"), ("Size", "Times as fast", "Interval", "Rounds")
     rows, reasons = [], defaultdict[str, list[str]](list)
     for verdict in found:
-        one = verdict.comparison
+        comparison = verdict.comparison
         words = (verdict.workload, verdict.phase, verdict.first, verdict.second, verdict.word, str(verdict.size))
-        rows.append((*words, f"{one.ratio:.3g}", f"{one.low:.3g} to {one.high:.3g}", str(one.num_rounds)))
-        for reason in one.reasons:
+        interval = f"{comparison.low:.3g} to {comparison.high:.3g}"
+        rows.append((*words, f"{comparison.ratio:.3g}", interval, str(comparison.num_rounds)))
+        for reason in comparison.reasons:
             reasons[reason].append(f"{verdict.workload}[{verdict.size}] {verdict.phase}")
     notes = []
     for reason, configurations in reasons.items():

@@ -19,7 +19,7 @@ from tune_policies.trainers.scheduling.own_slots import slot_of_bundles
 from tune_policies.trainers.train.train_in_tune import check_workers
 from tune_policies.trainers.usage.advice import Advice, RunFacts, TrialFacts, advise
 from tune_policies.trainers.usage.audit_callback import audit_lines
-from tune_policies.trainers.usage.gpu_memory_report import plot_usage
+from tune_policies.trainers.usage.usage_pictures import plot_usage
 from tune_policies.trainers.usage.gpu_memory_usage import RunUsage
 from tune_policies.trainers.usage.load_usage import load_usage
 from tune_policies.trainers.usage.process_usage import ProcessUsage

@@ -1,23 +1,19 @@
-"""Shows the GPU memory of a run's trials as tables with advice, or as a matplotlib plot.
+"""Shows the GPU memory of a run's trials as tables with advice.
 
 The advice states how many trials would fit on a GPU, and which trials had problems.
 """
 
-import io
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import Enum
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tune_policies.files.terminal import empty_table, line
-from tune_policies.files.writing import write_new
 from tune_policies.plan.learned_needs import memory_to_write
-from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import GIB, format_bytes, format_request
@@ -33,7 +29,7 @@ from .gpu_memory_usage import (
     has_assumed_overhead,
     needed_bytes,
 )
-from .resource_usage import ResourceUsage, TrialSpan, resource_usage_view
+from .resource_usage import ResourceUsage, resource_usage_view
 
 CALLBACK: Final = "callbacks=[PolicyCallback()]"
 """The argument with which a run records its usage."""
@@ -341,113 +337,3 @@ def _known(amount: int | None) -> str:
     if amount is None:
         return "not known"
     return format_bytes(amount)
-
-
-_MOST_NAMES: Final = 60
-"""The maximum number of trials whose names the plot shows. With more trials, the names would overlap."""
-
-_COLOURS: Final = {Verdict.WITHIN: "#4878a8", Verdict.BEYOND: "#c44e52", Verdict.OUT_OF_MEMORY: "#dd8452"}
-
-
-_COLOUR_OF_END: Final[dict[str | None, str]] = {
-    "finished": "#4878a8",
-    "stopped_early": "#6aa56e",
-    "failed": "#c44e52",
-    "tried_again": "#dd8452",
-    "paused": "#8c8c3c",
-}
-"""The colour of a trial's bar by the event that ended it. Other events are grey."""
-
-
-def plot_usage(run: RunUsage, file: Path, record: ResourceUsage | None = None, *, force: bool = False) -> None:
-    """Plot the GPU memory of each trial to ``file``, in the format of its suffix, such as ``.png`` or ``.svg``.
-
-    If no trial reported its GPU memory, the plot shows the trials in each slot over time, from ``record``.
-
-    Raises:
-        InvalidResourcesError: matplotlib is not installed, there is nothing to plot, ``file`` exists and ``force`` is
-            false, or ``file`` cannot be written.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InvalidResourcesError("a plot requires matplotlib. Run: pip install 'tune-policies[bench]'") from error
-    rows = [(trial.name, trial.usage) for trial in run.trials if trial.usage and needed_bytes(trial.usage)]
-    spans: Sequence[TrialSpan] = ()
-    end_s = 0.0
-    if record is not None and record.spans:
-        spans = record.spans
-        end_s = max(span.ended_s or record.elapsed_s for span in spans)
-    lanes = sorted({(span.slot, span.place) for span in spans})
-    if not rows and not lanes:
-        raise InvalidResourcesError(
-            "there is nothing to plot, because no trial reported its GPU memory, and the run had no PolicyCallback. To "
-            f"plot the trials in each slot over time, run again with {CALLBACK}. To plot GPU memory, run trials that "
-            "have a GPU under a policy: run(train_fn, GpuPolicy(gpus=0.5))"
-        )
-    height = min(1.5 + 0.3 * (len(rows) or len(lanes)), 20)
-    figure = Figure(figsize=(9, height), layout="constrained")
-    axes = figure.subplots()
-    if rows:
-        _draw(axes, rows)
-    else:
-        _draw_slots(axes, lanes, spans, end_s)
-    picture = io.BytesIO()
-    try:
-        figure.savefig(picture, format=file.suffix.removeprefix(".") or "png", dpi=120)
-    except (OSError, RuntimeError, ValueError) as error:  # for instance because the suffix is not supported
-        raise InvalidResourcesError(f"cannot write the plot to {file}: {error}") from error
-    write_new(file, picture.getvalue(), force=force)
-
-
-def _draw(axes: Any, rows: list[tuple[str, GpuMemoryUsage]]) -> None:
-    from matplotlib.patches import Patch
-
-    places = range(len(rows))
-    shares = [share_or_device_bytes(usage) / GIB for _, usage in rows]
-    verdicts = [Verdict.of(usage) for _, usage in rows]
-    axes.barh(places, shares, color="none", edgecolor="0.3", linewidth=1)
-    used = [(needed_bytes(usage) or 0) / GIB for _, usage in rows]
-    axes.barh(places, used, height=0.55, color=[_COLOURS[verdict] for verdict in verdicts])
-    axes.invert_yaxis()
-    if len(rows) <= _MOST_NAMES:
-        axes.set_yticks(list(places), [_label(name) for name, _ in rows], fontsize=8)
-    else:
-        axes.set_yticks([])
-        axes.set_ylabel(counted(len(rows), "trial"))
-    axes.margins(y=0.01)
-    axes.set_xlabel("GPU memory of a trial, GiB")
-    handles = [Patch(facecolor=_COLOURS[verdict], label=verdict.value) for verdict in Verdict if verdict in verdicts]
-    fraction = Patch(facecolor="none", edgecolor="0.3", label="its fraction")
-    axes.figure.legend(handles=[*handles, fraction], loc="outside upper center", ncols=4, frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _label(name: str) -> str:
-    # matplotlib interprets text between two dollar signs as a formula.
-    text = one_line(name).replace("$", r"\$")
-    if len(text) > 48:
-        return f"{text[:47]}…"
-    return text
-
-
-def _draw_slots(axes: Any, lanes: Sequence[tuple[str, int]], spans: Sequence[TrialSpan], end_s: float) -> None:
-    """Draw a row for each slot, with a bar for each trial."""
-    from matplotlib.patches import Patch
-
-    row_of = {lane: row for row, lane in enumerate(lanes)}
-    for span in spans:
-        span_end_s = end_s if span.ended_s is None else span.ended_s
-        row = row_of[span.slot, span.place]
-        colour = _COLOUR_OF_END.get(span.end, "0.6")
-        axes.barh(row, span_end_s - span.began_s, left=span.began_s, height=0.7, color=colour, edgecolor="w")
-    axes.invert_yaxis()
-    if len(lanes) <= _MOST_NAMES:
-        axes.set_yticks(range(len(lanes)), [_label(slot) for slot, _ in lanes], fontsize=8)
-    else:
-        axes.set_yticks([])
-        axes.set_ylabel(counted(len(lanes), "slot"))
-    axes.set_xlabel("time since the run began, s")
-    ends = sorted({span.end for span in spans if span.end is not None})
-    handles = [Patch(facecolor=_COLOUR_OF_END.get(end, "0.6"), label=end.replace("_", " ")) for end in ends]
-    axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)

@@ -7,7 +7,6 @@ has ended, and the GPU is sampled every two seconds. All readings together take 
 
 import contextlib
 import os
-import re
 import resource
 import threading
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tune_policies.probe.nvml import GpuCounters
+from tune_policies.probe.process_facts import peak_bytes_of
 
 from ..gpu_memory.free_memory import shipped_psutil
 from .process_usage import ProcessUsage, mean_utilization
@@ -24,7 +24,6 @@ _CHILDREN_EVERY_S: Final = 10.0
 _SAMPLE_GPU_EVERY_S: Final = 2.0
 NEW_PEAK: Final = 1.05
 """The ratio of a new peak to the last reported peak from which the new peak is reported without delay."""
-_PEAK: Final = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
 
 class UsageMeter:
@@ -106,10 +105,9 @@ class UsageMeter:
     def _own_bytes(self) -> int:
         peak = None
         if self._has_peak:
-            with contextlib.suppress(OSError):
-                peak = _PEAK.search(Path("/proc/self/status").read_text())
+            peak = peak_bytes_of(os.getpid())
         if peak is not None:
-            return int(peak[1]) * 1024
+            return peak
         return int(self._process.memory_info().rss)
 
     def _sample(self, counters: GpuCounters) -> None:

@@ -33,10 +33,10 @@ def usage(
     If the run had a PolicyCallback, also show the run's use of CPUs, devices and slots.
     """
     from tune_policies.files.html_page import html_page
-    from tune_policies.trainers.usage.gpu_memory_report import plot_usage
     from tune_policies.trainers.usage.load_usage import load_usage
     from tune_policies.trainers.usage.resource_usage import USAGE_FILE
     from tune_policies.trainers.usage.run_page import build_run_page
+    from tune_policies.trainers.usage.usage_pictures import plot_usage
 
     for output in (html, plot):
         if output is not None:

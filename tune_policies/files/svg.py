@@ -1,11 +1,18 @@
-"""Draws pictures as SVG: a column of texts and boxes from top to bottom.
+"""Draws pictures as SVG: columns of texts and boxes for notebooks, and bars over an axis for HTML pages.
 
-A picture is as wide as a phone screen and has its own background, so that it is readable in dark notebooks and on white
-pages. The colors are from Okabe and Ito, for color-blind readers. All texts are escaped. Text widths are estimated for
-DejaVu Sans, which is wider than most system fonts.
+A :class:`Column` is as wide as a phone screen and has its own background, so that it is readable in dark notebooks and
+on white pages. A :class:`Drawing` is a part of a page, and has the page's colors and font. The colors are from Okabe
+and Ito, for color-blind readers. All texts are escaped. Text widths are estimated for DejaVu Sans, which is wider than
+most system fonts.
+
+Pictures that consist of boxes and lines are drawn here: a plan, and the slots and GPU memory on the page of a run. A
+plan is drawn without optional packages, and a page can contain thousands of bars, each with a tooltip, which matplotlib
+does not write. Pictures with logarithmic axes and error bars, and pictures in other formats such as PNG, are drawn with
+matplotlib, which places ticks and legends: the figures of benchmarks, and the plot of ``tune-policies usage --plot``.
 """
 
 import re
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from textwrap import wrap
@@ -23,6 +30,15 @@ INNER: Final = WIDTH - 2 * MARGIN
 
 SMALL: Final = 12.5
 LARGE: Final = 15.0
+
+PAGE_WIDTH: Final = 420
+"""The width of a picture in a page, in pixels at its original size."""
+
+PAGE_FONT: Final = 11.5
+"""The size of small text in a page. On a screen 400 px wide, a picture is 340 px wide, and this text is 9 px high."""
+
+LETTER: Final = 6.6
+"""An upper bound of the mean width of a letter of the size ``PAGE_FONT``, in pixels."""
 
 COLORS: Final = ("#0072B2", "#D55E00", "#008A65", "#B8578D", "#8A7A00", "#707070")
 DARK_COLORS: Final = ("#56B4E9", "#F5894A", "#33C79B", "#E59BC6", "#D8C44A", "#B0B0B0")
@@ -71,6 +87,18 @@ class Picture:
         write_new(file, self.svg, force=force)
 
 
+def _element(name: str, attributes: Mapping[str, str | float], content: str = "") -> str:
+    """Return an SVG element. ``content`` consists of elements, or of a text that is already escaped."""
+    parts = [name]
+    for key, value in attributes.items():
+        text = f"{value:g}" if isinstance(value, float | int) else escape(value)
+        parts.append(f'{key}="{text}"')
+    start = " ".join(parts)
+    if not content:
+        return f"<{start}/>"
+    return f"<{start}>{content}</{name}>"
+
+
 class Column:
     """A column that is drawn from top to bottom. ``y`` is the top of the next part, in pixels."""
 
@@ -80,9 +108,10 @@ class Column:
 
     def text(self, x: float, text: str, *, size: float = SMALL, style: str = "", at_end: bool = False) -> None:
         """Draw a string in the line at ``y``, without changing ``y``."""
-        anchor = ' text-anchor="end"' if at_end else ""
-        place = f'x="{x:g}" y="{self.y + size:g}" font-size="{size:g}"{anchor}'
-        self._parts.append(f'<text {place} class="{style}">{escape(one_line(text))}</text>')
+        attributes: dict[str, str | float] = {"x": x, "y": self.y + size, "font-size": size}
+        if at_end:
+            attributes["text-anchor"] = "end"
+        self._parts.append(_element("text", attributes | {"class": style}, escape(one_line(text))))
 
     def lines(self, text: str, *, x: float = MARGIN, size: float = SMALL, style: str = "", most: int = 6) -> None:
         """Draw a string in up to ``most`` lines, and move ``y`` below it."""
@@ -92,8 +121,8 @@ class Column:
 
     def box(self, x: float, width: float, height: float, style: str, *, radius: float = 2) -> None:
         """Draw a box whose top is at ``y``, without changing ``y``."""
-        place = f'x="{x:g}" y="{self.y:g}" width="{max(width, 0.5):g}" height="{height:g}" rx="{radius:g}"'
-        self._parts.append(f'<rect {place} class="{style}"/>')
+        place = _rectangle(x, self.y, max(width, 0.5), height)
+        self._parts.append(_element("rect", {**place, "rx": radius, "class": style}))
 
     def mark(self) -> int:
         """Return the current position in the drawing order, for :meth:`add_background_box`."""
@@ -101,18 +130,96 @@ class Column:
 
     def add_background_box(self, mark: int, top: float, style: str) -> None:
         """Draw a box as wide as the column, from ``top`` down to ``y``, behind everything drawn since ``mark``."""
-        place = f'x="{MARGIN / 2:g}" y="{top:g}" width="{WIDTH - MARGIN:g}" height="{self.y - top:g}" rx="5"'
-        self._parts.insert(mark, f'<rect {place} class="{style}"/>')
+        place = _rectangle(MARGIN / 2, top, WIDTH - MARGIN, self.y - top)
+        self._parts.insert(mark, _element("rect", {**place, "rx": 5, "class": style}))
 
     def picture(self, label: str) -> Picture:
         """Return the picture, with a label for screen readers."""
         height = self.y + MARGIN
-        head = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="tp" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" '
-            f'height="{height:g}" style="max-width:100%;height:auto" role="img" aria-label="{escape(one_line(label))}">'
-        )
-        ground = f'<rect class="tp-ground" width="{WIDTH}" height="{height:g}" rx="6"/>'
-        return Picture("\n".join([head, f"<style>{_style()}</style>", ground, *self._parts, "</svg>", ""]))
+        size: dict[str, str | float] = {"width": WIDTH, "height": height}
+        ground = _element("rect", {"class": "tp-ground", **size, "rx": 6})
+        content = "\n".join(["", f"<style>{_style()}</style>", ground, *self._parts, ""])
+        attributes = {
+            "class": "tp",
+            "viewBox": f"0 0 {WIDTH} {height:g}",
+            **size,
+            "style": "max-width:100%;height:auto",
+        }
+        return Picture(f"{_root(attributes, label, content)}\n")
+
+
+class Drawing:
+    """A drawing in an HTML page, ``PAGE_WIDTH`` wide and as high as its lowest text. Positions are in pixels."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._height = 0.0
+
+    def text(self, x: float, y: float, text: str, *, most: int = 60, anchor: str = "start") -> None:
+        """Draw a string with its base line at ``y``, shortened to ``most`` characters."""
+        line = cut_middle(one_line(text), most)
+        attributes: dict[str, str | float] = {"x": x, "y": y, "text-anchor": anchor, "font-size": PAGE_FONT}
+        self._parts.append(_element("text", _rounded(attributes), escape(line)))
+        self._height = max(self._height, y + 6)
+
+    def bar(self, x: float, y: float, width: float, height: float, color: str, tooltip: str) -> None:
+        """Draw a filled rectangle."""
+        place = _rounded(_rectangle(x, y, width, height))
+        self._parts.append(_element("rect", {**place, "fill": color}, _tooltip(tooltip)))
+
+    def frame(self, x: float, y: float, width: float, height: float) -> None:
+        """Draw the outline of a rectangle."""
+        place = _rounded(_rectangle(x, y, width, height))
+        self._parts.append(_element("rect", {**place, "fill": "none", "stroke": "currentColor"}))
+
+    def line(self, x: float, y: float, to_x: float, to_y: float) -> None:
+        """Draw a line."""
+        self._parts.append(_element("path", {"d": f"M{x:.1f} {y:.1f}L{to_x:.1f} {to_y:.1f}", "stroke": "currentColor"}))
+
+    def dashed_line(self, x: float, y: float, to_x: float, to_y: float, tooltip: str) -> None:
+        """Draw a dashed line."""
+        path = f"M{x:.1f} {y:.1f}L{to_x:.1f} {to_y:.1f}"
+        attributes = {"d": path, "stroke": "currentColor", "stroke-dasharray": "3 3"}
+        self._parts.append(_element("path", attributes, _tooltip(tooltip)))
+
+    def cross(self, x: float, y: float, size: float) -> None:
+        """Draw a cross whose right end is at ``x`` and whose center is at the height ``y``."""
+        left, top, side = max(0, x - 2 * size), y - size, 2 * size
+        path = f"M{left:.1f} {top:.1f}l{side:.1f} {side:.1f}m0 -{side:.1f}l-{side:.1f} {side:.1f}"
+        self._parts.append(_element("path", {"d": path, "stroke": "currentColor"}))
+
+    def legend(self, colors: Mapping[str, str], top: float) -> None:
+        """Draw a box of each color with its text, in rows of three."""
+        for number, (name, color) in enumerate(colors.items()):
+            x, y = number % 3 * PAGE_WIDTH / 3, top + number // 3 * 18
+            self.bar(x, y, 12, 12, color, name)
+            self.text(x + 18, y + 10, name)
+
+    def svg(self, label: str) -> str:
+        """Return the ``<svg>`` element, with a label for screen readers."""
+        view = {"viewBox": f"0 0 {PAGE_WIDTH} {self._height + 2:.0f}"}
+        return _root(view, label, "".join(self._parts))
+
+
+def _root(attributes: Mapping[str, str | float], label: str, content: str) -> str:
+    about = {"role": "img", "aria-label": one_line(label)}
+    return _element("svg", {"xmlns": "http://www.w3.org/2000/svg", **attributes, **about}, content)
+
+
+def _rectangle(x: float, y: float, width: float, height: float) -> dict[str, float]:
+    return {"x": x, "y": y, "width": width, "height": height}
+
+
+def _rounded(attributes: Mapping[str, str | float]) -> dict[str, str | float]:
+    """Round the numbers to 0.1 pixels, because a page can contain thousands of bars."""
+    rounded = {}
+    for key, value in attributes.items():
+        rounded[key] = value if isinstance(value, str) else round(value, 1)
+    return rounded
+
+
+def _tooltip(text: str) -> str:
+    return f"<title>{escape(one_line(text))}</title>"
 
 
 _EM: Final = 0.6
@@ -133,6 +240,13 @@ def fitted(text: str, width: float, size: float = SMALL) -> str:
     if cell_len(plain) <= cells:
         return plain
     return f"{set_cell_size(plain, max(0, cells - 1)).rstrip()}…"
+
+
+def cut_middle(line: str, most: int) -> str:
+    """Return the line without its middle if it is longer than ``most``, because names of trials differ at the end."""
+    if len(line) <= most:
+        return line
+    return f"{line[: most // 2]}…{line[len(line) + most // 2 + 1 - most :]}"
 
 
 def wrapped(text: str, width: float, size: float = SMALL, most: int = 6) -> list[str]:

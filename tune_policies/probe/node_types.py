@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tune_policies.cluster.capacity import NodeTypeCapacity, accelerator_type_of, to_resources
 from tune_policies.kuberay.reading.cluster_yaml import with_defaults
-from tune_policies.kuberay.reading.kuberay_models import ClusterInFile
+from tune_policies.kuberay.reading.kuberay_models import HEAD_GROUP, ClusterInFile
 from tune_policies.kuberay.reading.load_cluster import find_cluster
 from tune_policies.ray_compat.autoscaler_config import read_ray_cluster
 from tune_policies.values.errors import InvalidResourcesError
@@ -108,10 +108,6 @@ def _to_node_type(name: str, node_type: dict[str, Any], more: int, key: str) -> 
         raise InvalidResourcesError(f"{key}: {error}") from error
 
 
-_HEAD: Final = "headgroup"
-"""The node type of a RayCluster's head node in Ray's autoscaler."""
-
-
 def load_cluster_config(path: str | Path) -> dict[str, Any]:
     """Read a cluster YAML or a KubeRay manifest, and return it in the configuration format of Ray's autoscaler.
 
@@ -126,7 +122,11 @@ def load_cluster_config(path: str | Path) -> dict[str, Any]:
         return with_defaults(found.data)
     if not found.spec.enableInTreeAutoscaling:
         fixed = {group.groupName: {"max_workers": 0} for group in found.spec.workerGroupSpecs}
-        return {"max_workers": 0, "head_node_type": _HEAD, "available_node_types": {_HEAD: {"max_workers": 0}, **fixed}}
+        return {
+            "max_workers": 0,
+            "head_node_type": HEAD_GROUP,
+            "available_node_types": {HEAD_GROUP: {"max_workers": 0}, **fixed},
+        }
     spec = found.spec.model_dump(exclude_unset=True)
     try:
         return read_ray_cluster({"metadata": found.metadata.model_dump(exclude_unset=True), "spec": spec})

@@ -45,16 +45,23 @@ def read_processes(process_ids: list[int]) -> dict[str, Any]:
     return {"at_s": time.monotonic(), "usable_cpus": usable_cpus, "load": load, "processes": found}
 
 
+def peak_bytes_of(process_id: int) -> int | None:
+    """Return the peak host memory of a process in bytes, or ``None`` if the kernel does not report it."""
+    peak = None
+    with contextlib.suppress(OSError):
+        peak = _PEAK.search(Path(f"/proc/{process_id}/status").read_text())
+    if peak is None:
+        return None
+    return int(peak[1]) * 1024
+
+
 def _read(psutil: Any, process: Any, children: dict[int, list[Any]], devices: list[DeviceUse]) -> dict[str, Any]:
     # The times of children in ``cpu_times`` include only children that have ended. The loop adds the living ones.
     times = process.cpu_times()
     cpu_s = times.user + times.system + times.children_user + times.children_system
     host_bytes = process.memory_info().rss
     # The kernel's peak also includes memory that the process has released before this reading.
-    with contextlib.suppress(OSError):
-        peak = _PEAK.search(Path(f"/proc/{process.pid}/status").read_text())
-        if peak:
-            host_bytes = int(peak[1]) * 1024
+    host_bytes = peak_bytes_of(process.pid) or host_bytes
     family = {process.pid}
     waiting = list(children[process.pid])
     while waiting:

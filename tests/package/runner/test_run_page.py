@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from tests.package.browser import PROBLEMS, SCREENS, Browser, look_at, needs_chromium
 from tune_policies.cli.main import app
-from tune_policies.files.html_page import html_page
+from tune_policies.files.html_page import colour_variable, html_page
+from tune_policies.files.svg import COLORS
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialGpuMemory
 from tune_policies.trainers.usage.resource_usage import (
     USAGE_FILE,
@@ -21,6 +22,7 @@ from tune_policies.trainers.usage.resource_usage import (
     TrialSpan,
 )
 from tune_policies.trainers.usage.run_page import build_run_page
+from tune_policies.trainers.usage.usage_pictures import plot_usage
 
 GIB = 2**30
 HOSTILE = '<script>alert(1)</script>&"$x_$ |`*[a](b)\n\x1b[31m'
@@ -153,6 +155,16 @@ def test_the_title_of_each_bar_contains_the_trial_its_times_and_its_end():
 
     assert picture.figure.count("<title>train_ab12c_0000") == 8
     assert "train_ab12c_00001: 6.0 s to 2.2 min, out of memory torch.OutOfMemoryError" in picture.figure
+
+
+def test_the_plot_of_a_run_has_the_colors_of_the_page(tmp_path):
+    (picture,) = sections(build_run_page("tuned", *a_run()))["Slots"].pictures
+
+    plot_usage(RunUsage(trials=()), tmp_path / "slots.svg", a_run()[1])
+
+    plot = (tmp_path / "slots.svg").read_text()
+    on_page = {color for color in COLORS if colour_variable(color) in picture.figure}
+    assert {color for color in COLORS if color.lower() in plot} == on_page
 
 
 def test_the_table_of_failures_shows_which_trials_were_retried():

@@ -44,6 +44,9 @@ class DevicePlugin(NamedTuple):
         return self.own_taint or self.key
 
 
+TPU_KEY: Final = "google.com/tpu"
+"""The Kubernetes resource of TPU chips."""
+
 DEVICE_PLUGINS: Final = (
     # https://github.com/NVIDIA/k8s-device-plugin
     DevicePlugin("NVIDIA GPU", "nvidia.com/gpu", r"nvidia\.com/(gpu\.shared|mig-.+)"),
@@ -59,7 +62,7 @@ DEVICE_PLUGINS: Final = (
         "AWS Neuron", "aws.amazon.com/neuroncore", r"aws\.amazon\.com/neuron(device)?", "aws.amazon.com/neuron"
     ),
     # https://cloud.google.com/kubernetes-engine/docs/how-to/tpus
-    DevicePlugin("Google TPU", "google.com/tpu"),
+    DevicePlugin("Google TPU", TPU_KEY),
     # https://docs.habana.ai/en/latest/Orchestration/Gaudi_Kubernetes/Device_Plugin_for_Kubernetes.html
     DevicePlugin("Intel Gaudi", "habana.ai/gaudi"),
     # https://gitcode.com/Ascend/mind-cluster (Ascend Device Plugin)
@@ -205,7 +208,7 @@ class PodDevices(NamedTuple):
         """Whether Ray's autoscaler counts these devices by their key."""
         if self.resource == "GPU":
             return self.key.endswith("gpu")
-        return self.resource == "TPU" and self.key == "google.com/tpu"
+        return self.resource == "TPU" and self.key == TPU_KEY
 
 
 def devices_of(node_type: NodeType) -> PodDevices | None:

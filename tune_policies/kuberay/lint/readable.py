@@ -5,19 +5,16 @@ wrong field by the value that its author probably intended, or else by a placeho
 """
 
 import copy
-import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from tune_policies.files.yaml_documents import Document, Path
 from tune_policies.kuberay.reading.cluster_yaml import is_cluster_yaml, read_cluster_yaml
 from tune_policies.kuberay.reading.documents import clusters_in
-from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, FieldProblem, intended_quantity
+from tune_policies.kuberay.reading.kuberay_models import WHOLE_NUMBER, ClusterInFile, FieldProblem, intended_quantity
 
 _MAX_ROUNDS: Final = 12
 """The maximum number of attempts. Each attempt repairs all problems that the reader reports at once."""
-
-_WHOLE: Final = re.compile("-?(0|[1-9][0-9]{0,18})")
 
 _TRUTH_VALUES: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -136,7 +133,7 @@ def _item(parent: Any, key: str | int) -> Any:
 def _intended(value: object, path: Path) -> object:
     """Return the value that the author of a wrong value probably intended, or ``None`` if it is unknown."""
     if isinstance(value, str):
-        if _WHOLE.fullmatch(value):
+        if WHOLE_NUMBER.fullmatch(value):
             return int(value)
         if value.lower() in _TRUTH_VALUES:
             return _TRUTH_VALUES[value.lower()]

@@ -26,6 +26,7 @@ from tune_policies.kuberay.design.catalog import parts_of_gpus
 from tune_policies.kuberay.design.device_plugins import ray_resource
 from tune_policies.kuberay.reading.kuberay_models import Container, Metadata, PodTemplate, parse_quantity
 from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.units import MIB
 
 KAI_FRACTION: Final = "gpu-fraction"
 KAI_MEMORY: Final = "gpu-memory"
@@ -44,15 +45,13 @@ _OTHER_PART: Final = re.compile(r"[\w.-]+/.*(gpu|mem|core|ratio|percent|cuda).*"
 _OTHER_CLAIM: Final = re.compile(r"(?i)(^|[-_.])(nic|rdma|roce|ib|net|network|dranet|efa|cpu|disk|nvme)s?($|[-_.\d])")
 """Matches the names of claims for other devices than GPUs, such as network interfaces."""
 
-_PRODUCT: Final = "nvidia.com/gpu.product"
+GPU_PRODUCT: Final = "nvidia.com/gpu.product"
 _MIG_CONFIG: Final = "nvidia.com/mig.config"
 _DEVICE_MEMORY: Final = "nvidia.com/gpu.memory"
 _REPLICAS: Final = ("nvidia.com/gpu.replicas", "cloud.google.com/gke-max-shared-clients-per-gpu")
 STRATEGIES: Final = ("nvidia.com/gpu.sharing-strategy", "cloud.google.com/gke-gpu-sharing-strategy")
 _IS_MPS: Final = "nvidia.com/mps.capable"
 """The label of nodes on which NVIDIA's device plugin runs MPS."""
-
-_MIB: Final = 2**20
 
 Way = Literal["KAI", "HAMi", "time slices", "MPS", "MIG", "DRA", "another scheduler"]
 
@@ -279,14 +278,14 @@ def _kai_memory(template: PodTemplate, total: int | None) -> int | None:
         mib = kai_memory_mib(template)
         if mib is None:
             return None
-        parts.append(mib * _MIB)
+        parts.append(mib * MIB)
     return min(parts)
 
 
 def _hami_memory(amounts: Mapping[str, str | int | float], total: int | None) -> int | None:
     mib = _amount(amounts, HAMI_MEMORY)
     if mib:
-        return mib * _MIB
+        return mib * MIB
     percentage = _amount(amounts, HAMI_PERCENTAGE)
     if percentage and total is not None:
         return total * min(percentage, 100) // 100
@@ -308,7 +307,7 @@ def _shares_of_labels(
     amounts: Mapping[str, object], selector: Mapping[str, str], total: int | None
 ) -> Iterator[GpuShare]:
     """Yield the parts that follow from the keys of a pod and the labels of its nodes: MIG first, then its slices."""
-    product = selector.get(_PRODUCT, "")
+    product = selector.get(GPU_PRODUCT, "")
     numbers = [selector[key] for key in _REPLICAS if re.fullmatch(r"[1-9]\d{0,5}", selector.get(key, ""), re.ASCII)]
     replicas = int(numbers[0]) if numbers else None
     strategy = next((selector[key] for key in STRATEGIES if key in selector), "")
@@ -329,7 +328,7 @@ def _shares_of_labels(
         memory = share.memory_bytes
         yield share
     if re.fullmatch(r"[1-9]\d{0,9}", selector.get(_DEVICE_MEMORY, ""), re.ASCII):
-        stated = int(selector[_DEVICE_MEMORY]) * _MIB
+        stated = int(selector[_DEVICE_MEMORY]) * MIB
         memory = stated if memory is None else min(stated, memory)
     is_slice = any(key.endswith(".shared") for key in amounts) or product.endswith("-SHARED")
     if is_slice or strategy not in ("", "none") or (replicas or 1) > 1:

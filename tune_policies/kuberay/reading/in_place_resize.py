@@ -10,13 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from tune_policies.files.plain_data import parse_json
-from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, parse_quantity
+from tune_policies.kuberay.reading.kuberay_models import HEAD_GROUP, ClusterInFile, HeadGroup, parse_quantity
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
 ANNOTATION: Final = "ray.io/ippr"
-HEAD_GROUP: Final = "headgroup"
-"""Ray's name of the head in the annotation."""
 
 _FIELDS: Final = {"max-cpu": (str, int, float), "max-memory": (str, int), "resize-timeout": (int,)}
 

@@ -294,7 +294,11 @@ _FIRST_WITH_AUTOSCALER_V2: Final = (2, 48)
 """The first Ray version that starts autoscaler v2 on KubeRay unless another version is requested."""
 
 
-_WHOLE: Final = "-?(0|[1-9][0-9]{0,18})"  # excludes numbers with a leading 0, because they may be octal
+HEAD_GROUP: Final = "headgroup"
+"""The name of the head's group in KubeRay, and of its node type in Ray's autoscaler."""
+
+WHOLE_NUMBER: Final = re.compile("-?(0|[1-9][0-9]{0,18})")
+"""Matches whole numbers without a leading 0, because YAML may read numbers with a leading 0 as octal."""
 
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
@@ -357,7 +361,7 @@ def _explain(detail: Any) -> str:
     if kind == "string_type" and _lacks_quotes(detail):
         what = "truth value" if isinstance(value, bool) else "number"
         return f'must be a string, got the {what} {got}: write "{json.dumps(value)}", in quotes'
-    if kind == "int_type" and isinstance(value, str) and re.fullmatch(_WHOLE, value):
+    if kind == "int_type" and isinstance(value, str) and WHOLE_NUMBER.fullmatch(value):
         return f"must be a whole number, got the string {got}: remove the quotes"
     if kind in _EXPECTED:
         return f"must be {_EXPECTED[kind]}, got {got}"

@@ -35,8 +35,9 @@ from tune_policies.kuberay.reading.cluster_yaml import (
 )
 from tune_policies.kuberay.reading.documents import check_name, clusters_in, manifests_in, name_of, read_text
 from tune_policies.kuberay.reading.gpu_sharing import devices_of_pod, gpus_given, has_misplaced_kai_part
-from tune_policies.kuberay.reading.in_place_resize import HEAD_GROUP, Resize, resizes_of
+from tune_policies.kuberay.reading.in_place_resize import Resize, resizes_of
 from tune_policies.kuberay.reading.kuberay_models import (
+    HEAD_GROUP,
     ClusterInFile,
     FieldProblem,
     HeadGroup,

@@ -29,7 +29,7 @@ from tune_policies.cluster.capacity import accelerator_type_of
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.files.plain_data import parse_json
-from tune_policies.kuberay.design.device_plugins import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE, TPU_TYPES, ray_resource
+from tune_policies.kuberay.design.device_plugins import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE, TPU_KEY, TPU_TYPES, ray_resource
 from tune_policies.kuberay.reading.gpu_sharing import kai_gpus
 from tune_policies.kuberay.reading.kuberay_models import HeadGroup, ray_amount
 from tune_policies.values.errors import InvalidResourcesError
@@ -59,7 +59,7 @@ def ray_counts(group: HeadGroup) -> dict[str, int]:
     found = {
         "CPU": first("CPU", "num-cpus", lambda key, _: key == "cpu"),
         "GPU": first("GPU", "num-gpus", lambda key, amount: key.endswith("gpu") and amount > 0),
-        "TPU": custom.get("TPU", first("TPU", None, lambda key, amount: key == "google.com/tpu" and amount > 0)),
+        "TPU": custom.get("TPU", first("TPU", None, lambda key, amount: key == TPU_KEY and amount > 0)),
         "memory": first("memory", "memory", lambda key, _: key == "memory"),
     }
     if found["CPU"] is None:

@@ -21,6 +21,7 @@ from tune_policies.kuberay.design.device_plugins import (
     gpu_node_label,
     type_selector,
 )
+from tune_policies.kuberay.reading.kuberay_models import HEAD_GROUP
 from tune_policies.kuberay.reading.ray_counts import quoted_amounts
 from tune_policies.kuberay.writing.block_yaml import Optional, Path
 from tune_policies.kuberay.writing.options import WriteOptions
@@ -165,9 +166,6 @@ def as_start_params(amounts: dict[str, int]) -> dict[str, str]:
 _LONGEST_JOB_NAME: Final = 47
 """The maximum length of a job's name. KubeRay adds a suffix to it (``ValidateRayClusterMetadata``)."""
 
-_HEAD_GROUP: Final = "headgroup"
-"""The name of the head's group in KubeRay and Ray."""
-
 _KEPT_AFTER_JOB_S: Final = 300
 """The number of seconds that the cluster is kept after its job, so that users can look at the dashboard."""
 
@@ -213,7 +211,7 @@ def ray_cluster(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str,
 
 
 def _spec(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
-    check_group_names(design, _HEAD_GROUP)
+    check_group_names(design, HEAD_GROUP)
     for group in design.groups:
         try:
             check_dns_label(group.node_type.name)

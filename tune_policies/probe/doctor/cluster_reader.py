@@ -7,6 +7,7 @@ cluster, the number of concurrent tasks is limited, and the timeout applies to e
 import json
 import subprocess
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final
 
 import ray
@@ -82,13 +83,16 @@ def _read_cluster(timeout_s: float) -> tuple[NodeFacts, ...]:
         late=f"no answer within {timeout_s:g} s",
         at_once=_AT_ONCE,
     )
-    # Ray Client cannot read the number of reserved GPUs.
-    free = {} if is_through_client() else free_by_node()
+    free: Mapping[str, dict[str, float]] = {}
+    if not is_through_client():  # Ray Client cannot read the number of reserved GPUs
+        free = free_by_node()
     at_address = Counter(node["NodeManagerAddress"] for node in alive)
     nodes = []
     for node in alive:
         node_id, address = node["NodeID"], node["NodeManagerAddress"]
-        name = address if at_address[address] == 1 else f"{address} ({node_id[:8]})"
+        name = address
+        if at_address[address] > 1:  # for instance, several nodes of a test cluster run on one machine
+            name = f"{address} ({node_id[:8]})"
         fields = facts.get(node_id) or {"failure": failures[node_id]}
         # If the variable is empty, Ray may have set it for the task, so its value on the node is unknown.
         fields["visible_devices"] = fields.get("visible_devices") or None
@@ -99,7 +103,9 @@ def _read_cluster(timeout_s: float) -> tuple[NodeFacts, ...]:
 def _counts(node: dict[str, Any], free: dict[str, float] | None) -> RayCounts:
     totals: dict[str, float] = node["Resources"]
     gpus = totals.get("GPU", 0)
-    gpus_in_use = None if free is None else gpus - free.get("GPU", 0)
+    gpus_in_use = None
+    if free is not None:
+        gpus_in_use = gpus - free.get("GPU", 0)
     return RayCounts(
         cpus=totals.get("CPU", 0),
         gpus=gpus,

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
+from itertools import chain
 from typing import Final
 
 from pydantic import Field
@@ -251,8 +252,11 @@ def check_count(node: NodeFacts) -> Iterator[Finding]:
     total = len(node.gpus)
     if visible < total:
         what = f"CUDA_VISIBLE_DEVICES={node.visible_devices!r} hides {total - visible} of {_gpus(total)}"
-        finding = _note if visible else _problem
-        yield finding(what, "to use all GPUs, unset CUDA_VISIBLE_DEVICES before Ray starts on the node")
+        hint = "to use all GPUs, unset CUDA_VISIBLE_DEVICES before Ray starts on the node"
+        if visible:  # the user may have hidden some of the GPUs on purpose
+            yield _note(what, hint)
+        else:
+            yield _problem(what, hint)
     if node.ray is None:
         return
     if node.declared_gpus > visible:
@@ -268,11 +272,15 @@ def check_device_variables(node: NodeFacts) -> Iterator[Finding]:
     installed = node.versions.get("ray")
     for family in FAMILIES:
         former, ours = family.former_variable, family.visibility_variable
-        if former is None or ours is None or (installed is not None and is_older(installed, former.until)):
+        if former is None or ours is None:
+            continue
+        is_former_read = installed is not None and is_older(installed, former.until)
+        if is_former_read:
             continue
         value = node.device_variables.get(former.name, "")
         # "level_zero:gpu" selects a back end, not a device.
-        devices = [device for device in value.removeprefix("level_zero:").split(",") if _DEVICE.fullmatch(device)]
+        names = value.removeprefix("level_zero:").split(",")
+        devices = [name for name in names if _DEVICE.fullmatch(name)]
         if not devices or node.gpus:  # if a node has NVIDIA GPUs, Ray counts only those
             continue
         finding = _problem if node.declared_gpus or node.has_amd_driver else _note
@@ -283,7 +291,7 @@ def check_device_variables(node: NodeFacts) -> Iterator[Finding]:
                 f"(since Ray {former.until})",
                 f"before Ray starts on the node, run `export {ours}=…` with the devices, and `unset {former.name}`",
             )
-        elif any(index.isdecimal() and int(index) >= len(devices) for index in own.split(",")):
+        elif any(int(index) >= len(devices) for index in filter(str.isdecimal, own.split(","))):
             yield finding(
                 f"{ours}={own!r} selects hidden GPUs, because its numbers are indices into the {len(devices)} GPUs of "
                 f"{former.name}={value!r}",
@@ -295,7 +303,9 @@ def check_frameworks(node: NodeFacts) -> Iterator[Finding]:
     """Report frameworks that cannot use the node's GPUs."""
     if not node.has_gpus:
         return
-    where = "on a node with GPUs" if node.gpus else "on a node for which Ray counts GPUs"
+    where = "on a node for which Ray counts GPUs"  # without a driver, only Ray reports GPUs
+    if node.gpus:
+        where = "on a node with GPUs"
     for framework in node.frameworks:
         named = f"{framework.name} {framework.version}"
         if framework.is_cpu_build:
@@ -319,9 +329,10 @@ def check_mig(node: NodeFacts) -> Iterator[Finding]:
     """Report GPUs with MIG devices that ``CUDA_VISIBLE_DEVICES`` does not select."""
     split = [str(gpu.index) for gpu in node.gpus or () if gpu.is_mig]
     if split and "MIG-" not in (node.visible_devices or ""):
+        noun = "GPU" if len(split) == 1 else "GPUs"
         yield _problem(
-            f"MIG mode is on for GPU{'s' * (len(split) > 1)} {', '.join(split)}: a process uses one MIG device, but "
-            "plans count the entire memory of a GPU",
+            f"MIG mode is on for {noun} {', '.join(split)}: a process uses one MIG device, but plans count the entire "
+            "memory of a GPU",
             "set CUDA_VISIBLE_DEVICES to the MIG devices before Ray starts (`nvidia-smi -L` lists them), or disable "
             "MIG with `nvidia-smi -mig 0`",
         )
@@ -329,14 +340,15 @@ def check_mig(node: NodeFacts) -> Iterator[Finding]:
 
 def check_used_memory(node: NodeFacts) -> Iterator[Finding]:
     """Report GPU memory that is in use although no GPU is reserved in Ray."""
-    # The driver itself uses several hundred MiB, or a little more on large GPUs.
-    read = [(gpu.index, gpu.used_bytes or 0, gpu.memory_bytes or 0) for gpu in node.gpus or ()]
-    used = [gpu for gpu in read if gpu[1] > max(GIB, gpu[2] // 50)]
+    used = []
+    for gpu in node.gpus or ():
+        in_use, total = gpu.used_bytes or 0, gpu.memory_bytes or 0
+        # The driver itself uses several hundred MiB, or a little more on large GPUs.
+        if in_use > max(GIB, total // 50):
+            used.append(f"{format_bytes(in_use)} of {format_bytes(total)} on GPU {gpu.index}")
     if not used or (node.ray is not None and node.ray.gpus_in_use != 0):
         return
-    amounts = ", ".join(
-        f"{format_bytes(in_use)} of {format_bytes(total)} on GPU {index}" for index, in_use, total in used
-    )
+    amounts = ", ".join(used)
     hint = "find the processes with `nvidia-smi` and stop them, or hide these GPUs from Ray with CUDA_VISIBLE_DEVICES"
     if node.ray is None:
         yield _note(f"processes use GPU memory: {amounts}", hint)
@@ -450,12 +462,18 @@ def _visible(node: NodeFacts) -> int | None:
         return None
     chosen: set[str] = set()
     for name in names:
-        # CUDA also accepts the beginning of a UUID, and ignores the first unknown name and all names after it.
-        found = [gpu.uuid for gpu in gpus if name and (name == str(gpu.index) or gpu.uuid.startswith(name))]
-        if not found:
+        found = [gpu.uuid for gpu in gpus if _is_named(gpu, name)]
+        if not found:  # CUDA ignores the first unknown name and all names after it
             break
         chosen.update(found)
     return len(chosen)
+
+
+def _is_named(gpu: Gpu, name: str) -> bool:
+    """Return whether ``name`` in ``CUDA_VISIBLE_DEVICES`` is the GPU's index, or its UUID or the beginning of it."""
+    if not name:
+        return False
+    return name == str(gpu.index) or gpu.uuid.startswith(name)
 
 
 def _driver_needed(node: NodeFacts, framework: Framework) -> str | None:
@@ -523,22 +541,19 @@ def _differing_versions(nodes: tuple[NodeFacts, ...]) -> Iterator[Finding]:
             versions[node.name] = dict(node.versions)
             if node.driver_version:
                 versions[node.name]["NVIDIA driver"] = node.driver_version
-    for package in sorted({name for found in versions.values() for name in found}):
+    for package in sorted({*chain.from_iterable(versions.values())}):
         where: dict[str, list[str]] = defaultdict(list)
         for name, found in versions.items():
             if package in found or package != "NVIDIA driver":  # a node without GPUs needs no driver
                 where[found.get(package, "not installed")].append(name)
         if len(where) < 2:
             continue
-        sorted_names = ((version, sorted(names)) for version, names in where.items())
-        versions_with_nodes = sorted(
-            sorted_names, key=lambda count_of_values: (-len(count_of_values[1]), count_of_values[0])
-        )  # the most common version first
-        listed = "; ".join(f"{version} on {shorten_names(names)}" for version, names in versions_with_nodes)
+        common, *others = sorted(where, key=lambda version: (-len(where[version]), version))
+        listed = "; ".join(f"{version} on {shorten_names(sorted(where[version]))}" for version in (common, *others))
         severity = Severity.NOTE if package in _MAY_DIFFER else Severity.PROBLEM
         yield Finding(
             severity=severity,
             what=f"{package} versions differ between nodes: {listed}",
             hint="install the same version on all nodes, for example with one image",
-            nodes=tuple(sorted(name for _, names in versions_with_nodes[1:] for name in names)),
+            nodes=tuple(sorted(chain.from_iterable(where[version] for version in others))),
         )

@@ -11,6 +11,7 @@ from tune_policies.kuberay.design.device_plugins import (
     DEVICE_PLUGINS,
     GKE_TPU_TOPOLOGY,
     GKE_TPU_TYPE,
+    TPU_KEY,
     TPU_TYPES,
     ray_resource,
 )
@@ -211,8 +212,6 @@ def _several_mig_devices(at: Group[HeadGroup]) -> Iterator[Found]:
             yield Found(at.key_path(key), message, fix)
 
 
-_TPU: Final = "google.com/tpu"
-
 _GKE: Final = "https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus"
 
 
@@ -232,7 +231,7 @@ class _Slices(NamedTuple):
 
 def _slices(cluster: ClusterInFile) -> Iterator[_Slices]:
     for at in workers_of(cluster):
-        chips = exact(at.devices.get(_TPU))
+        chips = exact(at.devices.get(TPU_KEY))
         if chips is not None and chips.denominator == 1:
             yield _Slices(at, int(chips))
 
@@ -276,7 +275,7 @@ def _chips_per_host(slices: _Slices) -> Iterator[Found]:
     allowed = (1, 2, 4, 8) if slices.at.spec.numOfHosts == 1 else (4,)
     if slices.chips not in allowed:
         message = f"a host of {slices.at} has {slices.chips} TPU chips"
-        yield Found(slices.at.key_path(_TPU), message, f"write {' or '.join(map(str, allowed))}")
+        yield Found(slices.at.key_path(TPU_KEY), message, f"write {' or '.join(map(str, allowed))}")
 
 
 @RULES.of_each(_slices, "tpu-hosts-per-slice", "error", _GKE)

@@ -11,6 +11,7 @@ from tune_policies.kuberay.lint.pod_schema import PodTemplate, as_list, as_mappi
 from tune_policies.kuberay.lint.rule import Found, Rule
 from tune_policies.kuberay.lint.rules.pod_parts import node_requirements
 from tune_policies.kuberay.lint.rules.pod_templates import is_filled_in_later, template_rule
+from tune_policies.kuberay.reading.gpu_sharing import GPU_PRODUCT
 from tune_policies.values.value import shorten_names
 
 RULES: Final[list[Rule]] = []
@@ -66,8 +67,6 @@ _MEANT: Final = {
 """Values that other systems use, with the value that Kubernetes uses."""
 
 _EKS: Final = "k8s.amazonaws.com/accelerator"
-
-_PRODUCT: Final = "nvidia.com/gpu.product"
 
 
 class _Selected(NamedTuple):
@@ -143,7 +142,7 @@ def _product(value: str) -> str | None:
 
 def _right_value(label: _Selected) -> str | None:
     """Return the value that nodes have instead of this value, or ``None`` if it may be right."""
-    if label.key == _PRODUCT:
+    if label.key == GPU_PRODUCT:
         return _product(label.value)
     if label.key == _EKS:  # users set this label, so other values are possible
         known = tuple(sorted(label_values("eks")))
@@ -179,7 +178,7 @@ def _misspelled(template: PodTemplate) -> Iterator[Found]:
 
 _KEYS: Final = (
     *_CLOSED,
-    *(_EKS, _PRODUCT, GKE_TPU_TYPE, "cloud.google.com/gke-tpu-topology", "cloud.google.com/gke-nodepool"),
+    *(_EKS, GPU_PRODUCT, GKE_TPU_TYPE, "cloud.google.com/gke-tpu-topology", "cloud.google.com/gke-nodepool"),
     *("kubernetes.io/hostname", "node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"),
     *("topology.kubernetes.io/zone", "topology.kubernetes.io/region", "eks.amazonaws.com/nodegroup"),
     *("karpenter.sh/nodepool", "kubernetes.azure.com/agentpool", "cloud.google.com/compute-class"),

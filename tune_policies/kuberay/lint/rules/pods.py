@@ -13,7 +13,7 @@ from tune_policies.cluster.accelerators import (
     misread_type,
 )
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
-from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS, ray_resource
+from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS, TPU_KEY, ray_resource
 from tune_policies.kuberay.lint.rule import Found, RuleBook, Severity
 from tune_policies.kuberay.lint.rules.cluster_parts import (
     API,
@@ -38,8 +38,6 @@ from tune_policies.values.value import suggest
 RULES: Final = RuleBook()
 
 _IMAGES: Final = "https://hub.docker.com/r/rayproject/ray"
-
-_TPU: Final = "google.com/tpu"
 
 
 def has_cuda(image: str | None) -> bool | None:
@@ -112,7 +110,7 @@ def _image_for_other_devices(at: Group[HeadGroup]) -> Iterator[Found]:
     cuda, others = has_cuda(at.container.image), sorted(at.devices)
     if not others or cuda is None or any(key.startswith("nvidia.com/") for key in others):
         return
-    if cuda or others != [_TPU]:  # TPUs only need Python packages
+    if cuda or others != [TPU_KEY]:  # TPUs only need Python packages
         message = f"{at} has {others[0]}, but the image {at.container.image!r} has no libraries for it"
         fix = f"use an image for {others[0]} in which Ray is installed"
         yield Found((*at.container_path, "image"), message, fix)
@@ -162,7 +160,7 @@ def _taint_not_tolerated(at: Group[HeadGroup]) -> Iterator[Found]:
     GKE and some other platforms add the toleration automatically.
     """
     tolerations, path = at.pod.tolerations, (*at.pod_path, "tolerations")
-    for key in at.devices.keys() - {_TPU}:  # only GKE has TPUs, and GKE adds the toleration
+    for key in at.devices.keys() - {TPU_KEY}:  # only GKE has TPUs, and GKE adds the toleration
         taint = _taint_of(at, key)
         is_misspelled = suggest(str(taint.key), [toleration.key for toleration in tolerations if toleration.key])
         # If the pod tolerates other taints, the user has probably considered the taints of the nodes.

@@ -19,7 +19,7 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     the_cluster,
     workers_of,
 )
-from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
+from tune_policies.kuberay.reading.kuberay_models import HEAD_GROUP, ClusterInFile, HeadGroup, WorkerGroupSpec
 from tune_policies.values.value import counted
 
 RULES: Final = RuleBook()
@@ -84,8 +84,8 @@ def _duplicate_name(cluster: ClusterInFile) -> Iterator[Found]:
         name, path = at.spec.groupName, (*at.path, "groupName")
         if name in seen:
             yield Found(path, f"duplicate group name {name!r}", "give each group a unique name")
-        elif name == "headgroup":
-            yield Found(path, "the group name 'headgroup' is reserved for the head", "give the group another name")
+        elif name == HEAD_GROUP:
+            yield Found(path, f"the group name {HEAD_GROUP!r} is reserved for the head", "give the group another name")
         seen.add(name)
 
 
