@@ -19,7 +19,6 @@ from tune_policies.trainers.scheduling.own_slots import slot_of_bundles
 from tune_policies.trainers.train.train_in_tune import check_workers
 from tune_policies.trainers.usage.advice import Advice, RunFacts, TrialFacts, advise
 from tune_policies.trainers.usage.audit_callback import audit_lines
-from tune_policies.trainers.usage.usage_pictures import plot_usage
 from tune_policies.trainers.usage.gpu_memory_usage import RunUsage
 from tune_policies.trainers.usage.load_usage import load_usage
 from tune_policies.trainers.usage.process_usage import ProcessUsage
@@ -31,6 +30,7 @@ from tune_policies.trainers.usage.resource_usage import (
     ResourceUsage,
 )
 from tune_policies.trainers.usage.run_page import build_run_page
+from tune_policies.trainers.usage.usage_pictures import plot_usage
 from tune_policies.trainers.watches import run_watch, task_watch
 
 

@@ -5,6 +5,7 @@ terminal cannot encode are escaped. A closed stdout raises an error only if a co
 """
 
 import codecs
+import io
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -24,6 +25,8 @@ _NUMBERS: Final = frozenset({"At once", "Nodes", "CPU", "GPU", "OOMs"})
 
 _NARROW: Final = 60
 """A table in a narrower terminal is printed as a list if its words do not fit."""
+
+_WIDTH_OF_TEXT: Final = 120
 
 _USUAL_WORD: Final = 9
 _BETWEEN_COLUMNS: Final = 3
@@ -90,6 +93,15 @@ class TextConsole(Console):
                 if plain != segment.text:
                     segment = Segment(plain, segment.style)
             yield segment
+
+
+def to_text(view: RenderableType) -> str:
+    """Return a view as text with a width of 120 columns, without styles."""
+    console = TextConsole(file=io.StringIO(), width=_WIDTH_OF_TEXT)
+    with console.capture() as captured:
+        console.print(view)
+    lines = captured.get().splitlines()
+    return "\n".join(line.rstrip() for line in lines)
 
 
 class TextTable(Table):

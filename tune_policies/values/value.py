@@ -368,11 +368,16 @@ def _freeze(value: Value) -> None:
 
 
 class ShownValue(Value):
-    """A value that ``rich.print`` and notebooks display as tables."""
+    """A value that ``print``, ``rich.print`` and notebooks display as tables."""
 
     @abstractmethod
     def __rich__(self) -> "RenderableType":
         """Return the tables. The method imports the module that builds them, because that module imports the value."""
+
+    def __str__(self) -> str:
+        from tune_policies.files.terminal import to_text  # only if the value is printed
+
+        return to_text(self.__rich__())
 
     def _repr_html_(self) -> str:
         from tune_policies.values.html import to_html  # notebooks only

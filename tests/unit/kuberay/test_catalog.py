@@ -260,3 +260,9 @@ def test_a_node_has_its_own_labels_and_the_label_of_its_device_type():
     labels = node_type(gpus=1, accelerator_type="L4", labels={"zone": "eu"}).ray_labels
 
     assert labels == {"ray.io/accelerator-type": "L4", "zone": "eu"}
+
+
+@pytest.mark.parametrize("cpus", ["3920m", 3.92])
+def test_a_part_of_a_cpu_is_rejected_with_the_number_to_write(cpus):
+    with pytest.raises(InvalidResourcesError, match=r"whole number of CPUs, got .* Write cpus: 3, because"):
+        NodeType(cpus=cpus)

@@ -109,3 +109,13 @@ def test_a_decision_shows_the_size_from_which_a_gpu_is_worth_its_price():
     assert "Cheaper" not in texts
     assert "- mlp: in trials of 100 steps, the GPU is faster from size 64, but not clearly at 32" in texts
     assert "- measured on 2026-06-01 on a CPU and A100" in texts
+
+
+def test_a_usage_is_printed_as_its_tables():
+    usage = RunUsage(trials=(TrialGpuMemory(name="train_0", usage=GpuMemoryUsage(gpus=0.5, peak_reserved_bytes=GIB)),))
+
+    text = str(usage)
+
+    assert "train_0" in text
+    assert "\x1b" not in text
+    assert "TrialGpuMemory" not in text

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from tune_policies.cluster.accelerators import (
     ACCELERATOR_TYPE_PREFIX,
@@ -22,7 +22,7 @@ from tune_policies.cluster.gpu_sizes import is_nominal, memory_of_nominal
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, check_selector, is_label_value
 from tune_policies.cluster.tpu_slices import SliceShape, check_topology
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import Count, CustomAmounts, Memory, PositiveCount, Resources, format_amount
+from tune_policies.values.resources import MOST, Count, CustomAmounts, Memory, PositiveCount, Resources, format_amount
 from tune_policies.values.units import format_bytes, format_request
 from tune_policies.values.value import Value, shorten
 
@@ -114,6 +114,19 @@ class Toleration(Value):
         return self
 
 
+def _whole_cpus(value: object) -> object:
+    """Reject a part of a CPU with the number to write. Kubernetes shows, for example, 3920m allocatable CPUs."""
+    cpus = value
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{4,9}m", value):
+        cpus = int(value.removesuffix("m")) / 1000
+    if isinstance(cpus, float) and 1 <= cpus < MOST:
+        raise InvalidResourcesError(
+            f"cpus must be a whole number of CPUs, got {shorten(value)}. Write cpus: {int(cpus)}, because pods can "
+            "request at most what a node has available"
+        )
+    return value
+
+
 class NodeType(Value):
     """A node type, and the number of its nodes.
 
@@ -148,7 +161,7 @@ class NodeType(Value):
     count: PositiveCount | None = None
     min_nodes: Count = 0
     name: Annotated[str, AfterValidator(_type_name)] = ""
-    cpus: PositiveCount
+    cpus: Annotated[PositiveCount, BeforeValidator(_whole_cpus)]
     memory: Memory | None = None
     gpus: Count = 0
     gpu_memory: Memory | None = None
