@@ -144,7 +144,7 @@ def test_the_nodes_to_rent_for_a_number_of_trials_are_ranked_by_their_price(poli
     assert heading == ["Nodes to rent", "Trials at once", "Each trial", "Price per hour", "Price of a trial hour"]
     assert [cheapest[0], cheapest[1], *cheapest[3:]] == ["64 l4 nodes", "64 of 64", "64.00 EUR", "1.00 EUR"]
     assert [runner_up[0], runner_up[1], *runner_up[3:]] == ["64 a100 nodes", "64 of 64", "192.00 EUR", "3.00 EUR"]
-    assert ["no trial fits on t4"] in below
+    assert any("no trial fits on t4: the largest GPUs have 14.7 GiB" in cell for row in below for cell in row)
 
 
 def test_a_ranking_states_when_slightly_smaller_trials_need_fewer_nodes(policy, tmp_path):
@@ -157,7 +157,9 @@ def test_a_ranking_states_when_slightly_smaller_trials_need_fewer_nodes(policy, 
 
     assert noted == [
         "with gpu_memory: 20268MiB (1.0% less than 20 GiB), 32 a100 nodes (96.00 EUR per hour) instead of 64 a100 "
-        "nodes would be enough"
+        "nodes would be enough",
+        "no trial fits on t4: the largest GPUs have 14.7 GiB. Request at most 15079MiB of GPU memory, or add a larger "
+        "GPU.",
     ]
     assert {"a100": 32} in [offer["nodes"] for offer in followed["offers"]]
 

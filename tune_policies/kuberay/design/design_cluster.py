@@ -52,6 +52,9 @@ _CPUS_OF_CPU_NODE: Final = 16
 
 _BYTES_PER_CPU: Final = 4 * GIB
 
+NO_TRIAL_FITS: Final = "no trial fits on "
+"""The beginning of a sentence about a node type."""
+
 _MOST_UNUSABLE: Final = 3
 """The maximum number of node types for which a design explains why no trial fits on them."""
 
@@ -326,7 +329,9 @@ def about_unusable_types(policy: ResourcePolicy, catalog: NodeCatalog) -> list[s
         try:
             policy.plan(capacity_of(alone))
         except InfeasibleRequestError as error:
-            sentences.append(f"no trial fits on {node_type.name}: {error.offered}. {error.suggestion}")
+            has_devices = not DEVICE_RESOURCES.isdisjoint(node_type.resources.ticks)
+            if has_devices or error.short_of not in DEVICE_RESOURCES:  # that a CPU node has no GPU surprises nobody
+                sentences.append(f"{NO_TRIAL_FITS}{node_type.name}: {error.offered}. {error.suggestion}")
     return sentences
 
 

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.kuberay.design.comparison_view import slot_texts
+from tune_policies.kuberay.design.design_cluster import NO_TRIAL_FITS
 from tune_policies.kuberay.design.offers import NodeOffers
 from tune_policies.values.units import format_money
 from tune_policies.values.value import counted, shorten_names
@@ -34,10 +35,15 @@ def _below(ranked: NodeOffers) -> Iterator[str]:
     more = len(ranked.offers) - _MOST_ROWS
     if more > 0:
         yield f"and {counted(more, 'choice')} with fewer trials at once or a higher price"
-    if ranked.unusable:
-        yield f"no trial fits on {shorten_names(list(ranked.unusable))}"
+    others = [name for name in ranked.unusable if not _is_explained(name, ranked)]
+    if others:
+        yield f"{NO_TRIAL_FITS}{shorten_names(others)}"
     date = "" if ranked.date is None else f" of {ranked.date}"
     head = "include the head node" if ranked.has_head else "do not include a head node"
     yield f"the prices{date} {head}"
     for note in ranked.notes:
         yield f"note: {note}"
+
+
+def _is_explained(name: str, ranked: NodeOffers) -> bool:
+    return any(note.startswith(f"{NO_TRIAL_FITS}{name}:") for note in ranked.notes)
