@@ -15,7 +15,7 @@ from tune_policies.plan.decision import Decision
 from tune_policies.values.value import counted
 
 if TYPE_CHECKING:
-    from ..decide.decide import Decided
+    from ..decide.device_decision import Decided
 
 app = typer.Typer()
 
@@ -65,8 +65,8 @@ def decide(
     from tune_policies.kuberay.reading.load_cluster import load_capacity
 
     from ..decide.cpu_nodes import NodesQuestion
-    from ..decide.decide import Terms, measured_gpu
-    from ..decide.decide import decide as decide_from
+    from ..decide.device_decision import Terms, measured_gpu
+    from ..decide.device_decision import decide as decide_from
     from ..decide.prices import load_prices
     from ..measuring.colocation import parse_device
     from ..record.packing_record import read_throughput

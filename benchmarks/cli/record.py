@@ -20,7 +20,7 @@ from ..record.run_set_file import csv_text, file_text, read_run_set
 from ..record.summary import how_to_measure_a_gpu, sentence, summarize
 
 if TYPE_CHECKING:
-    from ..compare.verdicts import Verdict
+    from ..compare.doubts import Verdict
 
 app = typer.Typer()
 
@@ -115,8 +115,8 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare the devices of a run: show which device is faster in each phase, with confidence intervals."""
-    from ..compare.verdicts import verdicts
-    from ..decide.decide import UndecidedError
+    from ..compare.doubts import verdicts
+    from ..decide.device_decision import UndecidedError
     from ..report.tables import print_verdicts
 
     run_set = read_run_set(file)

@@ -73,7 +73,7 @@ def run(
 ) -> None:
     """Measure how long workloads take to start and to run a step on each device, in fresh processes."""
     from ..measuring.colocation import parse_devices
-    from ..measuring.runner import Session, measure_to_file
+    from ..measuring.rounds import Session, measure_to_file
     from ..record.machine import own_command
     from ..record.run_set_file import read_run_set
 

@@ -32,7 +32,7 @@ from ..record.machine import describe_machine, own_command
 from ..record.packing_record import UNREAD_GPU, PackingMode, ThroughputRecord, ThroughputSample
 from ..workloads.registry import check_workload, load_workload
 from ..workloads.steps import checked_loss, checked_steps
-from .process import wait_for_devices
+from .timed_workload import wait_for_devices
 
 
 class Training(NamedTuple):

@@ -11,8 +11,8 @@ from tune_policies.files.html_page import Content, Finding, Picture, Section
 from tune_policies.plan.decision import Decision, WorkloadDecision
 from tune_policies.values.value import counted
 
-from ..compare.judge import Comparison, Outcome
-from ..compare.verdicts import Verdict, verdicts
+from ..compare.doubts import Verdict, verdicts
+from ..compare.time_ratio import Comparison, Outcome
 from ..decide.crossover import describe
 from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Phase, RunSet

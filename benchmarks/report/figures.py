@@ -18,7 +18,7 @@ from tune_policies.files.html_page import ON_DARK
 from tune_policies.files.svg import PAGE_FONT, PAGE_WIDTH, cut_middle
 from tune_policies.plan.decision import WorkloadDecision
 
-from ..compare.verdicts import Verdict
+from ..compare.doubts import Verdict
 from ..record.packing_record import PackingMode, ThroughputRecord
 from ..record.run_set import Configuration, Phase, RunSet
 from ..record.summary import digits, in_words, ratio_text, time_of, time_text

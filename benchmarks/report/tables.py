@@ -15,7 +15,7 @@ from tune_policies.values.sanitize import indented, one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted
 
-from ..compare.verdicts import Verdict, problems_of_readings
+from ..compare.doubts import Verdict, problems_of_readings
 from ..decide.crossover import describe
 from ..measuring.colocation import parse_device
 from ..record.packing_record import ThroughputRecord

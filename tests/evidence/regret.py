@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tune_policies import BenchmarkedPolicy, ClusterCapacity, InvalidResourcesError, Resources
-from tune_policies.benchmarks.decide.decide import Terms, decide
+from tune_policies.benchmarks.decide.device_decision import Terms, decide
 from tune_policies.benchmarks.record.machine import own_command
 from tune_policies.benchmarks.record.run_set import RunSet
 from tune_policies.benchmarks.record.run_set_file import read_run_set

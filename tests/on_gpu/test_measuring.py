@@ -14,7 +14,7 @@ SIZE = 4096
 
 
 def measured(settings):
-    from tune_policies.benchmarks.measuring.runner import measure, new_run_set
+    from tune_policies.benchmarks.measuring.rounds import measure, new_run_set
 
     with local_ray():
         capacity = probe_cluster()

@@ -18,7 +18,7 @@ from tests.on_gpu.device import evaluate_with_torch, processes, used_bytes
 from tests.on_ray.rays import local_ray, wait_until
 from tune_policies import GpuPolicy, OomRetryScheduler, PolicyScheduler, ProbeWarning, probe_cluster
 from tune_policies.oom import classify_oom
-from tune_policies.plan.safe_overhead import TORCH_OVERHEAD_BYTES
+from tune_policies.plan.default_overhead import TORCH_OVERHEAD_BYTES
 from tune_policies.probe.nvml import read_device_use
 from tune_policies.trainers import calibrate_gpu_overhead, load_overheads
 

@@ -19,15 +19,15 @@ from tests.run_sets import a_run_set
 from tests.unit.kuberay.planted.sound import CLUSTER, LAUNCHER
 from tune_policies import ClusterCapacity, CpuPolicy, ReservingPolicy
 from tune_policies.benchmarks.cli.run import _sizes
-from tune_policies.benchmarks.compare.judge import compare_times
-from tune_policies.benchmarks.compare.verdicts import control_problem, problems_of_readings
-from tune_policies.benchmarks.decide.decide import Terms, decide
+from tune_policies.benchmarks.compare.doubts import control_problem, problems_of_readings
+from tune_policies.benchmarks.compare.time_ratio import compare_times
+from tune_policies.benchmarks.decide.device_decision import Terms, decide
 from tune_policies.benchmarks.decide.prices import Instance, Prices
 from tune_policies.benchmarks.measuring.colocation import parse_device, parse_devices
 from tune_policies.benchmarks.measuring.interleaving import check_same, settings_of
 from tune_policies.benchmarks.measuring.packing import find_training
-from tune_policies.benchmarks.measuring.process import has_used_gpu
-from tune_policies.benchmarks.measuring.runner import disagreements
+from tune_policies.benchmarks.measuring.rounds import disagreements
+from tune_policies.benchmarks.measuring.timed_workload import has_used_gpu
 from tune_policies.benchmarks.record.packing_record import ThroughputRecord
 from tune_policies.benchmarks.record.run_set import Configuration, Environment, NoiseReading, Phase, Settings
 from tune_policies.benchmarks.record.run_set_file import file_text, read_run_set, write_run_set

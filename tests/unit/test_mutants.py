@@ -85,9 +85,9 @@ def test_a_module_in_a_linked_folder_is_changed_at_the_path_from_which_it_is_imp
         (
             "trainers/scheduling/run_core.py",
             {"test_run_core.py", "test_run_failures.py", "test_inner_schedulers.py", "test_slot_board.py"},
-            {"test_policies.py", "test_resource_usage.py"},
+            {"test_common_plans.py", "test_resource_usage.py"},
         ),
-        ("placement/layout.py", {"test_policies.py", "test_layout.py"}, {"test_trial_timer.py"}),
+        ("placement/layout.py", {"test_common_plans.py", "test_layout.py"}, {"test_trial_timer.py"}),
     ],
 )
 def test_only_the_tests_of_similar_modules_run_on_a_mutant(module, tests, others):

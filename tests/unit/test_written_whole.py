@@ -321,7 +321,7 @@ def test_processes_that_append_under_a_lock_lose_no_data(tmp_path):
 
 
 def test_a_run_set_that_another_process_writes_is_not_resumed(tmp_path):
-    from tune_policies.benchmarks.measuring.runner import Session, measure_to_file
+    from tune_policies.benchmarks.measuring.rounds import Session, measure_to_file
 
     path = tmp_path / "run.json"
     write_run_set(a_run_set(sizes=(16,)), path)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from tune_policies.plan.safe_overhead import safe_overhead_bytes
+from tune_policies.plan.default_overhead import safe_overhead_bytes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import UsedBytes
 from tune_policies.values.value import Value

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tune_policies.plan.safe_overhead import safe_overhead_bytes
+from tune_policies.plan.default_overhead import safe_overhead_bytes
 from tune_policies.probe.nvml import DeviceUse, NvmlError, bytes_of_process, read_device_use
 
 from ..usage.gpu_memory_usage import ASSUMED, GPU_MEMORY_KEY, GpuMemoryUsage, worker_file

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Final
 
+from tune_policies.plan.default_overhead import TORCH_OVERHEAD_BYTES
 from tune_policies.plan.learned_needs import memory_to_write
-from tune_policies.plan.safe_overhead import TORCH_OVERHEAD_BYTES
 from tune_policies.values.errors import MeasurementError
 from tune_policies.values.resources import Bytes, UsedBytes
 from tune_policies.values.sanitize import one_line

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
-from tune_policies.plan.safe_overhead import TORCH_OVERHEAD_BYTES
+from tune_policies.plan.default_overhead import TORCH_OVERHEAD_BYTES
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Bytes, Count, GpuAmount, UsedBytes
 from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets

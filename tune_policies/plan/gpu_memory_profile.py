@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
-from tune_policies.plan.safe_overhead import safe_overhead_bytes
+from tune_policies.plan.default_overhead import safe_overhead_bytes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Bytes, Count, UsedBytes
 from tune_policies.values.sanitize import one_line

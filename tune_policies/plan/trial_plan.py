@@ -14,7 +14,7 @@ from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, merged
 from tune_policies.placement.counting import Limit
 from tune_policies.placement.trial_slot import Bundle, TrialSlot
-from tune_policies.plan.safe_overhead import safe_overhead_bytes
+from tune_policies.plan.default_overhead import safe_overhead_bytes
 from tune_policies.plan.slots_by_config import SlotsByDecision, SlotsByNeed, SlotsByProfile, SlotsByValue
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import MOST_AT_ONCE, PositiveCount, Resources, check_count, from_ticks, to_ticks

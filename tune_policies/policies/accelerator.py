@@ -31,7 +31,7 @@ from tune_policies.placement.counting import (
 )
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_fractions import (
+from tune_policies.policies.fractions_and_cpus import (
     Selection,
     about_equal_cpus,
     about_nodes_without_cpus,

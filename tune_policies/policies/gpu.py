@@ -9,7 +9,7 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.counting import Limit
 from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_fractions import (
+from tune_policies.policies.fractions_and_cpus import (
     Selection,
     about_nodes_without_cpus,
     equal_device_fraction,

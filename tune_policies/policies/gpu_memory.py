@@ -20,7 +20,7 @@ from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.plan.learned_needs import HEADROOM
 from tune_policies.plan.slots_by_config import Headroom, SlotsByProfile, with_headroom
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_fractions import Selection, equal_device_fraction, nodes_with_cpus, with_own_slots
+from tune_policies.policies.fractions_and_cpus import Selection, equal_device_fraction, nodes_with_cpus, with_own_slots
 from tune_policies.policies.gpu_selection import (
     GpuTypesPolicy,
     about_listed_nodes,

@@ -16,7 +16,8 @@ from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, format_selec
 from tune_policies.placement.counting import Request, workers_on_node
 from tune_policies.plan.build_plan import build_plan, describe_gpus
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_fractions import (
+from tune_policies.policies.first_feasible import plan_first_feasible
+from tune_policies.policies.fractions_and_cpus import (
     Selection,
     about_equal_cpus,
     about_nodes_without_cpus,
@@ -25,7 +26,6 @@ from tune_policies.policies.equal_fractions import (
     nodes_with_cpus,
     plan_without_cpus_if_needed,
 )
-from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.policy import ResourcePolicy, WantedCustom, WorkersPolicy
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, Amount, PositiveCount, to_ticks

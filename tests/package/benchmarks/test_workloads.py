@@ -15,7 +15,7 @@ from tests.rest_parameters import further
 from tests.workload_facts import facts, losses, refusal
 from tune_policies import InvalidResourcesError
 from tune_policies.benchmarks.measuring.packing import config_of, default_trainings, train_workload
-from tune_policies.benchmarks.measuring.process import wait_for_devices
+from tune_policies.benchmarks.measuring.timed_workload import wait_for_devices
 from tune_policies.benchmarks.workloads.registry import BUILT_IN, check_needs, find_workload, load_workload
 from tune_policies.benchmarks.workloads.steps import jax_device, torch_device
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tune_policies.benchmarks.compare.judge import Floats
+from tune_policies.benchmarks.compare.time_ratio import Floats
 
 
 class Noise(NamedTuple):

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tune_policies.benchmarks.measuring.noise import NoiseCounters, noise_between, read_noise
-from tune_policies.benchmarks.measuring.runner import disagreements
+from tune_policies.benchmarks.measuring.rounds import disagreements
 from tune_policies.benchmarks.record.run_set import Configuration, NoiseReading, ProcessRun
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tune_policies.benchmarks.measuring.process import BLOCK_S, BlockTimer, steps_of_block
+from tune_policies.benchmarks.measuring.timed_workload import BLOCK_S, BlockTimer, steps_of_block
 
 
 def steps_of(step_s, *, known=None):

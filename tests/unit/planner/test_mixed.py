@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.clusters import gpu_node, nodes
-from tests.unit.planner.test_policies import GROWING_POOL, MIXED, ON_CPUS, POOL, QUARTERS
+from tests.unit.planner.test_common_plans import GROWING_POOL, MIXED, ON_CPUS, POOL, QUARTERS
 from tune_policies import (
     AutoscalingPolicy,
     CappedPolicy,

@@ -8,7 +8,7 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from tests.clusters import gpu_node, nodes
-from tests.unit.planner.test_policies import SMALL
+from tests.unit.planner.test_common_plans import SMALL
 from tests.unit.strategies import (
     clusters,
     even_splits,

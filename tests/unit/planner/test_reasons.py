@@ -3,7 +3,18 @@
 import pytest
 
 from tests.clusters import gpu_node, nodes, with_devices
-from tests.unit.planner.test_policies import CPUS, FEW_H100, L4, LARGE, QUARTERS, SEVERAL, SMALL, T4, growing, in_use
+from tests.unit.planner.test_common_plans import (
+    CPUS,
+    FEW_H100,
+    L4,
+    LARGE,
+    QUARTERS,
+    SEVERAL,
+    SMALL,
+    T4,
+    growing,
+    in_use,
+)
 from tune_policies import (
     AcceleratorPolicy,
     AutoscalingPolicy,

@@ -5,7 +5,7 @@ from ray import tune
 
 from tests.clusters import gpu_node, nodes
 from tests.decisions import a_decision
-from tests.unit.planner.test_policies import FEW_H100, LARGE, QUARTERS, SMALL, T4, growing, in_use
+from tests.unit.planner.test_common_plans import FEW_H100, LARGE, QUARTERS, SMALL, T4, growing, in_use
 from tune_policies import (
     AcceleratorPolicy,
     AutoscalingPolicy,

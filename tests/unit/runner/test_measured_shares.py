@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tests.clusters import gpu_node
 from tune_policies import ClusterCapacity, GpuMemoryPolicy, GpuMemoryProfile
+from tune_policies.plan.default_overhead import safe_overhead_bytes
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
-from tune_policies.plan.safe_overhead import safe_overhead_bytes
 from tune_policies.trainers.gpu_memory.fraction_limits import FractionLimits, GpuShare, LimitOptions
 from tune_policies.trainers.gpu_memory.overhead import NOTHING_MEASURED, Assumption, MeasuredOverhead, Overheads
 

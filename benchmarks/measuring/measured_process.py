@@ -20,7 +20,7 @@ from tune_policies.trainers.process.process_setup import ProcessSetup, limit_opt
 
 from ..record.run_set import Block, Configuration, Failure, Phase, ProcessRun, Settings
 from .noise import NoiseCounters
-from .process import FirstEpoch, Raised, Task, WorkloadProcess
+from .timed_workload import FirstEpoch, Raised, Task, WorkloadProcess
 
 
 class Round:

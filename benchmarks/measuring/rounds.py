@@ -36,8 +36,8 @@ from .interleaving import (
     order_of_processes,
     settings_of,
 )
+from .measured_process import MeasuredProcess, NoTimesError, Round
 from .noise import NoiseCounters, noise_between, read_noise
-from .process_runner import MeasuredProcess, NoTimesError, Round
 
 
 def disagreements(runs: Iterable[ProcessRun]) -> Iterator[Failure]:

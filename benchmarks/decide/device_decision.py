@@ -18,8 +18,8 @@ from tune_policies.values.resources import PositiveCount
 from tune_policies.values.units import GIB
 from tune_policies.values.value import Value, shorten, shorten_names, suggest
 
-from ..compare.judge import Comparison, Outcome, compare_times
-from ..compare.verdicts import doubts_of
+from ..compare.doubts import doubts_of
+from ..compare.time_ratio import Comparison, Outcome, compare_times
 from ..measuring.colocation import parse_device
 from ..record.machine import FRAMEWORKS
 from ..record.packing_record import PackingMode, ThroughputRecord

@@ -10,7 +10,7 @@ from tests.measured_runs import MEASURED_AT, a_run, process
 from tune_policies import ClusterCapacity, InvalidResourcesError
 from tune_policies.benchmarks.decide.cpu_nodes import Nodes, NodesQuestion
 from tune_policies.benchmarks.decide.crossover import crossover, describe
-from tune_policies.benchmarks.decide.decide import Terms, UndecidedError, decide
+from tune_policies.benchmarks.decide.device_decision import Terms, UndecidedError, decide
 from tune_policies.benchmarks.decide.prices import Instance, Prices
 from tune_policies.benchmarks.record.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
 from tune_policies.benchmarks.record.run_set import Configuration, DeviceFound, Failure, NoiseReading

@@ -14,7 +14,7 @@ from tune_policies.values.value import Value
 
 from ..record.run_set import Configuration, NoiseReading, Phase, ProcessRun, RunSet
 from ..record.summary import in_words
-from .judge import SURE, Comparison, Outcome, common_rounds, compare_times, ratio_interval
+from .time_ratio import SURE, Comparison, Outcome, common_rounds, compare_times, ratio_interval
 
 MOST_LOAD: Final = 0.2
 """The maximum number of CPUs that other processes may use, as a mean over the rounds. On an idle machine, the mean is

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.benchmarks.synthetic_runs import Noise, log_medians
 from tune_policies import InvalidResourcesError
-from tune_policies.benchmarks.compare.judge import (
+from tune_policies.benchmarks.compare.time_ratio import (
     Interval,
     Outcome,
     compare_times,
