@@ -172,7 +172,7 @@ def test_a_failed_workload_is_recorded_once_and_a_crashed_process_is_retried_in_
 @pytest.mark.rest
 def test_a_long_first_epoch_is_cut_short_and_steps_are_timed(capacity):
     run_set = measured(
-        capacity, "has_long_epochs", devices=("cpu",), has_control=False, num_blocks=1, process_timeout_s=8
+        capacity, "has_long_epochs", devices=("cpu",), has_control=False, num_blocks=1, process_timeout_s=20
     )
 
     (run,) = run_set.runs
