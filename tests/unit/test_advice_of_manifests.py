@@ -104,6 +104,7 @@ CATALOG_ROWS = [
         "Define a node type for each kind",
         "NodeType(cpus=8, gpus=1), NodeType(cpus=8, custom={'TPU': 4})",
     ),
+    Row("NodeType(cpus='3920m')", "Write cpus: 3, because", "NodeType(cpus=3)"),
     Row("NodeType(cpus=8, accelerator_type='A100')", "set gpus", "NodeType(cpus=8, gpus=1, accelerator_type='A100')"),
     Row(
         "NodeType(cpus=8, accelerator_type='TPU-V6E')",
