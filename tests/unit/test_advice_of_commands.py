@@ -187,7 +187,7 @@ def equal(control):
 
 
 def with_losses(*losses, **changes):
-    """Return the failures of two processes of which the second has these losses."""
+    """Return the failures of two processes. The second process has these losses."""
     one, other = a_run(("cpu", "gpu"), sizes=(1,), rounds=1).runs
     runs = (
         one.model_copy(update={"losses": (1.0, 0.5)} | changes),

@@ -31,7 +31,7 @@ def simulated(**changes):
 
 
 def two_gpus(num_listed):
-    """Return a node with two GPUs, of which some are listed with their memory."""
+    """Return a node with two GPUs. The memory of some is listed."""
     devices = tuple(GpuDevice(index=index, name="GPU", memory_bytes=16 * GIB) for index in range(num_listed))
     return ClusterCapacity.of(NodeCapacity(node_id="a", resources=Resources(cpus=4, gpus=2), devices=devices))
 

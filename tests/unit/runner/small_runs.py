@@ -446,3 +446,28 @@ def reading(nodes=(), **fields):
         "busy": "",
     }
     return ClusterReading(**values | fields)
+
+
+class PlannedRun:
+    """A run's plan on a small cluster."""
+
+    def __init__(self, monkeypatch, policy, *nodes):
+        self.cluster = SmallCluster(monkeypatch, *nodes)
+        self.plan = RunPlan(policy, interval_s=5.0, wait_for_nodes_s=60.0)
+        self.plan.follow_nodes(nodes)
+
+    def follow(self, *nodes):
+        """Follow changed nodes, as in steps of the run at the same time. Return whether the placements changed."""
+        self.cluster.nodes = nodes
+        changes = [self.plan.follow_nodes(nodes) for _ in range(2)]  # a probe is used in the next step
+        return any(changes)
+
+    @property
+    def num_trials(self):
+        return self.plan.plan.max_concurrent_trials
+
+    def places(self):
+        return [(place.slot_type, place.node_id, place.count) for place in self.plan.placements]
+
+    def pass_time(self, seconds):
+        self.cluster.clock.now_s += seconds

@@ -6,44 +6,19 @@ import pytest
 from ray.exceptions import RayActorError
 
 from tests.clusters import gpu_node
-from tests.unit.runner.small_runs import SmallCluster
+from tests.unit.runner.small_runs import PlannedRun, SmallCluster
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy
 from tune_policies.trainers.scheduling import run_plan
-from tune_policies.trainers.scheduling.run_plan import NodeWatch, RunPlan, lost_node
+from tune_policies.trainers.scheduling.run_plan import NodeWatch, lost_node
 
 HALVES, CPUS = GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=2)
 A, B, C = gpu_node("a", gpus=1, cpus=2), gpu_node("b", gpus=1, cpus=2), gpu_node("c", gpus=0, cpus=2)
 
 
-class Planned:
-    """A run's plan on a small cluster."""
-
-    def __init__(self, monkeypatch, policy, *nodes):
-        self.cluster = SmallCluster(monkeypatch, *nodes)
-        self.plan = RunPlan(policy, interval_s=5.0, wait_for_nodes_s=60.0)
-        self.plan.follow_nodes(nodes)
-
-    def follow(self, *nodes):
-        """Follow changed nodes, as in steps of the run at the same time. Return whether the placements changed."""
-        self.cluster.nodes = nodes
-        changes = [self.plan.follow_nodes(nodes) for _ in range(2)]  # a probe is used in the next step
-        return any(changes)
-
-    @property
-    def num_trials(self):
-        return self.plan.plan.max_concurrent_trials
-
-    def places(self):
-        return [(place.slot_type, place.node_id, place.count) for place in self.plan.placements]
-
-    def pass_time(self, seconds):
-        self.cluster.clock.now_s += seconds
-
-
 @pytest.fixture
 def planned(monkeypatch):
     """A function that returns the plan of a run with a policy on nodes."""
-    return lambda policy, *nodes: Planned(monkeypatch, policy, *nodes)
+    return lambda policy, *nodes: PlannedRun(monkeypatch, policy, *nodes)
 
 
 # Lost nodes

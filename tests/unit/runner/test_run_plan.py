@@ -4,7 +4,7 @@ import pytest
 from ray.tune import PlacementGroupFactory
 
 from tests.clusters import gpu_node
-from tests.unit.runner.small_runs import SmallCluster
+from tests.unit.runner.small_runs import PlannedRun, SmallCluster
 from tune_policies import (
     AutoscalingPolicy,
     ByConfigPolicy,
@@ -37,35 +37,10 @@ TWO_TYPES = TrialPlan(
 )
 
 
-class Planned:
-    """A run's plan on a small cluster."""
-
-    def __init__(self, monkeypatch, policy, *nodes):
-        self.cluster = SmallCluster(monkeypatch, *nodes)
-        self.plan = RunPlan(policy, interval_s=5.0, wait_for_nodes_s=60.0)
-        self.plan.follow_nodes(nodes)
-
-    def follow(self, *nodes):
-        """Follow changed nodes, as in steps of the run at the same time. Return whether the placements changed."""
-        self.cluster.nodes = nodes
-        changes = [self.plan.follow_nodes(nodes) for _ in range(2)]  # a probe is used in the next step
-        return any(changes)
-
-    @property
-    def num_trials(self):
-        return self.plan.plan.max_concurrent_trials
-
-    def places(self):
-        return [(place.slot_type, place.node_id, place.count) for place in self.plan.placements]
-
-    def pass_time(self, seconds):
-        self.cluster.clock.now_s += seconds
-
-
 @pytest.fixture
 def planned(monkeypatch):
     """A function that returns the plan of a run with a policy on nodes."""
-    return lambda policy, *nodes: Planned(monkeypatch, policy, *nodes)
+    return lambda policy, *nodes: PlannedRun(monkeypatch, policy, *nodes)
 
 
 # Placements

@@ -278,7 +278,7 @@ class NodeType(Value):
 
     @property
     def caution(self) -> str | None:
-        """A sentence about ``gpu_memory`` if it is probably the nominal size, of which trials get less."""
+        """A sentence about ``gpu_memory`` if it is probably the nominal size. Trials get less than that."""
         if self.gpu_memory is None or self.gpu_parts is not None:
             return None
         nominal = int(self.gpu_memory)

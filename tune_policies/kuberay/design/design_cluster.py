@@ -330,7 +330,8 @@ def about_unusable_types(policy: ResourcePolicy, catalog: NodeCatalog) -> list[s
             policy.plan(capacity_of(alone))
         except InfeasibleRequestError as error:
             has_devices = not DEVICE_RESOURCES.isdisjoint(node_type.resources.ticks)
-            if has_devices or error.short_of not in DEVICE_RESOURCES:  # that a CPU node has no GPU surprises nobody
+            # Nobody needs to be told that a node without GPUs has no room for a trial with a GPU.
+            if has_devices or error.short_of not in DEVICE_RESOURCES:
                 sentences.append(f"{NO_TRIAL_FITS}{node_type.name}: {error.offered}. {error.suggestion}")
     return sentences
 
