@@ -151,7 +151,10 @@ def test_a_run_with_population_based_training_learns_and_ends(tmp_path):
 
 @pytest.mark.rest
 def test_trials_with_several_bundles_keep_them_and_end(tmp_path):
-    several = tune.with_resources(mostly_wait, tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 1}]))
+    def waits(config):  # with_resources changes the function itself, so the other tests need their own
+        mostly_wait(config)
+
+    several = tune.with_resources(waits, tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 1}]))
 
     analysis = run(several, LearningPolicy(START), num_samples=4, storage_path=str(tmp_path), name="run", verbose=0)
 
