@@ -307,7 +307,7 @@ ELSEWHERE = {
 """Messages with an advice that is not in the table, and what following the advice requires."""
 
 MEASURING = {"profiling", "gpu_memory"}
-"""The folders whose messages tests/unit/test_advice_of_measurements.py follows."""
+"""The folders whose messages are in ``measurements.py``."""
 
 PARTS = tuple(f"trainers/{path.name}" for path in (ROOT / "trainers").iterdir() if path.name not in MEASURING)
 
