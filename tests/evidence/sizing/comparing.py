@@ -10,7 +10,7 @@ from typing import Final
 from tune_policies import LearningPolicy
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.terminal import TextConsole, empty_table
-from tune_policies.plan.learned_needs import TrialNeed, TrialObservation
+from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
 
 from .forecasts import LENGTHS, coverage
 from .rules import all_rules

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, Final
 
-from tune_policies.plan.learned_needs import TrialObservation
+from tune_policies.plan.trial_observation import TrialObservation
 
 from ..simulation import GIB, Machine, Request, SimTrial
 
