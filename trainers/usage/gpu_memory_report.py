@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tune_policies.files.terminal import empty_table, line
-from tune_policies.plan.learned_needs import memory_to_write
+from tune_policies.plan.headroom import memory_to_write
 from tune_policies.values.resources import TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import GIB, format_bytes, format_request

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 
 from tune_policies.cluster.accelerators import public_text
 from tune_policies.files.terminal import empty_table, line
-from tune_policies.plan.learned_needs import memory_to_write
+from tune_policies.plan.headroom import memory_to_write
 from tune_policies.values.resources import Count
 from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
 from tune_policies.values.value import Many, ShownValue, Value, counted

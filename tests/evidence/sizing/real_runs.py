@@ -122,8 +122,9 @@ def predict(check: Check, outcome: Outcome) -> float:
     trials = []
     for case in program.cases:
         cpu_s = needs[case["x"]]["cpu_s"]
-        alone_s = program.num_steps * program.waiting_s
-        alone_s += program.num_steps * program.step_s if program.kind in ("sleeping", "memory") else cpu_s
+        sleeps = program.kind in ("sleeping", "memory")
+        work_s = program.num_steps * program.step_s if sleeps else cpu_s
+        alone_s = program.num_steps * program.waiting_s + work_s
         host_gib = needs[case["x"]]["rss"] / GIB
         cpus = max(0.01, min(1.0, cpu_s / alone_s))
         trials.append(SimTrial(case, alone_s, host_gib=host_gib, cpus=cpus, saves=program.saves))

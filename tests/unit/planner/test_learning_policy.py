@@ -19,7 +19,9 @@ from tune_policies import (
     MixedPolicy,
     ResourcePolicy,
 )
-from tune_policies.plan.learned_needs import TrialNeed, TrialObservation, learn_needs, most_productive
+from tune_policies.plan.learned_amount import most_productive
+from tune_policies.plan.learned_needs import learn_needs
+from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
 from tune_policies.policies.learning import MOST_REQUESTS, _choices_of, _plan_for, _plan_of, with_need
 from tune_policies.policies.policy import build_policy
 

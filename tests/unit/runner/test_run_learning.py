@@ -21,7 +21,7 @@ from tune_policies import (
     Resources,
 )
 from tune_policies.oom import OutOfMemory
-from tune_policies.plan.learned_needs import TrialNeed
+from tune_policies.plan.trial_observation import TrialNeed
 from tune_policies.values.units import MIB
 
 NODE = NodeCapacity(node_id="a", resources=Resources(cpus=8, memory_bytes=16 * GIB))

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tune_policies import InvalidResourcesError, load_usage
 from tune_policies.oom import OutOfMemory
-from tune_policies.plan.learned_needs import HEADROOM
+from tune_policies.plan.headroom import HEADROOM
 from tune_policies.trainers.usage.gpu_memory_report import advice_of_run, needed_bytes, usage_view
 from tune_policies.trainers.usage.gpu_memory_usage import (
     ASSUMED,

@@ -3,12 +3,11 @@
 import tempfile
 from pathlib import Path
 
-import pytest
 import ray
 from ray import tune
 from ray.train import ScalingConfig
 
-from tests.advice import CPUS, ROOT, SHARED, Row, follow, named, outdated, texts_with_advice, without_row
+from tests.advice import CPUS, ROOT, SHARED, AdviceTable, Row, named
 from tests.unit.oom_errors import TORCH_OOM, torch_text
 from tune_policies import CpuPolicy, PolicyCallback, tuner
 from tune_policies.files.plain_data import parse_data
@@ -97,7 +96,7 @@ class Trainer:
         """Train."""
 
 
-TABLE = [
+ROWS = [
     Row("run(print, GpuPolicy)", "Write GpuPolicy(…) instead of the class", "PolicyScheduler(GpuPolicy())"),
     Row("run(print)", "such as AutoPolicy()", "tuner(print, tune_policies.AutoPolicy())"),
     Row(
@@ -308,19 +307,8 @@ ELSEWHERE = {
 """Messages with an advice that is not in the table, and what following the advice requires."""
 
 MEASURING = {"profiling", "gpu_memory"}
-"""The folders whose messages tests/unit/test_advice_of_measurements.py follows."""
+"""The folders whose messages are in ``measurements.py``."""
 
 PARTS = tuple(f"trainers/{path.name}" for path in (ROOT / "trainers").iterdir() if path.name not in MEASURING)
 
-
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.mistake}: {row.advice}")
-def test_an_advice_is_in_the_message_and_works(row):
-    follow(row, NAMES)
-
-
-def test_every_message_with_an_advice_is_in_the_table_or_needs_more_than_this_process():
-    assert without_row(texts_with_advice(*PARTS), TABLE, ELSEWHERE, NAMES) == []
-
-
-def test_the_messages_that_are_followed_elsewhere_exist():
-    assert outdated(texts_with_advice(*PARTS), ELSEWHERE) == []
+TABLE = AdviceTable(parts=PARTS, rows=ROWS, elsewhere=ELSEWHERE, names=NAMES)
