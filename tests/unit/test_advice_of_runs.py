@@ -197,8 +197,8 @@ TABLE = [
     ),
     Row(
         "load_usage(a_results_folder(error=OUT_OF_GPU_MEMORY)).advice",
-        'Write GpuMemoryPolicy(gpu_memory="22GiB"), or retry such trials with more memory: '
-        "scheduler=OomRetryScheduler()",
+        'Write GpuMemoryPolicy(gpu_memory="22GiB"), with which 3 trials fit on a GPU of 79.2 GiB, or retry such trials '
+        "with more memory: scheduler=OomRetryScheduler()",
         "tuner(print, GpuMemoryPolicy(gpu_memory='22GiB')),"
         "tuner(print, CpuPolicy(), tune_config=tune.TuneConfig(scheduler=OomRetryScheduler()))",
     ),
@@ -297,6 +297,8 @@ ELSEWHERE = {
             "(a whole GPU), so use a GPU with more memory",
             "…. Write …, with … per GPU instead of …",
             "to run without retries, write",
+            "To run without retries, write",
+            "start with …: … because of GPU memory",
             "Pass the results folder of a Tune or Train run",
             "Pass a folder that contains a folder for each trial",
             "start with memory=",

@@ -19,7 +19,7 @@ from tune_policies.values.sanitize import without_secrets
 
 from ..scheduling.slot_board import SlotTypes
 from .advice import Advice, Machines, RunFacts, TrialFacts, advise
-from .gpu_memory_usage import GpuMemoryUsage, needed_bytes
+from .gpu_memory_usage import GpuMemoryUsage, bytes_to_plan, device_bytes, needed_bytes
 from .process_usage import SHORTEST_S, ProcessUsage, SlotUse, use_of_slot
 from .resource_meter import (
     COUNTED_RESOURCES,
@@ -188,6 +188,8 @@ class RunMonitor:
         self._num_retries = before.trials.num_retries
         self._ooms = Counter(before.out_of_memory.model_dump())
         self._ran_out_with: dict[str, Mapping[str, float]] = dict(before.ran_out_with)
+        self._raised = before.raised
+        self._raised_ids: dict[str, frozenset[str]] = {}  # the names of the raised amounts of each trial
         self._plans, self._warnings = list(before.plans), list(before.warnings)
         self._spans: list[TrialSpan] = []
         for span in before.spans:
@@ -309,8 +311,10 @@ class RunMonitor:
         self._outcome_of.pop(trial.trial_id, None)
         amounts = dict(trial.placement_group_factory.required_resources)
         had = self._ran_out_with.pop(trial.trial_id, None)
-        if had is not None and any(amount > had.get(name, 0) for name, amount in amounts.items()):
+        raised = [name for name, amount in amounts.items() if had is not None and amount > had.get(name, 0)]
+        if raised:
             self._ooms["num_raised"] += 1
+            self._note_raised(trial.trial_id, {name: amounts[name] for name in raised})
         reservation = self._reservation_of(trial, amounts)
         self._meter.start_trial(trial.trial_id, reservation)
         slot = reservation.row.slot
@@ -326,6 +330,28 @@ class RunMonitor:
         num_bundles = len(trial.placement_group_factory.bundles)
         run = _TrialRun(trial, amounts, num_bundles, reservation.row, span)
         self._running[trial.trial_id] = self._last_runs[trial.trial_id] = run
+
+    def _note_raised(self, trial_id: str, raised: Mapping[str, float]) -> None:
+        """Record the amounts that a trial got in addition after it ran out of memory."""
+        self._raised_ids[trial_id] = frozenset(raised)
+        known = self._raised
+        gpus, memory_bytes = raised.get("GPU", 0.0), int(raised.get("memory", 0))
+        changes = {"gpus": max(known.gpus, gpus), "memory_bytes": max(known.memory_bytes, memory_bytes)}
+        self._raised = known.model_copy(update=changes)
+
+    def _note_raised_use(self, trial_id: str, process: ProcessUsage | None, memory: GpuMemoryUsage | None) -> None:
+        """Record what a trial used after it was retried with more memory."""
+        raised, known = self._raised_ids.get(trial_id, frozenset()), self._raised
+        changes: dict[str, int] = {}
+        if process is not None and "memory" in raised:
+            changes["host_memory_bytes"] = max(known.host_memory_bytes or 0, process.host_memory_bytes)
+        if memory is not None and "GPU" in raised:
+            changes["gpu_memory_bytes"] = max(known.gpu_memory_bytes or 0, bytes_to_plan(memory) or 0)
+            size = device_bytes(memory)
+            if size:
+                changes["device_bytes"] = min(known.device_bytes or size, size)
+        if changes:
+            self._raised = known.model_copy(update=changes)
 
     def _reservation_of(self, trial: Any, amounts: Mapping[str, float]) -> TrialReservation:
         ticks = {name: to_ticks(amount) for name, amount in amounts.items() if name in COUNTED_RESOURCES and amount > 0}
@@ -414,6 +440,7 @@ class RunMonitor:
         if run is None:
             return
         known = self._trial_runs[trial.trial_id]
+        self._note_raised_use(trial.trial_id, process, gpu_memory)
         if gpu_memory is not None:  # most results contain no usage
             run.gpu_memory = known.gpu_memory = gpu_memory
         if process is not None:
@@ -516,6 +543,7 @@ class RunMonitor:
                 "trials": trials,
                 "out_of_memory": OutOfMemoryCounts(**self._ooms),
                 "ran_out_with": {trial_id: dict(amounts) for trial_id, amounts in self._ran_out_with.items()},
+                "raised": self._raised,
                 "num_rounds_planned": num_rounds_planned,
                 "num_rounds": -(-num_ran // max(1, metered.max_trials_at_once)),
                 "forecast": forecast,
