@@ -279,11 +279,12 @@ class RunMonitor:
             self.warn(f"only the first {_MOST_SPANS} periods in which a trial occupied a slot are recorded")
 
     def _read_queue(self, trials: Sequence[Any]) -> TrialQueue:
-        num_waiting = num_paused = 0
+        num_waiting = num_paused = num_starting = 0
         parked: Collection[Any] = () if self._handler is None else self._handler.waiting
         for trial_id, trial in list(self._waiting.items()):
             if trial.status == _PENDING or (trial.status == _PAUSED and trial in parked):
                 num_waiting += 1
+                num_starting += trial.status == _PENDING
             elif trial.status == _PAUSED:
                 num_paused += 1
             elif trial.status != _RUNNING:  # Tune reports a start before it sets the status
@@ -301,7 +302,7 @@ class RunMonitor:
         if self._scheduler is not None:
             left_idle = self._scheduler.slots_left_idle()
         is_held = self._handler is not None and self._handler.holds_trials
-        return TrialQueue(num_waiting, num_paused, more, left_idle, is_held)
+        return TrialQueue(num_waiting, num_paused, more, left_idle, is_held, is_starting=num_starting > 0)
 
     def start(self, trial: Any, now_s: float) -> None:
         """Start to meter ``trial``, in a new or a reused process."""

@@ -98,7 +98,21 @@ def test_a_new_trial_is_found_even_if_a_retried_trial_follows_it_in_the_list():
     finish(run, b)
     run.step([b, new, a], 2)
 
-    assert {idle.reason for idle in run.record(10).resources[0].idle} == {STARTING, SEARCH}
+    assert {idle.reason for idle in run.record(10).resources[0].idle} == {STARTING}
+
+
+def test_while_a_trial_starts_the_searcher_is_not_blamed_for_the_other_free_slots():
+    """Tune asks a search algorithm for the next trial only after a trial has started."""
+    run = RunMonitor(plan_of(3), None, 3, None)
+    one = trial("a")
+    run.step([one], 0)
+    run.step([one], 10)
+    begin(run, one, 10)
+    run.step([one], 10)
+
+    idle = run.record(12).resources[0].idle
+
+    assert [(part.reason, round(part.hours * 3600)) for part in idle] == [(STARTING, 30), (SEARCH, 4)]
 
 
 @pytest.mark.parametrize(
