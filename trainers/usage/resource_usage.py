@@ -194,11 +194,13 @@ class PlanInUse(Value):
         at_s: The time when the plan began to apply, in seconds since the run began.
         why: The reason for the change of the plan, or an empty string for the first plan.
         text: The plan, as returned by ``TrialPlan.explain``.
+        slots: The slot types with their numbers, as text. A plan with equal slots is not a change of the plan.
     """
 
     at_s: float
     why: str
     text: str
+    slots: Many[str] = ()
 
 
 class ResourceUsage(ShownValue):
@@ -363,7 +365,8 @@ def _public_slot(slot: SlotHours, name: str) -> SlotHours:
 
 
 def _public_plan(plan: PlanInUse) -> PlanInUse:
-    return plan.model_copy(update={"why": public_text(plan.why), "text": public_text(plan.text)})
+    changes = {"why": public_text(plan.why), "text": public_text(plan.text)}
+    return plan.model_copy(update={**changes, "slots": tuple(map(public_text, plan.slots))})
 
 
 def _public_span(span: TrialSpan, slot: str) -> TrialSpan:

@@ -201,9 +201,10 @@ class RunMonitor:
     def _use_plan(self, plan: TrialPlan, why: str) -> None:
         self.plan = plan
         self._slot_types = SlotTypes(plan.slots)
-        text = plan.explain()
-        if not self._plans or self._plans[-1].text != text:  # a run may be restored under the same plan
-            self._plans.append(PlanInUse(at_s=self._meter.elapsed_s, why=why, text=text))
+        slots = tuple(f"{number} with {text}" for text, number in plan.rows.items())
+        # A run may be restored under the same plan, whose reasons differ, for instance in what other programs use.
+        if not self._plans or self._plans[-1].slots != slots:
+            self._plans.append(PlanInUse(at_s=self._meter.elapsed_s, why=why, text=plan.explain(), slots=slots))
         self._meter.set_available(available_resources(plan, self._cluster))
         if any(slot.is_elastic for slot in plan.slots):
             self.warn("the number of Train workers may grow, but only the minimum number of workers is counted")

@@ -315,6 +315,16 @@ def test_a_restored_run_continues_its_counts():
     assert (usage.trials.num_stopped_early, usage.trials.num_finished) == (1, 1)
 
 
+def test_a_run_that_is_restored_under_a_plan_with_equal_slots_has_the_same_plan():
+    """The reasons of the plan may differ, for instance in what other programs use."""
+    before = RunMonitor(plan_of(), None, 2, None).record(10)
+
+    same = RunMonitor(plan_of().with_reasons("a program uses 1 CPU"), None, 2, before).record(0)
+    other = RunMonitor(plan_of(3), None, 2, before).record(0)
+
+    assert [any("the plan changed" in line for line in usage.summary) for usage in (same, other)] == [False, True]
+
+
 def test_a_trial_that_is_retried_with_more_gpus_after_a_restore_counts_as_a_trial_with_raised_resources():
     before = RunMonitor(plan_of(), None, 1, None)
     one = trial("a", gpus=0.5)
