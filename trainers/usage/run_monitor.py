@@ -31,6 +31,7 @@ from .resource_meter import (
     counted_ticks,
 )
 from .resource_usage import OutOfMemoryCounts, PlanInUse, ResourceUsage, SlotHours, SpanEnd, TrialCounts, TrialSpan
+from .run_forecast import SlotTimes
 
 _PENDING: Final = "PENDING"
 _PAUSED: Final = "PAUSED"
@@ -76,6 +77,7 @@ class _TrialRun:
         span: The span of the trial in the slot, without an end.
         failure: The fields to set in the span if the trial has failed.
         gpu_memory: Its latest GPU memory record, or ``None``.
+        has_reported: Whether the trial has reported a result in the slot.
     """
 
     trial: Any
@@ -85,6 +87,7 @@ class _TrialRun:
     span: TrialSpan
     failure: dict[str, Any] = field(default_factory=dict)
     gpu_memory: GpuMemoryUsage | None = None
+    has_reported: bool = False
 
 
 @runtime_checkable
@@ -420,6 +423,19 @@ class RunMonitor:
         self.forecast = text
         self._forecast_at_s = self._meter.elapsed_s
 
+    def slot_times(self, now_s: float) -> SlotTimes:
+        """Return the times that trials spent in slots up to ``now_s``."""
+        self._meter.count_until(now_s)
+        start_s = 0.0
+        if self._gaps_s:
+            start_s = median(self._gaps_s)
+        return SlotTimes(
+            total_s={trial_id: known.ran_s for trial_id, known in self._trial_runs.items()},
+            current_s={trial_id: self._meter.elapsed_s - run.span.began_s for trial_id, run in self._running.items()},
+            reported={trial_id for trial_id, run in self._running.items() if run.has_reported},
+            start_s=start_s,
+        )
+
     @property
     def num_nodes(self) -> int:
         """The number of nodes of the cluster, or 0 if it is not known."""
@@ -450,7 +466,10 @@ class RunMonitor:
             self._used[run.row][trial.trial_id] = process, run.gpu_memory
 
     def note_result(self, trial: Any, result: Mapping[str, Any]) -> None:
-        """Record when a trial has reported twice and has run for long enough, so that its use is known."""
+        """Record that a trial has reported, and when it has reported twice and has run for long enough to be known."""
+        run = self._running.get(trial.trial_id)
+        if run is not None:
+            run.has_reported = True
         known = self._trial_runs.get(trial.trial_id)
         if known is not None and known.told_s is None and result.get("training_iteration", 0) >= 2:
             ran_s = float(result.get("time_total_s", 0))

@@ -133,6 +133,28 @@ def test_after_retries_with_more_host_memory_the_summary_names_the_amount_to_sta
     assert str(use).startswith("0.12 of 1 CPU, ")
 
 
+def test_the_times_of_a_retried_trial_include_its_failed_attempt():
+    run = RunMonitor(plan_of(1), None, 2, None)
+    one, two = trials = [trial(name) for name in "ab"]
+    begin(run, one, 0)
+    run.note_result(one, {})
+    run.fail(one, GPU_OOM, is_requeued=True)
+    one.status = "PENDING"
+    run.step(trials, 10)
+    begin(run, one, 14)
+    run.step(trials, 14)
+
+    retried = run.slot_times(20)
+    finish(run, one)
+    run.step(trials, 30)
+    begin(run, two, 36)
+    run.note_result(two, {})
+
+    later = run.slot_times(40)
+    assert (retried.current_s, retried.reported, retried.start_s) == ({"a": 6}, set(), 4)
+    assert (later.total_s["a"], later.current_s, later.reported, later.start_s) == (26, {"b": 4}, {"b"}, 5)
+
+
 @pytest.mark.parametrize(
     ("memory", "advice"),
     [
