@@ -16,7 +16,7 @@ from tune_policies.placement.counting import BundleGroup
 from tune_policies.placement.deadlock import WaitingRun
 from tune_policies.trainers import with_limits
 from tune_policies.trainers.scheduling.own_slots import slot_of_bundles
-from tune_policies.trainers.train.train_in_tune import check_workers
+from tune_policies.trainers.train.slot_check import check_workers
 from tune_policies.trainers.usage.advice import Advice, RunFacts, TrialFacts, advise
 from tune_policies.trainers.usage.audit_callback import audit_lines
 from tune_policies.trainers.usage.gpu_memory_usage import RunUsage
