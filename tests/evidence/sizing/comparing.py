@@ -77,9 +77,9 @@ def measure_sizing(seeds: range, only: list[str]) -> bool:
         outcomes[name] = results
     names = [_BOUND, _FIXED, *(rule for rule in rules if rule != "oracle")]
     table = empty_table(f"Speed relative to the oracle / out-of-memory errors, {len(seeds)} seeds", "Sweep", *names)
-    for sweep, results in outcomes.items():
-        cells = [_cell(results[rule], oracle[sweep]) for rule in names]
-        table.add_row(sweep, *cells)
+    for name, results in outcomes.items():
+        cells = [_cell(results[rule], oracle[name]) for rule in names]
+        table.add_row(name, *cells)
     console = TextConsole(width=180)
     console.print(table)
     claims = _claims(outcomes, oracle, max(costs))
