@@ -229,13 +229,9 @@ def describe_unusable(nodes: Iterable[NodeCapacity]) -> str:
 
 def _held(capacity: ClusterCapacity) -> dict[str, str]:
     """Return the resources that the program itself reserves as text, by holder: ``"1 GPU, reserved by …"``."""
-    amounts: dict[str, Counter[str]] = defaultdict(Counter)
-    for node in capacity.nodes:
-        for holder, resources in node.held.items():
-            amounts[holder].update(resources.ticks)
     return {
         holder: f"{', '.join(format_ticks(name, ticks) for name, ticks in sorted(held.items()))}, reserved by {holder}"
-        for holder, held in sorted(amounts.items())
+        for holder, held in sorted(capacity.held_by().items())
     }
 
 
