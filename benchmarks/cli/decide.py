@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tune_policies import InvalidResourcesError
-from tune_policies.cli.options import Address, Cluster, Force, Json, TimeoutS, read_cluster
+from tune_policies.cli.options import Address, Force, Json, TimeoutS, option, read_cluster
 from tune_policies.files.terminal import print_to_stderr
 from tune_policies.files.writing import check_new, write_new
 from tune_policies.plan.decision import Decision
@@ -47,7 +47,15 @@ def decide(
     gpu_type: Annotated[
         str | None, typer.Option(help="Name of the GPU type in the price file; by default, the name that Ray uses.")
     ] = None,
-    cluster: Cluster = None,
+    cluster: Annotated[
+        Path | None,
+        option(
+            "Decide for the nodes in this file instead of a running cluster. The file is a catalog, the output of "
+            "`probe --json`, a KubeRay manifest, or a cluster YAML.",
+            "--cluster",
+            "--nodes",
+        ),
+    ] = None,
     address: Address = None,
     timeout_s: TimeoutS = 30.0,
     packing: Annotated[

@@ -412,7 +412,7 @@ FILE_ROWS = [
     ),
     Row(
         "command('plan catalog.yaml --cluster cluster.json')",
-        "or as --nodes to `kuberay design`",
+        "--nodes to `plan`, `bench decide` or `kuberay design`",
         "command('kuberay design gpu.yaml --num-trials 2 --nodes catalog.yaml')",
     ),
     Row(
