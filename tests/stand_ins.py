@@ -1,7 +1,7 @@
 """Stand-ins for the packages ``cupy`` and ``pynvml`` in processes without a GPU.
 
 They contain only the functions that this project uses. CuPy's memory pool has no real memory, and NVML's readings come
-from a file.
+from a file, or from the files in which running processes state their use.
 """
 
 import json
@@ -83,6 +83,42 @@ def nvmlDeviceGetMemoryInfo(handle):
 def nvmlDeviceGetComputeRunningProcesses(handle):
     processes = {os.getpid() if pid == "self" else int(pid): use for pid, use in _state()["processes"].items()}
     return [SimpleNamespace(pid=pid, usedGpuMemory=use) for pid, use in processes.items()]
+'''
+
+PYNVML_OF_PROCESSES = '''
+"""Two GPUs of 16 GiB. The file PID in the folder STAND_IN_GPUS states what a process uses: device, bytes and busy."""
+import json, os
+from types import SimpleNamespace
+
+TOTAL = 16 * 2**30
+
+class NVMLError(Exception): pass
+
+def _folder():
+    try: return os.environ["STAND_IN_GPUS"]
+    except KeyError: raise NVMLError("Driver Not Loaded")
+
+def _uses(handle):
+    uses = {}
+    for pid in os.listdir(_folder()):
+        if pid.isdecimal() and os.path.exists(f"/proc/{pid}"):
+            with open(f"{_folder()}/{pid}") as file: use = json.load(file)
+            if use["device"] == handle: uses[int(pid)] = use
+    return uses
+
+def nvmlInit(): _folder()
+def nvmlShutdown(): pass
+def nvmlDeviceGetCount(): return 2
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetName(handle): return "Stand-in"
+def nvmlDeviceGetUUID(handle): return f"GPU-{handle}"
+def nvmlDeviceGetMemoryInfo(handle):
+    used = sum(use["bytes"] for use in _uses(handle).values())
+    return SimpleNamespace(total=TOTAL, free=TOTAL - used, used=used)
+def nvmlDeviceGetComputeRunningProcesses(handle):
+    return [SimpleNamespace(pid=pid, usedGpuMemory=use["bytes"]) for pid, use in _uses(handle).items()]
+def nvmlDeviceGetUtilizationRates(handle):
+    return SimpleNamespace(gpu=min(100, round(100 * sum(use["busy"] for use in _uses(handle).values()))))
 '''
 
 

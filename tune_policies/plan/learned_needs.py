@@ -454,13 +454,14 @@ def _lost_part(observations: Sequence[TrialObservation]) -> float:
     ended = [seen for seen in observations if seen.ended]
     ran_out = [seen for seen in observations if seen.ran_out]
     run_s = fmean(seen.elapsed_s for seen in ended) if ended else 0.0
+    is_saved = all(seen.is_saved for seen in observations)
+    grows = any(_growth(ended, name) > _ALIKE for name in _MEMORY)
+    # Memory that grows late runs out late. The first failures come early, because these trials need far more.
+    if grows and not is_saved:
+        return 1.0
     if ran_out and run_s > 0:
         return min(1.0, fmean(seen.lost_s for seen in ran_out) / run_s)
-    if not all(seen.is_saved for seen in observations):
-        grows = any(_growth(ended, name) > _ALIKE for name in _MEMORY)
-        # Memory that grows late runs out late.
-        if grows:
-            return 1.0
+    if not is_saved:
         return _LOST
     if not any(seen.num_steps for seen in ended):
         return _LOST_WITH_CHECKPOINT

@@ -26,7 +26,7 @@ HAND_GOAL: Final = 1.15
 SLOWER: Final = 1.05
 """The maximum time under a ``LearningPolicy``, relative to its start policy."""
 
-_DEADLINE_S: Final = 900.0
+_DEADLINE_S: Final = 1_800.0
 
 Outcome = Mapping[str, Any]
 
@@ -62,10 +62,10 @@ CHECKS: Final = (
 )
 
 HAND_PROGRAMS: Final = {
-    "scikit-learn": _TREES.model_copy(update={"num_trials": 12, "saves": True}),
-    "XGBoost": _BOOSTED.model_copy(update={"num_trials": 12, "saves": True}),
+    "scikit-learn": _TREES.model_copy(update={"num_trials": 24, "num_steps": 20, "saves": True}),
+    "XGBoost": _BOOSTED.model_copy(update={"num_trials": 24, "num_steps": 20, "saves": True}),
 }
-_HAND_CPUS: Final = (0.25, 0.5, 1.0, 2.0)
+_HAND_CPUS: Final = (0.25, 0.5, 1.0)
 
 
 def run_program(program: Program, policies: Sequence[ResourcePolicy]) -> list[Outcome]:

@@ -236,6 +236,20 @@ def test_peaks_of_running_trials_grow_as_those_of_ended_trials_did():
     assert policy.needs.amounts["gpu_memory_bytes"].amount == 4 * GIB
 
 
+def test_an_early_failure_does_not_make_late_failures_cheap_if_memory_grows_and_nothing_is_saved():
+    """A trial that failed at once lost seconds. The memory of the others grows later, so they would lose all."""
+    ended = seen(
+        {"seed": 0}, gib=4, early=TrialNeed(gpu_memory_bytes=2 * GIB), is_saved=False, ended=True, elapsed_s=600.0
+    )
+    failed = seen({"seed": 1}, gib=7, too_little=TrialNeed(gpu_memory_bytes=6 * GIB), is_saved=False, lost_s=9.0)
+    running = [seen({"seed": i}, gib=gib, is_saved=False) for i, gib in enumerate([2, 3] * 5)]
+
+    needs = learn_needs([ended, failed, *running])
+
+    # Half of the running trials grow from 2 to 4 GiB, the others from 3 to 6 GiB.
+    assert needs.amounts["gpu_memory_bytes"].amount == 6 * GIB
+
+
 def test_an_out_of_memory_error_teaches_the_policy_that_the_config_needs_more():
     policy = LearningPolicy().learn([seen({"batch": 8}, gib=4) for _ in range(4)])
     failed = seen({"batch": 8}, gib=4.4, too_little=TrialNeed(gpu_memory_bytes=5 * GIB))

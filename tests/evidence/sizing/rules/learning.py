@@ -1,5 +1,6 @@
 """``LearningPolicy``, which plans and learns with its own code."""
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -38,7 +39,10 @@ class RunProgress(RunAdmission):
 
 
 class Learning:
-    """Feeds observations to a ``LearningPolicy``, and plans again when it has learned."""
+    """Feeds observations to a ``LearningPolicy``, and plans again when it has learned.
+
+    ``cpu_s`` is the CPU time of learning and of planning again, in seconds.
+    """
 
     progress: RunProgress
 
@@ -51,6 +55,7 @@ class Learning:
         self.host_gib = machine.host_gib
         self.progress = RunProgress(self.capacity)
         self.plan = self.policy.plan(self.capacity)
+        self.cpu_s = 0.0
         self.too_little: dict[int, TrialNeed] = {}
         self.own: dict[int, TrialNeed] = {}
 
@@ -98,12 +103,14 @@ class Learning:
         if observation.ran_out:
             self.too_little[index] = self.too_little.get(index, TrialNeed()) | observation.too_little
             observation = observation.model_copy(update={"too_little": self.too_little[index]})
+        begin_s = time.process_time()
         before, self.policy = self.policy, self.policy.learn([observation])
-        if self.policy.needs == before.needs:
-            return False
-        self.plan = self.policy.plan(self.capacity)
-        self.progress.begin(self.policy)
-        return True
+        has_learned = self.policy.needs != before.needs
+        if has_learned:
+            self.plan = self.policy.plan(self.capacity)
+            self.progress.begin(self.policy)
+        self.cpu_s += time.process_time() - begin_s
+        return has_learned
 
 
 RULES = [partial(Learning, "LearningPolicy")]
