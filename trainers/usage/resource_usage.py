@@ -322,7 +322,11 @@ class ResourceUsage(ShownValue):
     def _rounds(self) -> str:
         if self.num_rounds_planned is None:
             return f"{self.num_rounds} run"
-        return f"{self.num_rounds_planned} planned, {self.num_rounds} run"
+        text = f"{self.num_rounds_planned} planned, {self.num_rounds} run"
+        was_cut_off = self.trials.num_cut_off or self.trials.num_never_started
+        if self.is_final and was_cut_off and self.num_rounds < self.num_rounds_planned:
+            text += " (the run was interrupted, for example by Ctrl-C or time_budget_s)"
+        return text
 
     def _concurrency(self) -> str:
         most = f"at most {self.max_trials_at_once}"

@@ -14,6 +14,27 @@ from tune_policies.trainers.usage.resource_usage import IdleHours, ResourceUsage
 from tune_policies.trainers.usage.run_monitor import RunMonitor
 
 
+@pytest.mark.parametrize(
+    ("cut_off", "num_rounds", "text"),
+    [
+        pytest.param(
+            2,
+            2,
+            "rounds: 4 planned, 2 run (the run was interrupted, for example by Ctrl-C or time_budget_s); ",
+            id="interrupted",
+        ),
+        pytest.param(0, 2, "rounds: 4 planned, 2 run; ", id="the trials ended early"),
+        pytest.param(2, 4, "rounds: 4 planned, 4 run; ", id="interrupted in the last round"),
+    ],
+)
+def test_the_summary_says_that_a_run_was_interrupted(cut_off, num_rounds, text):
+    usage = ResourceUsage(
+        is_final=True, trials=TrialCounts(num_cut_off=cut_off), num_rounds_planned=4, num_rounds=num_rounds
+    )
+
+    assert any(line.startswith(text) for line in usage.summary)
+
+
 def test_a_trial_uses_its_slot_only_while_it_runs():
     run = RunMonitor(plan_of(), None, 1, None)
     one = trial("a")
