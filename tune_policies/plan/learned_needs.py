@@ -24,10 +24,11 @@ _LOST_WITH_CHECKPOINT: Final = 0.1
 _STEPS_LOST: Final = 2
 """The assumed number of steps that a trial with checkpoints loses, including its restart."""
 
-_PARTS_OF_CPU: Final = sorted(
-    {1 / parts for parts in (20, 15, 12, 10, 8, 6, 5, 4, 3, 2)} | {2 / 5, 3 / 5, 2 / 3, 3 / 4, 1}
-)
-"""The requests of at most 1 CPU. They are few, because each distinct request is a scheduling class of Ray."""
+_FRACTIONS: Final = (*(1 / parts for parts in (20, 15, 12, 10, 8, 6, 5, 4, 3, 2)), 2 / 5, 3 / 5, 2 / 3, 3 / 4, 1)
+
+PARTS_OF_CPU: Final = tuple(sorted(math.floor(fraction * TICKS) / TICKS for fraction in _FRACTIONS))
+"""The requests of at most 1 CPU, in ascending order. They are few, because each is a scheduling class of Ray. They are
+rounded down, so that Ray's amounts add up: three times 0.6667 is more than 2."""
 
 _UNKNOWN_GROWTH: Final = 2.0
 """The assumed growth of the memory of trials without checkpoints, until a trial has ended."""
@@ -129,9 +130,7 @@ def _rounded_cpus(cpus: float) -> float:
     """
     if cpus > 1:
         return math.ceil(round(cpus, 4))
-    fraction = next(fraction for fraction in _PARTS_OF_CPU if fraction >= round(cpus, 4))
-    # Rounded down, so that Ray's amounts add up: three times 0.6667 is more than 2.
-    return math.floor(fraction * TICKS) / TICKS
+    return next(part for part in PARTS_OF_CPU if part >= cpus - 1 / 1_000)
 
 
 def _rounded_bytes(amount: int, *, num_digits: int) -> int:

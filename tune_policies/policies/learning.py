@@ -23,7 +23,7 @@ from typing import Final
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.plan.learned_needs import LearnedNeeds, learn_needs
+from tune_policies.plan.learned_needs import PARTS_OF_CPU, LearnedNeeds, learn_needs
 from tune_policies.plan.slots_by_config import SlotsByNeed, total_resources
 from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
 from tune_policies.plan.trial_plan import TrialPlan
@@ -35,7 +35,7 @@ from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.gpu_selection import GpuTypesPolicy
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, WorkersPolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import TICKS, PositiveCount
+from tune_policies.values.resources import TICKS, PositiveCount, to_ticks
 from tune_policies.values.units import MIB
 from tune_policies.values.value import Many, Value, counted
 
@@ -449,10 +449,9 @@ def _plan_for(start: ResourcePolicy, size: TrialNeed, capacity: ClusterCapacity)
     the same when the policy learns again.
     """
     plan = None
+    fitting = _with_fitting_cpus(size, capacity)
     for divides_cpus in (True, False):
-        if not divides_cpus:
-            size = _with_fitting_cpus(size, capacity)
-        policy = with_need(start, size, divides_cpus=divides_cpus)
+        policy = with_need(start, fitting, divides_cpus=divides_cpus)
         if policy is None:
             return None
         try:
@@ -467,19 +466,26 @@ def _plan_for(start: ResourcePolicy, size: TrialNeed, capacity: ClusterCapacity)
 def _with_fitting_cpus(size: TrialNeed, capacity: ClusterCapacity) -> TrialNeed:
     """Return ``size`` with fewer CPUs if trials would leave many CPUs of a node unused.
 
-    For example, trials of 6 CPUs use 30 of 32 CPUs, and trials of 4 CPUs use all of them.
+    For example, trials of 6 CPUs use 30 of 32 CPUs, and trials of 4 CPUs use all of them. On 2 CPUs, three trials of
+    3/4 of a CPU are hardly slower than two, because a trial rarely needs a CPU all the time.
     """
-    if size.cpus is None or size.cpus <= 1:
+    if size.cpus is None:
         return size
+    if size.cpus > 1:
+        most = math.ceil(size.cpus)
+        choices = [float(cpus) for cpus in range(most, (most - 1) // 2, -1)]
+    else:
+        smaller = [part for part in reversed(PARTS_OF_CPU) if size.cpus / 2 <= part < size.cpus]
+        choices = [size.cpus, *smaller]
 
-    def num_used(cpus: int) -> int:
-        return sum(count * cpus * int(node.resources.cpus // cpus) for node, count in capacity.groups)
+    def num_used(cpus: float) -> float:
+        ticks = to_ticks(cpus)
+        used = sum(count * (node.resources.ticks.get("CPU", 0) // ticks) for node, count in capacity.groups)
+        return round(used * cpus, 2)  # so that three times 0.6666 is 2
 
-    most = math.ceil(size.cpus)
-    choices = range(most, (most - 1) // 2, -1)
-    best = max(choices, key=num_used)
-    if num_used(best) * _WORTH_FEWER_CPUS > num_used(most):
-        return size.model_copy(update={"cpus": float(best)})
+    best = max(choices, key=num_used)  # the largest of the best
+    if num_used(best) * _WORTH_FEWER_CPUS > num_used(choices[0]):
+        return size.model_copy(update={"cpus": best})
     return size
 
 

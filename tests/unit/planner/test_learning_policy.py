@@ -173,12 +173,21 @@ def test_trials_that_mostly_wait_share_a_cpu():
     assert policy.plan(CPUS).max_concurrent_trials == 56  # limited by 576 MiB of host memory each
 
 
-@pytest.mark.parametrize(("used", "at_once"), [(0.68, 12), (0.5, 16), (0.35, 24), (0.9, 8)])
-def test_trials_that_use_a_part_of_a_cpu_reserve_the_next_simple_fraction(used, at_once):
+@pytest.mark.parametrize(("used", "at_once"), [(0.68, 12), (0.5, 16), (0.35, 24), (0.15, 48), (1, 8)])
+def test_trials_that_use_a_part_of_a_cpu_reserve_a_simple_fraction(used, at_once):
     """8 CPUs run 12 trials with 2/3 of a CPU. Rounded to a whole CPU, only 8 would run, and a third would be idle."""
     policy = LearningPolicy(CpuPolicy()).learn([seen({"seed": i}, cpus=used) for i in range(4)])
 
     assert policy.plan(CPUS).max_concurrent_trials == at_once
+
+
+@pytest.mark.parametrize(("used", "at_once"), [(0.75, 3), (0.6, 4), (0.5, 4), (1, 2)])
+def test_trials_share_a_few_cpus_rather_than_leave_a_third_of_them_unused(used, at_once):
+    policy = LearningPolicy(CpuPolicy()).learn([seen({"seed": i}, cpus=used) for i in range(4)])
+
+    plan = policy.plan(ClusterCapacity.of(gpu_node("a", gpus=0, cpus=2, memory_gib=32)))
+
+    assert plan.max_concurrent_trials == at_once
 
 
 def test_a_trial_that_uses_all_its_cpus_keeps_them():
