@@ -12,6 +12,7 @@ import io
 import logging
 import re
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +64,21 @@ class Row(NamedTuple):
     mistake: str
     advice: str
     code: str
+
+
+class AdviceTable(NamedTuple):
+    """The rows for the messages in some folders or modules of the code.
+
+    Attributes:
+        parts: The folders, modules and patterns of modules, relative to the root of the repository.
+        elsewhere: Parts of messages that are in no row, and what following their advice requires.
+        names: The names that the code of the rows uses.
+    """
+
+    parts: Sequence[str]
+    rows: Sequence[Row]
+    elsewhere: Mapping[str, str]
+    names: Mapping[str, object]
 
 
 def message_of(code, names):
@@ -145,19 +161,25 @@ _NOT_ADVICE = (
 
 
 @functools.cache
-def texts_with_advice(*folders):
-    """Return the texts in the code of ``folders`` that contain an advice, with ``…`` for inserted values.
+def texts_with_advice(*parts):
+    """Return the texts in the code of folders and modules that contain an advice, with ``…`` for inserted values.
 
     Docstrings and the help of commands are omitted.
     """
     found = []
-    for folder in folders:
-        for path in sorted((ROOT / folder).rglob("*.py")):
+    for part in parts:
+        for path in modules_of(part):
             texts = _texts_in(ast.parse(path.read_text()))
             found += [
                 text for text in texts if " " in text and _ADVICE.search(text) and not text.startswith(_NOT_ADVICE)
             ]
     return list(dict.fromkeys(found))
+
+
+def modules_of(part):
+    """Return the paths of the modules in a folder and the folders in it, or of the modules with a name or pattern."""
+    pattern = f"{part}/**/*.py" if (ROOT / part).is_dir() else part
+    return sorted(ROOT.glob(pattern))
 
 
 def _texts_in(node):
@@ -180,21 +202,23 @@ def _is_help(node):
     return isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("option", "argument")
 
 
-def without_row(texts, table, elsewhere, names):
-    """Return the texts that are in the message of no row, and that contain no key of ``elsewhere``."""
-    messages = [message_of(row.mistake, names) for row in table]
-    return [
-        text
-        for text in texts
-        if not any(part in text for part in elsewhere) and not any(is_of(text, message) for message in messages)
-    ]
+def without_row(table):
+    """Return the texts in the parts of a table that are in no message of its rows and in no key of ``elsewhere``."""
+    messages = [message_of(row.mistake, table.names) for row in table.rows]
+    missing = []
+    for text in texts_with_advice(*table.parts):
+        is_elsewhere = any(part in text for part in table.elsewhere)
+        if not is_elsewhere and not any(is_of(text, message) for message in messages):
+            missing.append(text)
+    return missing
 
 
-def outdated(texts, elsewhere):
+def outdated(table):
     """Return the keys of ``elsewhere`` that no text contains, and the files in its reasons that do not exist."""
-    keys = [part for part in elsewhere if not any(part in text for text in texts)]
+    texts = texts_with_advice(*table.parts)
+    keys = [part for part in table.elsewhere if not any(part in text for text in texts)]
     folder, missing = "", []
-    for name in re.findall(r"tests/[\w/]+/|\btest_\w+\.py", " ".join(elsewhere.values())):
+    for name in re.findall(r"tests/[\w/]+/|\btest_\w+\.py", " ".join(table.elsewhere.values())):
         if name.endswith("/"):
             folder = name
         elif not (ROOT / folder / name).is_file():

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
@@ -54,6 +54,12 @@ def _own_ray_folder() -> Iterator[str]:
         # Ray does not allow more simulated GPUs than this variable lists.
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         yield folder
+
+
+def _check_names(given: Collection[str] | None, known: Collection[str]) -> None:
+    for name in given or ():
+        if name not in known:
+            raise typer.BadParameter(f"unknown name {name!r}. The known names are: {'; '.join(known)}.")
 
 
 def _exit(*, is_sound: bool) -> None:
@@ -187,9 +193,8 @@ def faults(
         from .faults.matrix import FAULTS, measure_faults
         from .faults.program import WAYS
 
-        for given, known in ((fault, FAULTS), (way, WAYS)):
-            if unknown := sorted(set(given or ()) - known.keys()):
-                raise typer.BadParameter(f"unknown name {unknown[0]!r}. The known names are {', '.join(known)}.")
+        _check_names(fault, FAULTS)
+        _check_names(way, WAYS)
         _exit(is_sound=measure_faults(fault or [*FAULTS], way or [*WAYS], number, seed, folder))
 
 
@@ -235,8 +240,7 @@ def sizing(
     from .sizing.comparing import measure_sizing
     from .sizing.sweeps import SWEEPS
 
-    if unknown := sorted(set(sweeps or ()) - SWEEPS.keys()):
-        raise typer.BadParameter(f"unknown sweep {unknown[0]!r}. The known sweeps are {', '.join(SWEEPS)}.")
+    _check_names(sweeps, SWEEPS)
     _exit(is_sound=measure_sizing(range(seed, seed + seeds), sweeps or []))
 
 
@@ -249,8 +253,7 @@ def sizing_simulator(
         from .sizing.real_runs import CHECKS, measure_simulator
 
         known = [check.name for check in CHECKS]
-        if unknown := sorted(set(runs or ()) - set(known)):
-            raise typer.BadParameter(f"unknown run {unknown[0]!r}. The known runs are: {'; '.join(known)}.")
+        _check_names(runs, known)
         _exit(is_sound=measure_simulator(runs or []))
 
 
@@ -262,8 +265,7 @@ def sizing_by_hand(
     with _own_ray_folder():
         from .sizing.real_runs import HAND_PROGRAMS, measure_hand_settings
 
-        if unknown := sorted(set(trials or ()) - HAND_PROGRAMS.keys()):
-            raise typer.BadParameter(f"unknown trials {unknown[0]!r}. The known ones are {', '.join(HAND_PROGRAMS)}.")
+        _check_names(trials, HAND_PROGRAMS)
         _exit(is_sound=measure_hand_settings(trials or []))
 
 
@@ -291,8 +293,7 @@ def audit(
         from .audit.comparing import measure_audit
         from .audit.programs import PROGRAMS
 
-        if unknown := sorted(set(programs or ()) - PROGRAMS.keys()):
-            raise typer.BadParameter(f"unknown program {unknown[0]!r}. The known programs are {', '.join(PROGRAMS)}.")
+        _check_names(programs, PROGRAMS)
         _exit(is_sound=measure_audit(programs or [*PROGRAMS]))
 
 

@@ -45,16 +45,19 @@ class Case(NamedTuple):
 def judged_cases(decided: RunSet, judged: RunSet, steps_per_trial: int) -> Iterator[Case]:
     """Decide from one run, and yield the cases of another run. Workloads that only one run contains are omitted."""
     terms = Terms(steps_per_trial=steps_per_trial)
-    decision, truth = (decide(each, terms, _CLUSTER).decision for each in (decided, judged))
+    decision = decide(decided, terms, _CLUSTER).decision
+    truth = decide(judged, terms, _CLUSTER).decision
+    decided_workloads = {workload.workload for workload in decision.workloads}
     for workload in truth.workloads:
-        if workload.workload not in {each.workload for each in decision.workloads}:
+        if workload.workload not in decided_workloads:
             continue
         plan = BenchmarkedPolicy(
             decision, workload=workload.workload, size="size", max_age_days=None, accept_other_versions=True
         ).plan(_CLUSTER)
-        for each in workload.sizes:
-            chosen: Device = "GPU" if plan.slot_for({"size": each.size}).trial.gpus else "CPU"
-            yield Case(workload.workload, each.size, chosen, each.cpu.trial_s, each.gpu.trial_s)
+        for size in workload.sizes:
+            slot = plan.slot_for({"size": size.size})
+            chosen: Device = "GPU" if slot.trial.gpus else "CPU"
+            yield Case(workload.workload, size.size, chosen, size.cpu.trial_s, size.gpu.trial_s)
 
 
 def cases_by_round(run_set: RunSet, steps_per_trial: int) -> Iterator[Case]:
@@ -63,10 +66,10 @@ def cases_by_round(run_set: RunSet, steps_per_trial: int) -> Iterator[Case]:
     if len(rounds) < 2:
         raise InvalidResourcesError("the run has fewer than two rounds. Pass a second run, or measure more rounds")
     for number in sorted(rounds):
-        own, others = (
-            run_set.model_copy(update={"runs": tuple(run for run in run_set.runs if (run.round == number) == is_own)})
-            for is_own in (True, False)
-        )
+        runs_of_round = tuple(run for run in run_set.runs if run.round == number)
+        other_runs = tuple(run for run in run_set.runs if run.round != number)
+        own = run_set.model_copy(update={"runs": runs_of_round})
+        others = run_set.model_copy(update={"runs": other_runs})
         if len(own.measured_devices) < 2:
             continue  # the processes of a device failed in this round
         yield from judged_cases(others, own, steps_per_trial)
@@ -74,19 +77,16 @@ def cases_by_round(run_set: RunSet, steps_per_trial: int) -> Iterator[Case]:
 
 def regret_of(cases: list[Case]) -> float:
     """Return the total time on the policy's devices divided by the total time on the faster devices, minus 1."""
-    return sum(each.chosen_s for each in cases) / sum(each.best_s for each in cases) - 1
+    return sum(case.chosen_s for case in cases) / sum(case.best_s for case in cases) - 1
 
 
 def measure_regret(run: Path, judge: Path | None, steps_per_trial: int) -> bool:
     """Print the cases and the regret, and return whether the regret is at most ``ALLOWED``."""
     run_set = read_run_set(run)
-    cases = [
-        *(
-            cases_by_round(run_set, steps_per_trial)
-            if judge is None
-            else judged_cases(run_set, read_run_set(judge), steps_per_trial)
-        )
-    ]
+    if judge is None:
+        cases = list(cases_by_round(run_set, steps_per_trial))
+    else:
+        cases = list(judged_cases(run_set, read_run_set(judge), steps_per_trial))
     if not cases:
         raise InvalidResourcesError(
             f"no workload was measured on both devices in {run} and in {judge or 'a round of it'}"
@@ -94,16 +94,15 @@ def measure_regret(run: Path, judge: Path | None, steps_per_trial: int) -> bool:
     table = empty_table(
         f"Trials of {steps_per_trial:,} steps", "Workload", "Size", "Policy", "CPU (s)", "GPU (s)", "Lost (s)"
     )
-    for each in sorted(cases):
-        lost_s = each.chosen_s - each.best_s
-        table.add_row(
-            *(each.workload, f"{each.size:,}", each.chosen, f"{each.cpu_s:.2f}", f"{each.gpu_s:.2f}"),
-            f"{lost_s:.2f}" if lost_s else "",
-        )
+    for case in sorted(cases):
+        lost_s = case.chosen_s - case.best_s
+        lost = f"{lost_s:.2f}" if lost_s else ""
+        table.add_row(case.workload, f"{case.size:,}", case.chosen, f"{case.cpu_s:.2f}", f"{case.gpu_s:.2f}", lost)
     TextConsole(width=110).print(table)
     regret = regret_of(cases)
+    num_best = sum(case.chosen_s == case.best_s for case in cases)
     print(
-        f"{len(cases)} cases, {sum(each.chosen_s == each.best_s for each in cases)} on the faster device. Total time "
+        f"{len(cases)} cases, {num_best} on the faster device. Total time "
         f"relative to the faster device: {1 + regret:.4f} under the policy, {_ratio(cases, 'CPU')} on CPUs alone, "
         f"{_ratio(cases, 'GPU')} on the GPU alone"
     )
@@ -112,4 +111,4 @@ def measure_regret(run: Path, judge: Path | None, steps_per_trial: int) -> bool:
 
 
 def _ratio(cases: list[Case], device: Device) -> str:
-    return f"{1 + regret_of([each._replace(chosen=device) for each in cases]):.2f}"
+    return f"{1 + regret_of([case._replace(chosen=device) for case in cases]):.2f}"

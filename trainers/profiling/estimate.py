@@ -17,7 +17,7 @@ from typing import Any, Final
 from tune_policies.cluster.accelerators import KNOWN_TYPES, check_accelerator_type, gpu_memory_of_type
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.plan.default_overhead import TORCH_OVERHEAD_BYTES
-from tune_policies.plan.learned_needs import memory_to_write
+from tune_policies.plan.headroom import memory_to_write
 from tune_policies.values.errors import MeasurementError
 from tune_policies.values.resources import Bytes, UsedBytes
 from tune_policies.values.sanitize import one_line

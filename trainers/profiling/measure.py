@@ -12,7 +12,7 @@ from ray import tune
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.terminal import print_to_stderr
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile, flat
-from tune_policies.plan.learned_needs import HEADROOM
+from tune_policies.plan.headroom import HEADROOM
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies import GpuMemoryPolicy, GpuPolicy
 from tune_policies.probe.probe_cluster import probe_cluster

@@ -107,6 +107,22 @@ class InnerScheduler:
             if trial is not first:
                 yield trial
 
+    def forgotten(self, records: Iterable[Trial]) -> list[Trial]:
+        """Return the paused trials that ``HyperBandScheduler`` never resumes or stops, if no trial is active.
+
+        If the last running trial of a bracket in its last round fails, ``HyperBandScheduler.on_trial_remove`` does not
+        process the bracket, and its paused trials wait indefinitely. Without running trials, no event can change this.
+
+        Args:
+            records: The trials of the run. None of them has a slot or waits for one.
+        """
+        if self._tune.num_future_trials != 0:
+            return []
+        unfinished = [trial for trial in records if not trial.is_finished()]
+        if any(trial.status != Trial.PAUSED for trial in unfinished):
+            return []
+        return unfinished
+
     # Views.
 
     @contextmanager

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 from ray.tune import PlacementGroupFactory
@@ -24,21 +23,21 @@ from tune_policies.ray_compat.last_result import complete_last_result, records_i
 from tune_policies.ray_compat.tune_request import bundles_of
 from tune_policies.ray_compat.tune_run import TuneRun
 from tune_policies.ray_compat.tune_schedulers import actor_of
-from tune_policies.values.errors import InfeasibleRequestError, ResourcePolicyError
+from tune_policies.values.errors import ResourcePolicyError
 
 from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import TrialSetup
 from ..process.trial_process import SETUP_ARGUMENT, process_class
-from ..retries.oom_failure import classify_failure
 from ..watches.run_watch import ClusterReading, RunWatch
 from .inner_scheduler import Choice, InnerScheduler
+from .requests_without_plan import RequestsWithoutPlan
 from .run_failures import (
     Enforcement,
-    FailureCause,
     FailureDecision,
     MemoryRetries,
     add_note,
-    decide_by_slots,
+    add_to_error_file,
+    decide_failure,
     look_up_cause,
 )
 from .run_growth import RunGrowth
@@ -49,12 +48,6 @@ from .trial_record import TrialRecord, record_of, request_of
 from .trial_requests import TrialRequests
 
 _logger = logging.getLogger(__name__)
-
-_MAX_REQUESTS_WITHOUT_PLAN: Final = 16
-"""The number of requests that wait for Ray in a run without a policy.
-
-Plain Tune keeps at least 200 (``TUNE_MAX_PENDING_TRIALS_PG``). Each of them is a placement group, which slows Ray down.
-"""
 
 _MIN_WAITING: Final = 200
 """The number of trials that a searcher that ignores results creates ahead of time, as in Tune."""
@@ -98,8 +91,7 @@ class RunCore:
         self.watch = RunWatch()
         self.enforcement = Enforcement()
         self._trial_of: dict[str, Trial] = {}
-        self._waiting: dict[Trial, None] = {}  # only without slots
-        self._requested: set[Trial] = set()  # only without slots
+        self._without_plan = RequestsWithoutPlan()
         self._start_errors: dict[str, Exception] = {}
         self._starts_more = False
         self._kept_in_state = False, 0
@@ -137,7 +129,7 @@ class RunCore:
     def waiting(self) -> dict[Trial, None]:
         """The trials that wait to start, in order."""
         if self.slots is None:
-            return self._waiting
+            return self._without_plan.waiting
         return self.slots.waiting
 
     @property
@@ -154,7 +146,7 @@ class RunCore:
         if not is_adaptive:
             return _MIN_WAITING - len(self.waiting)
         if self.slots is None:
-            num_free = _MAX_REQUESTS_WITHOUT_PLAN - len(self._requested) - len(self._waiting)
+            num_free = self._without_plan.num_free
         else:
             num_free = self.slots.num_startable(may_keep_bundles=self._keeps_bundles)
             if self.holds_trials:
@@ -167,7 +159,7 @@ class RunCore:
     @property
     def _has_active_trials(self) -> bool:
         """Whether a trial waits, has a slot, or has requested resources."""
-        active = self._requested if self.slots is None else self.slots.assignments
+        active = self._without_plan.requested if self.slots is None else self.slots.assignments
         return bool(self.waiting or active)
 
     # Events of trials.
@@ -251,8 +243,7 @@ class RunCore:
 
     def release(self, trial: Trial) -> None:
         """Free the slot of a trial that ended, failed or paused."""
-        self._waiting.pop(trial, None)
-        self._requested.discard(trial)
+        self._without_plan.release(trial)
         if self.learning is not None:
             self.learning.note_stop(trial)
         if self.slots is not None:
@@ -275,7 +266,16 @@ class RunCore:
         if trial.is_finished():
             return  # the trial was stopped while the cause was looked up
         record = self.records[trial]
-        decision = self._decision_about(record, error, cause)
+        decision = decide_failure(
+            record,
+            error,
+            cause,
+            slots=self.slots,
+            enforcement=self.enforcement,
+            retries=self.retries,
+            learning=self.learning,
+            nodes=self._nodes,
+        )
         _logger.debug("%s failed: %s", trial, decision)
         if decision.action == "requeue":
             self._requeue(record, decision)
@@ -284,39 +284,9 @@ class RunCore:
             _logger.error("%s is not retried and fails: %s", trial, decision.reason)
             add_note(error, decision.reason)
             self.tune.report_permanent(trial, report)
-            if trial.error_file:
-                with Path(trial.error_file).open("a") as file:
-                    file.write(decision.reason + "\n")
+            add_to_error_file(trial, decision.reason)
         else:
             report()
-
-    def _decision_about(self, record: TrialRecord, error: Exception, cause: object) -> FailureDecision:
-        """Decide about the failure of a trial. An error in the decision must not stop the other trials."""
-        found = cause if isinstance(cause, FailureCause) else FailureCause()
-        record.failure = found.out_of_memory or classify_failure(error, record.actor_id)
-        try:
-            return self._decide_failure(record, error, found)
-        except InfeasibleRequestError as infeasible:
-            return FailureDecision("fail", str(infeasible))
-        except Exception:
-            _logger.exception("the decision whether to retry %s failed, so Tune handles the failure", record.trial)
-            return FailureDecision("count")
-
-    def _decide_failure(self, record: TrialRecord, error: Exception, cause: FailureCause) -> FailureDecision:
-        if self.slots is not None:
-            decision = decide_by_slots(self.slots, record, error, cause)
-            if decision is not None:
-                return decision
-        decision = self.enforcement.decide(error)
-        if decision is not None:
-            return decision
-        if self.retries is None or record.failure is None:
-            return FailureDecision("count")
-        num_raised = len(record.oom.records)
-        decision = self.retries.decide(record, record.failure, self._nodes)
-        if self.learning is not None and len(record.oom.records) > num_raised:
-            self.learning.note_too_little(record)
-        return decision
 
     def _requeue(self, record: TrialRecord, decision: FailureDecision) -> None:
         trial = record.trial
@@ -357,23 +327,14 @@ class RunCore:
             self._withdraw(withdrawal)
         self._grow(now_s)
         chosen = self._choose(Choice(choose, tune_controller), now_s)
-        if chosen is None and self.inner.has_hyperband:
+        if chosen is None and self.inner.has_hyperband and not self._has_active_trials:
             self._stop_forgotten()
         self._keep_processes()
         return chosen
 
     def _stop_forgotten(self) -> None:
-        """Stop paused trials that ``HyperBandScheduler`` never resumes or stops, so that the run ends.
-
-        If the last running trial of a bracket in its last round fails, ``HyperBandScheduler.on_trial_remove`` does not
-        process the bracket, and its paused trials wait indefinitely. Without running trials, no event can change this.
-        """
-        if self._has_active_trials or self.tune.num_future_trials != 0:
-            return
-        unfinished = [trial for trial in self.records if not trial.is_finished()]
-        if any(trial.status != Trial.PAUSED for trial in unfinished):
-            return
-        for trial in unfinished:
+        """Stop paused trials that ``HyperBandScheduler`` never resumes or stops, so that the run ends."""
+        for trial in self.inner.forgotten(self.records):
             _logger.warning("%s is stopped, because HyperBandScheduler has paused it and no other trial runs", trial)
             self.tune.stop(trial)
 
@@ -420,15 +381,16 @@ class RunCore:
                 self._let_wait_again(withdrawal)
         if self.slots is None:
             return
-        running = {actor_of(trial): trial for trial in self.records if trial.status == Trial.RUNNING}
-        self.slots.find_nodes(
-            {
-                trial: reading.node_of_actor[actor_id]
-                for actor_id, trial in running.items()
-                if actor_id is not None and actor_id in reading.node_of_actor
-            }
-        )
-        stuck = {running[driver_id]: error for driver_id, error in reading.stuck.items() if driver_id in running}
+        nodes, stuck = {}, {}
+        for trial in self.records:
+            actor_id = actor_of(trial) if trial.status == Trial.RUNNING else None
+            if actor_id is None:
+                continue
+            if actor_id in reading.node_of_actor:
+                nodes[trial] = reading.node_of_actor[actor_id]
+            if actor_id in reading.stuck:
+                stuck[trial] = reading.stuck[actor_id]
+        self.slots.find_nodes(nodes)
         for trial, error in stuck.items():
             self.watch.warn_once(f"{trial} waits for workers that cannot start", str(error))
         if len(stuck) == len(self.slots.assignments):  # otherwise, another trial may end and release its resources
@@ -450,11 +412,7 @@ class RunCore:
         """Follow the status that Tune gave the trials since the last step."""
         self.inner.update()
         if self.slots is None:
-            self._requested = {
-                trial
-                for trial in self._requested
-                if trial.status == Trial.PENDING and not self.requests.has_process(trial)
-            }
+            self._without_plan.update(self.requests)
             return
         for trial, assignment in list(self.slots.assignments.items()):
             if trial.status == Trial.RUNNING:
@@ -560,7 +518,7 @@ class RunCore:
         return trial
 
     def _choose_without_plan(self, choice: Choice, now_s: float) -> Trial | None:
-        if len(self._requested) >= _MAX_REQUESTS_WITHOUT_PLAN:
+        if self._without_plan.is_full:
             return None
         waiting = [trial for trial in self.waiting if trial.status == Trial.PAUSED]
         startable = [trial for trial in waiting if self.records[trial].not_before_s <= now_s]
@@ -571,8 +529,7 @@ class RunCore:
         self.requests.update(record, self.retries, self._nodes)
         request = request_of(record)
         self.requests.set(trial, request)
-        self.waiting.pop(trial, None)
-        self._requested.add(trial)
+        self._without_plan.request(trial)
         self._starts_more = len(startable) > 1
         _logger.debug("%s starts with %s", trial, request.required_resources)
         return trial

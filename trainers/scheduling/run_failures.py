@@ -1,25 +1,32 @@
-"""The values and lookups of failed trials: why a trial failed, and whether it starts again.
+"""Decides about failed trials: why a trial failed, and whether it starts again.
 
 ``run_core`` applies and logs the decision about a failure. An ``OomRetryScheduler`` decides about out-of-memory errors.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol
+
+from ray.tune.experiment import Trial
 
 from tune_policies.cluster.capacity import NodeCapacity
 from tune_policies.oom import OutOfMemory
 from tune_policies.oom.classify import walk_errors
 from tune_policies.ray_compat.gcs import dead_actors
-from tune_policies.values.errors import UnenforcedLimitError
+from tune_policies.values.errors import InfeasibleRequestError, UnenforcedLimitError
 from tune_policies.values.value import counted
 
 from ..retries.memory_floor import MemoryFloor
 from ..retries.oom_failure import classify_failure
+from .run_learning import RunLearning
 from .run_plan import lost_node
 from .run_slots import RunSlots
 from .trial_record import TrialRecord
+
+_logger = logging.getLogger(__name__)
 
 _UNENFORCED: Final = f"{UnenforcedLimitError.__module__}.{UnenforcedLimitError.__qualname__}"
 
@@ -95,7 +102,64 @@ def _cause_of(error: Exception, actor_id: str | None) -> FailureCause:
     return FailureCause(None, classify_failure(error, actor_id))
 
 
-def decide_by_slots(
+def decide_failure(
+    record: TrialRecord,
+    error: Exception,
+    cause: object,
+    *,
+    slots: RunSlots | None,
+    enforcement: "Enforcement",
+    retries: MemoryRetries | None,
+    learning: RunLearning | None,
+    nodes: Sequence[NodeCapacity] | None,
+) -> FailureDecision:
+    """Decide what happens with a failed trial, and change its record accordingly.
+
+    Args:
+        record: The record of the trial.
+        error: The error of the trial.
+        cause: The result of the function of ``look_up_cause``, if it has found the cause.
+        slots: The slots of the run, or ``None`` in a run without a policy.
+        enforcement: Whether the trials can enforce their memory limits.
+        retries: The scheduler that retries trials with more memory, or ``None``.
+        learning: The observations for the run's ``LearningPolicy``, or ``None``.
+        nodes: The nodes of the cluster, or ``None`` if they are not known.
+    """
+    found = cause if isinstance(cause, FailureCause) else FailureCause()
+    record.failure = found.out_of_memory or classify_failure(error, record.actor_id)
+    try:
+        decision = None
+        if slots is not None:
+            decision = _decide_by_slots(slots, record, error, found)
+        if decision is None:
+            decision = enforcement.decide(error)
+        if decision is None:
+            decision = _decide_by_memory(record, retries, learning, nodes)
+    except InfeasibleRequestError as infeasible:
+        return FailureDecision("fail", str(infeasible))
+    except Exception:  # an error in the decision must not stop the other trials
+        _logger.exception("the decision whether to retry %s failed, so Tune handles the failure", record.trial)
+        return FailureDecision("count")
+    return decision
+
+
+def _decide_by_memory(
+    record: TrialRecord,
+    retries: MemoryRetries | None,
+    learning: RunLearning | None,
+    nodes: Sequence[NodeCapacity] | None,
+) -> FailureDecision:
+    """Retry a trial that ran out of memory with more memory. Tune handles other failures."""
+    if retries is None or record.failure is None:
+        return FailureDecision("count")
+    num_raised = len(record.oom.records)
+    decision = retries.decide(record, record.failure, nodes)
+    if learning is not None and len(record.oom.records) > num_raised:
+        learning.note_too_little(record)
+    return decision
+
+
+def _decide_by_slots(
     slots: RunSlots, record: TrialRecord, error: Exception, cause: FailureCause
 ) -> FailureDecision | None:
     """Requeue a trial whose node or device caused its failure, and avoid the cause. Otherwise, return ``None``."""
@@ -155,6 +219,13 @@ class Enforcement:
 def unenforced_limit(error: object) -> str:
     """Return the message of an ``UnenforcedLimitError`` inside an error, or an empty string."""
     return next((inner.text for inner in walk_errors(error) if _UNENFORCED in inner.types[:1]), "")
+
+
+def add_to_error_file(trial: Trial, text: str) -> None:
+    """Append a line to the error file that Tune has written into the folder of a failed trial."""
+    if trial.error_file:
+        with Path(trial.error_file).open("a") as file:
+            file.write(text + "\n")
 
 
 def add_note(error: object, text: str) -> None:

@@ -15,7 +15,7 @@ from ray.tune.experiment import Trial
 
 from tune_policies.files.writing import put_text
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.plan.learned_needs import TrialNeed, TrialObservation
+from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
 from tune_policies.policies.learning import LearningPolicy
 from tune_policies.ray_compat.background import BackgroundTask
 from tune_policies.ray_compat.tune_request import bundles_of

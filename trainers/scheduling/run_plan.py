@@ -19,7 +19,7 @@ from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.placement.filling import Placement
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.plan.learned_needs import TrialObservation
+from tune_policies.plan.trial_observation import TrialObservation
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.capped import CappedPolicy
 from tune_policies.policies.free_capacity import FreeCapacityPolicy, free_part

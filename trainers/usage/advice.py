@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity
-from tune_policies.plan.learned_needs import TrialNeed, TrialObservation
+from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.cpu import CpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy

@@ -4,7 +4,6 @@ The choice is based on a GPU memory profile, on learned needs, on a decision bet
 config.
 """
 
-import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -18,14 +17,13 @@ from tune_policies.cluster.labels import conditions_of
 from tune_policies.placement.counting import Limit
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile, flat, numbers
-from tune_policies.plan.learned_needs import LearnedNeeds, TrialNeed
+from tune_policies.plan.headroom import Headroom, with_headroom
+from tune_policies.plan.learned_needs import LearnedNeeds
+from tune_policies.plan.trial_observation import TrialNeed
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import TICKS, Count, PositiveCount
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value, shorten, shorten_names, suggest
-
-Headroom = Annotated[float, Field(ge=0, le=10)]
-"""The additional memory of a trial, as a fraction of the measured memory: 0.1 adds a tenth."""
 
 Device = Literal["CPU", "GPU"]
 """The kind of device on which a trial runs."""
@@ -461,11 +459,6 @@ def total_resources(capacity: ClusterCapacity) -> dict[str, int]:
     if any(node.resources.memory_bytes is None for node, _ in capacity.groups):
         total.pop("memory", None)
     return dict(sorted(total.items()))  # a plan does not depend on the order of nodes
-
-
-def with_headroom(needed_bytes: int, headroom: float) -> int:
-    """Return ``needed_bytes`` plus the headroom, rounded up."""
-    return math.ceil(needed_bytes * (1 + headroom))
 
 
 def _too_large(config: Mapping[str, Any], needed: str, largest: TrialSlot) -> InfeasibleRequestError:

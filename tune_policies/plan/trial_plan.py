@@ -4,20 +4,19 @@ The methods that return objects of Ray's public API import Ray when they are cal
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import fields as fields_of
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.cluster.labels import ACCELERATOR_TYPE, merged
 from tune_policies.placement.counting import Limit
 from tune_policies.placement.trial_slot import Bundle, TrialSlot
 from tune_policies.plan.default_overhead import safe_overhead_bytes
+from tune_policies.plan.ray_options import Reuse, remote_options_of, scaling_config_of
 from tune_policies.plan.slots_by_config import SlotsByDecision, SlotsByNeed, SlotsByProfile, SlotsByValue
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import MOST_AT_ONCE, PositiveCount, Resources, check_count, from_ticks, to_ticks
+from tune_policies.values.resources import MOST_AT_ONCE, PositiveCount, Resources, check_count
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import ShownValue, counted, shorten
@@ -33,12 +32,6 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN: Final = 8
 """The maximum number of slot types that ``explain`` lists individually."""
-
-_MAX_CALLS: Final[dict[str, dict[str, int]]] = {"process": {}, "release": {"max_calls": 1}, "keep": {"max_calls": 0}}
-"""Ray's option ``max_calls`` for each value of ``reuse``: the number of calls after which a task's process ends.
-
-In Ray, 0 means that the number of calls is unlimited. Tasks with GPUs default to 1 (``RemoteFunction.__init__``).
-"""
 
 
 class NodeNote(str):
@@ -206,20 +199,7 @@ class TrialPlan(ShownValue):
             InvalidResourcesError: The plan has no Train workers, ``kwargs`` contains a field that the plan sets, or the
                 installed Ray cannot express the plan.
         """
-        import ray
-        from ray.train import ScalingConfig
-
-        if self.num_workers == 0:
-            raise InvalidResourcesError(
-                "a plan with num_workers=0 has no ScalingConfig, because the trial itself trains. Set num_workers=1 or "
-                "more in the policy"
-            )
-        fields = self.common_slot.scaling_fields
-        _check_scaling_fields(fields, {field.name for field in fields_of(ScalingConfig)}, ray.__version__)
-        twice = sorted(fields.keys() & kwargs.keys())
-        if twice:
-            raise InvalidResourcesError(f"the plan sets {', '.join(twice)}. Change the policy to use another value")
-        return ScalingConfig(**fields, **kwargs)
+        return scaling_config_of(self.common_slot, kwargs)
 
     def tune_run_kwargs(self) -> dict[str, Any]:
         """Return ``resources_per_trial`` and ``max_concurrent_trials`` for ``tune.run`` without a ``PolicyScheduler``.
@@ -229,7 +209,7 @@ class TrialPlan(ShownValue):
         """
         return {"resources_per_trial": self.resources_per_trial, "max_concurrent_trials": self.max_concurrent_trials}
 
-    def remote_options(self, reuse: Literal["process", "release", "keep"] = "process") -> dict[str, Any]:
+    def remote_options(self, reuse: Reuse = "process") -> dict[str, Any]:
         """Return the options of ``@ray.remote(**options)`` or ``.options(**options)`` for one worker of the plan.
 
         If workers get the same amounts on several device types, Ray prefers the first type, and
@@ -245,47 +225,8 @@ class TrialPlan(ShownValue):
         Raises:
             InvalidResourcesError: ``reuse`` is none of these values.
         """
-        if reuse not in _MAX_CALLS:
-            raise InvalidResourcesError(f"reuse must be 'process', 'release' or 'keep', got {reuse!r}")
-        worker = self.worker
-        options: dict[str, Any] = {
-            "num_cpus": from_ticks(to_ticks(worker.cpus)),
-            "num_gpus": from_ticks(to_ticks(worker.gpus)),
-        }
-        if worker.memory_bytes is not None:
-            options["memory"] = worker.memory_bytes
-        if worker.custom:
-            options["resources"] = {name: from_ticks(to_ticks(amount)) for name, amount in worker.custom.items()}
-        alternatives = self._label_selectors_of_types()
-        if alternatives:
-            options["label_selector"], *others = alternatives
-            options["fallback_strategy"] = [{"label_selector": selector} for selector in others]
-            return options | _MAX_CALLS[reuse]
-        if self.accelerator_type is not None:
-            options["accelerator_type"] = self.accelerator_type
-        if self.label_selector:
-            options["label_selector"] = dict(self.label_selector)
-        return options | _MAX_CALLS[reuse]
-
-    def _label_selectors_of_types(self) -> list[dict[str, str]]:
-        """Return the label selector of each device type on which workers get the same amounts as in ``common_slot``.
-
-        The result is empty if there are fewer than two types, or if Ray has no option for alternatives.
-        """
-        slots = [self.common_slot, *(slot for slot in self.slots if slot.worker == self.worker)]
-        selectors: list[dict[str, str]] = []
-        for slot in slots:
-            of_type = {} if slot.accelerator_type is None else {ACCELERATOR_TYPE: slot.accelerator_type}
-            selector = merged(slot.label_selector, of_type)
-            if selector not in selectors:
-                selectors.append(selector)
-        if len(selectors) < 2 or {} in selectors:
-            return []
-        from tune_policies.ray_compat.fallback import supports_fallback_strategy  # imports Ray
-
-        if supports_fallback_strategy():
-            return selectors
-        return []
+        same = [slot for slot in self.slots if slot.worker == self.worker]
+        return remote_options_of([self.common_slot, *same], reuse)
 
     def num_rounds(self, num_trials: int) -> int:
         """Return how many rounds ``num_trials`` trials of equal length take."""
@@ -512,12 +453,6 @@ class TrialPlan(ShownValue):
 
 _SIMULATED: Final = "simulated GPUs: memory limits are not enforced"
 
-_FIRST_WITH_SLICES: Final = (2, 60)
-"""The first Ray version that can reserve more than one TPU slice.
-
-Older versions reserve at most one slice, and use the number of cores in the name of a pod type as the number of chips.
-"""
-
 
 def _checked_capacity(capacity: object, call: str) -> "ClusterCapacity":
     """Return the capacity, or raise an ``InvalidResourcesError`` with the call to write."""
@@ -535,22 +470,3 @@ def _checked_capacity(capacity: object, call: str) -> "ClusterCapacity":
 def _same_nodes(one: TrialSlot, other: TrialSlot) -> bool:
     """Return whether Ray may place both slots on the same nodes."""
     return (one.label_selector, one.accelerator_type) == (other.label_selector, other.accelerator_type)
-
-
-def _check_scaling_fields(fields: Mapping[str, Any], known: Collection[str], version: str) -> None:
-    """Check that the installed Ray supports all fields of ``ScalingConfig`` that a plan sets.
-
-    Raises:
-        InvalidResourcesError: The installed Ray does not support a field.
-    """
-    missing = [f"{name}=…" for name in sorted(fields.keys() - set(known))]
-    workers = fields["num_workers"]
-    if isinstance(workers, tuple) and "elastic_resize_monitor_interval_s" not in known:
-        missing.append(f"num_workers={workers}")
-    if "topology" in fields and tuple(int(part) for part in version.split(".")[:2]) < _FIRST_WITH_SLICES:
-        missing.append("topology=…")
-    if missing:
-        raise InvalidResourcesError(
-            f"the plan needs ScalingConfig({', '.join(missing)}), but Ray Train in Ray {version} does not support it. "
-            "Set RAY_TRAIN_V2_ENABLED=1 in the environment before Ray is imported, or install a newer version of Ray"
-        )

@@ -17,8 +17,8 @@ from tune_policies.cluster.gpu_sizes import MOST_RESERVED
 from tune_policies.placement.counting import DRIVER_BYTES, Limit, count_trials, holds
 from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, how_to_state_gpu_memory, infeasible
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
-from tune_policies.plan.learned_needs import HEADROOM
-from tune_policies.plan.slots_by_config import Headroom, SlotsByProfile, with_headroom
+from tune_policies.plan.headroom import HEADROOM, Headroom, with_headroom
+from tune_policies.plan.slots_by_config import SlotsByProfile
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.fractions_and_cpus import Selection, equal_device_fraction, nodes_with_cpus, with_own_slots
 from tune_policies.policies.gpu_selection import (

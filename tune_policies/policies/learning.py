@@ -23,8 +23,9 @@ from typing import Final
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.plan.learned_needs import LearnedNeeds, TrialNeed, TrialObservation, learn_needs
+from tune_policies.plan.learned_needs import LearnedNeeds, learn_needs
 from tune_policies.plan.slots_by_config import SlotsByNeed, total_resources
+from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.auto import AutoPolicy
 from tune_policies.policies.cpu import CpuPolicy

@@ -109,7 +109,8 @@ class State(NamedTuple):
 
 
 def _key(trial: Trial) -> tuple[int, int]:
-    return trial.num_slots, -1 if trial.ran_in is None else trial.ran_in
+    ran_in = -1 if trial.ran_in is None else trial.ran_in
+    return trial.num_slots, ran_in
 
 
 class _ModelPlan:
@@ -294,8 +295,10 @@ class Model:
 
     def wait(self, state: State) -> State:
         """Return the state after each request has waited longer than Ray normally takes."""
-        held = tuple(held._replace(phase="late") if held.phase == "new" else held for held in state.held)
-        return state._replace(held=held)
+        later = []
+        for held in state.held:
+            later.append(held._replace(phase="late") if held.phase == "new" else held)
+        return state._replace(held=tuple(later))
 
     def _events_of_node(self, state: State, node: int) -> Iterator[tuple[str, State]]:
         if state.holder == node:
@@ -347,8 +350,10 @@ class Model:
             if is_withdrawn and after.held.count(new) > state.held.count(new):
                 return "a request is withdrawn, and the same slot is requested again"
         for held in after.held:
-            ran_in, slot_type = held.trial.ran_in, self.nodes[held.node].slot_type
-            if not held.is_granted and ran_in in planned and slot_type != ran_in and held not in state.held:
+            if held.is_granted or held in state.held:
+                continue
+            ran_in = held.trial.ran_in
+            if ran_in in planned and self.nodes[held.node].slot_type != ran_in:
                 return "a trial is moved to another type of device"
         return ""
 
@@ -372,7 +377,8 @@ class Model:
                 if state.held[index].is_granted:
                     rest = state._replace(held=state.held[:index] + state.held[index + 1 :])
                     state = self._released(state, index, rest)
-            if state in self._ends or (not state.waiting and not state.held):
+            has_ended = not state.waiting and not state.held
+            if has_ended or state in self._ends:
                 self._ends.update(seen)
                 return ""
             state = self.settle(state)[-1]
@@ -450,9 +456,11 @@ def explore(model: Model, *, limit: int | None = None) -> Exploration:
 
 def _path(came_from: dict[State, tuple[State, str] | None], state: State) -> list[str]:
     names: list[str] = []
-    while (step := came_from[state]) is not None:
+    step = came_from[state]
+    while step is not None:
         state, name = step
         names.append(name)
+        step = came_from[state]
     return names[::-1]
 
 

@@ -173,11 +173,12 @@ class Churn:
             max_failures=-1,
         )
         search.add_configurations([experiment])
+        outermost = self.scheduler if is_outside else self.oom_retry
         # ``TUNE_MAX_PENDING_TRIALS_PG`` prevents Tune from reading the number of CPUs from Ray.
         with patch.dict(os.environ, {"TUNE_MAX_PENDING_TRIALS_PG": "20", "TUNE_PRINT_ALL_TRIAL_ERRORS": "0"}):
             self.controller = TuneController(
                 search_alg=search,
-                scheduler=self.scheduler if is_outside else self.oom_retry,
+                scheduler=outermost,
                 storage=experiment.storage,
                 reuse_actors=reuse,
                 checkpoint_period=3600,
@@ -312,7 +313,7 @@ class Churn:
         planned = self.core.records[trial].planned
         in_use = self.controller._actor_to_trial.keys()
         kept = [actor for actor in self.actors.live if actor.request == planned and actor.tracked not in in_use]
-        is_kept = any(not each.is_stopping for each in kept)
+        is_kept = any(not actor.is_stopping for actor in kept)
         assert not is_kept, f"{trial} waits more than {_KEPT_S:g} s, because an unused process occupies its slot"
 
     def pass_hours(self, hours: float, num_faults: int) -> None:
@@ -344,12 +345,11 @@ class Churn:
         Raises:
             AssertionError: A trial has not finished all of its steps, or a resource was not released.
         """
-        lost = [
-            trial
-            for trial in self.trials
-            if trial.status != Trial.TERMINATED
-            or (trial.last_result.get("training_iteration") != trial.config["steps"] and not may_stop)
-        ]
+        lost = []
+        for trial in self.trials:
+            is_complete = trial.last_result.get("training_iteration") == trial.config["steps"]
+            if trial.status != Trial.TERMINATED or not (is_complete or may_stop):
+                lost.append(trial)
         assert not lost, f"{len(lost)} trials are lost. The first is {lost[0]}: {lost[0].status}"
         self.controller._cleanup_cached_actors(force_all=True)
         while self.actors.num_total_actors:

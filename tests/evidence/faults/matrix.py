@@ -78,7 +78,7 @@ class FaultCluster:
 
     def kill_node(self, node_id: str) -> None:
         """Kill the raylet with SIGKILL, and then the other processes of the node."""
-        node = next(each for each in self._cluster.worker_nodes if each.node_id == node_id)
+        node = next(node for node in self._cluster.worker_nodes if node.node_id == node_id)
         node.all_processes["raylet"][0].process.kill()
         self._cluster.remove_node(node, allow_graceful=False)
 
@@ -91,7 +91,7 @@ class FaultCluster:
     def left(self) -> list[str]:
         """Return the workers and placement groups that still exist."""
         groups = self._cluster.global_state.placement_group_table()
-        left = [f"placement group {key[:8]}" for key, each in groups.items() if each["state"] != "REMOVED"]
+        left = [f"placement group {key[:8]}" for key, group in groups.items() if group["state"] != "REMOVED"]
         return left + [f"process {process.pid}" for process in self._workers()]
 
     def _workers(self) -> list[psutil.Process]:
@@ -130,14 +130,16 @@ class RunningProgram:
 
     def events(self) -> list[Event]:
         """Return the recorded events in chronological order."""
-        # The last line of a file may be incomplete.
-        lines = [line for path in (self.folder / EVENTS).iterdir() for line in path.read_text().split("\n")[:-1]]
+        lines = []
+        for path in (self.folder / EVENTS).iterdir():
+            lines += path.read_text().split("\n")[:-1]  # the last line of a file may be incomplete
         return sorted((Event(*json.loads(line)) for line in lines), key=attrgetter("at_s"))
 
     def running(self) -> dict[str, Event]:
         """Return the latest step of each trial whose current process exists and has begun a step."""
         latest = {event.trial: event for event in self.events()}
-        return {trial: each for trial, each in latest.items() if each.what == "step" and psutil.pid_exists(each.pid)}
+        steps = {trial: event for trial, event in latest.items() if event.what == "step"}
+        return {trial: step for trial, step in steps.items() if psutil.pid_exists(step.pid)}
 
     def order(self, trial: str, order: str) -> None:
         """Write an order for a trial, such as the order to fail in its next step."""
@@ -251,7 +253,7 @@ def _run(fault: Fault, way: str, cluster: FaultCluster, folder: Path, number: in
             victim = running[rng.choice(sorted(running))]
             at_s = time.time()
             fault.inject(program, victim)
-            hit = [each for each in running.values() if not fault.hits or _same(each, victim, fault.hits)]
+            hit = [step for step in running.values() if not fault.hits or _same(step, victim, fault.hits)]
             _record_recovery(program, hit, at_s, cell)
             cluster.replenish()
             time.sleep(rng.uniform(0.1, 0.6))
@@ -263,16 +265,16 @@ def _run(fault: Fault, way: str, cluster: FaultCluster, folder: Path, number: in
         program.process.kill()
         program.process.wait()
     outcome = folder / OUTCOME
-    found: dict[str, Any] = (
-        json.loads(outcome.read_text()) if outcome.exists() else {"trials": {}, "error": "the program wrote no outcome"}
-    )
+    found: dict[str, Any] = {"trials": {}, "error": "the program wrote no outcome"}
+    if outcome.exists():
+        found = json.loads(outcome.read_text())
     cell.failures.extend(filter(None, [found["error"]]))
     ended = found["trials"]
     started = {event.trial for event in program.events()}
     cell.failures.extend(f"{trial}: {ended.get(trial)}" for trial in started if ended.get(trial) != "TERMINATED")
     with suppress(TimeoutError):
         _wait_until(lambda: not cluster.left())
-    cell.failures.extend(f"leaked: {each}" for each in cluster.left())
+    cell.failures.extend(f"leaked: {what}" for what in cluster.left())
     if cell.failures:
         print(program.log.read_text(errors="replace")[-3000:], file=sys.stderr)
     return cell
@@ -292,8 +294,11 @@ def _record_recovery(program: RunningProgram, hit: Sequence[Event], at_s: float,
 
     _wait_until(lambda: all(first_in_new_process(event.trial, "step") for event in hit))
     for event in hit:
-        start, step = (first_in_new_process(event.trial, what) for what in ("start", "step"))
-        before = [each.step for each in program.events() if (each.trial, each.pid) == (event.trial, event.pid)]
+        start = first_in_new_process(event.trial, "start")
+        step = first_in_new_process(event.trial, "step")
+        before = [
+            earlier.step for earlier in program.events() if (earlier.trial, earlier.pid) == (event.trial, event.pid)
+        ]
         if start and step:
             cell.repeated.append(max(before) - start.step)
             cell.recovery_s.append(step.at_s - at_s)

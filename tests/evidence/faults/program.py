@@ -145,6 +145,7 @@ def main(folder: Path, *, address: str, way: str, num_trials: int, max_failures:
     logging.basicConfig(level=logging.INFO, force=True)
     ray.init(address=address, logging_level="ERROR", log_to_driver=False)
     error, trials = "", []
+    resume = "AUTO+ERRORED" if resumes else False
     try:
         trials = WAYS[way](
             config={"folder": str(folder), "index": tune.grid_search(list(range(num_trials)))},
@@ -153,7 +154,7 @@ def main(folder: Path, *, address: str, way: str, num_trials: int, max_failures:
             name="run",
             raise_on_failed_trial=False,
             verbose=0,
-            resume="AUTO+ERRORED" if resumes else False,
+            resume=resume,
         ).trials
     except Exception as raised:  # noqa: BLE001 the matrix reports each error
         error = f"{type(raised).__name__}: {raised}"

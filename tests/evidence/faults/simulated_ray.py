@@ -92,11 +92,14 @@ class SimulatedNode:
             if name in DEVICE_RESOURCES:
                 whole, fraction = divmod(ticks, TICKS)
                 free = self.devices.get(name, [])
-                room = [i for i, left in enumerate(free) if left >= (TICKS if whole else fraction)]
-                number = whole or 1
-                if len(room) < number or (whole and fraction):
+                if whole and fraction:
                     return None
-                held.devices[name] = dict.fromkeys(self._rng.sample(room, number), TICKS if whole else fraction)
+                number = whole or 1
+                ticks_of_device = TICKS if whole else fraction
+                room = [device for device, left in enumerate(free) if left >= ticks_of_device]
+                if len(room) < number:
+                    return None
+                held.devices[name] = dict.fromkeys(self._rng.sample(room, number), ticks_of_device)
             elif name in self.free or name != "memory":  # host memory is not limited if it is unknown
                 if self.free.get(name, 0) < ticks:
                     return None
@@ -147,7 +150,11 @@ class SimulatedCluster:
         selects = matcher(selector)
         nodes = [node for node in self.nodes.values() if selects(node.capacity.ray_labels)]
         self._rng.shuffle(nodes)
-        return next((held for node in nodes if (held := node.allocate(ray_ticks(bundle)))), None)
+        for node in nodes:
+            held = node.allocate(ray_ticks(bundle))
+            if held is not None:
+                return held
+        return None
 
     def release(self, held: Held) -> None:
         """Release an allocation, unless its node was removed."""
@@ -215,7 +222,7 @@ class SimulatedActors(RayActorManager):  # type: ignore[misc]  # Ray has no type
 
     @property
     def _live_actors_to_ray_actors_resources(self) -> dict[TrackedActor, tuple[Any, Any]]:
-        return {each.tracked: (each.handle, each.request) for each in self.live}
+        return {actor.tracked: (actor.handle, actor.request) for actor in self.live}
 
     @property
     def num_live_actors(self) -> int:
@@ -231,7 +238,7 @@ class SimulatedActors(RayActorManager):  # type: ignore[misc]  # Ray has no type
 
     @property
     def num_actor_tasks(self) -> int:
-        return sum(len(each.tasks) for each in self._actors.values())
+        return sum(len(actor.tasks) for actor in self._actors.values())
 
     def get_live_actors_resources(self) -> dict[str, float]:
         return {}
@@ -260,7 +267,8 @@ class SimulatedActors(RayActorManager):  # type: ignore[misc]  # Ray has no type
         actor.tasks.clear()
         if not actor.has_started:
             tracked_actor._on_stop = tracked_actor._on_error = None  # as in RayActorManager
-        self.simulation.clock.call_in(0.0 if kill else 0.2, lambda: self._stopped(actor))
+        ends_in_s = 0.0 if kill else 0.2
+        self.simulation.clock.call_in(ends_in_s, lambda: self._stopped(actor))
         return True
 
     def schedule_actor_task(
@@ -298,7 +306,8 @@ class SimulatedActors(RayActorManager):  # type: ignore[misc]  # Ray has no type
                 self.node_of[str(actor.tracked.actor_id)] = actor.held.node_id
                 self.simulation.clock.call_in(STARTS_IN_S, partial(self._started, actor))
         self.simulation.before_event()
-        self.simulation.clock.advance(0.0 if timeout == 0 else TICK_S)
+        step_s = 0.0 if timeout == 0 else TICK_S
+        self.simulation.clock.advance(step_s)
         return True
 
     def cleanup(self) -> None:
@@ -310,12 +319,12 @@ class SimulatedActors(RayActorManager):  # type: ignore[misc]  # Ray has no type
     @property
     def live(self) -> list[SimulatedActor]:
         """The actors with an allocation."""
-        return [each for each in self._actors.values() if each.held is not None]
+        return [actor for actor in self._actors.values() if actor.held is not None]
 
     @property
     def pending(self) -> list[SimulatedActor]:
         """The actors without an allocation."""
-        return [each for each in self._actors.values() if each.held is None]
+        return [actor for actor in self._actors.values() if actor.held is None]
 
     def kill(self, actor: SimulatedActor) -> None:
         """Kill the process of an actor. Its current or next task fails."""
@@ -325,7 +334,7 @@ class SimulatedActors(RayActorManager):  # type: ignore[misc]  # Ray has no type
 
     def kill_node(self, node_id: str) -> None:
         """Remove a node, and kill its actors."""
-        lost = [each for each in self.live if each.held is not None and each.held.node_id == node_id]
+        lost = [actor for actor in self.live if actor.held is not None and actor.held.node_id == node_id]
         self.simulation.cluster.remove(node_id)
         for actor in lost:
             self.kill(actor)

@@ -54,8 +54,20 @@ PLANS: Final = ("placement", "policies")
 """The folders in ``tune_policies`` of the modules that plan."""
 
 RUN_CORE: Final = (
-    *("idle_slots", "inner_scheduler", "own_slots", "run_admission", "run_core", "run_failures", "run_growth"),
-    *("run_learning", "run_plan", "run_slots", "slot_board", "trial_record", "trial_requests"),
+    "idle_slots",
+    "inner_scheduler",
+    "own_slots",
+    "requests_without_plan",
+    "run_admission",
+    "run_core",
+    "run_failures",
+    "run_growth",
+    "run_learning",
+    "run_plan",
+    "run_slots",
+    "slot_board",
+    "trial_record",
+    "trial_requests",
     "wrapping_scheduler",
 )
 """The modules in ``trainers/scheduling`` that decide about the trials of a run."""

@@ -79,17 +79,15 @@ class Question(NamedTuple):
         if not isinstance(policy, CpuPolicy | GpuPolicy | GpuMemoryPolicy):
             raise TypeError(f"{type(policy).__name__} does not define the request of a worker")
         amounts = {name: _ticks(amount) for name, amount in policy.custom.items()}
-        amounts["CPU"] = _ticks(cpus if policy.cpus is None else policy.cpus)
+        if policy.cpus is not None:
+            cpus = policy.cpus
+        amounts["CPU"] = _ticks(cpus)
         amounts["memory"] = int(policy.memory or 0)
         if isinstance(policy, CpuPolicy):
             return cls(TrialRequest(amounts, fewest_workers(policy.num_workers)), allowed, allowed)
         least = policy.min_gpu_memory if isinstance(policy, GpuPolicy) else policy.gpu_memory
-        suited = tuple(
-            node
-            for node in allowed
-            if policy.accelerator_type in (None, node.accelerator_type)
-            if (node.smallest_gpu_memory_bytes or 0) >= int(least or 0)
-        )
+        of_type = [node for node in allowed if policy.accelerator_type in (None, node.accelerator_type)]
+        suited = tuple(node for node in of_type if (node.smallest_gpu_memory_bytes or 0) >= int(least or 0))
         if isinstance(policy, GpuPolicy):
             return cls(
                 TrialRequest(amounts, fewest_workers(policy.num_workers), gpu_ticks=_ticks(policy.gpus)),

@@ -104,34 +104,36 @@ def measure_optimum(seeds: range, *, num_policies: int) -> bool:
         capacity, policies = draw_questions(seed, num_policies)
         compared += [compare(seed, capacity, policy) for policy in policies]
     _print_table(compared)
-    above = [each for each in compared if each.planned > each.best]
-    below = [each for each in compared if each.planned < each.best]
+    above = [plan for plan in compared if plan.planned > plan.best]
+    below = [plan for plan in compared if plan.planned < plan.best]
     print(f"{len(seeds)} clusters, {len(compared)} plans, {time.monotonic() - start:.0f} s")
-    feasible = [each for each in compared if each.best > 0]
-    equal = sum(each.planned == each.best for each in feasible)
+    feasible = [plan for plan in compared if plan.best > 0]
+    equal = sum(plan.planned == plan.best for plan in feasible)
     print(f"{equal} of {len(feasible)} plans for feasible requests equal the optimum")
-    for reason, number in Counter(each.reason for each in below).most_common():
+    for reason, number in Counter(plan.reason for plan in below).most_common():
         print(f"plans below the optimum: {number} ({reason})")
-    for each in above + below:
-        print(f"seed {each.seed}: {each.planned} planned, {each.best} possible: {each.policy!r}", file=sys.stderr)
+    for plan in above + below:
+        print(f"seed {plan.seed}: {plan.planned} planned, {plan.best} possible: {plan.policy!r}", file=sys.stderr)
     print(f"{describe_machine('ortools')}\ncommand: {own_command()}")
     return not above
 
 
 def _print_table(compared: list[Compared]) -> None:
     by_kind: dict[str, list[Compared]] = {}
-    for each in compared:
-        inner = each.policy.inner if isinstance(each.policy, SelectingPolicy) else each.policy
-        by_kind.setdefault(type(inner).__name__, []).append(each)
+    for plan in compared:
+        inner = plan.policy
+        if isinstance(inner, SelectingPolicy):
+            inner = inner.inner
+        by_kind.setdefault(type(inner).__name__, []).append(plan)
     headings = ("Policy", "Plans", "Equal", "Below", "Above", "Rule above", "Rule above 0, optimum 0")
     table = empty_table("Plans and the rule of thumb compared with the optimum", *headings)
     for kind, rows in (*sorted(by_kind.items()), ("all", compared)):
         counts = (
-            sum(each.planned == each.best for each in rows),
-            sum(each.planned < each.best for each in rows),
-            sum(each.planned > each.best for each in rows),
-            sum(each.rule > each.best for each in rows),
-            sum(each.rule > each.best == 0 for each in rows),
+            sum(plan.planned == plan.best for plan in rows),
+            sum(plan.planned < plan.best for plan in rows),
+            sum(plan.planned > plan.best for plan in rows),
+            sum(plan.rule > plan.best for plan in rows),
+            sum(plan.rule > plan.best == 0 for plan in rows),
         )
         table.add_row(kind, str(len(rows)), *(f"{count} ({count / len(rows):.1%})" for count in counts))
     TextConsole().print(table)

@@ -85,11 +85,11 @@ def _views(capacity: ClusterCapacity) -> dict[str, _Prepare]:
         plan = policy.plan(seen)
         return partial(getattr(plan, view), seen)
 
-    return {
-        f"{name}, {view}": partial(prepare, policy, view)
-        for name, policy in _POLICIES.items()
-        for view in ("plot", "explain")
-    }
+    views: dict[str, _Prepare] = {}
+    for name, policy in _POLICIES.items():
+        for view in ("plot", "explain"):
+            views[f"{name}, {view}"] = partial(prepare, policy, view)
+    return views
 
 
 def _plans(capacity: ClusterCapacity) -> dict[str, _Prepare]:
@@ -102,7 +102,7 @@ def _plans(capacity: ClusterCapacity) -> dict[str, _Prepare]:
 
 def _interleaved_ms(prepared: Mapping[str, _Prepare], repetitions: int) -> dict[str, Spread]:
     """Return the times in milliseconds by name. The runs are in random order, so that drift affects all of them."""
-    order = [name for name in prepared for _ in range(repetitions)]
+    order = list(prepared) * repetitions
     random.Random(0).shuffle(order)
     samples: dict[str, list[float]] = {name: [] for name in prepared}
     for prepare in prepared.values():  # warm up
@@ -129,14 +129,15 @@ def _cluster(num_nodes: int) -> ClusterCapacity:
     """Return a cluster whose nodes have Ray's labels and 50 combinations of CPUs, host memory and devices."""
     fields = [_fields(index, *_shape(index % _NUM_SHAPES)) for index in range(num_nodes)]
     gpu_node = NodeTypeCapacity(name="gpu", resources=Resources(cpus=32, gpus=4), max_nodes_to_add=64)
-    return ClusterCapacity(nodes=tuple(NodeCapacity(**each) for each in fields), node_types=(gpu_node,))
+    return ClusterCapacity(nodes=tuple(NodeCapacity(**of_node) for of_node in fields), node_types=(gpu_node,))
 
 
 def _shape(index: int) -> tuple[Resources, str | None]:
     gpus = (0, 1, 2, 4, 8)[index % 5]
     custom = {"HPU": 8.0} if index % 10 == 0 else {}
     resources = Resources(cpus=8 + index, gpus=gpus, memory_bytes=(32 + index) * GIB, custom=custom)
-    return resources, list(_DEVICES)[index % 4] if gpus else None
+    accelerator_type = list(_DEVICES)[index % 4] if gpus else None
+    return resources, accelerator_type
 
 
 def _fields(index: int, resources: Resources, kind: str | None) -> dict[str, Any]:

@@ -37,19 +37,28 @@ def simulate(work: Sequence[float], slot_types: Sequence[SlotType], *, durations
     now_s = 0.0
 
     def may_start(slot_type: int) -> bool:
-        if len([None for of, _ in started.values() if of == slot_type]) == slot_types[slot_type].num_slots:
+        num_used = sum(used == slot_type for used, _ in started.values())
+        if num_used == slot_types[slot_type].num_slots:
             return False
         if durations is None:
             return True
-        now = [RunningTrial(slot_type=of, elapsed_s=now_s - since_s) for of, since_s in started.values()]
-        slots = [each.num_slots for each in slot_types]
+        now = [RunningTrial(slot_type=used, elapsed_s=now_s - since_s) for used, since_s in started.values()]
+        slots = [slots_of_type.num_slots for slots_of_type in slot_types]
         return not should_idle(slot_type, durations=durations, slots=slots, running=now, num_waiting=len(waiting))
 
+    def open_type() -> int | None:
+        """Return the first slot type in which a trial may start now."""
+        if not waiting:
+            return None
+        return next(filter(may_start, range(len(slot_types))), None)
+
     while waiting or running:
-        while waiting and (open_types := [each for each in range(len(slot_types)) if may_start(each)]):
-            number, slot_type = len(waiting), open_types[0]
+        slot_type = open_type()
+        if slot_type is not None:
+            number = len(waiting)
             started[number] = (slot_type, now_s)
             heapq.heappush(running, (now_s + waiting.pop() / slot_types[slot_type].speed, number, slot_type))
+            continue
         now_s, number, slot_type = heapq.heappop(running)
         _, since_s = started.pop(number)
         if durations is not None:
@@ -64,12 +73,18 @@ def least_makespan(work: Sequence[float], slot_types: Sequence[SlotType]) -> flo
     their total work. This is the bound of Horvath, Lam and Sethi for trials that may move between slots (Journal of the
     ACM 24, 1977). If all trials are equal, the bound also takes into account that each slot finishes whole trials.
     """
-    speeds = sorted((slot_type.speed for slot_type in slot_types for _ in range(slot_type.num_slots)), reverse=True)
+    speeds: list[float] = []
+    for slot_type in slot_types:
+        speeds += [slot_type.speed] * slot_type.num_slots
+    speeds.sort(reverse=True)
     totals = accumulate(sorted(work, reverse=True))
     together = [*accumulate(speeds)]
     bound = max(total / together[min(i, len(speeds) - 1)] for i, total in enumerate(totals))
     if min(work) == max(work):
-        ends = sorted(done * work[0] / speed for speed in speeds for done in range(1, len(work) + 1))
+        ends = []
+        for speed in speeds:
+            ends += [done * work[0] / speed for done in range(1, len(work) + 1)]
+        ends.sort()
         bound = max(bound, ends[len(work) - 1])
     return bound
 
@@ -87,7 +102,7 @@ def measure_makespan(num_trials: int, slowdown: float, num_runs: int) -> None:
     slots = [SlotType(8, 1), SlotType(4, 1 / slowdown)]
     configurations: dict[str, Callable[[list[float]], float]] = {
         "PolicyScheduler, speeds known": lambda work: simulate(
-            work, slots, durations=TrialDurations([each.speed for each in slots])
+            work, slots, durations=TrialDurations([slot_type.speed for slot_type in slots])
         ),
         "PolicyScheduler, speeds unknown": lambda work: simulate(work, slots, durations=TrialDurations([None, None])),
         "every slot whenever it is free": lambda work: simulate(work, slots, durations=None),

@@ -54,14 +54,13 @@ def draw_cluster(rng: random.Random) -> ClusterCapacity:
     """Return a cluster of 1 to 6 nodes. Some nodes may be equal."""
     nodes = [_draw_node(rng)]
     for _ in range(rng.randint(0, MOST_NODES - 1)):
-        nodes.append(nodes[-1] if rng.random() < 0.3 else _draw_node(rng))
-    return ClusterCapacity(
-        nodes=tuple(
-            # Real nodes are started with these IDs, so they have the length of Ray's node IDs.
-            node.model_copy(update={"node_id": f"{rng.getrandbits(224):056x}", "is_head": index == 0})
-            for index, node in enumerate(nodes)
-        )
-    )
+        is_equal = rng.random() < 0.3
+        nodes.append(nodes[-1] if is_equal else _draw_node(rng))
+    named = []
+    for index, node in enumerate(nodes):
+        node_id = f"{rng.getrandbits(224):056x}"  # real nodes are started with these IDs of the length of Ray's
+        named.append(node.model_copy(update={"node_id": node_id, "is_head": index == 0}))
+    return ClusterCapacity(nodes=tuple(named))
 
 
 def _draw_node(rng: random.Random) -> NodeCapacity:

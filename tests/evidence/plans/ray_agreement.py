@@ -66,7 +66,8 @@ def draw_cases(seed: int, num_policies: int, *, mixed: bool = False) -> list[Cas
     With ``mixed``, the plans have several slot types, accelerators other than GPUs, or nodes to add.
     """
     rng = random.Random(seed)
-    capacity = (draw_larger_cluster if mixed else draw_cluster)(rng)
+    draw = draw_larger_cluster if mixed else draw_cluster
+    capacity = draw(rng)
     return list(islice(_cases(rng, capacity, mixed=mixed), num_policies))
 
 
@@ -86,10 +87,12 @@ def _cases(rng: random.Random, capacity: ClusterCapacity, *, mixed: bool) -> Ite
                 shares_memory = any(slot.num_workers and slot.worker.memory_bytes for slot in plan.slots)
                 fills = not isinstance(policy, AutoscalingPolicy) and not shares_memory
                 grown = _as_alive(capacity.with_nodes_added(plan.nodes_to_add))
-                yield Case(policy, plan, strategy, frozenset(_with_one_fraction(plan) if fills else ()), grown)
+                filled = frozenset(_with_one_fraction(plan)) if fills else frozenset()
+                yield Case(policy, plan, strategy, filled, grown)
         else:
             fills = not leaves_room(policy) and not _drivers_may_displace_a_worker(plan, capacity)
-            yield Case(policy, plan, strategy, frozenset({0} if fills else ()), capacity)
+            filled = frozenset({0}) if fills else frozenset()
+            yield Case(policy, plan, strategy, filled, capacity)
 
 
 def _with_one_fraction(plan: TrialPlan) -> Iterator[int]:
@@ -105,12 +108,12 @@ def _with_one_fraction(plan: TrialPlan) -> Iterator[int]:
 
 def _as_alive(capacity: ClusterCapacity) -> ClusterCapacity:
     """Return the cluster with alive nodes in place of the nodes to add."""
-    started = {
-        node.node_id: node.model_copy(update={"is_expected": False, "node_id": f"{index:056x}"})
-        for index, node in enumerate(capacity.nodes)
-        if node.is_expected
-    }
-    return capacity.with_nodes([started.get(node.node_id, node) for node in capacity.nodes])
+    nodes = []
+    for index, node in enumerate(capacity.nodes):
+        if node.is_expected:
+            node = node.model_copy(update={"is_expected": False, "node_id": f"{index:056x}"})
+        nodes.append(node)
+    return capacity.with_nodes(nodes)
 
 
 def _drivers_may_displace_a_worker(plan: TrialPlan, capacity: ClusterCapacity) -> bool:
@@ -150,7 +153,9 @@ def measure_ray_agreement(seeds: range, *, num_policies: int, jobs: int, mixed: 
     """Check the clusters of all seeds, and print a summary. Return whether Ray agreed with all plans."""
     start = time.monotonic()
     results: list[ClusterResult] = []
-    options = f"--policies {num_policies}{' --mixed' if mixed else ''}"
+    options = f"--policies {num_policies}"
+    if mixed:
+        options += " --mixed"
     context, tasks = get_context("spawn"), _CLUSTERS_PER_PROCESS
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=tasks) as pool:
         futures = {pool.submit(check_cluster, seed, num_policies, mixed=mixed): seed for seed in seeds}
@@ -168,8 +173,9 @@ def measure_ray_agreement(seeds: range, *, num_policies: int, jobs: int, mixed: 
                 file=sys.stderr,
                 flush=True,
             )
-    policies, trials = sum(each.policies for each in results), sum(each.trials for each in results)
-    failures = sum(len(each.failures) for each in results)
+    policies = sum(result.policies for result in results)
+    trials = sum(result.trials for result in results)
+    failures = sum(len(result.failures) for result in results)
     print(f"{len(results)} clusters, {policies} policies, {trials} trials, {failures} failures")
     print(f"{time.monotonic() - start:.0f} s, {jobs} in parallel\n{describe_machine()}\ncommand: {own_command()}")
     return not failures

@@ -56,7 +56,8 @@ def _program(name: str, num_trials: int) -> dict[str, float]:
     environment = dict(os.environ)
     if name == _QUEUE:
         environment["TUNE_MAX_PENDING_TRIALS_PG"] = str(2 * _SLOTS)
-    command = [sys.executable, "-m", __name__, "policy" if name == _POLICY else "hand", str(num_trials)]
+    way = "policy" if name == _POLICY else "hand"
+    command = [sys.executable, "-m", __name__, way, str(num_trials)]
     start = time.perf_counter()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_DEADLINE_S, check=True)
     return {"seconds": time.perf_counter() - start, "driver_s": json.loads(done.stdout.splitlines()[-1])}

@@ -97,11 +97,10 @@ def nodes_that_differ(capacity: ClusterCapacity) -> list[str]:
             expected[ACCELERATOR_TYPE_PREFIX + node.accelerator_type] = 1
         found = seen.get(node.node_id, {"Resources": {}, "Labels": {}})
         # Ray adds the object store memory, and resources named after the node's address.
-        totals = {
-            name: amount
-            for name, amount in found["Resources"].items()
-            if name != "object_store_memory" and not name.startswith("node:")
-        }
+        totals = dict(found["Resources"])
+        for name in found["Resources"]:
+            if name == "object_store_memory" or name.startswith("node:"):
+                del totals[name]
         if totals != expected or not node.ray_labels.items() <= found["Labels"].items():
             differ.append(f"{node.node_id}: {totals} instead of {expected}, labels {found['Labels']}")
     return differ
@@ -120,7 +119,8 @@ def disagreement(plan: TrialPlan, strategy: Strategy, *, fills: bool, timeout_s:
         TimeoutError: Ray does not free the resources of the trials.
     """
     planned = [partial(trial_groups, plan, strategy)] * plan.max_concurrent_trials
-    return _disagreement(planned, planned[:1] if fills else [], timeout_s)
+    one_more = planned[:1] if fills else []
+    return _disagreement(planned, one_more, timeout_s)
 
 
 def disagreement_of_types(

@@ -10,7 +10,7 @@ from typing import Final
 from tune_policies import LearningPolicy
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.terminal import TextConsole, empty_table
-from tune_policies.plan.learned_needs import TrialNeed, TrialObservation
+from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
 
 from .forecasts import LENGTHS, coverage
 from .rules import all_rules
@@ -77,15 +77,16 @@ def measure_sizing(seeds: range, only: list[str]) -> bool:
         outcomes[name] = results
     names = [_BOUND, _FIXED, *(rule for rule in rules if rule != "oracle")]
     table = empty_table(f"Speed relative to the oracle / out-of-memory errors, {len(seeds)} seeds", "Sweep", *names)
-    for sweep, results in outcomes.items():
-        cells = [_cell(results[rule], oracle[sweep]) for rule in names]
-        table.add_row(sweep, *cells)
+    for name, results in outcomes.items():
+        cells = [_cell(results[rule], oracle[name]) for rule in names]
+        table.add_row(name, *cells)
     console = TextConsole(width=180)
     console.print(table)
     claims = _claims(outcomes, oracle, max(costs))
     table = empty_table("Claims", "Claim", "Goal", "Measured", "Met")
     for claim, goal, measured, is_met in claims:
-        table.add_row(claim, goal, measured, "yes" if is_met else "no")
+        met = "yes" if is_met else "no"
+        table.add_row(claim, goal, measured, met)
     console.print(table)
     print(f"{describe_machine()}\ncommand: {own_command()}")
     return all(is_met for claim, *_, is_met in claims if claim == "lost trials")
@@ -115,29 +116,27 @@ def _claims(
         for name, results in outcomes.items()
     }
     ooms = {name: _ooms(outcomes[name][_LEARNING]) for name in _EXPLAINED if name in outcomes}
-    lost = sum(outcome.num_lost for results in outcomes.values() for outcome in results[_LEARNING])
+    of_learning = [outcome for results in outcomes.values() for outcome in results[_LEARNING]]
+    lost = sum(outcome.num_lost for outcome in of_learning)
     fast = sum(speed >= 0.9 for speed in speeds.values())
     needed = len(speeds) - 2
     better = sum(ratio > 1 for ratio in fixed.values())
     slot_ms, again_ms = _decision_ms()
     inside, total = _coverage()
+    covered = inside / total
+    most_ooms = max(ooms.values(), default=0)
     return [
         ("speed against the oracle", f"0.9 in {needed} of {len(speeds)} sweeps", f"{fast}", fast >= needed),
         ("slowest sweep against the oracle", "0.8", _lowest(speeds), min(speeds.values()) >= 0.8),
         ("slowest sweep against the best fixed setting", "0.95", _lowest(fixed), min(fixed.values()) >= 0.95),
         ("sweeps faster than the best fixed setting", "6", f"{better}", better >= 6),
         ("slowest sweep against the start policy", "0.95", _lowest(start), min(start.values()) >= 0.95),
-        (
-            "most OOM errors, memory explained",
-            "2 of 64",
-            f"{max(ooms.values(), default=0):.1f}",
-            max(ooms.values(), default=0) <= 2,
-        ),
+        ("most OOM errors, memory explained", "2 of 64", f"{most_ooms:.1f}", most_ooms <= 2),
         (
             "forecast intervals with the end",
             "0.87 to 0.93",
-            f"{inside / total:.3f} of {total}",
-            0.87 <= inside / total <= 0.93,
+            f"{covered:.3f} of {total}",
+            0.87 <= covered <= 0.93,
         ),
         ("lost trials", "0", f"{lost}", lost == 0),
         ("CPU time of learning, relative to the sweep", "1 %", f"{cost:.3%}", cost <= 0.01),
@@ -152,8 +151,13 @@ def _claims(
 
 def _coverage() -> tuple[int, int]:
     """Return how many of the forecasts' intervals contain the end of a simulated run, and the number of intervals."""
-    found = [coverage(name, range(60), knows_progress=known) for name in LENGTHS for known in (True, False)]
-    return sum(inside for inside, _ in found), sum(total for _, total in found)
+    num_inside = num_total = 0
+    for name in LENGTHS:
+        for knows_progress in (True, False):
+            inside, total = coverage(name, range(60), knows_progress=knows_progress)
+            num_inside += inside
+            num_total += total
+    return num_inside, num_total
 
 
 def _lowest(values: dict[str, float]) -> str:

@@ -132,7 +132,8 @@ def draw(seed: int) -> Program:
     at_work = min(at_once, 2) if kind in ("busy", "shared", "thrashing") else at_once
     trial_s = max(2.0, min(rng.uniform(2, 10), _LONGEST_S * at_work / num_trials))
     num_steps = rng.choice((2, 4, 10, 25))
-    sizes = {"memory": (32, 64, 128) if rng.random() < 0.5 else (48,)}
+    has_equal_memory = rng.random() >= 0.5
+    sizes = {"memory": (48,) if has_equal_memory else (32, 64, 128)}
     return Program(
         kind=kind,
         num_trials=num_trials,

@@ -62,8 +62,8 @@ CHECKS: Final = (
 )
 
 HAND_PROGRAMS: Final = {
-    "scikit-learn": _TREES.model_copy(update={"num_trials": 24, "num_steps": 20, "saves": True}),
-    "XGBoost": _BOOSTED.model_copy(update={"num_trials": 24, "num_steps": 20, "saves": True}),
+    "scikit-learn": _TREES.model_copy(update={"num_trials": 20, "num_steps": 12, "saves": True}),
+    "XGBoost": _BOOSTED.model_copy(update={"num_trials": 20, "num_steps": 12, "saves": True}),
 }
 _HAND_CPUS: Final = (0.25, 0.5, 1.0)
 
@@ -122,8 +122,9 @@ def predict(check: Check, outcome: Outcome) -> float:
     trials = []
     for case in program.cases:
         cpu_s = needs[case["x"]]["cpu_s"]
-        alone_s = program.num_steps * program.waiting_s
-        alone_s += program.num_steps * program.step_s if program.kind in ("sleeping", "memory") else cpu_s
+        sleeps = program.kind in ("sleeping", "memory")
+        work_s = program.num_steps * program.step_s if sleeps else cpu_s
+        alone_s = program.num_steps * program.waiting_s + work_s
         host_gib = needs[case["x"]]["rss"] / GIB
         cpus = max(0.01, min(1.0, cpu_s / alone_s))
         trials.append(SimTrial(case, alone_s, host_gib=host_gib, cpus=cpus, saves=program.saves))

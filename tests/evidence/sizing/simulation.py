@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, NamedTuple, Protocol
 
-from tune_policies.plan.learned_needs import TrialNeed, TrialObservation
+from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
 
 GIB = 2**30
 NUM_STEPS = 20
@@ -21,6 +21,10 @@ START_S = 9.0
 MOST_FAILURES = 12
 THRASHING = 0.2
 """The fraction by which the total speed of a disk falls if twice as much is requested as it delivers."""
+_TOLERANCE = 1e-9
+"""The rounding error of times and parts of the work."""
+_ROOM = 1e-6
+"""The rounding error of amounts of resources."""
 
 
 class Machine(NamedTuple):
@@ -103,7 +107,9 @@ class Outcome(NamedTuple):
 
 
 @dataclass
-class _Running:
+class _Process:
+    """A running trial. Its ``speed`` alone is 1, and ``done`` is the finished part of its work."""
+
     index: int
     trial: SimTrial
     request: Request
@@ -116,6 +122,14 @@ class _Running:
     reported: int = 0
     num_reports: int = 0
 
+    @property
+    def name(self) -> str:
+        return str(self.index)
+
+    @property
+    def is_done(self) -> bool:
+        return self.done >= 1 - _TOLERANCE
+
     def gpu_gib(self) -> float:
         return self.trial.gpu_gib * self._part()
 
@@ -123,10 +137,16 @@ class _Running:
         return self.trial.host_gib * self._part()
 
     def _part(self) -> float:
-        return 1.0 if self.done >= self.trial.peak_at - 1e-9 else self.trial.early
+        if self.done >= self.trial.peak_at - _TOLERANCE:
+            return 1.0
+        return self.trial.early
 
     def cpus(self) -> float:
         return min(self.trial.cpus, max(1.0, math.floor(self.request.cpus)))
+
+    def num_steps_of(self, num_steps: int) -> int:
+        """Return how many of the trial's ``num_steps`` steps are done."""
+        return math.floor(self.done * num_steps + _TOLERANCE)
 
 
 @dataclass
@@ -148,7 +168,7 @@ class Simulation:
     now_s: float = 0.0
     num_ooms: int = 0
     num_lost: int = 0
-    running: list[_Running] = field(default_factory=list)
+    running: list[_Process] = field(default_factory=list)
     failed: dict[int, list[Request]] = field(default_factory=dict)
     progress: dict[int, float] = field(default_factory=dict)
     lost_s: dict[int, float] = field(default_factory=dict)
@@ -173,178 +193,224 @@ class Simulation:
         return Outcome(self.now_s, self.num_ooms, self.num_lost)
 
     def _start_trials(self) -> None:
-        free = [1.0] * len(self.machine.gpus_gib)
-        cpus, host = self.machine.cpus, self.machine.host_gib
-        for other in self.running:
-            cpus, host = cpus - other.request.cpus, host - other.request.host_gib
-            if other.device is not None:
-                free[other.device] -= other.request.gpu
-        progress = self.rule.progress
+        """Start the first waiting trials whose requests fit."""
+        self._measure_free()
         for index in list(self.waiting):
-            most = None if progress is None else progress.most_at_once()
+            most = None
+            if self.rule.progress is not None:
+                most = self.rule.progress.most_at_once()
             if most is not None and len(self.running) >= most:
                 break
             if index not in self.chosen:
                 self.chosen[index] = self.rule.requests(index, self.trials[index].config, self.failed.get(index, ()))
             for request in self.chosen[index]:
-                if request.cpus > cpus + 1e-6 or request.host_gib > host + 1e-6:
+                if request.cpus > self.free_cpus + _ROOM or request.host_gib > self.free_host_gib + _ROOM:
                     continue
-                device = None
-                if request.gpu:
-                    fitting = [
-                        (free[i], i)
-                        for i, gib in enumerate(self.machine.gpus_gib)
-                        if free[i] + 1e-6 >= request.gpu and gib >= request.device_gib - 1e-6
-                    ]
-                    if not fitting:
-                        continue
-                    device = min(fitting)[1]
-                    free[device] -= request.gpu
-                cpus, host = cpus - request.cpus, host - request.host_gib
-                trial = self.trials[index]
-                done = self.progress.get(index, 0.0)
-                steps = math.floor(done * self.num_steps + 1e-9)
-                is_measured = self.num_started < len(self.starts_s)
-                begin_s = self.now_s + (self.starts_s[self.num_started] if is_measured else self.start_s)
-                self.num_started += 1
-                self.running.append(_Running(index, trial, request, device, begin_s, done, reported=steps))
-                self.waiting.remove(index)
-                if progress is not None:
-                    progress.note_start(str(index))
+                device = self._device_for(request) if request.gpu else None
+                if request.gpu and device is None:
+                    continue
+                self._start(index, request, device)
                 break
 
+    def _measure_free(self) -> None:
+        self.free_gpus = [1.0] * len(self.machine.gpus_gib)
+        self.free_cpus = self.machine.cpus
+        self.free_host_gib = self.machine.host_gib
+        for process in self.running:
+            self._reserve(process.request, process.device)
+
+    def _reserve(self, request: Request, device: int | None) -> None:
+        self.free_cpus -= request.cpus
+        self.free_host_gib -= request.host_gib
+        if device is not None:
+            self.free_gpus[device] -= request.gpu
+
+    def _device_for(self, request: Request) -> int | None:
+        """Return the fullest device with room for the request, or ``None``."""
+        fitting = []
+        for device, gib in enumerate(self.machine.gpus_gib):
+            has_room = self.free_gpus[device] + _ROOM >= request.gpu
+            if has_room and gib >= request.device_gib - _ROOM:
+                fitting.append((self.free_gpus[device], device))
+        if not fitting:
+            return None
+        return min(fitting)[1]
+
+    def _start(self, index: int, request: Request, device: int | None) -> None:
+        self._reserve(request, device)
+        start_s = self.start_s
+        if self.num_started < len(self.starts_s):
+            start_s = self.starts_s[self.num_started]
+        self.num_started += 1
+        done = self.progress.get(index, 0.0)
+        process = _Process(index, self.trials[index], request, device, self.now_s + start_s, done)
+        process.reported = process.num_steps_of(self.num_steps)
+        self.running.append(process)
+        self.waiting.remove(index)
+        if self.rule.progress is not None:
+            self.rule.progress.note_start(process.name)
+
+    def _is_training(self, process: _Process) -> bool:
+        return process.training_from_s <= self.now_s + _TOLERANCE
+
     def _set_speeds(self) -> None:
-        active = [each for each in self.running if each.training_from_s <= self.now_s + 1e-9]
+        """Divide the time of each GPU, the CPUs and the disk among the training trials."""
+        active = [process for process in self.running if self._is_training(process)]
         load = [0.0] * len(self.machine.gpus_gib)
-        for each in active:
-            each.speed = each.cpus() / each.trial.cpus if each.trial.cpus else 1.0
-            if each.device is not None:
-                load[each.device] += each.trial.utilization * each.speed
-        for each in active:
-            each.is_crowded = each.device is not None and load[each.device] > 1
-            if each.device is not None and load[each.device] > 1:
-                each.speed /= load[each.device]
-        used = sum(each.trial.cpus * each.speed for each in active)
+        for process in active:
+            process.speed = process.cpus() / process.trial.cpus if process.trial.cpus else 1.0
+            if process.device is not None:
+                load[process.device] += process.trial.utilization * process.speed
+        for process in active:
+            process.is_crowded = process.device is not None and load[process.device] > 1
+            if process.device is not None and process.is_crowded:
+                process.speed /= load[process.device]
+        used = sum(process.trial.cpus * process.speed for process in active)
         used += self.start_cpus * (len(self.running) - len(active))
-        for each in active:
-            each.speed /= max(1.0, used / self.machine.cpus)
-        disk = sum(each.trial.disk * each.speed for each in active)
-        for each in active:
-            if each.trial.disk and disk > 1:
-                each.speed /= disk * (1 + THRASHING * (disk - 1))
+        for process in active:
+            process.speed /= max(1.0, used / self.machine.cpus)
+        disk = sum(process.trial.disk * process.speed for process in active)
+        for process in active:
+            if process.trial.disk and disk > 1:
+                process.speed /= disk * (1 + THRASHING * (disk - 1))
 
     def _advance(self) -> None:
         """Advance to the next start of a training, result, growth of memory, or end, and handle it."""
-        until = min(self._next_of(each) for each in self.running)
+        until = min(self._next_of(process) for process in self.running)
         step_s = max(0.0, until - self.now_s)
         self.now_s = until
-        for each in self.running:
-            if each.training_from_s <= until - step_s + 1e-9:
-                each.elapsed_s += step_s
-                each.done = min(1.0, each.done + step_s * each.speed / each.trial.work_s)
-        for each in list(self.running):
-            if each.training_from_s > self.now_s + 1e-9:
-                continue
-            gpu, host = self.peak.get(each.index, (0.0, 0.0))
-            if each.device is not None:
-                has = each.request.gpu * self.machine.gpus_gib[each.device]
-                if each.gpu_gib() > has * 1.0001:
-                    self._fail(each, TrialNeed(gpu_memory_bytes=int(has * GIB)))
-                    continue
-            self.peak[each.index] = (max(gpu, each.gpu_gib()), max(host, each.host_gib()))
+        for process in self.running:
+            if process.training_from_s <= until - step_s + _TOLERANCE:
+                process.elapsed_s += step_s
+                process.done = min(1.0, process.done + step_s * process.speed / process.trial.work_s)
+        self._check_gpu_memory()
         self._free_host_memory()
-        for each in list(self.running):
-            self._report(each)
+        for process in list(self.running):
+            self._report(process)
 
-    def _next_of(self, each: _Running) -> float:
-        if each.training_from_s > self.now_s + 1e-9:
-            return each.training_from_s
-        ends = [(each.reported + 1) / self.num_steps, 1.0]
-        if each.done < each.trial.peak_at - 1e-9:
-            ends.append(each.trial.peak_at)
-        left = max(0.0, min(end for end in ends if end > each.done + 1e-12) - each.done) if each.done < 1 else 0.0
-        return self.now_s + left * each.trial.work_s / each.speed
+    def _next_of(self, process: _Process) -> float:
+        """Return the time of the next event of a process."""
+        if not self._is_training(process):
+            return process.training_from_s
+        if process.done >= 1:
+            return self.now_s
+        ends = [(process.reported + 1) / self.num_steps, 1.0]
+        if process.done < process.trial.peak_at - _TOLERANCE:
+            ends.append(process.trial.peak_at)
+        left = min(end for end in ends if end > process.done + 1e-12) - process.done
+        return self.now_s + max(0.0, left) * process.trial.work_s / process.speed
+
+    def _check_gpu_memory(self) -> None:
+        """Record the memory peaks, and fail the trials that exceed the GPU memory of their fraction."""
+        for process in list(self.running):
+            if not self._is_training(process):
+                continue
+            if process.device is not None:
+                limit_gib = process.request.gpu * self.machine.gpus_gib[process.device]
+                if process.gpu_gib() > limit_gib * 1.0001:
+                    self._fail(process, TrialNeed(gpu_memory_bytes=int(limit_gib * GIB)))
+                    continue
+            gpu, host = self.peak.get(process.index, (0.0, 0.0))
+            self.peak[process.index] = (max(gpu, process.gpu_gib()), max(host, process.host_gib()))
 
     def _free_host_memory(self) -> None:
-        active = [each for each in self.running if each.training_from_s <= self.now_s + 1e-9]
-        while active and sum(each.host_gib() for each in active) > self.machine.host_gib * 1.0001:
-            worst = max(active, key=lambda each: each.host_gib() - each.request.host_gib)
+        """Fail the trials that exceed their requests most, until the others fit the host memory."""
+        active = [process for process in self.running if self._is_training(process)]
+        while active and sum(process.host_gib() for process in active) > self.machine.host_gib * 1.0001:
+            worst = max(active, key=lambda process: process.host_gib() - process.request.host_gib)
             active.remove(worst)
-            self._fail(worst, TrialNeed(host_memory_bytes=int(max(worst.request.host_gib, worst.host_gib() / 2) * GIB)))
+            too_little_gib = max(worst.request.host_gib, worst.host_gib() / 2)
+            self._fail(worst, TrialNeed(host_memory_bytes=int(too_little_gib * GIB)))
 
-    def _fail(self, each: _Running, too_little: TrialNeed) -> None:
+    def _fail(self, process: _Process, too_little: TrialNeed) -> None:
         self.num_ooms += 1
-        self._stop(each)
-        self.failed.setdefault(each.index, []).append(each.request)
-        kept = math.floor(each.done * self.num_steps + 1e-9) / self.num_steps if each.trial.saves else 0.0
-        lost_s = (each.done - kept) * each.trial.work_s / (each.speed or 1.0) + self.start_s
-        self.lost_s[each.index] = self.lost_s.get(each.index, 0.0) + lost_s
-        self.progress[each.index] = kept
-        if len(self.failed[each.index]) >= MOST_FAILURES:
+        self._stop(process)
+        index = process.index
+        self.failed.setdefault(index, []).append(process.request)
+        kept = self._saved_part(process) if process.trial.saves else 0.0
+        lost_s = (process.done - kept) * process.trial.work_s / (process.speed or 1.0) + self.start_s
+        self.lost_s[index] = self.lost_s.get(index, 0.0) + lost_s
+        self.progress[index] = kept
+        if len(self.failed[index]) >= MOST_FAILURES:
             self.num_lost += 1
         else:
-            self.waiting.insert(0, each.index)
-        self.chosen.pop(each.index, None)
-        self._tell(each, too_little)
+            self.waiting.insert(0, index)
+        self.chosen.pop(index, None)
+        self._tell(process, too_little)
 
-    def _stop(self, each: _Running) -> None:
-        self.running.remove(each)
+    def _saved_part(self, process: _Process) -> float:
+        """Return the part of the work until the last result."""
+        return process.num_steps_of(self.num_steps) / self.num_steps
+
+    def _stop(self, process: _Process) -> None:
+        self.running.remove(process)
         self.may_start = True
         if self.rule.progress is not None:
-            self.rule.progress.note_end(str(each.index))
+            self.rule.progress.note_end(process.name)
 
-    def _report(self, each: _Running) -> None:
-        steps = math.floor(each.done * self.num_steps + 1e-9)
-        if each.training_from_s > self.now_s + 1e-9 or steps <= each.reported:
+    def _report(self, process: _Process) -> None:
+        """Report a result of a trial if it has done another step."""
+        steps = process.num_steps_of(self.num_steps)
+        if not self._is_training(process) or steps <= process.reported:
             return
-        each.reported = steps
-        each.num_reports += 1
+        process.reported = steps
+        process.num_reports += 1
         if self.rule.progress is not None:
-            self.rule.progress.note_result(str(each.index), len(self.running), self.now_s)
+            self.rule.progress.note_result(process.name, len(self.running), self.now_s)
             self.may_start = True  # the limit may have changed
-        if each.done >= 1 - 1e-9:
-            self._stop(each)
-        if each.num_reports == 2 or steps == self.num_steps:
-            self._tell(each, TrialNeed())
+        if process.is_done:
+            self._stop(process)
+        if process.num_reports == 2 or steps == self.num_steps:
+            self._tell(process, TrialNeed())
 
-    def _tell(self, each: _Running, too_little: TrialNeed) -> None:
-        gpu, host = self.peak.get(each.index, (0.0, 0.0))
-        has_device = each.device is not None
-        has_trained = each.elapsed_s > 0
+    def _tell(self, process: _Process, too_little: TrialNeed) -> None:
+        """Let the rule learn from a trial."""
         seen = TrialObservation(
-            trial_id=str(each.index),
-            config=each.trial.config,
-            reserved=TrialNeed(cpus=each.request.cpus),
-            used=TrialNeed(
-                cpus=each.trial.cpus * each.speed if has_trained else None,
-                host_memory_bytes=int(host * GIB) or None,
-                gpu_memory_bytes=(int(gpu * GIB) or None) if has_device else None,
-                gpu_utilization=each.trial.utilization * each.speed
-                if has_device and has_trained and not each.is_crowded
-                else None,
-            ),
+            trial_id=process.name,
+            config=process.trial.config,
+            reserved=TrialNeed(cpus=process.request.cpus),
+            used=self._usage_of(process),
             too_little=too_little,
-            num_steps=math.floor(each.done * self.num_steps + 1e-9),
-            is_saved=each.trial.saves,
-            elapsed_s=each.elapsed_s,
-            lost_s=self.lost_s.get(each.index, 0.0),
-            ended=each.done >= 1 - 1e-9,
+            num_steps=process.num_steps_of(self.num_steps),
+            is_saved=process.trial.saves,
+            elapsed_s=process.elapsed_s,
+            lost_s=self.lost_s.get(process.index, 0.0),
+            ended=process.is_done,
         )
         if self.rule.observe(seen):
             self.chosen.clear()
             self.may_start = True
             self._resume_in_smaller_slots()
 
+    def _usage_of(self, process: _Process) -> TrialNeed:
+        gpu_gib, host_gib = self.peak.get(process.index, (0.0, 0.0))
+        has_trained = process.elapsed_s > 0
+        cpus = gpu_memory_bytes = utilization = None
+        if has_trained:
+            cpus = process.trial.cpus * process.speed
+        if process.device is not None:
+            gpu_memory_bytes = int(gpu_gib * GIB) or None
+            if has_trained and not process.is_crowded:  # on a crowded device, a trial alone would use more of its time
+                utilization = process.trial.utilization * process.speed
+        return TrialNeed(
+            cpus=cpus,
+            host_memory_bytes=int(host_gib * GIB) or None,
+            gpu_memory_bytes=gpu_memory_bytes,
+            gpu_utilization=utilization,
+        )
+
     def _resume_in_smaller_slots(self) -> None:
         """Restart trials with checkpoints that reserve at least twice what they need, if the restart pays."""
         if not self.waiting:
             return
-        for each in list(self.running):
-            choices = self.rule.requests(each.index, each.trial.config, self.failed.get(each.index, ()))
-            now, then = each.request, choices[0]
-            share = max(then.gpu / now.gpu if now.gpu else 0.0, then.cpus / now.cpus if not now.gpu else 0.0)
-            estimated_left_s = each.elapsed_s * (1 - each.done) / max(each.done, 0.01)
-            if each.trial.saves and share <= 0.5 and (1 - share) * estimated_left_s > 2 * self.start_s:
-                self._stop(each)
-                self.progress[each.index] = math.floor(each.done * self.num_steps + 1e-9) / self.num_steps
-                self.waiting.insert(0, each.index)
+        for process in list(self.running):
+            choices = self.rule.requests(process.index, process.trial.config, self.failed.get(process.index, ()))
+            if not process.trial.saves:
+                continue
+            now, then = process.request, choices[0]
+            part = then.gpu / now.gpu if now.gpu else then.cpus / now.cpus
+            estimated_left_s = process.elapsed_s * (1 - process.done) / max(process.done, 0.01)
+            if part <= 0.5 and (1 - part) * estimated_left_s > 2 * self.start_s:
+                self._stop(process)
+                self.progress[process.index] = self._saved_part(process)
+                self.waiting.insert(0, process.index)

@@ -61,7 +61,8 @@ def _drifting(rng: random.Random) -> SimTrial:
 
 def _two_populations(rng: random.Random) -> SimTrial:
     net = rng.choice(("mlp", "vit"))
-    gib = (3.0 if net == "mlp" else 20.0) * rng.uniform(0.97, 1.03)
+    mean_gib = {"mlp": 3.0, "vit": 20.0}[net]
+    gib = mean_gib * rng.uniform(0.97, 1.03)
     return SimTrial({"net": net, "lr": rng.random()}, _minutes(rng), gpu_gib=gib, utilization=0.15)
 
 

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from tune_policies.kuberay.reading.kuberay_models import parse_quantity, ray_amount
+from tune_policies.kuberay.reading.quantities import parse_quantity, ray_amount
 from tune_policies.values.errors import InvalidResourcesError
 
 

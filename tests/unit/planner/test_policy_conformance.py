@@ -43,7 +43,7 @@ from tune_policies import (
     policies,
 )
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
-from tune_policies.plan.learned_needs import TrialNeed, TrialObservation
+from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
 from tune_policies.testing import PolicyCheckError, Promise, check_policy
 from tune_policies.testing.clusters import draw_cluster
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.clusters import gpu_node, nodes
 from tune_policies import ClusterCapacity, CpuPolicy, LearningPolicy
-from tune_policies.plan.learned_needs import TrialNeed, TrialObservation
+from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
 from tune_policies.trainers.usage.advice import Machines, RunFacts, TrialFacts, advise
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
 from tune_policies.trainers.usage.process_usage import ProcessUsage

@@ -24,7 +24,8 @@ from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.cluster.capacity import GpuDevice
 from tune_policies.kuberay.design.catalog import parts_of_gpus
 from tune_policies.kuberay.design.device_plugins import ray_resource
-from tune_policies.kuberay.reading.kuberay_models import Container, Metadata, PodTemplate, parse_quantity
+from tune_policies.kuberay.reading.kuberay_models import Container, Metadata, PodTemplate
+from tune_policies.kuberay.reading.quantities import parse_quantity
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.units import MIB
 

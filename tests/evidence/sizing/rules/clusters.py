@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tune_policies.plan.learned_needs import TrialObservation
+from tune_policies.plan.trial_observation import TrialObservation
 
 from ..simulation import GIB, Machine, Request, SimTrial
 
@@ -49,17 +49,20 @@ class _Observing:
         self.cpus: dict[str, float] = {}
 
     def requests(self, index: int, config: dict[str, Any], failed: Sequence[Request]) -> list[Request]:
-        known = len(self.gpu_peaks if self.machine.gpus_gib else self.host_peaks) >= self.fewest
         if not self.machine.gpus_gib:
-            wanted = self._raised(self._amount(self.host_peaks), len(failed), self.machine.host_gib) if known else 0.0
-            return [Request(max(0.1, max(self.cpus.values())) if known else 1.0, min(self.machine.host_gib, wanted))]
-        largest = max(self.machine.gpus_gib)
-        if not known:
-            return [Request(1.0, 0.0, 1.0, gib) for gib in sorted(set(self.machine.gpus_gib), reverse=True)]
-        wanted = self._raised(self._amount(self.gpu_peaks), len(failed), largest)
+            return [self._request_on_cpus(len(failed))]
+        sizes_gib = sorted(set(self.machine.gpus_gib), reverse=True)
+        if len(self.gpu_peaks) < self.fewest:
+            return [Request(1.0, 0.0, 1.0, gib) for gib in sizes_gib]
+        wanted = self._raised(self._amount(self.gpu_peaks), len(failed), sizes_gib[0])
         cpus = max(1.0, max(self.cpus.values()))
-        fitting = [gib for gib in sorted(set(self.machine.gpus_gib), reverse=True) if gib >= wanted]
-        return [Request(cpus, 0.0, 1 / math.floor(gib / wanted), gib) for gib in fitting]
+        return [Request(cpus, 0.0, 1 / math.floor(gib / wanted), gib) for gib in sizes_gib if gib >= wanted]
+
+    def _request_on_cpus(self, num_failures: int) -> Request:
+        if len(self.host_peaks) < self.fewest:
+            return Request(1.0, 0.0)
+        wanted = self._raised(self._amount(self.host_peaks), num_failures, self.machine.host_gib)
+        return Request(max(0.1, max(self.cpus.values())), min(self.machine.host_gib, wanted))
 
     def _amount(self, peaks: dict[str, float]) -> float:
         raise NotImplementedError
@@ -70,15 +73,22 @@ class _Observing:
     def observe(self, observation: TrialObservation) -> bool:
         if not (observation.ended or observation.ran_out):
             return False
-        seen, used, lost = observation.trial_id, observation.used, observation.too_little
-        gpu = max(used.gpu_memory_bytes or 0, vpa_after_oom(lost.gpu_memory_bytes) if lost.gpu_memory_bytes else 0)
-        host = max(used.host_memory_bytes or 0, vpa_after_oom(lost.host_memory_bytes) if lost.host_memory_bytes else 0)
+        used, lost = observation.used, observation.too_little
+        gpu = _recorded(used.gpu_memory_bytes, lost.gpu_memory_bytes)
         if gpu:
-            self.gpu_peaks[seen] = gpu / GIB
+            self.gpu_peaks[observation.trial_id] = gpu / GIB
+        host = _recorded(used.host_memory_bytes, lost.host_memory_bytes)
         if host:
-            self.host_peaks[seen] = host / GIB
-        self.cpus[seen] = used.cpus or 1.0
+            self.host_peaks[observation.trial_id] = host / GIB
+        self.cpus[observation.trial_id] = used.cpus or 1.0
         return True
+
+
+def _recorded(used: int | None, too_little: int | None) -> float:
+    """Return the peak in bytes that is recorded for a trial, or 0 if nothing is known."""
+    if not too_little:
+        return used or 0
+    return max(used or 0, vpa_after_oom(too_little))
 
 
 class VerticalPodAutoscaler(_Observing):

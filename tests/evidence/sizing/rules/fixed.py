@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from tune_policies.plan.learned_needs import TrialObservation
+from tune_policies.plan.trial_observation import TrialObservation
 
 from ..simulation import Machine, Request, SimTrial
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, Final
 
-from tune_policies.plan.learned_needs import TrialObservation
+from tune_policies.plan.trial_observation import TrialObservation
 
 from ..simulation import GIB, Machine, Request, SimTrial
 
@@ -79,8 +79,9 @@ class AutoGluon(_Once):
             at_once = min(at_once, folds_in_parallel(len(trials), on_gpus, 1, ratio=1))
         num_cpus, at_once = cpus_per_job(cpus, len(trials), most_in_memory=at_once)
         gpu = min(1.0, len(machine.gpus_gib) / at_once)
-        # Ray packs equal parts of a device.
-        self.request = Request(num_cpus, 0.0, 1 / math.floor(1 / gpu) if gpu else 0.0)
+        if gpu:
+            gpu = 1 / math.floor(1 / gpu)  # Ray packs equal parts of a device
+        self.request = Request(num_cpus, 0.0, gpu)
 
 
 class Nni(_Once):
@@ -93,9 +94,10 @@ class Nni(_Once):
     max_trial_number_per_gpu = 4
 
     def begin(self, machine: Machine, trials: Sequence[SimTrial]) -> None:
-        gpu = 1 / self.max_trial_number_per_gpu if machine.gpus_gib else 0.0
-        # NNI does not count CPUs, so trials on GPUs reserve nearly none.
-        self.request = Request(0.001 if gpu else 1.0, 0.0, gpu)
+        self.request = Request(1.0)
+        if machine.gpus_gib:
+            # NNI does not count CPUs, so trials on GPUs reserve nearly none.
+            self.request = Request(0.001, 0.0, 1 / self.max_trial_number_per_gpu)
 
 
 def lgbm_size(config: Mapping[str, Any]) -> float:

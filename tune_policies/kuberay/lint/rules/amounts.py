@@ -18,7 +18,8 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     groups_of,
     workers_of,
 )
-from tune_policies.kuberay.reading.kuberay_models import HeadGroup, Quantity, WorkerGroupSpec
+from tune_policies.kuberay.reading.kuberay_models import HeadGroup, WorkerGroupSpec
+from tune_policies.kuberay.reading.quantities import Quantity
 from tune_policies.values.value import shorten
 
 RULES: Final = RuleBook()

@@ -11,15 +11,8 @@ from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.files.yaml_documents import Path
 from tune_policies.kuberay.design.device_plugins import ray_resource
-from tune_policies.kuberay.reading.kuberay_models import (
-    ClusterInFile,
-    Container,
-    HeadGroup,
-    PodSpec,
-    Quantity,
-    WorkerGroupSpec,
-    parse_quantity,
-)
+from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, Container, HeadGroup, PodSpec, WorkerGroupSpec
+from tune_policies.kuberay.reading.quantities import Quantity, parse_quantity
 from tune_policies.values.errors import InvalidResourcesError
 
 VALIDATION = "https://github.com/ray-project/kuberay/blob/master/ray-operator/controllers/ray/utils/validation.go"

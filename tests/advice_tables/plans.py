@@ -3,11 +3,10 @@
 import io
 import json
 
-import pytest
 from rich.console import Console
 
 import tune_policies
-from tests.advice import CPUS, ONE_GPU, SHARED, Row, follow, named, outdated, texts_with_advice, without_row
+from tests.advice import CPUS, ONE_GPU, SHARED, AdviceTable, Row, named
 from tests.clusters import GIB
 from tune_policies import ClusterCapacity, GpuMemoryProfile, NodeCapacity, NodeTypeCapacity, Resources
 from tune_policies.cluster.cluster_view import cluster_view
@@ -41,7 +40,7 @@ def saved(policy):
     return tune_policies.ResourcePolicy.from_dict(json.loads(policy.to_json()))
 
 
-TABLE = [
+ROWS = [
     Row("GpuPolicy().plan(CPUS)", "policy | CpuPolicy()", "(GpuPolicy() | CpuPolicy()).plan(CPUS)"),
     Row("GpuPolicy(gpus=2).plan(ONE_GPU)", "at most 1 GPU per trial", "GpuPolicy(gpus=1).plan(ONE_GPU)"),
     Row("CpuPolicy(cpus=8).plan(CPUS)", "at most 4 CPUs per trial", "CpuPolicy(cpus=4).plan(CPUS)"),
@@ -247,15 +246,4 @@ ELSEWHERE = {
 
 PARTS = tuple(f"tune_policies/{part}" for part in ("cluster", "placement", "plan", "oom", "testing"))
 
-
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.mistake}: {row.advice}")
-def test_an_advice_is_in_the_message_and_works(row):
-    follow(row, NAMES)
-
-
-def test_every_message_with_an_advice_is_in_the_table_or_needs_more_than_this_process():
-    assert without_row(texts_with_advice(*PARTS), TABLE, ELSEWHERE, NAMES) == []
-
-
-def test_the_messages_that_are_followed_elsewhere_exist():
-    assert outdated(texts_with_advice(*PARTS), ELSEWHERE) == []
+TABLE = AdviceTable(parts=PARTS, rows=ROWS, elsewhere=ELSEWHERE, names=NAMES)

@@ -4,12 +4,11 @@ import os
 import tempfile
 from unittest import mock
 
-import pytest
 import torch
 from ray import tune
 from torch import nn
 
-from tests.advice import SHARED, Row, follow, named, outdated, texts_with_advice, without_row
+from tests.advice import SHARED, AdviceTable, Row, named
 from tests.clusters import GIB
 from tune_policies.trainers import GpuMemoryEstimate, GpuMemoryLimit, Overheads, estimate_gpu_memory, measure_gpu_memory
 from tune_policies.trainers.gpu_memory.framework_settings import jax_variables, why_jax_is_unlimited
@@ -64,7 +63,7 @@ def estimate_row(wrong, form, right):
     return Row(f"estimate_gpu_memory({wrong})", form, f"estimate_gpu_memory({right})")
 
 
-TABLE = [
+ROWS = [
     Row("places_of_models(CPUS.nodes)", "Add a node with a GPU and its driver.", "places_of_models(ONE_GPU.nodes)"),
     Row(
         "jax_variables(0.5, {'XLA_CLIENT_MEM_FRACTION': '0.5', 'XLA_PYTHON_CLIENT_MEM_FRACTION': '0.5'})",
@@ -268,15 +267,4 @@ ELSEWHERE = {
 
 PARTS = ("trainers/profiling", "trainers/gpu_memory")
 
-
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.mistake}: {row.advice}")
-def test_an_advice_is_in_the_message_and_works(row):
-    follow(row, NAMES)
-
-
-def test_every_message_with_an_advice_is_in_the_table_or_needs_more_than_this_process():
-    assert without_row(texts_with_advice(*PARTS), TABLE, ELSEWHERE, NAMES) == []
-
-
-def test_the_messages_that_are_followed_elsewhere_exist():
-    assert outdated(texts_with_advice(*PARTS), ELSEWHERE) == []
+TABLE = AdviceTable(parts=PARTS, rows=ROWS, elsewhere=ELSEWHERE, names=NAMES)

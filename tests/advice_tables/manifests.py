@@ -3,9 +3,7 @@
 import tempfile
 from pathlib import Path
 
-import pytest
-
-from tests.advice import Row, follow, outdated, texts_with_advice, without_row
+from tests.advice import AdviceTable, Row
 from tests.unit.kuberay.planted.sound import CLUSTER, LAUNCHER
 from tune_policies import (
     AcceleratorPolicy,
@@ -441,8 +439,7 @@ FILE_ROWS = [
         "written(CpuPolicy(), {**CPU, 'custom': {'a_b-c.d': 1}})",
     ),
 ]
-TABLE = [*CATALOG_ROWS, *DESIGN_ROWS, *PRICE_ROWS, *FORECAST_ROWS, *FILE_ROWS]
-
+ROWS = [*CATALOG_ROWS, *DESIGN_ROWS, *PRICE_ROWS, *FORECAST_ROWS, *FILE_ROWS]
 OF_NODES = "nodes on a platform of Kubernetes"
 ELSEWHERE = {
     "create a node pool": OF_NODES,
@@ -507,15 +504,4 @@ NAMES = {
     "CPU_AND_GPU": [("cpu.yaml", CpuPolicy()), ("gpu.yaml", GpuPolicy())],
 }
 
-
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.mistake}: {row.advice}")
-def test_an_advice_is_in_the_message_and_works(row):
-    follow(row, NAMES)
-
-
-def test_every_message_with_an_advice_is_in_the_table_or_needs_more_than_this_process():
-    assert without_row(texts_with_advice(*PARTS), TABLE, ELSEWHERE, NAMES) == []
-
-
-def test_the_messages_that_are_followed_elsewhere_exist():
-    assert outdated(texts_with_advice(*PARTS), ELSEWHERE) == []
+TABLE = AdviceTable(parts=PARTS, rows=ROWS, elsewhere=ELSEWHERE, names=NAMES)

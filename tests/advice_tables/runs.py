@@ -3,12 +3,11 @@
 import tempfile
 from pathlib import Path
 
-import pytest
 import ray
 from ray import tune
 from ray.train import ScalingConfig
 
-from tests.advice import CPUS, ROOT, SHARED, Row, follow, named, outdated, texts_with_advice, without_row
+from tests.advice import CPUS, ROOT, SHARED, AdviceTable, Row, named
 from tests.unit.oom_errors import TORCH_OOM, torch_text
 from tune_policies import CpuPolicy, PolicyCallback, tuner
 from tune_policies.files.plain_data import parse_data
@@ -16,7 +15,7 @@ from tune_policies.placement.counting import BundleGroup
 from tune_policies.placement.deadlock import WaitingRun
 from tune_policies.trainers import with_limits
 from tune_policies.trainers.scheduling.own_slots import slot_of_bundles
-from tune_policies.trainers.train.train_in_tune import check_workers
+from tune_policies.trainers.train.slot_check import check_workers
 from tune_policies.trainers.usage.advice import Advice, RunFacts, TrialFacts, advise
 from tune_policies.trainers.usage.audit_callback import audit_lines
 from tune_policies.trainers.usage.gpu_memory_usage import RunUsage
@@ -97,7 +96,7 @@ class Trainer:
         """Train."""
 
 
-TABLE = [
+ROWS = [
     Row("run(print, GpuPolicy)", "Write GpuPolicy(…) instead of the class", "PolicyScheduler(GpuPolicy())"),
     Row("run(print)", "such as AutoPolicy()", "tuner(print, tune_policies.AutoPolicy())"),
     Row(
@@ -197,8 +196,8 @@ TABLE = [
     ),
     Row(
         "load_usage(a_results_folder(error=OUT_OF_GPU_MEMORY)).advice",
-        'Write GpuMemoryPolicy(gpu_memory="22GiB"), or retry such trials with more memory: '
-        "scheduler=OomRetryScheduler()",
+        'Write GpuMemoryPolicy(gpu_memory="22GiB"), with which 3 trials fit on a GPU of 79.2 GiB, or retry such trials '
+        "with more memory: scheduler=OomRetryScheduler()",
         "tuner(print, GpuMemoryPolicy(gpu_memory='22GiB')),"
         "tuner(print, CpuPolicy(), tune_config=tune.TuneConfig(scheduler=OomRetryScheduler()))",
     ),
@@ -288,6 +287,7 @@ ELSEWHERE = {
         ),
         "a run of Train: tests/on_ray/runner/test_trainers.py and test_train_in_tune.py",
     ),
+    "To continue it, write": "a run that Ctrl-C ends: tests/on_ray/runner/test_restore.py",
     **dict.fromkeys(
         ("RLlib's old API stack", "RLlib supports no devices except GPUs", "Increase cpus in the policy"),
         "RLlib: tests/unit/runner/test_rllib.py",
@@ -297,6 +297,8 @@ ELSEWHERE = {
             "(a whole GPU), so use a GPU with more memory",
             "…. Write …, with … per GPU instead of …",
             "to run without retries, write",
+            "To run without retries, write",
+            "start with …: … because of GPU memory",
             "Pass the results folder of a Tune or Train run",
             "Pass a folder that contains a folder for each trial",
             "start with memory=",
@@ -308,19 +310,8 @@ ELSEWHERE = {
 """Messages with an advice that is not in the table, and what following the advice requires."""
 
 MEASURING = {"profiling", "gpu_memory"}
-"""The folders whose messages tests/unit/test_advice_of_measurements.py follows."""
+"""The folders whose messages are in ``measurements.py``."""
 
 PARTS = tuple(f"trainers/{path.name}" for path in (ROOT / "trainers").iterdir() if path.name not in MEASURING)
 
-
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.mistake}: {row.advice}")
-def test_an_advice_is_in_the_message_and_works(row):
-    follow(row, NAMES)
-
-
-def test_every_message_with_an_advice_is_in_the_table_or_needs_more_than_this_process():
-    assert without_row(texts_with_advice(*PARTS), TABLE, ELSEWHERE, NAMES) == []
-
-
-def test_the_messages_that_are_followed_elsewhere_exist():
-    assert outdated(texts_with_advice(*PARTS), ELSEWHERE) == []
+TABLE = AdviceTable(parts=PARTS, rows=ROWS, elsewhere=ELSEWHERE, names=NAMES)
