@@ -2,13 +2,14 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tune_policies import InvalidResourcesError
-from tune_policies.cli.options import Address, Cluster, Force, Json, TimeoutS, read_cluster
+from tune_policies.cli.options import Address, Force, Json, TimeoutS, option, read_cluster
 from tune_policies.files.terminal import print_to_stderr
 from tune_policies.files.writing import check_new, write_new
 from tune_policies.plan.decision import Decision
@@ -16,6 +17,7 @@ from tune_policies.values.value import counted
 
 if TYPE_CHECKING:
     from ..decide.device_decision import Decided
+    from ..record.run_set import Settings
 
 app = typer.Typer()
 
@@ -27,7 +29,14 @@ _MOST_NOTES: Final = 20
 def decide(
     run: Annotated[Path, typer.Argument(help="The file that `run` wrote.", metavar="RUN.json")],
     *,
-    steps_per_trial: Annotated[int, typer.Option(min=1, help="Number of steps per trial.")],
+    steps_per_trial: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Number of training steps (batches) of a whole trial: epochs times samples divided by the batch size. "
+            "10 epochs over 50,000 samples in batches of 100 are 5000 steps.",
+        ),
+    ],
     prices: Annotated[Path | None, typer.Option(help="Price file: YAML, JSON, or SkyPilot's vms.csv.")] = None,
     region: Annotated[str | None, typer.Option(help="Region of the prices; by default, all regions.")] = None,
     spot: Annotated[bool, typer.Option("--spot", help="Use the spot prices of vms.csv.")] = False,
@@ -38,7 +47,15 @@ def decide(
     gpu_type: Annotated[
         str | None, typer.Option(help="Name of the GPU type in the price file; by default, the name that Ray uses.")
     ] = None,
-    cluster: Cluster = None,
+    cluster: Annotated[
+        Path | None,
+        option(
+            "Decide for the nodes in this file instead of a running cluster. The file is a catalog, the output of "
+            "`probe --json`, a KubeRay manifest, or a cluster YAML.",
+            "--cluster",
+            "--nodes",
+        ),
+    ] = None,
     address: Address = None,
     timeout_s: TimeoutS = 30.0,
     packing: Annotated[
@@ -107,6 +124,31 @@ def decide(
             message += f". With the decision in {output}, all trials run on CPUs"
         print_to_stderr(message)
         raise typer.Exit(1)
+    if output is not None:
+        print_to_stderr("the decision as a policy file, if batch_size is the name of the size in the config:")
+        for row in _policy_file(decided.decision, output, run_set.settings):
+            print_to_stderr(f"  {row}")
+
+
+def _policy_file(decision: Decision, output: Path, settings: "Settings | None") -> Iterator[str]:
+    """Yield the lines of a policy file with the decision, and with the CPUs of the measurement."""
+    cpus = "" if settings is None else f", cpus: {settings.cpus:g}"
+    from ..measuring.colocation import parse_device
+
+    first, *others = decision.workloads
+    amount = parse_device(first.sizes[0].gpu.device).amount
+    yield "kind: BenchmarkedPolicy"
+    yield f"decision: {json.dumps(str(output))}"
+    if others:
+        names = ", ".join(decided.workload for decided in others)
+        yield f"workload: {json.dumps(first.workload)}  # or {names}"
+    else:
+        yield f"workload: {json.dumps(first.workload)}"
+    yield "size: batch_size"
+    if decision.has_prices:
+        yield "objective: time  # or cost"
+    yield f"gpu: {{kind: GpuPolicy, gpus: {amount:g}{cpus}}}"
+    yield f"cpu: {{kind: CpuPolicy{cpus}}}"
 
 
 def _show(decided: "Decided", *, as_json: bool) -> None:

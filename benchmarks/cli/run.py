@@ -188,7 +188,10 @@ def packing(
     ] = None,
     *,
     size: Annotated[int | None, typer.Option(min=1, help="Size of workloads without their own sizes.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Number of steps per trial.")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of training steps (batches) of a trial: epochs times batches per epoch."),
+    ] = None,
     trials_per_gpu: Annotated[
         list[int] | None, typer.Option(min=2, help="Number of concurrent trials on the GPU; may be repeated.")
     ] = None,

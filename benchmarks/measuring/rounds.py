@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import ray
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from tune_policies import ClusterCapacity, probe_cluster
 from tune_policies.files.terminal import TextConsole
@@ -19,6 +19,7 @@ from tune_policies.files.writing import locked
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.ray_compat.connection import connection, find_ray
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
+from tune_policies.values.value import counted
 
 from ..record.machine import read_environment
 from ..record.run_set import Configuration, Environment, Failure, NoiseReading, ProcessRun, RunSet, Settings
@@ -262,15 +263,65 @@ def measure_to_file(session: Session) -> RunSet:
 
 
 def _write_all(growing: Iterator[RunSet], run_set: RunSet, output: Path) -> RunSet:
+    """Write each record to the file, and show on stderr how much of the run remains: a bar, or lines in a log."""
     total = num_missing(run_set)
+    progress_lines = ProgressLines(total, run_set.num_rounds, time.monotonic())
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    remaining = (TextColumn("elapsed, remaining"), TimeRemainingColumn())
     console = TextConsole(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
+    is_terminal = sys.stderr.isatty()
+    if total and not is_terminal:
+        print(progress_lines.first(), file=sys.stderr, flush=True)
+    with Progress(*columns, *remaining, console=console, transient=True, disable=not is_terminal) as progress:
         bar = progress.add_task("measuring", total=total)
         for run_set in growing:
             write_run_set(run_set, output)
-            progress.update(bar, completed=total - num_missing(run_set))
+            num_done = total - num_missing(run_set)
+            progress.update(bar, completed=num_done)
+            text = progress_lines.after(num_done, time.monotonic())
+            if text and not is_terminal:
+                print(text, file=sys.stderr, flush=True)
     return run_set
+
+
+_LINE_EVERY_S: Final = 60
+"""The time between two lines about the progress, in seconds. The first group of measurements always has a line."""
+
+
+@dataclass
+class ProgressLines:
+    """The lines about the progress of a run for a log file.
+
+    Attributes:
+        num_groups: The number of groups of processes to measure, over all rounds.
+        num_rounds: The number of rounds of the run.
+        started_at: The time at which the run began, in seconds of a monotonic clock.
+    """
+
+    num_groups: int
+    num_rounds: int
+    started_at: float
+    _last_at: float | None = None
+
+    def first(self) -> str:
+        """Return the line before the first measurement."""
+        return (
+            f"measuring {counted(self.num_groups, 'group')} of processes (each workload and size, in "
+            f"{counted(self.num_rounds, 'round')}). After the first, the remaining time is printed"
+        )
+
+    def after(self, num_done: int, now: float) -> str | None:
+        """Return the line to print after ``num_done`` groups, or ``None`` if it is too early for another line."""
+        if not 0 < num_done < self.num_groups:
+            return None
+        if self._last_at is not None and now - self._last_at < _LINE_EVERY_S:
+            return None
+        self._last_at = now
+        left_s = (now - self.started_at) / num_done * (self.num_groups - num_done)
+        about = f"{max(1, round(left_s))} s"
+        if left_s >= 100:
+            about = f"{round(left_s / 60)} min"
+        return f"measured {num_done} of {counted(self.num_groups, 'group')}, about {about} left"
 
 
 @contextmanager

@@ -399,7 +399,8 @@ class RunSet(Value):
                 yield f"the cluster has no {device.device}: {device.why_missing}"
         yield from map(str, self.failed())
         if not self.is_complete:
-            yield "the run was stopped before it was complete. To continue, run: tune-policies bench run --resume FILE"
+            again = "tune-policies bench run --resume FILE"
+            yield f"the run was interrupted before it was complete. To continue, run: {again}"
 
     def failed(self) -> tuple[Incident, ...]:
         """Return the failures. Equal failures in several rounds are merged."""

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from tune_policies.values.resources import UsedBytes
-from tune_policies.values.value import Value
+from tune_policies.values.value import Value, counted
 
 from .run_set import Configuration, Phase, RunSet
 
@@ -115,6 +115,13 @@ def time_text(seconds: float, half_iqr: float | None = None) -> str:
     factor, unit = next(((size, name) for least, size, name in _LONG if seconds >= least), short)
     apart = "" if half_iqr is None else f" ±{digits(half_iqr / factor, 2)}"
     return f"{digits(seconds / factor)}{apart} {unit}"
+
+
+def rounds_text(run_set: RunSet) -> str:
+    """Return the number of measured rounds as text, such as ``"2 of 5 rounds (the run was interrupted)"``."""
+    measured = len({run.round for run in run_set.runs})
+    interrupted = "" if run_set.is_complete else " (the run was interrupted)"
+    return f"{measured} of {counted(run_set.num_rounds, 'round')}{interrupted}"
 
 
 def ratio_text(ratio: float) -> str:

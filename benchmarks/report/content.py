@@ -16,7 +16,7 @@ from ..compare.time_ratio import Comparison, Outcome
 from ..decide.crossover import describe
 from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Phase, RunSet
-from ..record.summary import how_to_measure_a_gpu, in_words, ratio_with_bounds, sentence
+from ..record.summary import how_to_measure_a_gpu, in_words, ratio_with_bounds, rounds_text, sentence
 from .figures import PHASE_TITLES, cost_figure, crossover_figure, packing_figure, speedup_figure
 from .tables import (
     configurations_table,
@@ -236,7 +236,7 @@ def build_content(
     gpus = ", ".join(dict.fromkeys(gpu.name for gpu in run_set.environment.gpus)) or "no NVIDIA GPU"
     details = (
         f"Measured on {run_set.created_at:%Y-%m-%d %H:%M %Z}: {run_set.environment.cpu_model}, {gpus}; "
-        f"{counted(run_set.num_rounds, 'round')} of fresh processes in random order, seed {run_set.seed}."
+        f"{rounds_text(run_set)}, with fresh processes in random order, seed {run_set.seed}."
     )
     return Content("GPU against CPU", summarise(run_set, findings), details, tuple(sections))
 
@@ -249,7 +249,7 @@ def _missing(run_set: RunSet) -> Iterator[str]:
                 f"the cluster has no {in_words(device.device)}, so the report does not cover this device: {why}"
             )
     if not run_set.is_complete:
-        yield "The run was stopped before it was complete."
+        yield "The run was interrupted before it was complete, so the intervals are wider than with all rounds."
     num_workloads = len(run_set.workloads)
     if num_workloads * len(_PHASES) > _MOST_FIGURES:
         yield f"Each section shows its first {_MOST_FIGURES} figures. The tables contain all {num_workloads} workloads."

@@ -27,6 +27,7 @@ from ..record.summary import (
     in_words,
     ratio_text,
     ratio_with_bounds,
+    rounds_text,
     summarize,
     time_text,
 )
@@ -208,8 +209,7 @@ def print_run_set(run_set: RunSet, console: Console | None = None) -> None:
 def _lines(run_set: RunSet) -> Iterator[str]:
     for problem in (*run_set.problems(), *run_set.warnings()):
         yield f"- {problem}"
-    rounds = len({run.round for run in run_set.runs})
-    yield f"{rounds} of {run_set.num_rounds} rounds, {turns(run_set)}, seed {run_set.seed}"
+    yield f"{rounds_text(run_set)}, {turns(run_set)}, seed {run_set.seed}"
     yield from machine_lines(run_set)
     yield f"Measured on {run_set.created_at:%Y-%m-%d %H:%M %Z} with: {run_set.command}"
 

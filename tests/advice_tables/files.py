@@ -84,7 +84,7 @@ ROWS = [
     ),
     Row(
         "command('plan catalog.yaml --cluster cluster.json')",
-        "or as --nodes to `kuberay design`",
+        "--nodes to `plan`, `bench decide` or `kuberay design`",
         "command('kuberay design gpu.yaml --num-trials 2 --nodes catalog.yaml')",
     ),
     Row(

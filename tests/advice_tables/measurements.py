@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.advice import SHARED, AdviceTable, Row, named
 from tests.clusters import GIB
-from tune_policies.trainers import GpuMemoryLimit, Overheads, estimate_gpu_memory, measure_gpu_memory
+from tune_policies.trainers import GpuMemoryEstimate, GpuMemoryLimit, Overheads, estimate_gpu_memory, measure_gpu_memory
 from tune_policies.trainers.gpu_memory.framework_settings import jax_variables, why_jax_is_unlimited
 from tune_policies.trainers.gpu_memory.overhead import save_overheads
 from tune_policies.trainers.profiling.calibration import places_of_models
@@ -31,6 +31,13 @@ class OwnLoss(nn.MSELoss):
     def __init__(self, weight):
         super().__init__()
         self.weight = weight
+
+
+class OnGpu(nn.Linear):
+    """A model that requires a GPU."""
+
+    def forward(self, x):
+        return super().forward(x + torch.zeros(8, device="cuda"))
 
 
 class Rprop(torch.optim.Rprop):
@@ -119,6 +126,26 @@ ROWS = [
     estimate_row(
         "nn.Linear, INPUT", "Write estimate_gpu_memory(lambda: Linear(…), batch)", "lambda: nn.Linear(8, 1), INPUT"
     ),
+    estimate_row(
+        "lambda: ON_GPU, (4, 8)",
+        '. The estimate needs no GPU. Remove .cuda(), .to("cuda") and device="cuda" from the model',
+        "lambda: MODEL, (4, 8)",
+    ),
+    estimate_row(
+        "lambda: TOKENS, (4, 8)",
+        ". It requires whole numbers. Write batch=torch.zeros(4, 8, dtype=torch.long)",
+        "lambda: TOKENS, batch=torch.zeros(4, 8, dtype=torch.long)",
+    ),
+    Row(
+        "EXPLAIN(accelerator_type='L4')",
+        "Use a smaller batch, or a GPU with more memory, such as ",
+        "EXPLAIN(accelerator_type='H100')",
+    ),
+    Row(
+        "EXPLAIN(CPUS)",
+        "the cluster has no GPU. Add a GPU with at least ",
+        "EXPLAIN(ClusterCapacity(nodes=[TYPED.nodes[0].model_copy(update={'accelerator_type': 'H100'})]))",
+    ),
     estimate_row("lambda: MODEL", "estimate_gpu_memory(model_fn, batch=(32, 100))", "lambda: MODEL, batch=(32, 8)"),
     estimate_row("lambda: MODEL, 64", "such as batch=(64, 100)", "lambda: MODEL, batch=(64, 8)"),
     estimate_row("lambda: MODEL, 0.5", "such as batch=(32, 100)", "lambda: MODEL, batch=(32, 8)"),
@@ -184,11 +211,16 @@ NAMES = {
     **named(GpuMemoryLimit, OwnLoss, Rprop, Trial, build_model, check_trainable, configs_to_measure),
     **named(estimate_gpu_memory, jax_variables, measure_gpu_memory, places_of_models, saved_in, train_fn),
     **named(why_jax_is_unlimited),
+    "EXPLAIN": GpuMemoryEstimate(
+        parameters_bytes=44 * GIB, gradients_bytes=0, optimizer_bytes=0, activations_bytes=0, peak_bytes=44 * GIB
+    ).explain,
     "GIB": GIB,
     "INPUT": INPUT,
     "LOADER": torch.utils.data.DataLoader(torch.utils.data.TensorDataset(INPUT, TARGET), batch_size=4),
     "MODEL": MODEL,
+    "ON_GPU": OnGpu(8, 1),
     "TARGET": TARGET,
+    "TOKENS": nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 1)),
     "nn": nn,
     "tempfile": tempfile,
     "torch": torch,
@@ -228,6 +260,7 @@ ELSEWHERE = {
         "frameworks on a GPU: tests/unit/runner/test_limiters.py and tests/on_gpu/test_limits.py",
     ),
     "Set HOME or TUNE_POLICIES_CACHE": "a user without a home: tests/unit/runner/test_overheads.py",
+    "Use a smaller batch, or divide the model among several GPUs": "several GPUs: examples/tune_fsdp.py",
     'write GpuMemoryPolicy(gpu_memory="…")': "an estimate: tests/package/profiling/test_estimate.py",
 }
 """Messages with an advice that is not in the table, and what following the advice requires."""

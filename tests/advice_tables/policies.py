@@ -94,7 +94,7 @@ ROWS = [
     ),
     Row(
         "GpuMemoryPolicy(gpu_memory='4GiB').plan(UNREAD)",
-        "set their accelerator type",
+        "Set their accelerator type",
         "GpuMemoryPolicy(gpu_memory='4GiB').plan(TYPED)",
     ),
     Row(
@@ -232,7 +232,7 @@ ROWS = [
     ),
     Row(
         "GpuMemoryPolicy(gpu_memory='4GiB').plan(OF_UNKNOWN_SIZE)",
-        "Set memory_bytes of each device",
+        "Set gpu_memory of the node type in the catalog (in Python, list each device with its memory_bytes",
         "GpuMemoryPolicy(gpu_memory='4GiB').plan(ONE_GPU)",
     ),
     Row("MixedPolicy(CpuPolicy(), speeds=(1, 2))", "Omit speeds if they are unknown", "MixedPolicy(CpuPolicy())"),

@@ -15,7 +15,7 @@ from tune_policies.placement.counting import BundleGroup
 from tune_policies.placement.deadlock import WaitingRun
 from tune_policies.trainers import with_limits
 from tune_policies.trainers.scheduling.own_slots import slot_of_bundles
-from tune_policies.trainers.train.train_in_tune import check_workers
+from tune_policies.trainers.train.slot_check import check_workers
 from tune_policies.trainers.usage.advice import Advice, RunFacts, TrialFacts, advise
 from tune_policies.trainers.usage.audit_callback import audit_lines
 from tune_policies.trainers.usage.gpu_memory_usage import RunUsage
@@ -196,8 +196,8 @@ ROWS = [
     ),
     Row(
         "load_usage(a_results_folder(error=OUT_OF_GPU_MEMORY)).advice",
-        'Write GpuMemoryPolicy(gpu_memory="22GiB"), or retry such trials with more memory: '
-        "scheduler=OomRetryScheduler()",
+        'Write GpuMemoryPolicy(gpu_memory="22GiB"), with which 3 trials fit on a GPU of 79.2 GiB, or retry such trials '
+        "with more memory: scheduler=OomRetryScheduler()",
         "tuner(print, GpuMemoryPolicy(gpu_memory='22GiB')),"
         "tuner(print, CpuPolicy(), tune_config=tune.TuneConfig(scheduler=OomRetryScheduler()))",
     ),
@@ -287,6 +287,7 @@ ELSEWHERE = {
         ),
         "a run of Train: tests/on_ray/runner/test_trainers.py and test_train_in_tune.py",
     ),
+    "To continue it, write": "a run that Ctrl-C ends: tests/on_ray/runner/test_restore.py",
     **dict.fromkeys(
         ("RLlib's old API stack", "RLlib supports no devices except GPUs", "Increase cpus in the policy"),
         "RLlib: tests/unit/runner/test_rllib.py",
@@ -296,6 +297,8 @@ ELSEWHERE = {
             "(a whole GPU), so use a GPU with more memory",
             "…. Write …, with … per GPU instead of …",
             "to run without retries, write",
+            "To run without retries, write",
+            "start with …: … because of GPU memory",
             "Pass the results folder of a Tune or Train run",
             "Pass a folder that contains a folder for each trial",
             "start with memory=",

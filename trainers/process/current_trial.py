@@ -25,11 +25,14 @@ class CurrentTrial:
     Attributes:
         slot: The slot of the trial of Tune, or ``None``.
         end_train_run: A function that ends the Train run of the trial, or ``None``.
+        checks_workers: Whether the workers of a Train run must fit in the slot. Retries after out-of-memory errors
+            exceed it on purpose.
     """
 
     def __init__(self) -> None:
         self.slot: TrialSlot | None = None
         self.end_train_run: Callable[[], None] | None = None
+        self.checks_workers = True
         self._environment = OwnEnvironment()
         self._meter: UsageMeter | None = None
         self._usage: TrialUsage | None = None

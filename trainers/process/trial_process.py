@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import ray
 from ray import tune
 
+from tune_policies.ray_compat.train_callbacks import set_train_callback
 from tune_policies.ray_compat.tune_trial import (
     is_duplicate,
     is_function_class,
@@ -199,12 +200,16 @@ class TrialProcess:
         return self.__trainable.get_current_ip_pid()
 
 
+_SLOT_CHECK: Final = "tune_policies.trainers.train.slot_check.SlotCheck"
+
+
 def _parsed(policy_setup: str | None) -> TrialSetup | None:
-    if policy_setup is None:
-        CURRENT.trial.slot = None
-        return None
-    setup = TrialSetup.from_text(policy_setup)
-    CURRENT.trial.slot = setup.slot
+    setup, slot = None, None
+    if policy_setup is not None:
+        setup = TrialSetup.from_text(policy_setup)
+        slot = setup.slot
+    CURRENT.trial.slot = slot
+    set_train_callback(_SLOT_CHECK, is_active=slot is not None and slot.num_workers > 0)
     return setup
 
 

@@ -7,21 +7,24 @@ This module uses private parts of PyTorch, because PyTorch has no public API to 
 """
 
 import copy
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Final
 
+from tune_policies.cluster.accelerators import KNOWN_TYPES, check_accelerator_type, gpu_memory_of_type
+from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.plan.default_overhead import TORCH_OVERHEAD_BYTES
 from tune_policies.plan.headroom import memory_to_write
 from tune_policies.values.errors import MeasurementError
 from tune_policies.values.resources import Bytes, UsedBytes
 from tune_policies.values.sanitize import one_line
-from tune_policies.values.units import format_bytes
-from tune_policies.values.value import Value
+from tune_policies.values.units import format_bytes, parse_bytes
+from tune_policies.values.value import Value, counted
 
-from .estimate_arguments import check_arguments, check_optimizer_instance
+from .estimate_arguments import check_arguments, check_optimizer_instance, hint_for
 
 
 def fakes() -> tuple[Any, Any]:
@@ -169,8 +172,18 @@ class GpuMemoryEstimate(Value):
         """The sum of the peak and the overhead, in bytes. Pass it to ``GpuMemoryPolicy(gpu_memory=…)``."""
         return self.peak_bytes + self.overhead_bytes
 
-    def explain(self) -> str:
-        """Return a text with the estimated total, its parts, and the memory that is not included."""
+    def explain(self, capacity: ClusterCapacity | None = None, *, accelerator_type: str | None = None) -> str:
+        """Return a text with the estimated total, its parts, and the memory that is not included.
+
+        The text also says on which GPUs the training fits.
+
+        Args:
+            capacity: The cluster whose GPUs the training may use; ``None`` for all known GPU types.
+            accelerator_type: The type of the GPUs, such as ``"A100-40G"``; ``None`` for GPUs of any type.
+
+        Raises:
+            InvalidResourcesError: The type is unknown.
+        """
         parts = {
             "parameters": self.parameters_bytes,
             "gradients that exist at this moment": self.gradients_bytes,
@@ -183,8 +196,47 @@ class GpuMemoryEstimate(Value):
         if self.gradients_bytes < self.parameters_bytes / 2:
             lines.append("  (at this moment, most gradients do not exist yet)")
         lines += [f"  - not included: {part}" for part in self.unknown]
+        lines.append(_about_gpus(self.total_bytes, capacity, accelerator_type))
         lines.append(f'write GpuMemoryPolicy(gpu_memory="{memory_to_write(self.total_bytes)}")')
         return "\n".join(map(one_line, lines))
+
+
+def _about_gpus(total_bytes: int, capacity: ClusterCapacity | None, accelerator_type: str | None) -> str:
+    """Return a sentence about the GPUs on which the training fits, with the headroom of the policy to write."""
+    needed = parse_bytes(memory_to_write(total_bytes))
+    if accelerator_type is not None:
+        check_accelerator_type(accelerator_type)
+    sizes = {name: gpu_memory_of_type(name) or 0 for name in KNOWN_TYPES}
+    enough = sorted((size, name) for name, size in sizes.items() if size >= needed)
+    add, smallest = "Use a smaller batch, or divide the model among several GPUs, for example with FSDP", ""
+    if enough:
+        least, name = enough[0]
+        smallest = f"{name} ({format_bytes(least)})"
+        add = f"Use a smaller batch, or a GPU with more memory, such as {smallest}"
+    if capacity is not None:
+        gpus = [group.node for group in capacity.gpu_groups(accelerator_type)]
+        of_type = "" if accelerator_type is None else f" of type {accelerator_type}"
+        known = [node.smallest_gpu_memory_bytes for node in gpus if node.smallest_gpu_memory_bytes is not None]
+        if not gpus:
+            return f"the cluster has no GPU{of_type}. Add a GPU with at least {format_bytes(needed)}"
+        if not known:
+            return f"the memory of the cluster's GPUs{of_type} is unknown"
+        return _fit(needed, max(known), f"the largest GPU{of_type} of the cluster", add)
+    if accelerator_type is not None:
+        size = gpu_memory_of_type(accelerator_type)
+        if size is None:
+            return f"the memory of {accelerator_type} is unknown"
+        return _fit(needed, size, accelerator_type, add)
+    if not smallest:
+        most, name = max((size, name) for name, size in sizes.items())
+        return f"this is more than any known GPU type has. The largest, {name}, has {format_bytes(most)}. {add}"
+    return f"the smallest known GPU type with enough memory is {smallest}"
+
+
+def _fit(needed: int, size: int, gpu: str, add: str) -> str:
+    if size < needed:
+        return f"this is more than {gpu} has ({format_bytes(size)}). {add}"
+    return f"{counted(size // needed, 'trial')} of this size would fit on {gpu} ({format_bytes(size)})"
 
 
 def estimate_gpu_memory(
@@ -212,7 +264,7 @@ def estimate_gpu_memory(
     """
     fake_mode, tracker = fakes()
     check_arguments(model_fn, batch, optimizer, loss_fn)
-    with warnings.catch_warnings(), fake_mode:
+    with warnings.catch_warnings(), _without_logged_errors(), fake_mode:
         warnings.simplefilter("ignore")  # PyTorch warns that modules no longer exist when gradients are computed
         with convertible():
             built = _attempt("model_fn failed without data", model_fn)
@@ -237,9 +289,15 @@ def estimate_gpu_memory(
                 model.zero_grad()
                 tracker.track_external(*_tensors((inputs, targets)))
                 output = _attempt(
-                    "the model rejects the batch, or depends on the values in the batch", lambda: _called(model, inputs)
+                    "the model rejects the batch, or depends on the values in the batch",
+                    lambda: _called(model, inputs),
+                    inputs,
                 )
-                loss = _attempt("loss_fn failed", lambda: _loss(output, targets, loss_fn))  # noqa: B023 - called here
+                loss = _attempt(
+                    "loss_fn failed",
+                    lambda: _loss(output, targets, loss_fn),  # noqa: B023 - called here
+                    (inputs, targets),
+                )
                 _attempt("the backward pass failed", loss.backward)
                 if steps is not None:
                     _attempt("the optimizer's step failed", steps.step)
@@ -255,11 +313,25 @@ def _update_together(optimizer: Any) -> None:
             group["foreach"] = True
 
 
-def _attempt(what: str, call: Callable[[], Any]) -> Any:
+def _attempt(what: str, call: Callable[[], Any], tensors: Any = None) -> Any:
+    """Call the user's code. An error names the part that failed, and what to write instead, if that is known."""
     try:
         return call()
     except Exception as error:  # an error of the user's code
-        raise MeasurementError(f"no estimate is possible because {what}: {type(error).__name__}: {error}") from error
+        failed = f"no estimate is possible because {what}: {type(error).__name__}: {error}"
+        raise MeasurementError(f"{failed.rstrip('.!')}{hint_for(error, tensors)}") from error
+
+
+@contextmanager
+def _without_logged_errors() -> Iterator[None]:
+    """Suppress the tracebacks that PyTorch logs for errors on fake tensors. The error itself is raised."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _faked(batch: Any, fake_mode: Any, device: Any, dtype: Any) -> Any:

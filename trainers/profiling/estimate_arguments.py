@@ -4,8 +4,9 @@ A wrong argument would otherwise fail inside PyTorch with a ``TypeError`` that d
 """
 
 import inspect
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import most_similar, shorten
@@ -113,6 +114,48 @@ def _check_loss(loss_fn: Any) -> None:
             f"loss_fn must be a function of an output and its targets, but is {describe(loss_fn)}. Write "
             f"loss_fn=torch.nn.functional.{near or 'cross_entropy'} or another function of two arguments"
         )
+
+
+_ABOUT_CUDA: Final = re.compile(r"\bcuda\b|nvidia driver", re.IGNORECASE)
+_NEEDS_WHOLE_NUMBERS: Final = re.compile(r"indices|index tensor|dtype int32/int64 for index|scalar type Long")
+"""The messages of embeddings, ``one_hot`` and classification losses for tensors with fractions."""
+
+
+def hint_for(error: Exception, tensors: Any) -> str:
+    """Return what to write instead, or an empty text if the message of PyTorch says enough.
+
+    Args:
+        error: The error of the user's model or loss.
+        tensors: The input, or the pair of the input and the targets if the loss failed.
+    """
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    text = str(error)
+    if _ABOUT_CUDA.search(text):
+        return (
+            '. The estimate needs no GPU. Remove .cuda(), .to("cuda") and device="cuda" from the model, the batch and '
+            "loss_fn, and create tensors in forward(x) with device=x.device"
+        )
+    if not _NEEDS_WHOLE_NUMBERS.search(text):
+        return ""
+    for leaf in reversed(tree_leaves(tensors)):  # the targets come last
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+            return f". It requires whole numbers. Write {_in_batch(tensors, leaf)}"
+    return ""
+
+
+def _in_batch(tensors: Any, wrong: Any) -> str:
+    """Return the ``batch`` in which a tensor of whole numbers replaces the tensor ``wrong``."""
+    shape = tuple(wrong.shape)
+    whole = f"torch.zeros({', '.join(map(str, shape))}, dtype=torch.long)"
+    if tensors is wrong:
+        return f"batch={whole}"
+    if isinstance(tensors, dict):
+        name = next((name for name, tensor in tensors.items() if tensor is wrong), None)
+        if name is not None:
+            return f'"{name}": {whole} in batch'
+    return f"{whole} instead of {shape} in batch"
 
 
 def _optimizers() -> list[str]:

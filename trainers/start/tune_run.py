@@ -19,6 +19,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.ray_compat.connection import connect_if_running, is_through_client
 from tune_policies.ray_compat.tune_entry import change_tune_run_of_program, changed_tune_run
+from tune_policies.ray_compat.tune_interruption import InterruptionWatch
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import check_count
 from tune_policies.values.units import is_number
@@ -26,6 +27,7 @@ from tune_policies.values.value import shorten
 
 from ..scheduling.policy_scheduler import PolicyScheduler
 from ..scheduling.wrapping_scheduler import nested_schedulers
+from .continue_line import line_for_run, line_for_tuner
 
 _Policy = ResourcePolicy | TrialPlan
 
@@ -35,6 +37,8 @@ _THROUGH_CLIENT: Final = (
     "applied does not affect runs through a Ray Client, because these runs start on the cluster. Pass "
     "scheduler=PolicyScheduler(policy) to the run, or submit the program as a Ray job"
 )
+
+_CONTINUE: Final = "Ctrl-C ended the run, and its state is saved. To continue it, write %s"
 
 OPTIONS: Final = frozenset(
     name
@@ -78,7 +82,11 @@ def run(
     _check_arguments({**tune_run_kwargs, "resources_per_trial": resources_per_trial})
     scheduler = _under_policy(policy, tune_run_kwargs.get("scheduler"), options)
     connect_if_running()
-    return tune.run(trainable, **{**tune_run_kwargs, "scheduler": scheduler})
+    watch = InterruptionWatch()
+    results = tune.run(trainable, **{**tune_run_kwargs, "scheduler": scheduler})
+    if watch.was_interrupted():
+        _logger.warning(_CONTINUE, line_for_run(trainable, policy, kwargs, results.experiment_path))
+    return results
 
 
 def tuner(
@@ -111,13 +119,21 @@ def tuner(
     _check_arguments({"max_concurrent_trials": tune_config.max_concurrent_trials})
     options, tuner_kwargs = _split(kwargs)
     scheduler = _under_policy(policy, tune_config.scheduler, options)
-    return _Tuner(trainable, tune_config=replace(tune_config, scheduler=scheduler), **tuner_kwargs)
+    made = _Tuner(trainable, tune_config=replace(tune_config, scheduler=scheduler), **tuner_kwargs)
+    made.given_trainable = trainable
+    return made
 
 
 class _Tuner(tune.Tuner):  # type: ignore[misc]  # Ray has no types
+    given_trainable: Any = None
+
     def fit(self) -> tune.ResultGrid:
         connect_if_running()
-        return super().fit()
+        watch = InterruptionWatch()
+        results = super().fit()
+        if watch.was_interrupted():
+            _logger.warning(_CONTINUE, line_for_tuner(self.given_trainable, results.experiment_path))
+        return results
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from ray.train import Checkpoint, RunConfig
 from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.queue import Queue
 
-from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.ray_compat.train_run import (
     DEFAULT_STORAGE_PATH,
@@ -39,16 +38,15 @@ from tune_policies.ray_compat.train_run import (
     start_from_checkpoint,
     unconsumed_reports,
     with_run_config,
-    worker_amounts,
 )
 from tune_policies.ray_compat.tune_trial import add_mixin, report_stored_checkpoint, storage_of_session
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
-from tune_policies.values.resources import format_ticks, to_ticks
 
 from ..process.current_process import CURRENT
 from ..process.process_setup import name_of
 from ..watches.deadlock_watch import with_deadlock_check
 from ..watches.occupancy import remove_groups
+from .slot_check import check_workers
 from .train_loop import check_train_v2, ray_trainer_class
 
 
@@ -237,37 +235,6 @@ def run_config_in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig
         return replace(run_config, storage_path=path, storage_filesystem=storage.storage_filesystem, name=name)
     first = run_config.name if is_named(run_config) else storage.experiment_dir_name
     return replace(run_config, name=f"{first}/{storage.trial_dir_name}")
-
-
-def check_workers(scaling_config: Any, slot: TrialSlot) -> None:
-    """Check that the workers of a trainer fit in the trial's slot. Otherwise, they would use more than the plan counts.
-
-    Raises:
-        InvalidResourcesError: The trainer requests more workers, or more of a resource for each worker, than planned.
-    """
-    workers = scaling_config.num_workers
-    # The maximum of elastic workers is not checked, because a slot without room to grow has only the minimum.
-    least = workers[0] if isinstance(workers, tuple) else workers
-    if least > slot.num_workers:
-        planned = (slot.num_workers, slot.max_workers) if slot.is_elastic else slot.num_workers
-        raise InvalidResourcesError(
-            f"the trainer has num_workers={workers}, but the policy plans num_workers={planned} for each trial. Set "
-            f"num_workers={workers} in the policy, or ScalingConfig(num_workers={planned}) in the trainer"
-        )
-    amounts, planned_ticks = worker_amounts(scaling_config), slot.worker.ticks
-    for name in sorted(amounts):
-        amount = amounts[name]
-        ticks = int(amount) if name == "memory" else to_ticks(amount)
-        has = planned_ticks.get(name, 0)
-        if ticks > has and not name.startswith(ACCELERATOR_TYPE_PREFIX):
-            fields = {"num_workers": workers, "use_gpu": slot.worker.gpus > 0}
-            fields["resources_per_worker"] = slot.resources_per_worker
-            listed = ", ".join(f"{field}={value!r}" for field, value in fields.items())
-            raise InvalidResourcesError(
-                f"each worker of the trainer requests {format_ticks(name, ticks)}, but the policy plans "
-                f"{format_ticks(name, has)} for it. Write ScalingConfig({listed}) in the trainer, or request more in "
-                "the policy"
-            )
 
 
 class _Trainer(Protocol):

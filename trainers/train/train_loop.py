@@ -202,7 +202,7 @@ def fit_with_oom_retry(
         trainer = build_trainer(plan)
         _check_retries(trainer)
         try:
-            return trainer.fit()
+            return _fit_beyond_slot(trainer)
         except Exception as error:
             found = classify_failure(error)
             if found.kind == "none":
@@ -223,6 +223,15 @@ def fit_with_oom_retry(
             pause_s = decision.pause_s
         time.sleep(pause_s)  # outside of the handler, because the traceback of the error keeps memory in use
         plan = larger
+
+
+def _fit_beyond_slot(trainer: _Trainer) -> Any:
+    """Run a trainer whose workers may need more than the slot of the trial, because memory ran out before."""
+    before, CURRENT.trial.checks_workers = CURRENT.trial.checks_workers, False
+    try:
+        return trainer.fit()
+    finally:
+        CURRENT.trial.checks_workers = before
 
 
 def _check_retries(trainer: _Trainer) -> None:

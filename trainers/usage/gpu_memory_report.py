@@ -3,8 +3,7 @@
 The advice states how many trials would fit on a GPU, and which trials had problems.
 """
 
-import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from enum import Enum
 from typing import Final
@@ -16,19 +15,20 @@ from tune_policies.files.terminal import empty_table, line
 from tune_policies.plan.headroom import memory_to_write
 from tune_policies.values.resources import TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import one_line
-from tune_policies.values.units import GIB, format_bytes, format_request
+from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.value import counted, shorten_names
 
 from .advice import trials_per_gpu
 from .gpu_memory_usage import (
     GpuMemoryUsage,
-    MemoryFailure,
     RunUsage,
     TrialGpuMemory,
     bytes_to_plan,
+    device_bytes,
     has_assumed_overhead,
     needed_bytes,
 )
+from .memory_to_write import equal_part_to_write, gpu_memory_to_write, gpus_to_write
 from .resource_usage import ResourceUsage, resource_usage_view
 
 CALLBACK: Final = "callbacks=[PolicyCallback()]"
@@ -36,6 +36,8 @@ CALLBACK: Final = "callbacks=[PolicyCallback()]"
 
 RETRY: Final = "scheduler=OomRetryScheduler()"
 """The argument with which a run retries trials that ran out of memory."""
+
+_RETRY_WITH_MORE: Final = f"retry such trials with more memory: {RETRY}"
 
 _NOTHING_REPORTED: Final = (
     "no trial reported its GPU memory. Only trials that have a GPU and run under a PolicyScheduler report it. With "
@@ -60,13 +62,6 @@ class Verdict(Enum):
         return cls.WITHIN
 
 
-def device_bytes(usage: GpuMemoryUsage) -> int | None:
-    """Return the memory of one device in bytes, or ``None`` if it is not known."""
-    if usage.device_bytes is not None or usage.share_bytes is None or not usage.gpus:
-        return usage.device_bytes
-    return int(usage.share_bytes / usage.gpus)
-
-
 def share_or_device_bytes(usage: GpuMemoryUsage) -> int:
     """Return the memory of the GPU fraction, or else of the device, in bytes, or 0 if neither is known."""
     return usage.share_bytes or device_bytes(usage) or 0
@@ -87,39 +82,75 @@ def advice_of_run(run: RunUsage, record: ResourceUsage | None = None) -> list[st
     if record is not None:
         advised = [slot for slot in record.slots if slot.advice]
         texts = [f"trials with {slot.slot} used {slot.use}. {slot.advice.removesuffix('.')}" for slot in advised]
+        texts += _without_repetition(run, record).advice_after_retries
     return [*texts, *_about_gpu_memory(run, record), *_advise_on_failures(run, record)]
+
+
+def _without_repetition(run: RunUsage, record: ResourceUsage) -> ResourceUsage:
+    """Return the record without an advice about GPU memory that the usage of the trials contains in more detail."""
+    if not any(map(_is_retried_with_larger_share, run.trials)):
+        return record
+    return record.model_copy(update={"raised": record.raised.model_copy(update={"gpus": 0.0})})
 
 
 def _advise_on_failures(run: RunUsage, record: ResourceUsage | None) -> Iterator[str]:
     """Yield sentences about trials that ran out of memory according to their error files.
 
-    The usage of a trial and the record of a run with retries contain more, so such failures are omitted.
+    Failures are omitted if the usage of the trial, or the record of a run with retries, leads to an advice.
     """
-    is_retried = record is not None and record.out_of_memory.num_raised > 0
-    of_kind: dict[str, dict[str, list[MemoryFailure]]] = {"accelerator": defaultdict(list), "host": defaultdict(list)}
+    is_host_explained = record is not None and record.raised.memory_bytes > 0
+    of_kind: dict[str, list[TrialGpuMemory]] = {"accelerator": [], "host": []}
     for trial in run.trials:
-        is_measured = any(usage.num_ooms for usage in trial.usages)
-        for failure in trial.failures:
-            is_contained = is_measured if failure.kind == "accelerator" else is_retried
-            if not is_contained:
-                of_kind[failure.kind][trial.name].append(failure)
-    for kind, failures_of in of_kind.items():
-        if failures_of:
-            yield _advise_on_kind(kind, failures_of, len(run.trials))
+        kinds = {failure.kind for failure in trial.failures}
+        if "accelerator" in kinds and not _is_explained_by_usage(trial):
+            of_kind["accelerator"].append(trial)
+        if "host" in kinds and not is_host_explained:
+            of_kind["host"].append(trial)
+    if of_kind["accelerator"]:
+        yield from _advise_on_gpu_errors(of_kind["accelerator"], len(run.trials))
+    if of_kind["host"]:
+        yield _advise_on_host_errors(of_kind["host"], len(run.trials))
 
 
-def _advise_on_kind(kind: str, failures_of: dict[str, list[MemoryFailure]], num_trials: int) -> str:
-    known = [failure.needed_bytes for failures in failures_of.values() for failure in failures if failure.needed_bytes]
-    memory = "GPU memory" if kind == "accelerator" else "host memory"
-    text = f"{len(failures_of)} of {counted(num_trials, 'trial')} ran out of {memory}"
-    retry = f"retry such trials with more memory: {RETRY}"
-    if not known:
-        return f"{text}. The errors do not contain how much they needed, so {retry}"
-    to_write = memory_to_write(max(known))
-    field = f'GpuMemoryPolicy(gpu_memory="{to_write}")'
-    if kind == "host":
-        field = f'memory="{to_write}" in the policy, such as CpuPolicy(memory="{to_write}")'
-    return f"{text} and needed at least {format_bytes(max(known))}. Write {field}, or {retry}"
+def _is_explained_by_usage(trial: TrialGpuMemory) -> bool:
+    """Return whether the usage of a trial shows with how much GPU memory it ran out of memory, or did not."""
+    if _is_retried_with_larger_share(trial):
+        return True
+    return any(usage.num_ooms and device_bytes(usage) for usage in trial.usages)
+
+
+def _is_retried_with_larger_share(trial: TrialGpuMemory) -> bool:
+    """Return whether a trial ran out of memory with a GPU fraction, and not with its largest fraction."""
+    ran_out = any(usage.num_ooms for usage in trial.of_smaller_shares)
+    return ran_out and trial.usage is not None and not trial.usage.num_ooms
+
+
+def _advise_on_gpu_errors(trials: list[TrialGpuMemory], num_trials: int) -> Iterator[str]:
+    failures = [failure for trial in trials for failure in trial.failures if failure.kind == "accelerator"]
+    needs = [failure.needed_bytes for failure in failures if failure.needed_bytes]
+    sizes = [failure.device_bytes for failure in failures if failure.device_bytes]
+    text = f"{len(trials)} of {counted(num_trials, 'trial')} ran out of GPU memory"
+    if not needs:
+        yield f"{text}. The errors do not contain how much they needed, so {_RETRY_WITH_MORE}"
+        return
+    first, *others = gpu_memory_to_write(max(needs), min(sizes, default=None))
+    yield f"{text} and needed at least {format_bytes(max(needs))}. Write {first}, or {_RETRY_WITH_MORE}"
+    for choice in others:
+        yield f"or write {choice}"
+
+
+def _advise_on_host_errors(trials: list[TrialGpuMemory], num_trials: int) -> str:
+    failures = [failure for trial in trials for failure in trial.failures if failure.kind == "host"]
+    needs = [failure.needed_bytes for failure in failures if failure.needed_bytes]
+    needs += [trial.host_memory_bytes for trial in trials if trial.host_memory_bytes]
+    text = f"{len(trials)} of {counted(num_trials, 'trial')} ran out of host memory"
+    if not needs:
+        return f"{text}. The errors do not contain how much they needed, so {_RETRY_WITH_MORE}"
+    to_write = memory_to_write(max(needs))
+    field = f'memory="{to_write}" in the policy, such as CpuPolicy(memory="{to_write}")'
+    if all(len(trial.slots) > 1 for trial in trials):
+        return f"{text}, and more memory was enough. To run without retries, write {field}"
+    return f"{text} and needed at least {format_bytes(max(needs))}. Write {field}, or {_RETRY_WITH_MORE}"
 
 
 def _about_gpu_memory(run: RunUsage, record: ResourceUsage | None) -> list[str]:
@@ -169,7 +200,7 @@ def _about_group(device: int, gpus: float, usages: list[GpuMemoryUsage], *, has_
     if ran_out:
         policy = "GpuPolicy()"
         if fit > 1:
-            policy = f'GpuMemoryPolicy(gpu_memory="{_to_write(device // fit)}")'
+            policy = f'GpuMemoryPolicy(gpu_memory="{equal_part_to_write(device, fit)}")'
         yield f"{text}. Write {policy}, with {fit} per GPU instead of {now}"
         if ran_out <= len(usages) / 2:
             yield (
@@ -187,21 +218,32 @@ def _about_group(device: int, gpus: float, usages: list[GpuMemoryUsage], *, has_
 def _advise_on_retries(trials: list[TrialGpuMemory]) -> Iterator[str]:
     """Yield sentences about trials that ran out of memory with one GPU fraction, but not with a larger fraction."""
     fitted: dict[tuple[str, str], list[TrialGpuMemory]] = defaultdict(list)
-    for trial in trials:
+    retried = list(filter(_is_retried_with_larger_share, trials))
+    for trial in retried:
         ran_out_of = [usage for usage in trial.of_smaller_shares if usage.num_ooms]
-        if ran_out_of and trial.usage and not trial.usage.num_ooms:
-            fitted[_share(ran_out_of[-1]), _share(trial.usage)].append(trial)
+        assert trial.usage is not None  # noqa: S101  # such a trial has usage
+        fitted[_share(ran_out_of[-1]), _share(trial.usage)].append(trial)
     for (small, large), chosen in sorted(fitted.items()):
         yield f"{counted(len(chosen), 'trial')} ran out of memory with {small}, but not with {large}: {_names(chosen)}"
-    retried = [trial for trials_of_sizes in fitted.values() for trial in trials_of_sizes]
-    needs = [bytes_to_plan(trial.usage) for trial in retried if trial.usage]
-    known = [need for need in needs if need]
-    if known:
-        text = f'to run without retries, write GpuMemoryPolicy(gpu_memory="{memory_to_write(max(known))}")'
-        num_fit = len(trials) - len(retried)
-        if num_fit > len(retried):
-            text += f". Because {num_fit} of {counted(len(trials), 'trial')} fit, it may be cheaper to keep the retries"
-        yield text
+    if not retried:
+        return
+    first, *others = _choices_without_retries([trial.usage for trial in retried if trial.usage])
+    text = f"to run without retries, write {first}"
+    num_fit = len(trials) - len(retried)
+    if num_fit > len(retried):
+        text += f". Because {num_fit} of {counted(len(trials), 'trial')} fit, it may be cheaper to keep the retries"
+    yield text
+    for choice in others:
+        yield f"or write {choice}"
+
+
+def _choices_without_retries(usages: list[GpuMemoryUsage]) -> list[str]:
+    """Return what to write so that trials with these usages do not run out of memory."""
+    needs = [need for need in map(bytes_to_plan, usages) if need]
+    sizes = [size for size in map(device_bytes, usages) if size]
+    if needs:
+        return gpu_memory_to_write(max(needs), min(sizes, default=None))
+    return [gpus_to_write(max(usage.gpus or 0 for usage in usages))]
 
 
 def _advise_on_problems(trials: list[TrialGpuMemory]) -> Iterator[str]:
@@ -230,13 +272,6 @@ def _share(usage: GpuMemoryUsage) -> str:
     return amount_of(usage.gpus or 0, "GPU")
 
 
-def _to_write(amount: int) -> str:
-    """Return an amount for a policy, rounded down, because it is the memory of an equal part of a device."""
-    if amount >= GIB:
-        return f"{math.floor(amount / GIB * 10) / 10:g}GiB"
-    return format_request(amount)
-
-
 def _gib(amount: int) -> str:
     return f"{amount / GIB:.1f}"
 
@@ -256,39 +291,60 @@ def usage_view(run: RunUsage, record: ResourceUsage | None = None) -> Renderable
     """Return the tables and lines that ``tune-policies usage`` prints."""
     parts: list[RenderableType] = []
     if record is not None:
-        parts.append(resource_usage_view(record))
-    if not is_without_gpus(run, record):
+        parts.append(resource_usage_view(_without_repetition(run, record)))
+    if not is_without_gpus(run, record) and _has_row(run):
         if parts:
             parts.append("")
-        if _has_known_memory(run):
-            parts.append(_gpu_memory_view(run))
-        else:
-            parts.append(
-                line("- the GPU memory of the trials is not known, for instance because the GPUs are simulated")
-            )
-        parts += [line(f"- {text}") for text in _about_gpu_memory(run, record)]
-    parts += [line(f"- {text}") for text in _advise_on_failures(run, record)]
+        parts.append(_gpu_memory_view(run))
+    texts = [*_about_gpu_memory(run, record), *_advise_on_failures(run, record)]
+    parts += [line(f"- {text}") for text in texts]
     return Group(*parts)
 
 
-def _has_known_memory(run: RunUsage) -> bool:
-    """Return whether a trial reported its memory, or whether no trial reported a GPU at all."""
-    usages = [usage for trial in run.trials for usage in trial.usages]
-    known = [usage for usage in usages if needed_bytes(usage) or usage.num_ooms or usage.share_kept is not None]
-    return bool(known) or not usages
+def _has_row(run: RunUsage) -> bool:
+    """Return whether a trial reported its GPU memory or ran out of memory."""
+    return any(trial.usages or trial.failures for trial in run.trials)
+
+
+_UNKNOWN: Final = "not known"
+_NOTHING: Final = "-"
 
 
 def _gpu_memory_view(run: RunUsage) -> RenderableType:
-    view = empty_table(
-        counted(len(run.trials), "trial"), "Trial", "Fraction", "Limit", "Peak", "Process", "Kept", "OOMs"
-    )
+    """Return the table of trials, without columns in which nothing is known, and the reason below it."""
+    headings = ("Fraction", "Limit", "Peak", "Process", "Kept", "OOMs")
+    rows = []
     for trial in run.trials:
-        cells: list[RenderableType] = ["-"] * 6
+        cells: list[str | Text] = [_NOTHING] * (len(headings) - 1)
         if trial.usage is not None:
-            num_ooms = sum(usage.num_ooms for usage in trial.usages)
-            cells = [*_cells(trial.usage), str(num_ooms)]
-        view.add_row(trial.name, *cells)
-    return Group(view, *_bars(run))
+            cells = _cells(trial.usage)
+        rows.append((trial.name, (*cells, str(_num_ooms(trial)))))
+    columns = [tuple(str(cell) for cell in column) for column in zip(*(cells for _, cells in rows), strict=True)]
+    shown = [number for number, column in enumerate(columns) if not {*column} <= {_UNKNOWN, _NOTHING}]
+    view = empty_table(counted(len(rows), "trial"), "Trial", *(headings[number] for number in shown))
+    for name, row in rows:
+        view.add_row(name, *(row[number] for number in shown))
+    parts: list[RenderableType] = [view]
+    unknown = [heading for heading, column in zip(headings, columns, strict=True) if _UNKNOWN in column]
+    hidden = [heading for heading in unknown if headings.index(heading) not in shown]
+    if hidden:
+        parts.append(line(f"- not known for any trial: {', '.join(hidden)}{_why_unknown(run)}"))
+    return Group(*parts, *_bars(run))
+
+
+def _why_unknown(run: RunUsage) -> str:
+    sources = [usage.sources.get("process_bytes", "") for trial in run.trials for usage in trial.usages]
+    why = next((text for text in sources if text.startswith("unknown, because")), "")
+    if why:
+        return f" ({why.removeprefix('unknown, ')})"
+    return ", for instance because the GPUs are simulated"
+
+
+def _num_ooms(trial: TrialGpuMemory) -> int:
+    """Return how often a trial ran out of GPU memory or host memory, according to its usage and its error file."""
+    of_kind = Counter(failure.kind for failure in trial.failures)
+    reported = sum(usage.num_ooms for usage in trial.usages)
+    return max(reported, of_kind["accelerator"]) + of_kind["host"]
 
 
 def _bars(run: RunUsage) -> list[RenderableType]:
@@ -304,7 +360,7 @@ def _bars(run: RunUsage) -> list[RenderableType]:
     return []
 
 
-def _cells(usage: GpuMemoryUsage) -> list[RenderableType]:
+def _cells(usage: GpuMemoryUsage) -> list[str | Text]:
     peak = usage.peak_reserved_bytes
     if peak is None:
         peak = usage.peak_allocated_bytes
@@ -324,8 +380,8 @@ def _cells(usage: GpuMemoryUsage) -> list[RenderableType]:
 def _kept(usage: GpuMemoryUsage) -> str:
     if usage.share_kept is None:
         if usage.share_bytes is None:
-            return "-"
-        return "not known"
+            return _NOTHING
+        return _UNKNOWN
     if not usage.share_kept:
         return "no"
     if has_assumed_overhead(usage):
@@ -335,5 +391,5 @@ def _kept(usage: GpuMemoryUsage) -> str:
 
 def _known(amount: int | None) -> str:
     if amount is None:
-        return "not known"
+        return _UNKNOWN
     return format_bytes(amount)

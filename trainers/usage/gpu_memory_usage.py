@@ -23,6 +23,8 @@ from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
 from tune_policies.values.units import MIB
 from tune_policies.values.value import ShownValue, Value
 
+from .process_usage import USAGE_KEY, ProcessUsage
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -141,6 +143,13 @@ def bytes_to_plan(usage: GpuMemoryUsage) -> int | None:
     return max(needed, peak + overhead)
 
 
+def device_bytes(usage: GpuMemoryUsage) -> int | None:
+    """Return the memory of one device in bytes, or ``None`` if it is not known."""
+    if usage.device_bytes is not None or usage.share_bytes is None or not usage.gpus:
+        return usage.device_bytes
+    return int(usage.share_bytes / usage.gpus)
+
+
 def _peak_bytes(usage: GpuMemoryUsage) -> int | None:
     if usage.peak_reserved_bytes is None:
         return usage.peak_allocated_bytes
@@ -190,10 +199,12 @@ class MemoryFailure(Value):
         kind: The kind of memory that ran out.
         needed_bytes: The least memory with which the trial would have continued, in bytes, or ``None`` if it is not
             known: the memory that its process used, plus the failed request.
+        device_bytes: The memory of the GPU, in bytes, or ``None`` if the error does not contain it.
     """
 
     kind: Literal["accelerator", "host"]
     needed_bytes: Bytes | None = None
+    device_bytes: Bytes | None = None
 
 
 class TrialGpuMemory(Value):
@@ -204,12 +215,16 @@ class TrialGpuMemory(Value):
         usage: The record for its largest GPU fraction, or ``None`` if the trial has no record.
         of_smaller_shares: The records for smaller fractions, smallest first.
         failures: The failures because memory ran out, in order.
+        host_memory_bytes: The peak host memory in its results, in bytes, or ``None`` if they do not contain it.
+        slots: The slots in its results. A trial that was retried with more memory has several slots.
     """
 
     name: str
     usage: GpuMemoryUsage | None = None
     of_smaller_shares: tuple[GpuMemoryUsage, ...] = ()
     failures: tuple[MemoryFailure, ...] = ()
+    host_memory_bytes: UsedBytes | None = None
+    slots: tuple[WithoutSecrets, ...] = ()
 
     @property
     def usages(self) -> tuple[GpuMemoryUsage, ...]:
@@ -274,8 +289,10 @@ def read_usage(folder: Path) -> RunUsage:
         )
     usages = []
     for trial in trials:
-        usage = _trial_usage(trial.resolve().name, _usages_of_trial(trial))
-        usages.append(usage.model_copy(update={"failures": tuple(_memory_failures(trial))}))
+        results = _results_with_usage(trial)
+        usage = _trial_usage(trial.resolve().name, _usages_of_trial(trial, results))
+        changes = {"failures": tuple(_memory_failures(trial)), **_host_facts(results)}
+        usages.append(usage.model_copy(update=changes))
     return RunUsage(trials=tuple(usages), folder_of=folder_of)
 
 
@@ -315,23 +332,47 @@ def _trial_usage(name: str, usages: Iterable[GpuMemoryUsage]) -> TrialGpuMemory:
     return TrialGpuMemory(name=_TIME_SUFFIX.sub("", name), usage=largest, of_smaller_shares=tuple(found))
 
 
-def _usages_of_trial(trial: Path) -> Iterator[GpuMemoryUsage]:
+def _results_with_usage(trial: Path) -> list[dict[str, Any]]:
+    """Return the results of a trial that contain its usage: the first one of each process, and some later ones."""
+    keys = (f'"{GPU_MEMORY_KEY}"', f'"{USAGE_KEY}"')
+    found = []
+    for line in _lines(trial / _RESULTS):
+        if any(key in line for key in keys):  # parsing all lines would take seconds
+            result = _parse_json(line)
+            if isinstance(result, dict):
+                found.append(result)
+    return found
+
+
+def _host_facts(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the peak host memory and the slots in the results of a trial, as fields of its record."""
+    peaks = []
+    for result in results:
+        with suppress(InvalidResourcesError):  # a user reported other data under this key
+            peaks.append(ProcessUsage.from_dict(result.get(USAGE_KEY)).host_memory_bytes)
+    slots = (result.get("slot") for result in results)
+    return {
+        "host_memory_bytes": max(peaks, default=None),
+        "slots": tuple(dict.fromkeys(slot for slot in slots if isinstance(slot, str))),
+    }
+
+
+def _usages_of_trial(trial: Path, results: Iterable[dict[str, Any]]) -> Iterator[GpuMemoryUsage]:
     for line in _lines(trial / _ERROR):
         _, note, report = line.partition(OOM_NOTE)
         if note:
             yield from _records(_field(_parse_json(report), GPU_MEMORY_KEY))
         elif line.startswith(_EARLIER_NOTE):
             yield from _records(_parse_json(line.removeprefix(_EARLIER_NOTE)))
-    for line in _lines(trial / _RESULTS):
-        if GPU_MEMORY_KEY in line:  # parsing all lines would take seconds
-            yield from _records(_field(_parse_json(line), GPU_MEMORY_KEY))
+    for result in results:
+        yield from _records(result.get(GPU_MEMORY_KEY))
     yield from _usages_in_worker_files(trial)
 
 
 def _memory_failures(trial: Path) -> Iterator[MemoryFailure]:
     """Yield the failures of a trial because memory ran out."""
     from tune_policies.oom import OutOfMemory, classify_oom_text  # imported here, like the functions that read files
-    from tune_policies.oom.signatures import in_use_bytes
+    from tune_policies.oom.signatures import in_use_bytes, total_bytes
 
     failures = "".join(_lines(trial / _ERROR)).split(_FAILURE)[-_MOST_FAILURES:]
     for failure in failures:
@@ -346,9 +387,14 @@ def _memory_failures(trial: Path) -> Iterator[MemoryFailure]:
                     found = OutOfMemory.from_dict(_field(report, "out_of_memory"))
         found = found or classify_oom_text(text)
         if found.kind != "none":
-            used_bytes = in_use_bytes(text) if found.kind == "accelerator" else found.used_bytes
+            used_bytes, device_bytes = found.used_bytes, None
+            if found.kind == "accelerator":
+                used_bytes, device_bytes = in_use_bytes(text), total_bytes(text)
             held_bytes = used_bytes or found.limit_bytes or 0
-            yield MemoryFailure(kind=found.kind, needed_bytes=held_bytes + (found.requested_bytes or 0) or None)
+            needed_bytes = held_bytes + (found.requested_bytes or 0) or None
+            if found.kind == "accelerator" and not held_bytes:
+                needed_bytes = None  # the failed request may be a small part of what the process needed
+            yield MemoryFailure(kind=found.kind, needed_bytes=needed_bytes, device_bytes=device_bytes)
 
 
 def _usages_in_checkpoints(file: Path) -> Iterator[GpuMemoryUsage]:

@@ -322,7 +322,11 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         """Forecast the end of the run for the record, print it, and warn of a missed deadline."""
         num_stopped = run.status().trials.num_stopped_early
         progress = progress_of_run(
-            trials, num_trials=self._num_trials, ends=self._longest_trials, num_stopped=num_stopped
+            trials,
+            num_trials=self._num_trials,
+            ends=self._longest_trials,
+            num_stopped=num_stopped,
+            times=run.slot_times(now_s),
         )
         if progress is None:
             return

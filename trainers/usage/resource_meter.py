@@ -77,6 +77,8 @@ class TrialQueue(NamedTuple):
         more_to_come: Whether the searcher may create more trials.
         left_idle: The number of slots of each type that are left idle on purpose.
         is_held: Whether the policy lets the waiting trials wait although slots are free.
+        is_starting: Whether Tune is starting a trial. Meanwhile, Tune does not ask a search algorithm for the next
+            trial.
     """
 
     num_waiting: int = 0
@@ -84,6 +86,7 @@ class TrialQueue(NamedTuple):
     more_to_come: bool = False
     left_idle: Mapping[int, int] = {}
     is_held: bool = False
+    is_starting: bool = False
 
 
 def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> AvailableResources:
@@ -154,8 +157,12 @@ def _free_by_reason(
     busy = Counter(reservation.slot_type for reservation in running)
     waiting, paused = queue.num_waiting, queue.num_paused
     last = LAST_RUNNING if running or waiting or paused else NOTHING_RAN
-    rest = SEARCH if queue.more_to_come else last
     why_waiting = HELD if queue.is_held else STARTING
+    rest = last
+    if queue.more_to_come:
+        rest = SEARCH
+        if queue.is_held or queue.is_starting:  # the search algorithm was not asked
+            rest = why_waiting
     found = []
     for number, slot_type in enumerate(available.slot_types):
         free = max(0, slot_type.num_slots - busy[number])
@@ -164,7 +171,9 @@ def _free_by_reason(
         held = min(free - left_idle - starting, paused)
         waiting, paused = waiting - starting, paused - held
         none_left = free - left_idle - starting - held
-        found.append(Counter({ON_PURPOSE: left_idle, why_waiting: starting, PAUSED: held, rest: none_left}))
+        counts = Counter({ON_PURPOSE: left_idle, why_waiting: starting, PAUSED: held})
+        counts[rest] += none_left
+        found.append(counts)
     return found
 
 

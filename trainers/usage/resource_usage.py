@@ -10,10 +10,12 @@ from rich.console import Group, RenderableType
 from tune_policies.cluster.accelerators import public_text
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.plan.headroom import memory_to_write
-from tune_policies.values.resources import Count
+from tune_policies.values.resources import Count, UsedBytes
 from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
+from tune_policies.values.units import format_request
 from tune_policies.values.value import Many, ShownValue, Value, counted
 
+from .memory_to_write import gpu_memory_to_write, gpus_to_write
 from .process_usage import SlotUse
 
 STARTING: Final = "trials were starting, or waited for Ray to place them"
@@ -135,6 +137,26 @@ class OutOfMemoryCounts(Value):
     num_refused_allocations: Count = 0
 
 
+class RaisedMemory(Value):
+    """What the trials that were retried with more memory reserved and used. Each field is the maximum of these trials.
+
+    Attributes:
+        gpus: The number or fraction of GPUs of a trial whose GPU fraction was raised, or 0 if no fraction was raised.
+        memory_bytes: The reserved host memory of a trial whose host memory was raised, in bytes, or 0.
+        gpu_memory_bytes: The GPU memory to plan for a trial whose GPU fraction was raised, in bytes, or ``None`` if it
+            is not known.
+        device_bytes: The memory of one GPU of these trials, in bytes, or ``None`` if it is not known.
+        host_memory_bytes: The peak host memory of a trial whose host memory was raised, in bytes, or ``None`` if it is
+            not known.
+    """
+
+    gpus: float = 0.0
+    memory_bytes: UsedBytes = 0
+    gpu_memory_bytes: UsedBytes | None = None
+    device_bytes: UsedBytes | None = None
+    host_memory_bytes: UsedBytes | None = None
+
+
 SpanEnd = Literal["finished", "stopped_early", "failed", "tried_again", "paused", "cut_off"]
 """The event that ends a trial's time in a slot."""
 
@@ -172,11 +194,13 @@ class PlanInUse(Value):
         at_s: The time when the plan began to apply, in seconds since the run began.
         why: The reason for the change of the plan, or an empty string for the first plan.
         text: The plan, as returned by ``TrialPlan.explain``.
+        slots: The slot types with their numbers, as text. A plan with equal slots is not a change of the plan.
     """
 
     at_s: float
     why: str
     text: str
+    slots: Many[str] = ()
 
 
 class ResourceUsage(ShownValue):
@@ -192,6 +216,7 @@ class ResourceUsage(ShownValue):
         out_of_memory: The number of out-of-memory events of each kind.
         ran_out_with: The amounts that each trial reserved when it ran out of memory, keyed by trial ID. An entry is
             removed when the trial starts again.
+        raised: What the trials that were retried with more memory reserved and used.
         max_trials_at_once: The maximum number of trials that ran concurrently.
         num_rounds_planned: The number of rounds of trials under the last plan if all trials took equally long. ``None``
             if the number of trials is not known.
@@ -211,6 +236,7 @@ class ResourceUsage(ShownValue):
     trials: TrialCounts = TrialCounts()
     out_of_memory: OutOfMemoryCounts = OutOfMemoryCounts()
     ran_out_with: dict[str, dict[str, float]] = Field(default_factory=dict)
+    raised: RaisedMemory = RaisedMemory()
     max_trials_at_once: Count = 0
     num_rounds_planned: Count | None = Field(
         default=None, validation_alias=AliasChoices("num_rounds_planned", "num_waves_planned")
@@ -266,10 +292,41 @@ class ResourceUsage(ShownValue):
             lines.append(f"the plan changed {counted(num_changes, 'time')}")
         return (*lines, *self._hints(), *self.warnings)
 
+    @property
+    def advice_after_retries(self) -> tuple[str, ...]:
+        """What to write so that no trial needs a retry with more memory, one sentence per item."""
+        lines = []
+        raised, counts = self.raised, self.out_of_memory
+        if raised.gpus:
+            first, *others = [gpus_to_write(raised.gpus)]
+            if raised.gpu_memory_bytes:
+                first, *others = gpu_memory_to_write(raised.gpu_memory_bytes, raised.device_bytes)
+            lines.append(f"start with {first}: {self._retried(counts.num_gpu_errors)} because of GPU memory")
+            lines += [f"or start with {choice}" for choice in others]
+        used = [slot.use.host_memory_bytes for slot in self.slots if slot.use is not None]
+        needed = max([*used, raised.host_memory_bytes or 0])
+        if raised.memory_bytes:
+            to_write = memory_to_write(needed) if needed else format_request(raised.memory_bytes)
+            lines.append(
+                f'start with memory="{to_write}" in the policy: {self._retried(counts.num_host_errors)} because of '
+                "host memory"
+            )
+        return tuple(lines)
+
+    def _retried(self, num_errors: int) -> str:
+        num_trials = sum(getattr(self.trials, name) for name in TRIAL_STATES)
+        retried = min(num_errors, self.trials.num_retries)
+        was = "was" if retried == 1 else "were"
+        return f"{retried} of {counted(num_trials, 'trial')} {was} retried"
+
     def _rounds(self) -> str:
         if self.num_rounds_planned is None:
             return f"{self.num_rounds} run"
-        return f"{self.num_rounds_planned} planned, {self.num_rounds} run"
+        text = f"{self.num_rounds_planned} planned, {self.num_rounds} run"
+        was_cut_off = self.trials.num_cut_off or self.trials.num_never_started
+        if self.is_final and was_cut_off and self.num_rounds < self.num_rounds_planned:
+            text += " (the run was interrupted, for example by Ctrl-C or time_budget_s)"
+        return text
 
     def _concurrency(self) -> str:
         most = f"at most {self.max_trials_at_once}"
@@ -279,15 +336,8 @@ class ResourceUsage(ShownValue):
         return f"{most}, on average {trial_s / self.elapsed_s:.1f}"
 
     def _hints(self) -> Iterator[str]:
-        """Yield sentences about what to change: the host memory of the policy, or how trials start."""
-        needed = max((slot.use.host_memory_bytes for slot in self.slots if slot.use is not None), default=0)
-        retried = min(self.out_of_memory.num_host_errors, self.trials.num_retries)
-        if needed and retried and self.out_of_memory.num_raised:
-            num_trials = sum(getattr(self.trials, name) for name in TRIAL_STATES)
-            yield (
-                f'start with memory="{memory_to_write(needed)}" in the policy: {retried} of '
-                f"{counted(num_trials, 'trial')} were retried because of host memory"
-            )
+        """Yield sentences about what to change: the memory in the policy, or how trials start."""
+        yield from self.advice_after_retries
         for metered in self.resources:
             starting = sum(part.hours for part in metered.idle if part.reason == STARTING)
             if not metered.total_hours:
@@ -319,7 +369,8 @@ def _public_slot(slot: SlotHours, name: str) -> SlotHours:
 
 
 def _public_plan(plan: PlanInUse) -> PlanInUse:
-    return plan.model_copy(update={"why": public_text(plan.why), "text": public_text(plan.text)})
+    changes = {"why": public_text(plan.why), "text": public_text(plan.text)}
+    return plan.model_copy(update={**changes, "slots": tuple(map(public_text, plan.slots))})
 
 
 def _public_span(span: TrialSpan, slot: str) -> TrialSpan:

@@ -1,8 +1,8 @@
 """Forecasts the end of a run from its trials, without I/O. ``plan.end_forecast`` contains the statistics."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from tune_policies.plan.end_forecast import EndForecast, RunningTrial, RunProgress
 from tune_policies.values.units import format_money
@@ -16,27 +16,60 @@ _TIME: Final = "time_total_s"
 """The key of the time that a trial has run, in a result of Tune."""
 
 
+class SlotTimes(NamedTuple):
+    """The times that the trials of a run spent in slots, in seconds.
+
+    Attributes:
+        total_s: The time of each trial in all its slots, including failed attempts, keyed by trial ID.
+        current_s: The time of each running trial in its current slot, keyed by trial ID.
+        reported: The IDs of the running trials that have reported a result in their current slot. The last result of
+            the others is from an earlier attempt.
+        start_s: The time from the end of a trial to the start of the next one in its slot.
+    """
+
+    total_s: Mapping[str, float] = {}
+    current_s: Mapping[str, float] = {}
+    reported: Collection[str] = ()
+    start_s: float = 0.0
+
+
 def progress_of_run(
-    trials: Sequence[Any], *, num_trials: int | None, ends: Mapping[str, float], num_stopped: int
+    trials: Sequence[Any],
+    *,
+    num_trials: int | None,
+    ends: Mapping[str, float],
+    num_stopped: int,
+    times: SlotTimes,
 ) -> RunProgress | None:
-    """Return what the trials of a run tell about its end, or ``None`` if no trial is running.
+    """Return what the trials of a run tell about its end, or ``None`` if no trial is running or waiting.
 
     Args:
         trials: All trials that Tune knows.
         num_trials: The number of trials of the whole run, or ``None`` if it is not known.
         ends: The value of each time attribute at which the scheduler stops every trial, in addition to ``stop={…}``.
         num_stopped: The number of trials that a scheduler stopped early.
+        times: The times that the trials spent in slots. Tune's results do not contain the time of failed attempts and
+            the time in which processes start.
     """
     finished_s, running, num_started = [], [], 0
     for trial in trials:
         result = trial.run_metadata.last_result or {}
         elapsed_s = float(result.get(_TIME, 0))
         if trial.status == _TERMINATED and elapsed_s > 0:
-            finished_s.append(elapsed_s)
+            finished_s.append(max(elapsed_s, times.total_s.get(trial.trial_id, 0.0)))
         if trial.status == _RUNNING:
-            running.append(RunningTrial(elapsed_s=elapsed_s, progress=_progress(trial, result, ends)))
+            current_s = times.current_s.get(trial.trial_id, 0.0)
+            progress = None
+            if trial.trial_id in times.reported:
+                progress = _progress(trial, result, ends)
+            else:
+                elapsed_s = current_s
+            if progress is None:
+                elapsed_s = max(elapsed_s, current_s)
+            running.append(RunningTrial(elapsed_s=elapsed_s, progress=progress))
         num_started += trial.is_finished() or trial.status == _RUNNING
-    if not running:
+    num_waiting = max(len(trials), num_trials or 0) - num_started
+    if not running and not num_waiting:
         return None
     stopped_fraction = 0.0
     if finished_s:
@@ -44,8 +77,9 @@ def progress_of_run(
     return RunProgress(
         finished_s=tuple(finished_s),
         running=tuple(running),
-        num_waiting=max(len(trials), num_trials or 0) - num_started,
+        num_waiting=num_waiting,
         stopped_fraction=stopped_fraction,
+        start_s=times.start_s,
     )
 
 

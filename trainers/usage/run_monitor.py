@@ -19,7 +19,7 @@ from tune_policies.values.sanitize import without_secrets
 
 from ..scheduling.slot_board import SlotTypes
 from .advice import Advice, Machines, RunFacts, TrialFacts, advise
-from .gpu_memory_usage import GpuMemoryUsage, needed_bytes
+from .gpu_memory_usage import GpuMemoryUsage, bytes_to_plan, device_bytes, needed_bytes
 from .process_usage import SHORTEST_S, ProcessUsage, SlotUse, use_of_slot
 from .resource_meter import (
     COUNTED_RESOURCES,
@@ -31,6 +31,7 @@ from .resource_meter import (
     counted_ticks,
 )
 from .resource_usage import OutOfMemoryCounts, PlanInUse, ResourceUsage, SlotHours, SpanEnd, TrialCounts, TrialSpan
+from .run_forecast import SlotTimes
 
 _PENDING: Final = "PENDING"
 _PAUSED: Final = "PAUSED"
@@ -76,6 +77,7 @@ class _TrialRun:
         span: The span of the trial in the slot, without an end.
         failure: The fields to set in the span if the trial has failed.
         gpu_memory: Its latest GPU memory record, or ``None``.
+        has_reported: Whether the trial has reported a result in the slot.
     """
 
     trial: Any
@@ -85,6 +87,7 @@ class _TrialRun:
     span: TrialSpan
     failure: dict[str, Any] = field(default_factory=dict)
     gpu_memory: GpuMemoryUsage | None = None
+    has_reported: bool = False
 
 
 @runtime_checkable
@@ -188,6 +191,8 @@ class RunMonitor:
         self._num_retries = before.trials.num_retries
         self._ooms = Counter(before.out_of_memory.model_dump())
         self._ran_out_with: dict[str, Mapping[str, float]] = dict(before.ran_out_with)
+        self._raised = before.raised
+        self._raised_ids: dict[str, frozenset[str]] = {}  # the names of the raised amounts of each trial
         self._plans, self._warnings = list(before.plans), list(before.warnings)
         self._spans: list[TrialSpan] = []
         for span in before.spans:
@@ -199,9 +204,10 @@ class RunMonitor:
     def _use_plan(self, plan: TrialPlan, why: str) -> None:
         self.plan = plan
         self._slot_types = SlotTypes(plan.slots)
-        text = plan.explain()
-        if not self._plans or self._plans[-1].text != text:  # a run may be restored under the same plan
-            self._plans.append(PlanInUse(at_s=self._meter.elapsed_s, why=why, text=text))
+        slots = tuple(f"{number} with {text}" for text, number in plan.rows.items())
+        # A run may be restored under the same plan, whose reasons differ, for instance in what other programs use.
+        if not self._plans or self._plans[-1].slots != slots:
+            self._plans.append(PlanInUse(at_s=self._meter.elapsed_s, why=why, text=plan.explain(), slots=slots))
         self._meter.set_available(available_resources(plan, self._cluster))
         if any(slot.is_elastic for slot in plan.slots):
             self.warn("the number of Train workers may grow, but only the minimum number of workers is counted")
@@ -277,11 +283,12 @@ class RunMonitor:
             self.warn(f"only the first {_MOST_SPANS} periods in which a trial occupied a slot are recorded")
 
     def _read_queue(self, trials: Sequence[Any]) -> TrialQueue:
-        num_waiting = num_paused = 0
+        num_waiting = num_paused = num_starting = 0
         parked: Collection[Any] = () if self._handler is None else self._handler.waiting
         for trial_id, trial in list(self._waiting.items()):
             if trial.status == _PENDING or (trial.status == _PAUSED and trial in parked):
                 num_waiting += 1
+                num_starting += trial.status == _PENDING
             elif trial.status == _PAUSED:
                 num_paused += 1
             elif trial.status != _RUNNING:  # Tune reports a start before it sets the status
@@ -299,7 +306,7 @@ class RunMonitor:
         if self._scheduler is not None:
             left_idle = self._scheduler.slots_left_idle()
         is_held = self._handler is not None and self._handler.holds_trials
-        return TrialQueue(num_waiting, num_paused, more, left_idle, is_held)
+        return TrialQueue(num_waiting, num_paused, more, left_idle, is_held, is_starting=num_starting > 0)
 
     def start(self, trial: Any, now_s: float) -> None:
         """Start to meter ``trial``, in a new or a reused process."""
@@ -309,8 +316,10 @@ class RunMonitor:
         self._outcome_of.pop(trial.trial_id, None)
         amounts = dict(trial.placement_group_factory.required_resources)
         had = self._ran_out_with.pop(trial.trial_id, None)
-        if had is not None and any(amount > had.get(name, 0) for name, amount in amounts.items()):
+        raised = [name for name, amount in amounts.items() if had is not None and amount > had.get(name, 0)]
+        if raised:
             self._ooms["num_raised"] += 1
+            self._note_raised(trial.trial_id, {name: amounts[name] for name in raised})
         reservation = self._reservation_of(trial, amounts)
         self._meter.start_trial(trial.trial_id, reservation)
         slot = reservation.row.slot
@@ -326,6 +335,28 @@ class RunMonitor:
         num_bundles = len(trial.placement_group_factory.bundles)
         run = _TrialRun(trial, amounts, num_bundles, reservation.row, span)
         self._running[trial.trial_id] = self._last_runs[trial.trial_id] = run
+
+    def _note_raised(self, trial_id: str, raised: Mapping[str, float]) -> None:
+        """Record the amounts that a trial got in addition after it ran out of memory."""
+        self._raised_ids[trial_id] = frozenset(raised)
+        known = self._raised
+        gpus, memory_bytes = raised.get("GPU", 0.0), int(raised.get("memory", 0))
+        changes = {"gpus": max(known.gpus, gpus), "memory_bytes": max(known.memory_bytes, memory_bytes)}
+        self._raised = known.model_copy(update=changes)
+
+    def _note_raised_use(self, trial_id: str, process: ProcessUsage | None, memory: GpuMemoryUsage | None) -> None:
+        """Record what a trial used after it was retried with more memory."""
+        raised, known = self._raised_ids.get(trial_id, frozenset()), self._raised
+        changes: dict[str, int] = {}
+        if process is not None and "memory" in raised:
+            changes["host_memory_bytes"] = max(known.host_memory_bytes or 0, process.host_memory_bytes)
+        if memory is not None and "GPU" in raised:
+            changes["gpu_memory_bytes"] = max(known.gpu_memory_bytes or 0, bytes_to_plan(memory) or 0)
+            size = device_bytes(memory)
+            if size:
+                changes["device_bytes"] = min(known.device_bytes or size, size)
+        if changes:
+            self._raised = known.model_copy(update=changes)
 
     def _reservation_of(self, trial: Any, amounts: Mapping[str, float]) -> TrialReservation:
         ticks = {name: to_ticks(amount) for name, amount in amounts.items() if name in COUNTED_RESOURCES and amount > 0}
@@ -392,6 +423,19 @@ class RunMonitor:
         self.forecast = text
         self._forecast_at_s = self._meter.elapsed_s
 
+    def slot_times(self, now_s: float) -> SlotTimes:
+        """Return the times that trials spent in slots up to ``now_s``."""
+        self._meter.count_until(now_s)
+        start_s = 0.0
+        if self._gaps_s:
+            start_s = median(self._gaps_s)
+        return SlotTimes(
+            total_s={trial_id: known.ran_s for trial_id, known in self._trial_runs.items()},
+            current_s={trial_id: self._meter.elapsed_s - run.span.began_s for trial_id, run in self._running.items()},
+            reported={trial_id for trial_id, run in self._running.items() if run.has_reported},
+            start_s=start_s,
+        )
+
     @property
     def num_nodes(self) -> int:
         """The number of nodes of the cluster, or 0 if it is not known."""
@@ -414,6 +458,7 @@ class RunMonitor:
         if run is None:
             return
         known = self._trial_runs[trial.trial_id]
+        self._note_raised_use(trial.trial_id, process, gpu_memory)
         if gpu_memory is not None:  # most results contain no usage
             run.gpu_memory = known.gpu_memory = gpu_memory
         if process is not None:
@@ -421,7 +466,10 @@ class RunMonitor:
             self._used[run.row][trial.trial_id] = process, run.gpu_memory
 
     def note_result(self, trial: Any, result: Mapping[str, Any]) -> None:
-        """Record when a trial has reported twice and has run for long enough, so that its use is known."""
+        """Record that a trial has reported, and when it has reported twice and has run for long enough to be known."""
+        run = self._running.get(trial.trial_id)
+        if run is not None:
+            run.has_reported = True
         known = self._trial_runs.get(trial.trial_id)
         if known is not None and known.told_s is None and result.get("training_iteration", 0) >= 2:
             ran_s = float(result.get("time_total_s", 0))
@@ -516,6 +564,7 @@ class RunMonitor:
                 "trials": trials,
                 "out_of_memory": OutOfMemoryCounts(**self._ooms),
                 "ran_out_with": {trial_id: dict(amounts) for trial_id, amounts in self._ran_out_with.items()},
+                "raised": self._raised,
                 "num_rounds_planned": num_rounds_planned,
                 "num_rounds": -(-num_ran // max(1, metered.max_trials_at_once)),
                 "forecast": forecast,

@@ -43,7 +43,10 @@ def design(
     num_trials: Annotated[
         int, option("The number of concurrent trials when all nodes of the cluster are running.", min=1)
     ],
-    nodes: Annotated[Path | None, option("A catalog. By default, node types are chosen for the policy.")] = None,
+    nodes: Annotated[
+        Path | None,
+        option("A catalog. By default, node types are chosen for the policy.", "--nodes", "--cluster"),
+    ] = None,
     decision: Annotated[
         Path | None,
         option("A decision from `bench decide`. Each trial then runs on the device where it is cheapest."),

@@ -39,8 +39,8 @@ TimeoutS = Annotated[
 Cluster = Annotated[
     Path | None,
     option(
-        "Plan for the nodes in this file instead of a running cluster. The file is a catalog of nodes, the output of "
-        "`probe --json`, a KubeRay manifest, or a cluster YAML."
+        "Plan for the nodes in this file instead of a running cluster. The file is the output of `probe --json`, a "
+        "KubeRay manifest, a cluster YAML, or a catalog."
     ),
 ]
 ClusterConfig = Annotated[

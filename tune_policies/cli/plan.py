@@ -41,13 +41,16 @@ def plan(
     name: Annotated[str | None, option("The cluster, job or service to plan for, if the file has several.")] = None,
     nodes: Annotated[
         Path | None,
-        option("A catalog with prices and resources of instance types, for a manifest or cluster YAML."),
+        option(
+            "Plan for the node types in this catalog instead of a running cluster. With a manifest or cluster YAML as "
+            "--cluster, read only prices and resources of instance types from the catalog."
+        ),
     ] = None,
     num_trials: Annotated[
         int | None,
         option(
             "The number of trials in the run. The output then contains the number of rounds and, with an autoscaler, "
-            "the nodes that can run all trials concurrently. With a catalog of nodes to rent (with prices, and without "
+            "the nodes that can run all trials concurrently. With --nodes and nodes to rent (with prices, and without "
             "count), it is a table of the cheapest nodes for these trials.",
             min=1,
         ),
@@ -63,14 +66,14 @@ def plan(
 
     With several policies, show their plans side by side. The exit status is 1 if no trial fits under any policy.
     """
+    from_file = "--nodes" if cluster is None else "--cluster"
     for flag, value in (("--address", address), ("--cluster-config", cluster_config)):
-        if cluster is not None and value is not None:
+        if value is not None and (cluster is not None or nodes is not None):
             raise typer.BadParameter(
-                f"{flag} requires a running cluster, but --cluster reads a file. Omit {flag} or --cluster"
+                f"{flag} requires a running cluster, but {from_file} reads a file. Omit {flag} or {from_file}"
             )
-    for flag, given in (("--name", name), ("--nodes", nodes)):
-        if cluster is None and given is not None:
-            raise typer.BadParameter(f"{flag} requires a cluster file. Pass the file with --cluster")
+    if cluster is None and name is not None:
+        raise typer.BadParameter("--name requires a cluster file. Pass the file with --cluster")
     if plot is not None and len(policies) > 1:
         raise typer.BadParameter("--plot draws only one plan. Pass one policy")
     # Help and usage errors do not need these imports.
@@ -84,8 +87,11 @@ def plan(
         check_new(plot, force=force, inputs=(*policies, cluster, nodes, cluster_config))
     named = [(str(path), load_policy(path)) for path in policies]
     catalog = None if nodes is None else load_catalog(nodes)
-    if cluster is None:
-        found: Nodes = read_cluster(address, timeout_s, cluster_config)
+    found: Nodes
+    if cluster is None and catalog is not None:
+        found, catalog = catalog, None
+    elif cluster is None:
+        found = read_cluster(address, timeout_s, cluster_config)
     else:
         found = read_nodes(cluster, name=name, catalog=catalog)
     if catalog is not None and not isinstance(found, ClusterSpec):

@@ -223,8 +223,8 @@ def check_accelerator_type(name: str) -> str:
     is_product = " " in name.strip() or name.lower().startswith(_VENDORS)
     if intended == name and is_product:
         intended = type_in_text(name) or type_of_product(name)
-    elif intended == name and name.endswith("GB"):
-        intended = _TYPE_BY_PLAIN_NAME.get(_plain(name).removesuffix("b"), name)
+    elif name not in KNOWN_TYPES and intended == name:
+        intended = _without_size(name)
     if intended == name and family_of_type(name) is not None:
         return name
     hint = f"; did you mean {intended!r}?" if intended != name else suggest(name, KNOWN_TYPES)
@@ -234,6 +234,23 @@ def check_accelerator_type(name: str) -> str:
             "GeForce-RTX-4090. The page on policies lists the types whose memory is known"
         )
     raise InvalidResourcesError(f"unknown accelerator type {shorten(name)}{hint}")
+
+
+_SIZE: Final = re.compile(r"(.+?)(?:-(?:SXM\d?|PCIE))?-(\d+)(GB?)?", re.IGNORECASE)
+
+
+def _without_size(name: str) -> str:
+    """Return the known type in a name with a memory size, such as ``"L4-24GB"`` or ``"A100-SXM4-40GB"``."""
+    parts = _SIZE.fullmatch(name)
+    if parts is None:
+        return name
+    model, size, unit = parts.groups()
+    with_size = _TYPE_BY_PLAIN_NAME.get(_plain(f"{model}-{size}G"))
+    if with_size is not None:
+        return with_size
+    if unit:
+        return _TYPE_BY_PLAIN_NAME.get(_plain(model), name)
+    return name
 
 
 _VENDORS: Final = ("nvidia-", "tesla-", "quadro-")

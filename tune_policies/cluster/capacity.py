@@ -7,7 +7,7 @@ end of this module convert Ray's resource amounts.
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from itertools import chain, count, islice
@@ -203,11 +203,38 @@ class ReducedNodes(Sequence[NodeCapacity]):
         return len(self.before)
 
 
-def _joined(parts: Collection[Sequence[NodeCapacity]]) -> Sequence[NodeCapacity]:
+class AlikeNodes(Sequence[NodeCapacity]):
+    """Nodes that differ only in their identifiers, and hold nothing.
+
+    ``create`` returns all nodes, and is called only if another node than the first is read. A planner usually reads
+    only the first node.
+    """
+
+    def __init__(self, first: NodeCapacity, number: int, create: Callable[[], Sequence[NodeCapacity]]) -> None:
+        self._first = first
+        self._number = number
+        self._create = create
+
+    def __iter__(self) -> Iterator[NodeCapacity]:
+        return iter(self._create())
+
+    def __getitem__(self, index: Any) -> Any:
+        if index == 0:
+            return self._first
+        return self._create()[index]
+
+    def __len__(self) -> int:
+        return self._number
+
+
+def _joined(parts: Sequence[Sequence[NodeCapacity]]) -> Sequence[NodeCapacity]:
     """Return the nodes of all parts. If some parts are reduced, all nodes get the resources of the first node."""
+    if len(parts) == 1:
+        return parts[0]
     if any(type(part) is ReducedNodes for part in parts):
-        first = next(iter(parts))
-        return ReducedNodes(tuple(chain.from_iterable(map(nodes_before, parts))), first[0].resources)
+        return ReducedNodes(tuple(chain.from_iterable(map(nodes_before, parts))), parts[0][0].resources)
+    if any(type(part) in (AlikeNodes, _Chained) for part in parts):
+        return _Chained(parts)
     return tuple(chain.from_iterable(parts))
 
 
@@ -221,17 +248,29 @@ def nodes_before(nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:
 class _Chained(Sequence[NodeCapacity]):
     """Several sequences of nodes as one sequence, without a copy."""
 
-    def __init__(self, parts: Collection[Sequence[NodeCapacity]]) -> None:
-        self._parts = parts
+    def __init__(self, parts: Sequence[Sequence[NodeCapacity]]) -> None:
+        self.parts = parts
 
     def __iter__(self) -> Iterator[NodeCapacity]:
-        return chain.from_iterable(self._parts)
+        return chain.from_iterable(self.parts)
 
     def __getitem__(self, index: Any) -> Any:
+        if index == 0 and self.parts and self.parts[0]:
+            return self.parts[0][0]
         return tuple(self)[index]
 
     def __len__(self) -> int:
-        return sum(map(len, self._parts))
+        return sum(map(len, self.parts))
+
+
+def _distinct(nodes: Sequence[NodeCapacity]) -> Iterator[NodeCapacity]:
+    """Yield the nodes without reduced resources, but only one of nodes that differ only in their identifiers."""
+    if type(nodes) is _Chained:
+        yield from chain.from_iterable(map(_distinct, nodes.parts))
+    elif type(nodes) is AlikeNodes:
+        yield nodes[0]
+    else:
+        yield from nodes_before(nodes)
 
 
 def _memory_of_shape(shape_and_nodes: tuple[Shape, object]) -> int:
@@ -327,6 +366,15 @@ class ClusterCapacity(ShownValue):
             self.__dict__["nodes"] = tuple(_with_shared_devices(node, numbers) for node in self.nodes)
         return self
 
+    def held_by(self) -> dict[str, Counter[str]]:
+        """Return the ticks that the program itself reserves on the alive nodes, by holder and resource."""
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        for nodes in self.nodes_by_shape.values():
+            for node in _distinct(nodes):
+                for holder, resources in node.held.items():
+                    found[holder].update(resources.ticks)
+        return {**found}
+
     def nodes_by_shared_device(self) -> dict[str, list[NodeCapacity]]:
         """Return the nodes of each GPU that several nodes report, by the UUID of the GPU."""
         found: dict[str, list[NodeCapacity]] = defaultdict(list)
@@ -397,6 +445,13 @@ class ClusterCapacity(ShownValue):
         """Yield all nodes of these groups."""
         for node, _ in groups:
             yield from self.nodes_by_shape.get(node.shape, ())
+
+    def labels_of(self, groups: Iterable[NodeGroup], key: str) -> set[str | None]:
+        """Return the values of a label on the nodes of these groups, with ``None`` if a node lacks the label."""
+        values: set[str | None] = set()
+        for one, _ in groups:
+            values.update(node.labels.get(key) for node in _distinct(self.nodes_by_shape.get(one.shape, ())))
+        return values
 
     def with_nodes(self, nodes: Iterable[NodeCapacity]) -> "ClusterCapacity":
         """Return the cluster with ``nodes`` as its alive nodes. The nodes are not validated."""
@@ -473,9 +528,9 @@ class ClusterCapacity(ShownValue):
     def _with_shapes(self, nodes_by_shape: dict[Shape, Sequence[NodeCapacity]], **changes: Any) -> "ClusterCapacity":
         """Return the cluster with ``nodes_by_shape`` as its alive nodes."""
         of_shapes = nodes_by_shape.values()
-        is_reduced = any(type(nodes) is ReducedNodes for nodes in of_shapes)
-        # A tuple would create every reduced node.
-        nodes = _Chained(of_shapes) if is_reduced else tuple(chain.from_iterable(of_shapes))
+        is_lazy = any(type(nodes) in (ReducedNodes, AlikeNodes, _Chained) for nodes in of_shapes)
+        # A tuple would create every node.
+        nodes = _Chained(tuple(of_shapes)) if is_lazy else tuple(chain.from_iterable(of_shapes))
         changed = self.model_copy(update={"nodes": nodes, **changes})
         changed.__dict__["nodes_by_shape"] = nodes_by_shape  # grouping the nodes again would be slow
         if "_is_in_steps" in self.__dict__:
@@ -493,6 +548,22 @@ class ClusterCapacity(ShownValue):
                 node = NodeCapacity(node_id=next(free_ids), resources=node)
             named.append(node)
         return cls(nodes=tuple(named))
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[Sequence[NodeCapacity]]) -> "ClusterCapacity":
+        """Return a capacity with the nodes of all parts, without validation.
+
+        The nodes of a part must have the same shape.
+        """
+        of_shape: dict[Shape, list[Sequence[NodeCapacity]]] = defaultdict(list)
+        for nodes in parts:
+            if nodes:
+                of_shape[nodes[0].shape].append(nodes)
+        capacity = cls().with_nodes(())
+        by_shape = {shape: _joined(some) for shape, some in of_shape.items()}
+        # Grouping the nodes one by one would be slow.
+        capacity.__dict__ |= {"nodes": _Chained(parts), "nodes_by_shape": by_shape}
+        return capacity
 
     def gpu_nodes(self, accelerator_type: str | None = None) -> Iterator[NodeCapacity]:
         """Yield the nodes with GPUs, optionally only those with GPUs of one type."""

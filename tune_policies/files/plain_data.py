@@ -76,7 +76,7 @@ class Format(NamedTuple):
 
 
 SAVED_CLUSTER: Final = Format("cluster saved by `probe --json`", "--cluster to `plan` or `bench decide`")
-NODE_LIST: Final = Format("catalog", "--cluster to `plan` or `bench decide`, or as --nodes to `kuberay design`")
+NODE_LIST: Final = Format("catalog", "--nodes to `plan`, `bench decide` or `kuberay design`")
 _CLUSTER_FILE: Final = Format(
     "cluster's file", "--cluster to `plan` or `bench decide`, or as the argument of `kuberay lint`"
 )

@@ -281,6 +281,11 @@ def in_use_bytes(text: str) -> int | None:
     return _amount(_IN_USE, text)
 
 
+def total_bytes(text: str) -> int | None:
+    """Return the memory of the GPU in bytes according to ``text``, or ``None`` if it is missing."""
+    return _amount(_TOTAL, text) or None
+
+
 def cause(text: str) -> Cause | None:
     """Return the cause of the error according to the numbers in ``text``, or ``None`` if the cause is unknown.
 

@@ -153,8 +153,8 @@ def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
             )
         if total.variants:
             yield (
-                f"{name} also exists with {total.variants}. If your GPUs have more memory than assumed, list each "
-                "device with its memory_bytes in the capacity"
+                f"{name} also exists with {total.variants}. If your GPUs have more memory than assumed, "
+                f"{how_to_state_gpu_memory(node for node, _ in unread)}"
             )
 
 
@@ -165,8 +165,16 @@ def gpu_memory_hint(groups: Iterable[NodeGroup]) -> str:
     if not nodes:
         return ""
     is_nvidia = any(may_be_nvidia(node.accelerator_type) for node in nodes)
-    install = "install nvidia-ml-py on the node, or " if is_nvidia else ""
-    return f" If a node's GPU memory was not read, {install}list each device with its memory_bytes in the capacity."
+    install = "install nvidia-ml-py on the node, or " if is_nvidia and any(node.address for node in nodes) else ""
+    return f" If a node's GPU memory was not read, {install}{how_to_state_gpu_memory(nodes)}."
+
+
+def how_to_state_gpu_memory(nodes: Iterable[NodeCapacity]) -> str:
+    """Return where the user writes the memory of the GPUs of these nodes: in a catalog, or in a read capacity."""
+    listed = "list each device with its memory_bytes in the capacity"
+    if any(node.address for node in nodes):
+        return listed
+    return f"set gpu_memory of the node type in the catalog (in Python, {listed})"
 
 
 def _has_variants(node: NodeCapacity) -> bool:
@@ -229,13 +237,9 @@ def describe_unusable(nodes: Iterable[NodeCapacity]) -> str:
 
 def _held(capacity: ClusterCapacity) -> dict[str, str]:
     """Return the resources that the program itself reserves as text, by holder: ``"1 GPU, reserved by …"``."""
-    amounts: dict[str, Counter[str]] = defaultdict(Counter)
-    for node in capacity.nodes:
-        for holder, resources in node.held.items():
-            amounts[holder].update(resources.ticks)
     return {
         holder: f"{', '.join(format_ticks(name, ticks) for name, ticks in sorted(held.items()))}, reserved by {holder}"
-        for holder, held in sorted(amounts.items())
+        for holder, held in sorted(capacity.held_by().items())
     }
 
 

@@ -70,12 +70,14 @@ class RunProgress(Value):
         running: The running trials.
         num_waiting: The number of trials that have not started, as far as it is known.
         stopped_fraction: The fraction of ended trials that a scheduler stopped early.
+        start_s: The time from the end of a trial to the start of the next one in its slot, in seconds.
     """
 
     finished_s: Many[float] = ()
     running: Many[RunningTrial] = ()
     num_waiting: Count = 0
     stopped_fraction: float = Field(default=0.0, ge=0, le=1)
+    start_s: float = Field(default=0.0, ge=0)
 
     def forecast(self, at_once: int) -> EndForecast | None:
         """Return when the run will end if ``at_once`` trials run at once. See ``forecast_end``."""
@@ -85,6 +87,7 @@ class RunProgress(Value):
             num_waiting=self.num_waiting,
             at_once=at_once,
             stopped_fraction=self.stopped_fraction,
+            start_s=self.start_s,
         )
 
     def at_once_before(self, deadline_s: float, at_once: int) -> int | None:
@@ -129,6 +132,7 @@ def forecast_end(
     num_waiting: int,
     at_once: int,
     stopped_fraction: float = 0.0,
+    start_s: float = 0.0,
 ) -> EndForecast | None:
     """Return when the run will end, or ``None`` if no duration is known.
 
@@ -139,6 +143,7 @@ def forecast_end(
         at_once: The number of trials that run at once.
         stopped_fraction: The fraction of ended trials that a scheduler stopped early. Running trials whose progress is
             known end early with this probability, after a random part of their remaining time.
+        start_s: The time from the end of a trial to the start of the next one in its slot, in seconds.
     """
     import numpy as np
 
@@ -170,7 +175,7 @@ def forecast_end(
         # If no drawn duration is longer, the trial is expected to take a random multiple of its elapsed time.
         longer = np.where(np.isfinite(longer), longer, since * (1 + rng.exponential(0.7, _DRAWS)))
         left[:, i] = longer - since
-    ends = _place(left, durations[:, :num_waiting], max(1, at_once))
+    ends = _place(left, durations[:, :num_waiting] + start_s, max(1, at_once))
     tail = _tail(float(np.log(known).std()), knows_progress=not open_ended)
     low, middle, high = np.quantile(ends, (tail, 0.5, 1 - tail))
     return EndForecast(low_s=float(low), median_s=float(middle), high_s=float(high))

@@ -24,6 +24,11 @@ _LOST_WITH_CHECKPOINT: Final = 0.1
 _STEPS_LOST: Final = 2
 """The assumed number of steps that a trial with checkpoints loses, including its restart."""
 
+_PARTS_OF_CPU: Final = sorted(
+    {1 / parts for parts in (20, 15, 12, 10, 8, 6, 5, 4, 3, 2)} | {2 / 5, 3 / 5, 2 / 3, 3 / 4, 1}
+)
+"""The requests of at most 1 CPU. They are few, because each distinct request is a scheduling class of Ray."""
+
 _UNKNOWN_GROWTH: Final = 2.0
 """The assumed growth of the memory of trials without checkpoints, until a trial has ended."""
 
@@ -118,10 +123,15 @@ def _as_need(amounts: Mapping[str, int]) -> TrialNeed:
 
 
 def _rounded_cpus(cpus: float) -> float:
-    """Return at least ``cpus``: a whole number, or an equal part such as 1/3. The smallest amount is 1/20."""
+    """Return at least ``cpus``: a whole number, or a simple fraction such as 2/3. The smallest amount is 1/20.
+
+    Ray adds up the CPUs of a node, so three trials with 2/3 of a CPU use two CPUs.
+    """
     if cpus > 1:
         return math.ceil(round(cpus, 4))
-    return 1 / max(1, min(20, math.floor(1 / max(cpus, 0.05))))
+    fraction = next(fraction for fraction in _PARTS_OF_CPU if fraction >= round(cpus, 4))
+    # Rounded down, so that Ray's amounts add up: three times 0.6667 is more than 2.
+    return math.floor(fraction * TICKS) / TICKS
 
 
 def _rounded_bytes(amount: int, *, num_digits: int) -> int:

@@ -15,7 +15,7 @@ from tune_policies.cluster.accelerators import may_be_nvidia
 from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
 from tune_policies.cluster.gpu_sizes import MOST_RESERVED
 from tune_policies.placement.counting import DRIVER_BYTES, Limit, count_trials, holds
-from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeasible
+from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, how_to_state_gpu_memory, infeasible
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.plan.headroom import HEADROOM, Headroom, with_headroom
 from tune_policies.plan.slots_by_config import SlotsByProfile
@@ -391,10 +391,10 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         unknown, hint = "", "set their accelerator type"
         if partly:
             unknown = f" in full: only {partly[1]} of {partly[0]:g} GPUs are listed as devices"
-            hint = "list each device with its memory_bytes"
+            hint = how_to_state_gpu_memory(node for node, _ in there.groups)
         elif types:
             unknown = f", and is unknown for the type {shorten_names(types)}"
-            hint = "set memory_bytes of each device"
+            hint = how_to_state_gpu_memory(node for node, _ in there.groups)
         if all(node.has_simulated_gpus for node, _ in there.groups):
             num_gpus = max(node.resources.gpus for node, _ in there.groups)
             unknown += " (its GPUs are simulated)" if count == 1 else " (their GPUs are simulated)"
@@ -402,7 +402,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
                 "declare the type of simulated GPUs, as in "
                 f'ray.init(num_gpus={num_gpus:g}, resources={{"accelerator_type:A100": 1}})'
             )
-        elif any(may_be_nvidia(node.accelerator_type) for node, _ in there.groups):
+        elif any(node.address and may_be_nvidia(node.accelerator_type) for node, _ in there.groups):
             hint = f"install nvidia-ml-py on the GPU nodes and probe again, {hint}"
         where = "the GPU node" if count == 1 else f"all {count} GPU nodes"
         return InfeasibleRequestError(

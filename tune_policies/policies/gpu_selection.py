@@ -245,13 +245,13 @@ def select_gpus(
 def _labels_of_types(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> set[str] | None:
     """Return the device type labels of these nodes, or ``None`` if any is missing, invalid or used by other nodes."""
     groups = tuple(groups)
-    inside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(groups)}
+    inside = capacity.labels_of(groups, ACCELERATOR_TYPE)
     names = {name for name in inside if name and is_label_value(name)}
     if names != inside:
         return None
     chosen = {node.node_id for node, _ in groups}
     others = (group for group in capacity.groups if group.node.node_id not in chosen)
-    if all(node.labels.get(ACCELERATOR_TYPE) not in names for node in capacity.nodes_of(others)):
+    if names.isdisjoint(capacity.labels_of(others, ACCELERATOR_TYPE)):
         return names
     return None
 

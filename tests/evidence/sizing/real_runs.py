@@ -62,8 +62,8 @@ CHECKS: Final = (
 )
 
 HAND_PROGRAMS: Final = {
-    "scikit-learn": _TREES.model_copy(update={"num_trials": 24, "num_steps": 20, "saves": True}),
-    "XGBoost": _BOOSTED.model_copy(update={"num_trials": 24, "num_steps": 20, "saves": True}),
+    "scikit-learn": _TREES.model_copy(update={"num_trials": 20, "num_steps": 12, "saves": True}),
+    "XGBoost": _BOOSTED.model_copy(update={"num_trials": 20, "num_steps": 12, "saves": True}),
 }
 _HAND_CPUS: Final = (0.25, 0.5, 1.0)
 

@@ -22,7 +22,7 @@ from tests.on_ray.marked_processes import ends
 from tests.on_ray.rays import wait_until
 from tune_policies import CappedPolicy, CpuPolicy, InvalidResourcesError, tuner
 from tune_policies.trainers import as_trainable
-from tune_policies.trainers.train.train_in_tune import check_workers
+from tune_policies.trainers.train.slot_check import check_workers
 
 ROOT = Path(__file__).parents[3]
 POLICY = CpuPolicy(cpus=1, num_workers=1)
@@ -117,6 +117,14 @@ def test_a_trainer_with_more_workers_than_planned_fails_before_its_workers_start
             id="too many workers",
         ),
         pytest.param(
+            CpuPolicy(num_workers=2),
+            ScalingConfig(num_workers=(2, 8)),
+            "the trainer has num_workers=(2, 8), but the policy plans num_workers=2 for each trial. Set "
+            "num_workers=(2, 8) in the policy, or ScalingConfig(num_workers=2) in the trainer",
+            ScalingConfig(num_workers=2),
+            id="a maximum above a fixed number",
+        ),
+        pytest.param(
             CappedPolicy(CpuPolicy(num_workers=(1, 2)), 1),
             ScalingConfig(num_workers=2),
             "or ScalingConfig(num_workers=(1, 2)) in the trainer",
@@ -147,6 +155,34 @@ def test_workers_that_exceed_the_slot_raise_an_error_whose_advice_works(policy, 
     with pytest.raises(InvalidResourcesError, match=re.escape(message)):
         check_workers(scaling, slot)
     check_workers(fix, slot)
+
+
+def test_the_maximum_of_an_elastic_policy_may_exceed_the_room_of_this_cluster():
+    slot = CpuPolicy(num_workers=(2, 8)).plan(nodes((4, 0))).common_slot
+
+    check_workers(ScalingConfig(num_workers=(2, 8)), slot)
+
+    assert (slot.num_workers, slot.max_workers) == (2, 2)
+
+
+@pytest.mark.rest
+@pytest.mark.ray_border
+def test_the_workers_of_a_plain_driver_function_must_fit_in_the_slot(tmp_path):
+    def loop():
+        (tmp_path / "started").touch()
+
+    def driver(config):
+        run_config = RunConfig(storage_path=str(tmp_path / "train"))
+        DataParallelTrainer(loop, scaling_config=ScalingConfig(num_workers=2), run_config=run_config).fit()
+
+    plan = CpuPolicy(cpus=1, num_workers=1).plan(nodes((2, 0)))
+    results = tuner(driver, plan, run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0)).fit()
+
+    assert (
+        "the trainer has num_workers=2, but the policy plans num_workers=1 for each trial. Set num_workers=2 in the "
+        "policy, or ScalingConfig(num_workers=1) in the trainer"
+    ) in str(results.errors[0])
+    assert not (tmp_path / "started").exists()
 
 
 @pytest.mark.ray_border

@@ -11,7 +11,7 @@ import ray
 from ray import tune
 
 from tests.on_ray.rays import wait_until
-from tune_policies import ClusterCapacity, CpuPolicy, PolicyScheduler, Resources, applied
+from tune_policies import ClusterCapacity, CpuPolicy, PolicyScheduler, Resources, applied, run, tuner
 
 CAPACITY = ClusterCapacity.of(Resources(cpus=2))
 ONE_AT_ONCE, TWO_AT_ONCE = CpuPolicy(cpus=2).plan(CAPACITY), CpuPolicy(cpus=1).plan(CAPACITY)
@@ -157,3 +157,39 @@ def test_unfinished_trials_resume_with_the_resources_of_the_new_plan(tmp_path, t
     }
     assert {trial.status for trial in trials.values()} == {"TERMINATED"}
     assert {trial.last_result["step"] for trial in trials.values()} == {NUM_STEPS}
+
+
+def report_twice(config):
+    for _ in range(2):
+        tune.report({"step": 1})
+
+
+class InterruptAtFirst(tune.Callback):
+    """Sends Ctrl-C at the first result of the first run."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def on_trial_result(self, **info):
+        if not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.rest
+@pytest.mark.ray_border
+@pytest.mark.parametrize("start", ["run", "tuner"])
+def test_after_ctrl_c_the_logged_line_continues_the_run(start, tmp_path, caplog):
+    options = {"callbacks": [InterruptAtFirst(tmp_path / "marker")], "verbose": 0}
+    if start == "run":
+        run(report_twice, TWO_AT_ONCE, storage_path=str(tmp_path), num_samples=3, **options)
+    else:
+        run_config = tune.RunConfig(storage_path=str(tmp_path), **options)
+        tuner(report_twice, TWO_AT_ONCE, tune_config=tune.TuneConfig(num_samples=3), run_config=run_config).fit()
+
+    (line,) = [message for message in caplog.messages if "To continue it, write" in message]
+    code = line.partition("write ")[2].partition(", where")[0].replace("…", "num_samples=3, **options")
+    results = eval(code, {**globals(), "options": options, "policy": TWO_AT_ONCE})
+    trials = results.trials if start == "run" else results._experiment_analysis.trials
+
+    assert [(trial.status, trial.last_result["step"]) for trial in trials] == [("TERMINATED", 1)] * 3

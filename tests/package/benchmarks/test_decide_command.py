@@ -7,8 +7,9 @@ from typer.testing import CliRunner
 
 from tests.clusters import gpu_node
 from tests.measured_runs import a_run
-from tune_policies import BenchmarkedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, load_decision
+from tune_policies import BenchmarkedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, load_decision, load_policy
 from tune_policies.benchmarks.cli import app
+from tune_policies.benchmarks.record.run_set import Settings
 from tune_policies.benchmarks.record.run_set_file import write_run_set
 
 CLUSTER = ClusterCapacity.of(gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=16, accelerator_type="A10G"))
@@ -35,7 +36,7 @@ def decide(tmp_path, monkeypatch):
 def test_the_command_prints_the_better_device_and_writes_the_decision_for_the_policy(decide, tmp_path):
     done = decide("run.json", "--prices", "prices.yaml", "--output", "decision.json")
 
-    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.exit_code == 0
     assert (
         "mlp, in trials of 1,000 steps: the GPU is faster from size 256 on, but not clearly at 16; "
         "measured from 1 to 256" in done.stdout
@@ -43,6 +44,27 @@ def test_the_command_prints_the_better_device_and_writes_the_decision_for_the_po
     policy = BenchmarkedPolicy(load_decision(tmp_path / "decision.json"), gpu=GpuPolicy(cpus=4), cpu=CpuPolicy(cpus=4))
     plan = policy.plan(CLUSTER)
     assert [plan.slot_for({"batch_size": size}).trial.gpus for size in (16, 256)] == [0, 1]
+
+
+@pytest.mark.parametrize("objective", ["time", "cost"])
+def test_the_command_prints_the_decision_as_a_policy_file(objective, decide, tmp_path):
+    settings = Settings(sizes={"mlp": (1,)}, devices=("cpu", "gpu"), cpus=4, num_rounds=3, num_blocks=1)
+    write_run_set(a_run().model_copy(update={"settings": settings}), tmp_path / "new.json")
+
+    done = decide("new.json", "--prices", "prices.yaml", "--output", "decision.json")
+
+    first, *printed = done.stderr.splitlines()
+    text = "\n".join(printed).replace("objective: time  # or cost", f"objective: {objective}")
+    (tmp_path / "policy.yaml").write_text(text)
+    policy = load_policy(tmp_path / "policy.yaml")
+    assert first == "the decision as a policy file, if batch_size is the name of the size in the config:"
+    assert (policy.objective, policy.workload, policy.gpu, policy.cpu) == (
+        objective,
+        "mlp",
+        GpuPolicy(cpus=4),
+        CpuPolicy(cpus=4),
+    )
+    assert policy.plan(CLUSTER).max_concurrent_trials > 0
 
 
 def test_json_output_contains_only_the_decision(decide, tmp_path):

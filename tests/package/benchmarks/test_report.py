@@ -124,7 +124,7 @@ def test_unprintable_characters_of_a_name_are_replaced_in_a_figure():
         (without_runs(failures=(), devices=(), noise=()), "Nothing was measured."),
         (without_blocks(), "No times with transfers were measured, so these are times of the phase first-epoch."),
         (with_times_that_lie_far_apart(), "All measurements"),
-        (small(is_complete=False), "The run was stopped before it was complete."),
+        (small(is_complete=False), "The run was interrupted before it was complete, so the intervals are wider"),
         (small(has_control=False, is_interleaved=False), "interleaved by process"),
     ],
     ids=[

@@ -196,6 +196,17 @@ def test_compared_policies_share_the_price_between_the_trials(listed, policy, tm
     assert "To rank the nodes to rent for 40 trials, omit their count" in found["hint"]
 
 
+def test_a_catalog_may_be_passed_as_nodes_or_as_cluster(listed, policy):
+    one = policy("kind: GpuPolicy\ngpus: 0.5\n")
+    design = ("kuberay", "design", one, "--num-trials", "40")
+
+    plans = [run("plan", one, option, listed).stdout for option in ("--nodes", "--cluster")]
+    designs = [run(*design, option, listed).stdout for option in ("--nodes", "--cluster")]
+
+    assert plans[0] == plans[1] != ""
+    assert designs[0] == designs[1] != ""
+
+
 def test_designs_of_several_policies_are_compared(listed, policy, tmp_path):
     other = tmp_path / "other.yaml"
     other.write_text("kind: GpuPolicy\ngpus: 9\n")
@@ -301,6 +312,8 @@ def test_an_infeasible_request_exits_with_1_and_prints_nothing_on_stdout(capacit
         (["kuberay", "design", "POLICY", "--num-trials", "9", "--nodes", "CAPACITY"], "Pass it as --cluster to `plan`"),
         (["plan", "POLICY", "POLICY", "--cluster", "CAPACITY", "--plot", "a.svg"], "--plot draws only one plan"),
         (["plan", "POLICY", "--cluster", "CAPACITY", "--nodes", "CAPACITY"], "not a catalog"),
+        (["plan", "POLICY", "--nodes", "CAPACITY"], "not a catalog"),
+        (["plan", "POLICY", "--nodes", "n.yaml", "--address", "auto"], "Omit --address or --nodes"),
         (["plan", "/nowhere.yaml", "--cluster", "CAPACITY"], "cannot read the policy file /nowhere.yaml"),
         (["plan", "POLICY", "--cluster", "CAPACITY", "--num-trials", "-1"], "greater than or equal to 1"),
         (["plan", "POLICY", "--cluster", "CAPACITY", "--cluster-config", "c.yaml"], "Omit --cluster-config"),

@@ -19,7 +19,7 @@ from tune_policies import (
     InfeasibleRequestError,
     MeasurementError,
 )
-from tune_policies.trainers import estimate_gpu_memory, measure_gpu_memory, plan_by_measuring
+from tune_policies.trainers import GpuMemoryEstimate, estimate_gpu_memory, measure_gpu_memory, plan_by_measuring
 
 GIB = 2**30
 TRAININGS = {
@@ -218,6 +218,98 @@ def test_the_explanation_states_that_the_peak_is_before_most_gradients_exist():
     text = estimate_gpu_memory(lambda: linear(1024), (2**18, 1024)).explain()
 
     assert "(at this moment, most gradients do not exist yet)" in text
+
+
+PARTS = ("parameters_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes")
+EIGHT_GIB = GpuMemoryEstimate(**dict.fromkeys(PARTS, 2 * GIB), peak_bytes=8 * GIB, overhead_bytes=1)
+HUGE = EIGHT_GIB.model_copy(update={"peak_bytes": 1024 * GIB})
+T4S = ClusterCapacity.of(gpu_node("a", gpus=2).model_copy(update={"accelerator_type": "T4"}))
+
+
+@pytest.mark.parametrize(
+    ("estimate", "gpus", "sentence"),
+    [
+        pytest.param(HUGE, {}, "this is more than any known GPU type has. The largest, ", id="no GPU type is enough"),
+        pytest.param(
+            HUGE, {"accelerator_type": "L4"}, "this is more than L4 has (22.5 GiB)", id="the named type is too small"
+        ),
+        pytest.param(
+            HUGE,
+            {"capacity": T4S},
+            "this is more than the largest GPU of the cluster has",
+            id="the cluster is too small",
+        ),
+        pytest.param(
+            EIGHT_GIB,
+            {"capacity": T4S, "accelerator_type": "L4"},
+            "the cluster has no GPU of type L4",
+            id="another type",
+        ),
+        pytest.param(EIGHT_GIB, {"capacity": T4S}, "1 trial of this size would fit on the largest GPU", id="it fits"),
+        pytest.param(
+            EIGHT_GIB, {"accelerator_type": "H100"}, "9 trials of this size would fit on H100", id="several fit"
+        ),
+        pytest.param(
+            EIGHT_GIB, {}, "the smallest known GPU type with enough memory is ", id="by default, the smallest GPU type"
+        ),
+    ],
+)
+def test_the_explanation_states_whether_the_estimate_fits_on_the_gpus(estimate, gpus, sentence):
+    assert sentence in estimate.explain(**gpus).splitlines()[-2]
+
+
+class Tokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.linear = nn.Embedding(100, 8), nn.Linear(8, 8)
+
+    def forward(self, ids):
+        return self.linear(self.embedding(ids))
+
+
+class OnGpu(nn.Linear):
+    def forward(self, x):
+        return super().forward(x + torch.zeros(8, device="cuda"))
+
+
+NO_GPU_NEEDED = 'The estimate needs no GPU. Remove .cuda(), .to("cuda") and device="cuda"'
+CROSS_ENTROPY = {"loss_fn": nn.functional.cross_entropy}
+
+
+@pytest.mark.parametrize(
+    ("model_fn", "batch", "kwargs", "hint"),
+    [
+        pytest.param(lambda: OnGpu(8, 8), (4, 8), {}, NO_GPU_NEEDED, id="the model creates tensors on the GPU"),
+        pytest.param(Tokens, (4, 8), {}, "Write batch=torch.zeros(4, 8, dtype=torch.long)", id="a shape for tokens"),
+        pytest.param(
+            Tokens, {"ids": (4, 8)}, {}, 'Write "ids": torch.zeros(4, 8, dtype=torch.long) in batch', id="keyword"
+        ),
+        pytest.param(
+            lambda: nn.Linear(8, 8),
+            ((4, 8), (4,)),
+            CROSS_ENTROPY,
+            "Write torch.zeros(4, dtype=torch.long) instead of (4,) in batch",
+            id="a shape for class labels",
+        ),
+    ],
+)
+def test_an_error_of_pytorch_is_followed_by_what_to_write(model_fn, batch, kwargs, hint, capfd):
+    with pytest.raises(MeasurementError) as caught:
+        estimate_gpu_memory(model_fn, batch, **kwargs)
+
+    assert hint in str(caught.value)
+    assert "Traceback" not in capfd.readouterr().err  # PyTorch's log
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="requires a machine without a GPU")
+@pytest.mark.parametrize(
+    "model_fn", [lambda: linear(8).cuda(), lambda: linear(8).to("cuda"), lambda: nn.Linear(8, 8, device="cuda")]
+)
+def test_the_error_for_a_model_on_a_gpu_says_that_the_estimate_needs_no_gpu(model_fn):
+    with pytest.raises(MeasurementError) as caught:
+        estimate_gpu_memory(model_fn, (4, 8))
+
+    assert NO_GPU_NEEDED in str(caught.value)
 
 
 WITHOUT = """

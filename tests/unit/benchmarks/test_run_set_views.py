@@ -18,7 +18,7 @@ from tune_policies.benchmarks.record.run_set import (
     ProcessRun,
 )
 from tune_policies.benchmarks.record.run_set_file import csv_text
-from tune_policies.benchmarks.record.summary import Spread, digits, ratio_with_bounds, summarize, time_text
+from tune_policies.benchmarks.record.summary import Spread, digits, ratio_with_bounds, rounds_text, summarize, time_text
 from tune_policies.benchmarks.report.tables import print_run_set
 
 MLP = Configuration(workload="mlp", size=64, device="cpu")
@@ -99,6 +99,17 @@ def test_a_time_is_rounded_and_has_a_suitable_unit(median, half_iqr, text):
 
 
 @pytest.mark.parametrize(
+    ("is_complete", "text"), [(True, "2 of 4 rounds"), (False, "2 of 4 rounds (the run was interrupted)")]
+)
+def test_the_number_of_rounds_says_whether_the_run_was_interrupted(is_complete, text):
+    runs = (process(0, 1), process(1, 1))
+    run_set = a_run_set(num_rounds=4, missing=(), has_failure=False, runs=runs, is_complete=is_complete)
+
+    assert rounds_text(run_set) == text
+    assert f"{text}, configurations" in shown(run_set)
+
+
+@pytest.mark.parametrize(
     ("number", "text"), [(0.0000432, "0.0000432"), (0, "0"), (99.96, "100"), (12345.6, "12,346"), (-0.5, "-0.5")]
 )
 def test_a_number_is_never_written_with_an_exponent(number, text):
@@ -133,7 +144,7 @@ def test_empty_columns_are_omitted():
         (of(*(process(n, 1, warnings=("it was cut",)) for n in (0, 2))), "- mlp[64] on cpu, rounds 0, 2: it was cut"),
         (
             of(is_complete=False),
-            "- the run was stopped before it was complete. To continue, run: tune-policies bench run --resume FILE",
+            "- the run was interrupted before it was complete. To continue, run: tune-policies bench run --resume FILE",
         ),
         (
             of(failures=[Failure(configuration=MLP, round=0, kind="raised", message="[red]a\x1b[2Jb")]),

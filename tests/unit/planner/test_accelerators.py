@@ -211,6 +211,10 @@ PRODUCTS = {
     "A100 80GB": "A100-80G",
     "A100-80GB": "A100-80G",
     "A100-40GB": "A100-40G",
+    "A100-40": "A100-40G",
+    "A100-SXM4-80GB": "A100-80G",
+    "H100-80GB": "H100",
+    "L4-24GB": "L4",
     "AMD Instinct MI300X": "AMD-Instinct-MI300X-OAM",
     "Intel(R) Arc(TM) A770 Graphics": "Intel-GPU-A770-Graphics",
 }

@@ -173,6 +173,14 @@ def test_trials_that_mostly_wait_share_a_cpu():
     assert policy.plan(CPUS).max_concurrent_trials == 56  # limited by 576 MiB of host memory each
 
 
+@pytest.mark.parametrize(("used", "at_once"), [(0.68, 12), (0.5, 16), (0.35, 24), (0.9, 8)])
+def test_trials_that_use_a_part_of_a_cpu_reserve_the_next_simple_fraction(used, at_once):
+    """8 CPUs run 12 trials with 2/3 of a CPU. Rounded to a whole CPU, only 8 would run, and a third would be idle."""
+    policy = LearningPolicy(CpuPolicy()).learn([seen({"seed": i}, cpus=used) for i in range(4)])
+
+    assert policy.plan(CPUS).max_concurrent_trials == at_once
+
+
 def test_a_trial_that_uses_all_its_cpus_keeps_them():
     policy = LearningPolicy(CpuPolicy(cpus=2)).learn([seen(cpus=2.0, reserved=TrialNeed(cpus=2)) for _ in range(4)])
 
@@ -364,7 +372,7 @@ def test_one_sentence_states_what_was_learned_and_what_changes():
     policy = LearningPolicy().learn([seen(gib=2.8, cpus=0.4, utilization=0.1) for _ in range(4)])
 
     assert policy.describe(TWO_GPUS) == (
-        "after 4 trials: 3.1 GiB of GPU memory, 10% of the GPU's time, 0.5 CPU; up to 40 at once instead of 2"
+        "after 4 trials: 3.1 GiB of GPU memory, 10% of the GPU's time, 0.4 CPU; up to 40 at once instead of 2"
     )
 
 

@@ -33,6 +33,7 @@ from tune_policies.policies.policy import build_policy
 
 of = ClusterCapacity.of
 CPU, GPU, BY_MEMORY = CpuPolicy(), GpuPolicy(), GpuMemoryPolicy(gpu_memory="6GiB")
+PROBED = of(nodes((8, 1)).nodes[0].model_copy(update={"address": "10.0.0.7"}))
 ONE_T4, FEW_CPUS = of(gpu_node("a", **T4)), nodes((2, 0))
 OTHERS = of(
     gpu_node("a", gpus=0, cpus=8, accelerator_type="TPU-V4", custom={"TPU": 4}),
@@ -68,14 +69,16 @@ INFEASIBLE = {
     "too many CPUs for a GPU fraction":
         (ONE_T4, GpuMemoryPolicy(gpu_memory="4GiB", cpus=128), "CPU", "at most 64 CPUs per"),
     "unread GPU memory": (nodes((8, 1)), BY_MEMORY, "GPU memory",
+        "Set their accelerator type, or use GpuPolicy with"),
+    "unread GPU memory of a node that was probed": (PROBED, BY_MEMORY, "GPU memory",
         "Install nvidia-ml-py on the GPU nodes and probe again, set their accelerator type, or use GpuPolicy with"),
     "an unknown GPU type": (of_type("RTX-7090"), BY_MEMORY, "GPU memory", "and is unknown for the type RTX-7090"),
     "an unread AMD GPU": (of_type("AMD-Instinct-MI210"), GpuPolicy(min_gpu_memory="80GiB"), "GPU memory",
         "but the cluster has only 1 AMD-Instinct-MI210 (64 GiB): short of GPU memory. Request less GPU memory, or add"),
     "an AMD GPU whose memory is unknown": (of_type("AMD-Instinct-MI300A"), BY_MEMORY, "GPU memory",
-        "short of GPU memory. Set memory_bytes of each device, or use GpuPolicy with a fraction of a GPU."),
+        "short of GPU memory. Set gpu_memory of the node type in the catalog (in Python, list each device with its"),
     "a type with two memory sizes": (of_type("A100"), GpuMemoryPolicy(gpu_memory="60GiB"), "GPU memory",
-        "add a larger GPU. If a node's GPU memory was not read, install nvidia-ml-py on the node, or"),
+        "add a larger GPU. If a node's GPU memory was not read, set gpu_memory of the node type"),
     "unlisted devices":
         (of(*(gpu_node(f"{gpus}", gpus=gpus, gpu_memory_gib=24, num_devices=1) for gpus in (5, 2))),
         BY_MEMORY, "GPU memory", "of all 2 GPU nodes was not read in full: only 1 of 2 GPUs are listed as devices"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.clusters import nodes
 from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy
 from tune_policies.trainers.usage.resource_meter import (
+    HELD,
     LAST_RUNNING,
     LESS_THAN_SLOT,
     NOTHING_RAN,
@@ -73,6 +74,9 @@ def test_idle_and_reserved_amounts_add_up_to_the_total(available, running, queue
         ([], TrialQueue(num_waiting=2), STARTING),
         ([], TrialQueue(num_paused=2), PAUSED),
         ([], TrialQueue(more_to_come=True), SEARCH),
+        ([], TrialQueue(num_waiting=1, more_to_come=True, is_starting=True), STARTING),
+        ([], TrialQueue(num_waiting=1, more_to_come=True, is_held=True), HELD),
+        ([], TrialQueue(more_to_come=True, is_held=True), HELD),
         ([], TrialQueue(), NOTHING_RAN),
         ([reservation()], TrialQueue(), LAST_RUNNING),
         ([reservation()], TrialQueue(num_waiting=3, left_idle={0: 1}), ON_PURPOSE),

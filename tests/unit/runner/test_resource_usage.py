@@ -14,6 +14,27 @@ from tune_policies.trainers.usage.resource_usage import IdleHours, ResourceUsage
 from tune_policies.trainers.usage.run_monitor import RunMonitor
 
 
+@pytest.mark.parametrize(
+    ("cut_off", "num_rounds", "text"),
+    [
+        pytest.param(
+            2,
+            2,
+            "rounds: 4 planned, 2 run (the run was interrupted, for example by Ctrl-C or time_budget_s); ",
+            id="interrupted",
+        ),
+        pytest.param(0, 2, "rounds: 4 planned, 2 run; ", id="the trials ended early"),
+        pytest.param(2, 4, "rounds: 4 planned, 4 run; ", id="interrupted in the last round"),
+    ],
+)
+def test_the_summary_says_that_a_run_was_interrupted(cut_off, num_rounds, text):
+    usage = ResourceUsage(
+        is_final=True, trials=TrialCounts(num_cut_off=cut_off), num_rounds_planned=4, num_rounds=num_rounds
+    )
+
+    assert any(line.startswith(text) for line in usage.summary)
+
+
 def test_a_trial_uses_its_slot_only_while_it_runs():
     run = RunMonitor(plan_of(), None, 1, None)
     one = trial("a")
@@ -98,7 +119,21 @@ def test_a_new_trial_is_found_even_if_a_retried_trial_follows_it_in_the_list():
     finish(run, b)
     run.step([b, new, a], 2)
 
-    assert {idle.reason for idle in run.record(10).resources[0].idle} == {STARTING, SEARCH}
+    assert {idle.reason for idle in run.record(10).resources[0].idle} == {STARTING}
+
+
+def test_while_a_trial_starts_the_searcher_is_not_blamed_for_the_other_free_slots():
+    """Tune asks a search algorithm for the next trial only after a trial has started."""
+    run = RunMonitor(plan_of(3), None, 3, None)
+    one = trial("a")
+    run.step([one], 0)
+    run.step([one], 10)
+    begin(run, one, 10)
+    run.step([one], 10)
+
+    idle = run.record(12).resources[0].idle
+
+    assert [(part.reason, round(part.hours * 3600)) for part in idle] == [(STARTING, 30), (SEARCH, 4)]
 
 
 @pytest.mark.parametrize(
@@ -299,6 +334,16 @@ def test_a_restored_run_continues_its_counts():
     assert (usage.elapsed_s, usage.resources[0].used_hours) == (15, 15 / 3600)
     assert len(usage.plans) == 1
     assert (usage.trials.num_stopped_early, usage.trials.num_finished) == (1, 1)
+
+
+def test_a_run_that_is_restored_under_a_plan_with_equal_slots_has_the_same_plan():
+    """The reasons of the plan may differ, for instance in what other programs use."""
+    before = RunMonitor(plan_of(), None, 2, None).record(10)
+
+    same = RunMonitor(plan_of().with_reasons("a program uses 1 CPU"), None, 2, before).record(0)
+    other = RunMonitor(plan_of(3), None, 2, before).record(0)
+
+    assert [any("the plan changed" in line for line in usage.summary) for usage in (same, other)] == [False, True]
 
 
 def test_a_trial_that_is_retried_with_more_gpus_after_a_restore_counts_as_a_trial_with_raised_resources():

@@ -5,12 +5,13 @@ from types import SimpleNamespace
 import pytest
 
 from tune_policies.plan.end_forecast import EndForecast, RunningTrial, RunProgress
-from tune_policies.trainers.usage.run_forecast import deadline_warning, describe_forecast, progress_of_run
+from tune_policies.trainers.usage.run_forecast import SlotTimes, deadline_warning, describe_forecast, progress_of_run
 
 
-def trial(status, *, elapsed_s=0.0, iteration=0, stop=None):
+def trial(status, *, elapsed_s=0.0, iteration=0, stop=None, name="a"):
     result = {"time_total_s": elapsed_s, "training_iteration": iteration} if elapsed_s else {}
     return SimpleNamespace(
+        trial_id=name,
         status=status,
         stopping_criterion=stop or {},
         run_metadata=SimpleNamespace(last_result=result),
@@ -18,8 +19,11 @@ def trial(status, *, elapsed_s=0.0, iteration=0, stop=None):
     )
 
 
-def forecast(trials, *, num_trials=None, at_once=2, ends=None, num_stopped=0):
-    progress = progress_of_run(trials, num_trials=num_trials, ends=ends or {}, num_stopped=num_stopped)
+REPORTED = SlotTimes(reported={"a"})
+
+
+def forecast(trials, *, num_trials=None, at_once=2, ends=None, num_stopped=0, times=REPORTED):
+    progress = progress_of_run(trials, num_trials=num_trials, ends=ends or {}, num_stopped=num_stopped, times=times)
     return progress and progress.forecast(at_once)
 
 
@@ -54,6 +58,39 @@ def test_without_any_duration_the_end_is_not_known():
 
 def test_a_run_without_running_trials_has_no_forecast():
     assert forecast([trial("TERMINATED", elapsed_s=60)], num_trials=1) is None
+
+
+def test_the_start_of_processes_delays_waiting_trials():
+    """A process may take longer to start than a short trial takes to run."""
+    trials = [trial("TERMINATED", elapsed_s=2)] * 10 + [trial("RUNNING", elapsed_s=1)] * 2
+
+    found = forecast(trials, num_trials=20, times=SlotTimes(reported={"a"}, start_s=10))
+
+    assert 40 < found.median_s < 60  # 8 waiting trials in 2 slots, each with 10 s for its start
+
+
+def test_the_time_of_failed_attempts_counts():
+    trials = [trial("TERMINATED", elapsed_s=10)] * 10 + [trial("RUNNING", elapsed_s=5)] * 2
+
+    found = forecast(trials, num_trials=20, times=SlotTimes(total_s={"a": 60}, reported={"a"}))
+
+    assert 200 < found.median_s < 360
+
+
+def test_the_last_result_of_an_earlier_attempt_is_no_progress():
+    """A trial without a checkpoint begins again after a failure."""
+    ended = [trial("TERMINATED", elapsed_s=100, name=f"ended {number}") for number in range(10)]
+    retried = trial("RUNNING", elapsed_s=90, iteration=90, stop={"training_iteration": 100})
+
+    found = forecast([*ended, retried], num_trials=11, times=SlotTimes(current_s={"a": 10}))
+
+    assert 70 < found.median_s < 120
+
+
+def test_while_all_trials_wait_for_a_retry_the_end_is_known():
+    found = forecast([trial("TERMINATED", elapsed_s=60)] * 10 + [trial("PAUSED")] * 2, num_trials=12)
+
+    assert 40 < found.median_s < 90
 
 
 def test_a_forecast_is_one_sentence():

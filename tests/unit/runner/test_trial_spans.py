@@ -1,6 +1,8 @@
 """A run records when each trial ran in which slot, and what happened to it."""
 
-from tests.clusters import nodes
+import pytest
+
+from tests.clusters import GIB, nodes
 from tests.unit.runner.metered_runs import GPU_OOM, NO_OOM, begin, finish, plan_of, trial
 from tune_policies import CappedPolicy, CpuPolicy
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
@@ -9,6 +11,7 @@ from tune_policies.trainers.usage.resource_meter import STARTING
 from tune_policies.trainers.usage.resource_usage import (
     IdleHours,
     OutOfMemoryCounts,
+    RaisedMemory,
     ResourceHours,
     ResourceUsage,
     SlotHours,
@@ -121,12 +124,83 @@ def test_after_retries_with_more_host_memory_the_summary_names_the_amount_to_sta
         slots=(SlotHours(slot="1 CPU", use=use),),
         trials=TrialCounts(num_finished=4, num_retries=2),
         out_of_memory=OutOfMemoryCounts(num_host_errors=2, num_raised=2),
+        raised=RaisedMemory(memory_bytes=2**31),
     )
 
     assert usage.summary[-1] == (
         'start with memory="1.1GiB" in the policy: 2 of 4 trials were retried because of host memory'
     )
     assert str(use).startswith("0.12 of 1 CPU, ")
+
+
+def test_the_times_of_a_retried_trial_include_its_failed_attempt():
+    run = RunMonitor(plan_of(1), None, 2, None)
+    one, two = trials = [trial(name) for name in "ab"]
+    begin(run, one, 0)
+    run.note_result(one, {})
+    run.fail(one, GPU_OOM, is_requeued=True)
+    one.status = "PENDING"
+    run.step(trials, 10)
+    begin(run, one, 14)
+    run.step(trials, 14)
+
+    retried = run.slot_times(20)
+    finish(run, one)
+    run.step(trials, 30)
+    begin(run, two, 36)
+    run.note_result(two, {})
+
+    later = run.slot_times(40)
+    assert (retried.current_s, retried.reported, retried.start_s) == ({"a": 6}, set(), 4)
+    assert (later.total_s["a"], later.current_s, later.reported, later.start_s) == (26, {"b": 4}, {"b"}, 5)
+
+
+@pytest.mark.parametrize(
+    ("memory", "advice"),
+    [
+        pytest.param(
+            GpuMemoryUsage(gpus=0.5, share_bytes=8 * GIB, peak_reserved_bytes=int(4.7 * GIB)),
+            [
+                'start with GpuMemoryPolicy(gpu_memory="6.2GiB"), with which 2 trials fit on a GPU of 16 GiB: 1 of 2 '
+                "trials was retried because of GPU memory"
+            ],
+            id="the memory that it used",
+        ),
+        pytest.param(
+            GpuMemoryUsage(gpus=0.5),
+            [
+                "start with GpuPolicy(gpus=0.5), with which 2 trials fit on a GPU: 1 of 2 trials was retried because "
+                "of GPU memory"
+            ],
+            id="the fraction, on simulated GPUs",
+        ),
+    ],
+)
+def test_after_a_retry_with_a_larger_fraction_the_summary_ends_with_what_the_trial_needed(memory, advice):
+    run = RunMonitor(plan_of(1), None, 2, None)
+    small, large = trials = [trial(name, gpus=0.25) for name in "ab"]
+    for each in trials:
+        begin(run, each, 0)
+    run.fail(large, GPU_OOM, is_requeued=True)
+    large.placement_group_factory.required_resources["GPU"] = 0.5
+    begin(run, large, 1)
+    run.note_use(small, None, GpuMemoryUsage(gpus=0.25, share_bytes=4 * GIB, peak_reserved_bytes=GIB))
+    run.note_use(large, None, memory)
+    run.step(trials, 2)
+
+    assert list(run.record(2).summary[-len(advice) :]) == advice
+
+
+def test_the_summary_of_a_restored_run_keeps_what_retried_trials_needed():
+    before = ResourceUsage(raised=RaisedMemory(gpus=0.5))
+
+    assert RunMonitor(plan_of(1), None, 1, before).record(0).raised == before.raised
+
+
+def test_host_memory_that_was_not_measured_is_advised_as_it_was_reserved():
+    usage = ResourceUsage(raised=RaisedMemory(memory_bytes=2 * GIB))
+
+    assert 'start with memory="2GiB" in the policy' in usage.summary[-1]
 
 
 def test_if_trials_mostly_start_the_summary_names_what_helps():

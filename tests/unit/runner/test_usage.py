@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tune_policies import InvalidResourcesError, load_usage
+from tune_policies import (
+    ClusterCapacity,
+    GpuDevice,
+    GpuMemoryPolicy,  # noqa: F401  # an advice contains it
+    GpuPolicy,  # noqa: F401  # an advice contains it
+    InvalidResourcesError,
+    NodeCapacity,
+    Resources,
+    load_usage,
+)
 from tune_policies.oom import OutOfMemory
 from tune_policies.plan.headroom import HEADROOM
 from tune_policies.trainers.usage.gpu_memory_report import advice_of_run, needed_bytes, usage_view
@@ -22,6 +31,7 @@ from tune_policies.trainers.usage.gpu_memory_usage import (
     read_usage,
     worker_file,
 )
+from tune_policies.trainers.usage.memory_to_write import gpu_memory_to_write
 from tune_policies.trainers.usage.oom_report import OomReport
 
 GIB = 2**30
@@ -219,7 +229,8 @@ def test_a_trial_retried_with_a_larger_fraction_has_a_record_per_fraction(tmp_pa
     assert advice_of_run(run) == [
         "the peak was 5.0 of 8.0 GiB (5.8 GiB with overhead), so 2 trials per GPU is right",
         "1 trial ran out of memory with 4.0 GiB, but not with 8.0 GiB: a",
-        'to run without retries, write GpuMemoryPolicy(gpu_memory="6.5GiB")',
+        'to run without retries, write GpuMemoryPolicy(gpu_memory="6.5GiB"), with which 2 trials fit on a GPU of '
+        "16 GiB",
         "1 trial exceeded the GPU fraction: a",
     ]
 
@@ -227,7 +238,98 @@ def test_a_trial_retried_with_a_larger_fraction_has_a_record_per_fraction(tmp_pa
 def test_fractions_of_unknown_size_are_shown_in_gpus(tmp_path):
     write(tmp_path, "a", result(GpuMemoryUsage(gpus=0.5)), error=noted(GpuMemoryUsage(gpus=0.25, num_ooms=1)))
 
-    assert advice_of_run(read_usage(tmp_path)) == ["1 trial ran out of memory with 0.25 GPU, but not with 0.5 GPU: a"]
+    assert advice_of_run(read_usage(tmp_path)) == [
+        "1 trial ran out of memory with 0.25 GPU, but not with 0.5 GPU: a",
+        "to run without retries, write GpuPolicy(gpus=0.5), with which 2 trials fit on a GPU",
+    ]
+
+
+def test_a_trial_that_was_retried_with_more_host_memory_gets_the_value_that_it_used(tmp_path):
+    """Without a PolicyCallback, the results show the slots and the peak of the trial."""
+    process = {"elapsed_s": 1, "cpus": 1, "cpu_s": 1}
+    results = [
+        {"slot": f"1 CPU, {reserved} of host memory", "usage": {**process, "host_memory_bytes": peak}}
+        for reserved, peak in (("200 MiB", GIB // 5), ("400 MiB", GIB // 3))
+    ]
+    write(tmp_path, "a", *(f"{json.dumps(result)}\n" for result in results), error=failed("MemoryError"))
+
+    assert advice_of_run(read_usage(tmp_path))[-1] == (
+        "1 of 1 trial ran out of host memory, and more memory was enough. To run without retries, write "
+        'memory="376MiB" in the policy, such as CpuPolicy(memory="376MiB")'
+    )
+
+
+def test_columns_in_which_nothing_is_known_are_omitted_with_the_reason():
+    source = {"process_bytes": "unknown, because NVIDIA's driver cannot be queried"}
+    lines = shown(run_of(GpuMemoryUsage(gpus=0.5, num_ooms=2, sources=source), None))
+
+    assert lines[1].split() == ["Trial", "Fraction", "Limit", "OOMs"]
+    assert [line.split()[-1] for line in lines[3:5]] == ["2", "0"]
+    assert lines[5:7] == [
+        "- not known for any trial: Peak, Process (because NVIDIA's driver cannot be",
+        "queried)",
+    ]
+
+
+def test_the_table_of_a_plain_run_counts_the_errors_in_error_files(tmp_path):
+    write(tmp_path, "a", json.dumps({"loss": 1}), error=failed(TORCH_OOM, "MemoryError"))
+    write(tmp_path, "b", json.dumps({"loss": 1}))
+
+    lines = shown(read_usage(tmp_path))
+
+    assert [line.split() for line in lines[1:5]] == [["Trial", "OOMs"], ["─" * 12], ["a", "2"], ["b", "0"]]
+
+
+def test_without_usage_and_errors_there_is_no_table(tmp_path):
+    write(tmp_path, "a", json.dumps({"loss": 1}))
+
+    assert shown(read_usage(tmp_path))[0].startswith("- no trial reported its GPU memory")
+
+
+@pytest.mark.parametrize(
+    ("needed_gib", "device_gib", "choices"),
+    [
+        pytest.param(
+            24.15,
+            79.1,
+            [
+                'GpuMemoryPolicy(gpu_memory="26.6GiB"), with which 2 trials fit on a GPU of 79.1 GiB',
+                'GpuMemoryPolicy(gpu_memory="26.3GiB"), with which 3 trials fit, because it adds 9% to what the trials '
+                "needed instead of 10%",
+            ],
+            id="one more with slightly less headroom",
+        ),
+        pytest.param(
+            25.5,
+            79.1,
+            ['GpuMemoryPolicy(gpu_memory="28.1GiB"), with which 2 trials fit on a GPU of 79.1 GiB'],
+            id="one more with too little headroom",
+        ),
+        pytest.param(15.5, 16, ["GpuPolicy(), because 1 trial fits on a GPU of 16 GiB"], id="no room for headroom"),
+        pytest.param(
+            20,
+            16,
+            ['GpuMemoryPolicy(gpu_memory="22GiB"), which needs a larger GPU than a GPU of 16 GiB'],
+            id="more than the GPU has",
+        ),
+    ],
+)
+def test_an_advised_amount_states_how_many_trials_fit(needed_gib, device_gib, choices):
+    assert gpu_memory_to_write(int(needed_gib * GIB), int(device_gib * GIB)) == choices
+
+
+@given(st.integers(GIB // 10, 80 * GIB), st.integers(GIB // 10, 80 * GIB))
+def test_as_many_trials_fit_in_a_plan_as_the_advice_states(device_bytes, needed_bytes):
+    node = NodeCapacity(
+        node_id="a",
+        resources=Resources(cpus=1, gpus=1),
+        devices=(GpuDevice(index=0, name="GPU", memory_bytes=device_bytes),),
+    )
+    for choice in gpu_memory_to_write(min(needed_bytes, device_bytes), device_bytes):
+        policy = eval(choice.partition("), ")[0] + ")")  # the code that a user copies
+        count = int(re.search(r"(\d+) trials? fit", choice)[1])
+
+        assert policy.plan(ClusterCapacity(nodes=(node,))).max_concurrent_trials == count
 
 
 def test_the_table_counts_the_oom_errors_of_all_fractions(tmp_path):
@@ -266,7 +368,7 @@ def failed(*errors):
         pytest.param(
             failed(TORCH_OOM),
             "1 of 2 trials ran out of GPU memory and needed at least 20 GiB. Write "
-            f'GpuMemoryPolicy(gpu_memory="22GiB"), or {RETRY}',
+            f'GpuMemoryPolicy(gpu_memory="22GiB"), with which 3 trials fit on a GPU of 79.2 GiB, or {RETRY}',
             id="GPU memory",
         ),
         pytest.param(
@@ -274,6 +376,17 @@ def failed(*errors):
             '1 of 2 trials ran out of host memory and needed at least 8 GiB. Write memory="8.8GiB" in the policy, such '
             f'as CpuPolicy(memory="8.8GiB"), or {RETRY}',
             id="host memory, and then another error",
+        ),
+        pytest.param(
+            failed(TORCH_OOM.replace("GPU 0 has a total capacity of 79.25 GiB of which 1.25 GiB is free.", "")),
+            '1 of 2 trials ran out of GPU memory and needed at least 20 GiB. Write GpuMemoryPolicy(gpu_memory="22GiB") '
+            f"(its plan shows how many trials fit on a GPU), or {RETRY}",
+            id="GPU memory of a GPU of unknown size",
+        ),
+        pytest.param(
+            failed("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+            f"1 of 2 trials ran out of GPU memory. The errors do not contain how much they needed, so {RETRY}",
+            id="only the failed request, which may be a small part of the needed memory",
         ),
         pytest.param(
             failed("RuntimeError: CUDA error: out of memory"),
@@ -381,7 +494,7 @@ def test_the_table_fits_80_columns_and_shows_unknown_values():
     assert max(map(len, lines)) <= 80
     assert lines[3].split() == ["t0", "8", "GiB", "7", "GiB", "2.9", "GiB", "3", "GiB", "yes", "0"]
     assert lines[4].split() == ["t1", "8", "GiB", "none", *["not", "known"] * 3, "0"]
-    assert lines[5].split() == ["t2", *["-"] * 6]
+    assert lines[5].split() == ["t2", *["-"] * 5, "0"]
     assert lines[7] == "Peaks relative to the GPU fractions"
     assert lines[10:] == [
         f"t0      {bar}   38%",
@@ -399,4 +512,4 @@ def test_with_an_assumed_overhead_a_limit_is_shown_as_likely_kept():
 def test_the_name_of_a_trial_is_not_interpreted_as_markup():
     lines = shown(RunUsage(trials=(TrialGpuMemory(name="t_[red]a[/]", usage=used(2)),)))
 
-    assert [lines[index].split()[0] for index in (3, 8)] == ["t_[red]a[/]"] * 2
+    assert [line.split()[0] for line in lines if "red" in line] == ["t_[red]a[/]"] * 2

@@ -1,6 +1,6 @@
 """The catalog: a user's list of nodes that exist or can be rented, with their counts and prices.
 
-``plan --cluster`` plans on these nodes, ``kuberay design --nodes`` chooses among them, and
+``plan --nodes`` plans on these nodes, ``kuberay design --nodes`` chooses among them, and
 ``plan --cluster FILE --nodes`` reads their prices.
 """
 

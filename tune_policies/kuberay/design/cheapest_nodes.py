@@ -11,12 +11,14 @@ A unit is a node, or all hosts of a TPU slice.
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import reduce
+from itertools import islice
 from math import gcd
 from typing import Final, NamedTuple, Self
 
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
+from tune_policies.cluster.capacity import AlikeNodes, ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.tpu_slices import TOPOLOGY
 from tune_policies.kuberay.design.catalog import NodeType
@@ -27,7 +29,7 @@ from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import TICKS, to_ticks
+from tune_policies.values.resources import TICKS, Resources, to_ticks
 
 Units = Mapping[str, int]
 """The number of units of each node type, by the name of the type."""
@@ -47,19 +49,31 @@ _PER_MONEY: Final = 10**6
 """Prices are added up in whole millionths of the currency, so that equal sums compare as equal."""
 
 
-class NodePool(NamedTuple):
+@dataclass(frozen=True)
+class NodePool:
     """The available node types by name, the head, the units that always exist, and the currency of the prices."""
 
     node_types: Mapping[str, NodeType]
     head: NodeCapacity
-    least: Units = {}  # noqa: RUF012 - it is never modified
+    least: Units = field(default_factory=dict)
     currency: str = "USD"
+    _nodes: dict[tuple[str, bool], list[NodeCapacity]] = field(default_factory=dict, repr=False, compare=False)
+    """The nodes of each type that were created so far. The search for the cheapest nodes needs them many times."""
+    _plans: dict[Hashable, tuple[ResourcePolicy, TrialPlan | InfeasibleRequestError]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """The plans that were made so far, by the identity of the policy and the units."""
 
     def of(self, holds: Callable[[NodeType], bool]) -> Self:
         """Return the pool with only the node types for which ``holds`` returns true."""
-        return self._replace(
-            node_types={name: node_type for name, node_type in self.node_types.items() if holds(node_type)}
-        )
+        kept = {name: node_type for name, node_type in self.node_types.items() if holds(node_type)}
+        return replace(self, node_types=kept)
+
+    def from_scratch(self) -> "NodePool":
+        """Return the pool as if the head ran no trials and no units always existed."""
+        memory_bytes = self.head.resources.memory_bytes
+        head = self.head.model_copy(update={"resources": Resources(memory_bytes=memory_bytes)})
+        return NodePool(self.node_types, head, currency=self.currency)
 
     @property
     def most(self) -> dict[str, int]:
@@ -77,7 +91,15 @@ class NodePool(NamedTuple):
 
     def unit(self, name: str) -> tuple[NodeCapacity, ...]:
         """Return the nodes of one unit."""
-        return tuple(self.group(name, 1).spec.nodes(self.node_types[name].num_hosts, is_expected=True))
+        return tuple(self._nodes_of(name, self.node_types[name].num_hosts, is_expected=True))
+
+    def _nodes_of(self, name: str, number: int, *, is_expected: bool) -> list[NodeCapacity]:
+        """Return the first nodes of a type."""
+        nodes = self._nodes.setdefault((name, is_expected), [])
+        if len(nodes) < number:
+            spec = self.group(name, 1).spec
+            nodes += islice(spec.nodes(number, is_expected=is_expected), len(nodes), None)
+        return nodes[:number]
 
     def group(self, name: str, units: int) -> DesignedGroup:
         """Return a worker group with this number of units."""
@@ -94,20 +116,53 @@ class NodePool(NamedTuple):
 
         If ``is_expected`` is true, nodes that do not always exist are marked as nodes that do not exist yet.
         """
-        groups = [self.group(name, number) for name, number in self.with_least(units).items() if number]
-        nodes = (
-            node.model_copy(update={"is_expected": is_expected and at >= group.min_nodes})
-            for group in groups
-            for at, node in enumerate(group.spec.nodes(group.max_nodes))
+        parts: list[Sequence[NodeCapacity]] = [(self.head,)]
+        for name, number in self.with_least(units).items():
+            hosts = self.node_types[name].num_hosts
+            always = min(number, self.least.get(name, 0)) * hosts
+            parts += self._parts(name, range(always), is_expected=False)
+            parts += self._parts(name, range(always, number * hosts), is_expected=is_expected)
+        return ClusterCapacity.of_parts(parts)
+
+    def _parts(self, name: str, numbers: range, *, is_expected: bool) -> Iterator[Sequence[NodeCapacity]]:
+        """Yield the nodes of a type with these numbers, in parts with the same resources."""
+        if not numbers:
+            return
+        if self.node_types[name].topology is not None:  # only the first host of a TPU slice has the slice's resource
+            yield from ([host] for host in self._nodes_of(name, numbers.stop, is_expected=is_expected)[numbers.start :])
+            return
+        first = self._nodes_of(name, numbers.start + 1, is_expected=is_expected)[-1]
+        yield AlikeNodes(
+            first,
+            len(numbers),
+            lambda: self._nodes_of(name, numbers.stop, is_expected=is_expected)[numbers.start :],
         )
-        return ClusterCapacity().with_nodes((self.head, *nodes))
 
     def plan(self, policy: ResourcePolicy, units: Units) -> TrialPlan | None:
         """Return the policy's plan on these units, or ``None`` if not even one trial fits."""
         try:
-            return policy.plan(self.capacity(units))
+            return self.plan_or_raise(policy, units)
         except InfeasibleRequestError:
             return None
+
+    def plan_or_raise(self, policy: ResourcePolicy, units: Units) -> TrialPlan:
+        """Return the policy's plan on these units. The same plan is made only once.
+
+        Raises:
+            InfeasibleRequestError: Not even one trial fits.
+        """
+        key = id(policy), tuple((name, number) for name, number in self.with_least(units).items() if number)
+        if key not in self._plans:
+            made: TrialPlan | InfeasibleRequestError
+            try:
+                made = policy.plan(self.capacity(units))
+            except InfeasibleRequestError as error:
+                made = error
+            self._plans[key] = policy, made  # without a reference to the policy, another one could get its identity
+        _, made = self._plans[key]
+        if isinstance(made, InfeasibleRequestError):
+            raise made
+        return made
 
     def cost(self, name: str, *, uses_devices: bool) -> tuple[int, ...]:
         """Return the cost of a unit as a tuple that is compared in order.
@@ -216,7 +271,7 @@ def _sufficient_units(
         if plan is None:
             if number == 1:  # usually, no trial fits on more nodes either
                 try:
-                    policy.plan(pool.capacity(most))
+                    pool.plan_or_raise(policy, most)
                 except InfeasibleRequestError as error:
                     raise error.with_texts(offered=f"with all nodes of the catalog, {error.offered}") from error
         elif plan.min_concurrent_trials >= num_trials or units == most:
@@ -316,10 +371,10 @@ def _trimmed(policy: ResourcePolicy, pool: NodePool, units: Units, target: int) 
         found = pool.plan(policy, fewer)
         return found is not None and found.min_concurrent_trials >= target
 
-    plan = policy.plan(pool.capacity(units))
+    plan = pool.plan_or_raise(policy, units)
     kept = trimmed(units, pool, uses_devices=uses_devices(plan.slots[0]), holds=holds)
     if kept != units:
-        plan = policy.plan(pool.capacity(kept))
+        plan = pool.plan_or_raise(policy, kept)
     return NodeChoice(kept, plan, target)
 
 

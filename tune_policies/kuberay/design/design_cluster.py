@@ -370,7 +370,7 @@ def design_nodes(
     }
     pool = NodePool(node_types, head_of(head), least, catalog.currency)
     chosen = _within_limit(policy, pool, num_trials, measured)
-    uncapped = chosen.policy.plan(pool.capacity(chosen.units))
+    uncapped = pool.plan_or_raise(chosen.policy, chosen.units)
     by_group = _trials_by_group(uncapped, pool, chosen.units)
     groups = []
     to_add = {}
@@ -447,9 +447,8 @@ def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: M
         return _cheapest(policy, pool, num_trials, measured)
     # Choose nodes as if the head ran no trials and no nodes always existed. Then remove the nodes that are not needed
     # beside them.
-    head = pool.head.model_copy(update={"resources": Resources(memory_bytes=pool.head.resources.memory_bytes)})
     try:
-        chosen = _cheapest(policy, pool._replace(head=head, least={}), num_trials, measured)
+        chosen = _cheapest(policy, pool.from_scratch(), num_trials, measured)
     except InfeasibleRequestError:
         if pool.plan(policy, {}) is None:
             raise
@@ -479,6 +478,8 @@ def _cheapest(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured:
 
 def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str, int]:
     """Return the number of trials in each group, without trials whose workers run in several groups."""
+    if len(units) == 1 == len(plan.slots) and not plan.num_workers and not pool.head.resources.cpus:
+        return dict.fromkeys(units, plan.slots[0].max_concurrent_trials)  # there are no other nodes
     counts = dict.fromkeys(units, 0)
     left = RemainingCapacity.all_of(pool.capacity(units, is_expected=False))
     for slot in plan.slots:
