@@ -207,13 +207,13 @@ def load_workload(name: str) -> Workload:
     if not callable(found) or isinstance(found, type):
         raise _wrong_form(name, f"it is {_kind_of(found)}")
     try:
-        parameters = inspect.signature(found)
+        signature = inspect.signature(found)
     except (TypeError, ValueError):  # some functions of extension modules have no signature
         return cast(Workload, found)
     try:
-        parameters.bind(1, "cpu")
+        signature.bind(1, "cpu")
     except TypeError:
-        raise _wrong_form(name, f"it is defined as {function}{parameters}") from None
+        raise _wrong_form(name, f"it is defined as {function}{signature}") from None
     return cast(Workload, found)
 
 

@@ -164,6 +164,7 @@ def _decide_by_slots(
 ) -> FailureDecision | None:
     """Requeue a trial whose node or device caused its failure, and avoid the cause. Otherwise, return ``None``."""
     if cause.lost_node_id is not None:
+        # Ray marks a killed node as dead only after about 14 s, and would start the trial there again.
         slots.run_plan.avoid_node(cause.lost_node_id)
         return FailureDecision("requeue", f"was lost with node {cause.lost_node_id[:8]} and is requeued")
     slot = slots.fall_back(record, error)

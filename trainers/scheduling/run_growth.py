@@ -150,6 +150,7 @@ class RunGrowth:
             now_s: The current time, in seconds.
         """
         trials = slots.assignments
+        # A trial that is starting or pausing would count as idle resources of its node.
         if any(trial.status != Trial.RUNNING for trial in trials):
             return
         node_of = {}

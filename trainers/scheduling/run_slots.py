@@ -228,6 +228,7 @@ class RunSlots:
             return []
         left = Counter({place_of(placement): placement.count for placement in self.run_plan.placements})
         withdrawn = []
+        # If a placement has fewer slots than before, the trials that got their slots first keep them.
         for trial, assignment in self.assignments.items():
             if self._is_own(records[trial]):
                 continue

@@ -75,6 +75,7 @@ def device_slots(ticks: int, share: int) -> int:
     """Return how many workers with ``share`` ticks each fit on idle devices with ``ticks`` ticks in total."""
     if share >= TICKS:
         return ticks // share
+    # Ray packs per device: a placement group of 0.6 GPU fits three times, not five times, on three GPUs.
     return ticks // TICKS * (TICKS // share) + ticks % TICKS // share
 
 
@@ -103,7 +104,7 @@ def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, n
     for name, ticks in left.items():
         needed = worker.get(name, 0)
         if name in DEVICE_RESOURCES and 0 < needed < TICKS:
-            left[name] = 0
+            left[name] = 0  # a second fraction on the same devices could stay pending indefinitely
         elif name == "memory":
             # Keep at least one byte, because a node with 0 bytes would count as a node with unknown host memory.
             left[name] = max(1, ticks - count * needed - num_drivers * DRIVER_BYTES)

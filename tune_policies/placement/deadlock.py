@@ -98,9 +98,10 @@ def stuck_runs(view: ClusterOccupancy) -> tuple[WaitingRun, ...]:
             return tuple(stuck)
         # The banker's algorithm: a run that can start will also end, and then release what its driver reserves.
         can_start = [run for run in waiting if run not in stuck]
-        for reservation in (driver for run in can_start for driver in run.driver):
-            if reservation.node_id in nodes:
-                nodes[reservation.node_id].release(reservation.amounts)
+        for run in can_start:
+            for reservation in run.driver:
+                if reservation.node_id in nodes:
+                    nodes[reservation.node_id].release(reservation.amounts)
         waiting = stuck
 
 

@@ -83,17 +83,15 @@ def most_for_devices(
     """
     with_devices = tuple(filter(uses_devices, slots))
     others = [slot for slot in slots if not uses_devices(slot)]
-    plain = {
-        node_type.name
-        for node_type in capacity.node_types or ()
-        if DEVICE_RESOURCES.isdisjoint(node_type.resources.ticks)
-    }
-    available = {name for name in plain if most.get(name)}
-    held_by = [
-        {node_type.name for node_type in types_with_room(slot, capacity, slot.max_concurrent_trials)} for slot in others
-    ]
-    if not with_devices or not others or any(available.isdisjoint(names) for names in held_by):
+    if not with_devices or not others:
         return dict(most)
+    types = capacity.node_types or ()
+    plain = {node_type.name for node_type in types if DEVICE_RESOURCES.isdisjoint(node_type.resources.ticks)}
+    available = {name for name in plain if most.get(name)}
+    for slot in others:
+        with_room = {node_type.name for node_type in types_with_room(slot, capacity, slot.max_concurrent_trials)}
+        if available.isdisjoint(with_room):
+            return dict(most)
     needed = fewest_nodes(with_devices, capacity, most)
     enough = dict(most)
     for name in most.keys() - plain:

@@ -105,6 +105,7 @@ class TuneRun:
             is_new: Whether Tune has not registered the trial yet. Otherwise, Tune has requeued it after a failure.
         """
         if is_new:
+            # ``TuneController.add_trial`` calls the scheduler first, and then adds the trial to the list of its status.
             trial.set_status(Trial.PAUSED)
             trial.init_local_path()  # the results of a stopped run list the folder of each trial
         else:
@@ -112,6 +113,7 @@ class TuneRun:
 
     def withdraw(self, trial: Trial) -> None:
         """Withdraw the request of a trial that was chosen but has no process yet, so that it waits again."""
+        # Tune requests resources again only for a trial that is not staged.
         self._controller._unstage_trial_with_resources(trial)
         self._controller.pause_trial(trial, should_checkpoint=False)
 
@@ -132,11 +134,12 @@ class TuneRun:
         finally:
             trial.run_metadata.num_failures = failures
             trial.run_metadata.invalidate_cache()
-            self._controller._has_errored = has_errored
+            self._controller._has_errored = has_errored  # with ``fail_fast``, this flag ends the run
 
     def report_permanent(self, trial: Trial, report: Callable[[], None]) -> None:
         """Let Tune fail a trial without further retries."""
         max_failures = trial.max_failures
+        # ``Trial.should_recover`` compares the count after this failure, which is one more, with this maximum.
         trial.max_failures = trial.run_metadata.num_failures
         try:
             report()
@@ -201,7 +204,7 @@ class RunView:
         """Show the waiting trials as pending."""
         for trial in self._waiting:
             if trial.status == Trial.PAUSED:
-                trial.status = Trial.PENDING
+                trial.status = Trial.PENDING  # not ``set_status``, which would make Tune save the trial
 
     def hide(self) -> None:
         """Restore the real status of the waiting trials."""

@@ -239,21 +239,23 @@ def _choose_from(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
     enough, plan = _sufficient_units(policy, pool, most, num_trials)
     target = min(num_trials, plan.min_concurrent_trials)
     counts = list(_counts(policy, pool, most, plan))
-    best: tuple[tuple[int, ...], Units] | None = None
+    best: Units | None = None
+    least_cost: tuple[int, ...] | None = None
     # A cover is found by counting workers. If the policy plans fewer trials on it, the next one has spare workers.
     for spare in _SPARE:
         covers = _covers(pool, most, counts, target, spare)
-        if best is not None:
-            covers = [cover for cover in covers if cover[0] < best[0]]
+        if least_cost is not None:
+            covers = [(cost, units) for cost, units in covers if cost < least_cost]
         if not covers:
             break  # additional spare workers only increase the cost
-        for cover in covers:
-            found = pool.plan(policy, cover[1])
+        for cost, units in covers:
+            found = pool.plan(policy, units)
             if found is not None and found.min_concurrent_trials >= target:
-                best = cover
+                least_cost, best = cost, units
                 break
-    units = enough if best is None else best[1]
-    return _trimmed(policy, pool, units, target)
+    if best is None:
+        best = enough
+    return _trimmed(policy, pool, best, target)
 
 
 def _sufficient_units(

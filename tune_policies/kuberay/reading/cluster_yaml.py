@@ -219,7 +219,7 @@ class InstanceTypes(NamedTuple):
         elif not isinstance(instance, str):
             why = f"resources, and Ray cannot look them up without {_INSTANCE_TYPE} in node_config: add resources"
         else:
-            unknown = ", which is missing from the catalog" if self.catalog else ""
+            unknown = "" if self.catalog is None else ", which is missing from the catalog"
             why = (
                 f"resources in the file. Ray looks them up for the instance type {instance}{unknown}. Pass a "
                 "catalog with this type as --nodes, or add resources"

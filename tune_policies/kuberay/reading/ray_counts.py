@@ -59,6 +59,7 @@ def ray_counts(group: HeadGroup) -> dict[str, int]:
 
     found = {
         "CPU": first("CPU", "num-cpus", lambda key, _: key == "cpu"),
+        # Ray's autoscaler tests the end of the key: amd.com/gpu counts, nvidia.com/gpu.shared and MIG devices do not.
         "GPU": first("GPU", "num-gpus", lambda key, amount: key.endswith("gpu") and amount > 0),
         "TPU": custom.get("TPU", first("TPU", None, lambda key, amount: key == TPU_KEY and amount > 0)),
         "memory": first("memory", "memory", lambda key, _: key == "memory"),
