@@ -48,8 +48,8 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!tune_policies\.).*"),
     ("py:class", r"tune_policies\..*T"),  # type variables
-    # Types of parameters that only tests and other modules of this project pass
-    ("py:class", r"tune_policies\..*\.(Autoscaler|CrdSet|RunMonitor|_Trainer)"),
+    # Types that only tests and other modules of this project pass or use
+    ("py:class", r"tune_policies\..*\.(Autoscaler|CrdSet|NeededAmount|RunMonitor|_Trainer)"),
 ]
 
 myst_enable_extensions = ["colon_fence", "html_image"]
