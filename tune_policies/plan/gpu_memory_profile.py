@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, combinations, combinations_with_replacement
+from itertools import combinations, combinations_with_replacement
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
@@ -184,7 +184,7 @@ def _best_formula(
     possible: list[Term] = [(), *((name,) for name in names), *combinations_with_replacement(names, 2)]
     values = {name: np.clip([float(numbers[name]) for numbers, _ in points], 0, _MOST) for name in names}
     by_term = {term: math.prod((values[name] for name in term), start=np.ones(len(points))) for term in possible}
-    terms = [term for term, column in by_term.items() if column.any()]
+    terms = _different_terms(by_term)
     columns = np.column_stack([by_term[term] for term in terms])
     scales = columns.max(axis=0)
     columns /= scales  # a product of numbers can be many orders of magnitude larger than the constant
@@ -193,16 +193,29 @@ def _best_formula(
     of_constant = math.inf
     most_combined = 4 if len(names) <= 2 else 3
     most = min(len(terms), most_combined, most_terms or len(terms), len(points))
-    for chosen, solution, error in chain.from_iterable(_solved(columns, needed, size) for size in range(1, most + 1)):
-        error += precision
-        if chosen == (0,):
-            of_constant = error
-        if error * _SIMPLER < best[0]:
-            best = (error, chosen, solution)
+    for size in range(1, most + 1):
+        for chosen, solution, error in _solved(columns, needed, size):
+            error += precision
+            if chosen == (0,):
+                of_constant = error
+            if error * _SIMPLER < best[0]:
+                best = (error, chosen, solution)
     error, chosen, solution = best  # always set, because a formula with only the constant is possible
     coefficients = {terms[i]: float(weight / scales[i]) for i, weight in zip(chosen, solution, strict=True)}
     expected = np.sum([weight * by_term[term] for term, weight in coefficients.items()], axis=0)
     return coefficients, expected.tolist(), max(0.0, 1 - (error / of_constant) ** 2)
+
+
+def _different_terms(by_term: "Mapping[Term, NDArray[float64]]") -> list[Term]:
+    """Return the terms that are not 0 in all measurements, without those that equal an earlier term in all of them.
+
+    The square of a number that is only 0 or 1 is such a term.
+    """
+    first: dict[bytes, Term] = {}
+    for term, column in by_term.items():
+        if column.any():
+            first.setdefault(column.tobytes(), term)
+    return list(first.values())
 
 
 def _solved(

@@ -7,6 +7,7 @@ too small, so without a formula their mean counts.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from statistics import fmean
@@ -43,6 +44,9 @@ _FEWEST_FAILING: Final = 8
 
 _FEWEST_RESUMING: Final = 4
 """The minimum number if trials resume from checkpoints, so that a failure loses little."""
+
+_MOST_STEPS: Final = 64
+"""The maximum number of amounts among which those for the attempts of a trial are chosen."""
 
 _MANY: Final = 16
 """With fewer trials, a formula must explain more, in proportion to the number of trials: 95 % of four trials."""
@@ -265,8 +269,9 @@ def most_productive(amounts: Sequence[int], lost: float) -> list[int]:
     The returned amounts have the highest expected throughput, which is the inverse of the expected product of memory
     and time. The last one is the largest of ``amounts``.
     """
-    steps = sorted(set(amounts))
-    num_above = [sum(needed > step for needed in amounts) for step in steps]
+    ordered = sorted(amounts)
+    steps = _thinned(sorted(set(ordered)))
+    num_above = [len(ordered) - bisect_right(ordered, step) for step in steps]
     # If all smaller steps were too little: the number of trials, their least cost, and the best next step. Costs are
     # computed from the last step to the first, because the cost of a step includes the cost of the later ones.
     num_left = [len(amounts), *num_above]
@@ -284,3 +289,10 @@ def most_productive(amounts: Sequence[int], lost: float) -> list[int]:
         chosen.append(steps[best[first]])
         first = best[first] + 1
     return chosen
+
+
+def _thinned(steps: Sequence[int]) -> Sequence[int]:
+    """Return at most ``_MOST_STEPS`` of the ascending ``steps``, evenly chosen, with the largest one."""
+    every = max(1.0, len(steps) / _MOST_STEPS)
+    number = min(len(steps), _MOST_STEPS)
+    return [steps[-1 - int(i * every)] for i in reversed(range(number))]
