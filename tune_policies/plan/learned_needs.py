@@ -15,7 +15,7 @@ from tune_policies.plan.headroom import HEADROOM
 from tune_policies.plan.learned_amount import ALIKE, LOST, LearnedAmount, learn_amount, values_by_feature
 from tune_policies.plan.trial_observation import MEMORY, TrialNeed, TrialObservation, features_of
 from tune_policies.values.resources import TICKS, Count
-from tune_policies.values.units import MOST_BYTES
+from tune_policies.values.units import MIB, MOST_BYTES
 from tune_policies.values.value import Value
 
 _LOST_WITH_CHECKPOINT: Final = 0.1
@@ -117,9 +117,9 @@ def _as_need(amounts: Mapping[str, int]) -> TrialNeed:
             case "gpu_utilization":
                 need[name] = min(1.0, amount / TICKS)
             case "gpu_memory_bytes":  # the fraction of a GPU is rounded again
-                need[name] = min(MOST_BYTES, _rounded_bytes(amount, num_digits=8))
+                need[name] = _rounded_bytes(amount, num_digits=8)
             case _:
-                need[name] = min(MOST_BYTES, _rounded_bytes(amount, num_digits=6))
+                need[name] = _rounded_bytes(amount, num_digits=6)
     return TrialNeed.from_dict(need)
 
 
@@ -134,9 +134,12 @@ def _rounded_cpus(cpus: float) -> float:
 
 
 def _rounded_bytes(amount: int, *, num_digits: int) -> int:
-    """Return ``amount`` rounded up to this number of binary digits. With 5 digits, this adds at most a sixteenth."""
+    """Return ``amount`` rounded up to this number of binary digits. With 5 digits, this adds at most a sixteenth.
+
+    The result is at least 1 MiB, the smallest request, because a formula can give 0 bytes for a small config.
+    """
     step = 1 << max(0, amount.bit_length() - num_digits)
-    return -(-amount // step) * step
+    return min(MOST_BYTES, max(MIB, -(-amount // step) * step))
 
 
 def learn_needs(observations: Sequence[TrialObservation]) -> LearnedNeeds:

@@ -214,9 +214,7 @@ class LearningPolicy(ResourcePolicy):
             return f"{counted(len(self.observations), 'trial')} observed, too few to plan again"
         now = (plan or self.plan(capacity)).max_concurrent_trials
         before = _plan_of(self.start, capacity).max_concurrent_trials
-        need = str(_usual(self.needs))
-        if self.needs.depends_on_config:
-            need = f"up to {self.needs.observed}"
+        need = f"up to {self.needs.observed}" if self.needs.depends_on_config else str(_usual(self.needs))
         trials = counted(self.needs.num_trials, "trial")
         return f"after {trials}: {need}; up to {now} at once instead of {before}"
 

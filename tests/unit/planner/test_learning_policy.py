@@ -26,6 +26,7 @@ from tune_policies.policies.learning import MOST_REQUESTS, _choices_of, _plan_fo
 from tune_policies.policies.policy import build_policy
 
 GIB = 2**30
+MIB = 2**20
 TWO_GPUS = ClusterCapacity.of(gpu_node("a", gpus=2, cpus=32, gpu_memory_gib=80, memory_gib=256))
 CPUS = ClusterCapacity.of(gpu_node("a", gpus=0, cpus=8, memory_gib=32))
 ids = itertools.count()
@@ -111,6 +112,14 @@ def test_a_config_with_an_unknown_word_gets_the_slot_of_a_pilot():
     policy = LearningPolicy().learn([seen({"net": "mlp"}, gib=4) for _ in range(4)])
 
     assert gpu_shares(policy, [{"net": "mlp"}, {"net": "vit"}]) == [18, 1]
+
+
+def test_a_formula_that_gives_no_memory_for_a_config_still_requests_some():
+    """The memory is proportional to the batch size, so the formula gives 0 bytes for a batch size of 0."""
+    policy = LearningPolicy().learn([seen({"batch": batch}, gib=batch) for batch in (1, 2, 1, 2)])
+
+    assert policy.needs.need_for({"batch": 0}).gpu_memory_bytes == MIB
+    assert "up to 2.2 GiB of GPU memory" in policy.describe(TWO_GPUS)
 
 
 def test_words_and_numbers_of_the_config_explain_memory_together():
