@@ -4,8 +4,9 @@ import sys
 import tarfile
 
 import psutil
+import pytest
 
-from tests.on_gpu.campaign import STEPS, Step, run_steps
+from tests.on_gpu.campaign import POLICIES, STEPS, Step, run_steps
 
 WRITES = (sys.executable, "-c", "import pathlib; pathlib.Path(r'{record}').open('a').write('done')")
 FAILS = (sys.executable, "-c", "raise SystemExit('no device')")
@@ -72,3 +73,10 @@ def test_the_archive_contains_all_records(tmp_path):
 
 def test_each_step_fits_into_ten_minutes():
     assert all(step.limit_s <= 500 for step in STEPS)
+
+
+def test_the_policies_of_the_sweep_are_those_of_its_program():
+    pytest.importorskip("torch")
+    from tests.on_gpu import learning_sweep
+
+    assert tuple(learning_sweep.POLICIES) == POLICIES

@@ -330,7 +330,7 @@ def about_unusable_types(policy: ResourcePolicy, catalog: NodeCatalog) -> list[s
             policy.plan(capacity_of(alone))
         except InfeasibleRequestError as error:
             has_devices = not DEVICE_RESOURCES.isdisjoint(node_type.resources.ticks)
-            # Nobody needs to be told that a node without GPUs has no room for a trial with a GPU.
+            # It is obvious why a trial with a GPU does not fit on a node without GPUs.
             if has_devices or error.short_of not in DEVICE_RESOURCES:
                 sentences.append(f"{NO_TRIAL_FITS}{node_type.name}: {error.offered}. {error.suggestion}")
     return sentences
