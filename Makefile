@@ -34,9 +34,11 @@ $(if $(TESTS),,$(error PART is $(PART). The parts are planner, runner, profiling
 endif
 
 # test runs one test of each capability, test-rest their other forms. test-all also runs the slow tests, and more
-# examples of each property.
+# examples of each property. make test MARKS="not slow" runs test and test-rest together, so that each module starts
+# Ray only once.
+MARKS := not slow and not rest
 test: install
-	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest $(THREE_AT_A_TIME) -m "not slow and not rest" $(TESTS)
+	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest $(THREE_AT_A_TIME) -m "$(MARKS)" $(TESTS)
 
 test-rest: install
 	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest $(THREE_AT_A_TIME) -m "not slow and rest" $(TESTS)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from .profiling.measure import measure_gpu_memory, plan_by_measuring
     from .scheduling.policy_scheduler import PolicyScheduler
     from .start.tune_run import applied, run, tuner
-    from .train.builders import (
+    from .train.as_trainable import as_trainable
+    from .train.build_trainer import fit_with_oom_retry
+    from .train.framework_trainers import (
         build_jax_trainer,
         build_lightgbm_trainer,
         build_tensorflow_trainer,
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
         build_xgboost_trainer,
     )
     from .train.rllib import size_algorithm
-    from .train.train_in_tune import as_trainable
-    from .train.train_loop import fit_with_oom_retry
     from .watches.deadlock_watch import with_deadlock_check
 
 __all__ = [
@@ -70,12 +70,12 @@ _MODULES = {
     "scheduling.policy_scheduler": ("PolicyScheduler",),
     "process.remote_process": ("with_limits",),
     "train.rllib": ("size_algorithm",),
-    "train.train_in_tune": ("as_trainable",),
-    "train.train_loop": ("fit_with_oom_retry",),
+    "train.as_trainable": ("as_trainable",),
+    "train.build_trainer": ("fit_with_oom_retry",),
     "process.trial_process": ("trial_plan",),
     "start.tune_run": ("applied", "run", "tuner"),
 }
-"""The public names of each module. Names that are not listed here belong to ``train.builders``."""
+"""The public names of each module. Names that are not listed here belong to ``train.framework_trainers``."""
 
 
 def __dir__() -> list[str]:
@@ -84,7 +84,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        module = next((module for module, names in _MODULES.items() if name in names), "train.builders")
+        module = next((module for module, names in _MODULES.items() if name in names), "train.framework_trainers")
         return getattr(import_module(f".{module}", __name__), name)
     if not name.startswith("_"):
         new = import_module("tune_policies.renamed_names").new_name("tune_policies.trainers", name)

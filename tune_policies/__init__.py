@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from tune_policies.autoscaling.capacity_request import release_capacity, request_capacity
     from tune_policies.autoscaling.readiness import plan_when_ready
-    from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
+    from tune_policies.cluster.capacity import ClusterCapacity
+    from tune_policies.cluster.node import GpuDevice, NodeCapacity, NodeTypeCapacity
     from tune_policies.placement.trial_slot import TrialSlot
     from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
     from tune_policies.plan.trial_plan import TrialPlan
@@ -113,7 +114,8 @@ _MODULES: Final = {
     for module, names in {
         "autoscaling.capacity_request": ("release_capacity", "request_capacity"),
         "autoscaling.readiness": ("plan_when_ready",),
-        "cluster.capacity": ("ClusterCapacity", "GpuDevice", "NodeCapacity", "NodeTypeCapacity"),
+        "cluster.capacity": ("ClusterCapacity",),
+        "cluster.node": ("GpuDevice", "NodeCapacity", "NodeTypeCapacity"),
         "placement.trial_slot": ("TrialSlot",),
         "plan.gpu_memory_profile": ("GpuMemoryProfile",),
         "plan.trial_plan": ("TrialPlan",),

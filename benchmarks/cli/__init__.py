@@ -1,7 +1,8 @@
 """The commands ``tune-policies bench`` and ``python -m tune_policies.benchmarks``.
 
 They print results to stdout, and all other messages to stderr. The exit status is 0 on success, 1 if the request is
-infeasible or nothing can be measured, compared or decided, 2 for invalid usage, and 130 after Ctrl-C.
+infeasible or nothing can be measured, compared or decided, 2 for invalid usage, and 130 after Ctrl-C. A run without
+times of some configurations succeeds, and its last lines name them.
 """
 
 from typing import Any, Final
@@ -12,6 +13,7 @@ from tune_policies.cli.command_groups import HELP, GuardedCommands
 from tune_policies.values.errors import InvalidResourcesError
 
 from . import decide, record, run
+from .interruption import repeating_ignored_interrupts
 
 _EXTRAS: Final = {**dict.fromkeys(("jinja2", "matplotlib", "psutil", "scipy"), "bench"), "torch": "torch"}
 """The optional dependency group (extra) that installs each package, by package name."""
@@ -23,7 +25,8 @@ class Commands(GuardedCommands):
     def invoke(self, ctx: Any) -> Any:
         """Run the command and return its result."""
         try:
-            return super().invoke(ctx)
+            with repeating_ignored_interrupts():
+                return super().invoke(ctx)
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
             if package not in _EXTRAS:

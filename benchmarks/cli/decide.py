@@ -13,7 +13,7 @@ from tune_policies.cli.options import Address, Force, Json, TimeoutS, option, re
 from tune_policies.files.terminal import print_to_stderr
 from tune_policies.files.writing import check_new, write_new
 from tune_policies.plan.decision import Decision
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
 if TYPE_CHECKING:
     from ..decide.device_decision import Decided
@@ -112,9 +112,9 @@ def decide(
         record = read_throughput(packing)
     run_set = read_run_set(run)
     # Read all files first, because a mistake in a file or a run without GPU times should not wait for the cluster.
-    measured_gpu(run_set, gpu)
+    measured_gpu(run_set, gpu, run)
     capacity = read_cluster(address, timeout_s, None) if cluster is None else load_capacity(cluster)
-    decided = decide_from(run_set, terms, capacity, found_prices, record)
+    decided = decide_from(run_set, terms, capacity, found_prices, record, run)
     _show(decided, as_json=as_json)
     if output is not None:
         write_new(output, f"{decided.decision.to_json()}\n", force=force)

@@ -15,9 +15,10 @@ from tune_policies.plan.decision import Decision
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import LEFT_OUT
 
+from ..record.missing_measurements import problems_of
 from ..record.run_set import Phase, RunSet
 from ..record.run_set_file import csv_text, file_text, read_run_set
-from ..record.summary import how_to_measure_a_gpu, sentence, summarize
+from ..record.summary import how_to_measure_a_gpu, summarize
 
 if TYPE_CHECKING:
     from ..compare.doubts import Verdict
@@ -27,23 +28,23 @@ app = typer.Typer()
 File = Annotated[Path, typer.Argument(help="The file that `run` wrote.")]
 
 
-def print_measured(run_set: RunSet, *, as_json: bool) -> None:
-    """Print the measurements and the problems of a run as a table or as JSON."""
+def print_measured(run_set: RunSet, file: Path, *, as_json: bool) -> None:
+    """Print the measurements in ``file`` and the problems of the run as a table or as JSON."""
     if as_json:
         configurations = [summary.model_dump(mode="json") for summary in summarize(run_set)]
-        measured = {"configurations": configurations, "problems": list(run_set.problems())}
+        measured = {"configurations": configurations, "problems": list(problems_of(run_set, file))}
         print(json_text.dumps(measured, indent=2, ensure_ascii=False))
     else:
         # Imported here because the tables require more packages than JSON.
         from ..report.tables import print_run_set
 
-        print_run_set(run_set)
+        print_run_set(run_set, file=file)
 
 
 @app.command()
 def show(file: File, *, json: Json = False) -> None:
     """Show the results of a run in a table, and the failures and disturbances of the run."""
-    print_measured(read_run_set(file), as_json=json)
+    print_measured(read_run_set(file), file, as_json=json)
 
 
 class Format(StrEnum):
@@ -120,18 +121,20 @@ def compare(
     from ..report.tables import print_verdicts
 
     run_set = read_run_set(file)
-    problems = list(run_set.problems())
+    problems = list(problems_of(run_set, file))
     found: list[Verdict] = []
     for compared_phase in phase or Phase:
         found += verdicts(run_set, compared_phase, same_within)
     if not found:
         measured = ", ".join(run_set.measured_devices) or "no device"
+        lines = [
+            f"nothing to compare: the run measured {measured}, but a comparison needs two devices with times of the "
+            "same workload and size.",
+            *problems,
+        ]
         if run_set.measured_devices == ("cpu",):
-            problems.insert(0, how_to_measure_a_gpu(run_set))
-        raise UndecidedError(
-            f"nothing to compare: the run measured {measured}, but a comparison needs two devices with "
-            f"times of the same workload and size. {' '.join(map(sentence, problems))}".rstrip()
-        )
+            lines.append(how_to_measure_a_gpu(run_set))
+        raise UndecidedError("\n".join(lines))
     for problem in problems:
         print_to_stderr(problem)
     if as_json:

@@ -11,6 +11,7 @@ import typer
 
 from tune_policies import InvalidResourcesError
 from tune_policies.cli.options import Address, Force, Json, TimeoutS
+from tune_policies.files.terminal import print_to_stderr
 
 from ..record.run_set import QUICK, THOROUGH, RunSet, Settings
 
@@ -51,7 +52,11 @@ def run(
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help=f"Measure one size per workload in {QUICK.num_rounds} rounds, in about a minute."),
+        typer.Option(
+            "--quick",
+            help=f"Measure one size per workload (or the given sizes) in {QUICK.num_rounds} rounds, in about a minute. "
+            f"A process has a time limit of {QUICK.process_timeout_s:g} s.",
+        ),
     ] = False,
     resume: Annotated[
         Path | None, typer.Option(help="Resume the run recorded in this file, with the same settings.")
@@ -60,7 +65,7 @@ def run(
         float | None,
         typer.Option(
             min=0.1,
-            help="Time limit of a process, in seconds.  "
+            help="Time limit of a process, in seconds. If a process exceeds it, later rounds skip its configuration.  "
             f"[default: {THOROUGH.process_timeout_s:g}; quick: {QUICK.process_timeout_s:g}]",
         ),
     ] = None,
@@ -168,9 +173,10 @@ def _parse_sizes(text: str, workload: str) -> list[int]:
 
 def _show(run_set: RunSet, output: Path, *, as_json: bool) -> None:
     """Print the measurements to stdout, and the path of the record to stderr."""
+    from ..record.summary import not_measured
     from .record import print_measured
 
-    print_measured(run_set, as_json=as_json)
+    print_measured(run_set, output, as_json=as_json)
     export = shlex.join(
         ["tune-policies", "bench", "export", str(output), "--format", "json", "--redact", "--output", "redacted.json"]
     )
@@ -178,6 +184,8 @@ def _show(run_set: RunSet, output: Path, *, as_json: bool) -> None:
         f"wrote {output}. The file contains host names and the command. `{export}` omits both",
         file=sys.stderr,
     )
+    for missing in not_measured(run_set):
+        print_to_stderr(missing)
 
 
 @app.command()

@@ -39,9 +39,11 @@ def problems_of_readings(noise: Sequence[NoiseReading], num_cpus: int) -> Iterat
     throttled_s = sum(reading.throttled_s or 0 for reading in noise)
     if throttled_s > MOST_THROTTLED_S:
         yield f"the cgroup's quota stopped the processes for {throttled_s:.1f} s. Use fewer CPUs, or raise the quota"
-    causes = sorted({cause for reading in noise for cause in reading.gpu_throttled})
+    causes: set[str] = set()
+    for reading in noise:
+        causes.update(reading.gpu_throttled)
     if causes:
-        yield f"a GPU's clock was throttled ({', '.join(causes)}). Cool the GPU, or lock its clocks"
+        yield f"a GPU's clock was throttled ({', '.join(sorted(causes))}). Cool the GPU, or lock its clocks"
 
 
 def control_problem(run_set: RunSet, configuration: Configuration, phase: Phase, same_within: float) -> str | None:

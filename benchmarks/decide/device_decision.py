@@ -7,6 +7,7 @@ faster steps may not compensate for this. GPU sharing increases the computed tri
 
 import statistics
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pydantic import Field
@@ -16,15 +17,17 @@ from tune_policies.plan.decision import Answer, Decision, DeviceTimes, GpuOrNode
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.values.resources import PositiveCount
 from tune_policies.values.units import GIB
-from tune_policies.values.value import Value, shorten, shorten_names, suggest
+from tune_policies.values.value import Value
+from tune_policies.values.wording import shorten, shorten_names, suggest
 
 from ..compare.doubts import doubts_of
 from ..compare.time_ratio import Comparison, Outcome, compare_times
 from ..measuring.colocation import parse_device
 from ..record.machine import FRAMEWORKS
+from ..record.missing_measurements import interruption, problems_of
 from ..record.packing_record import PackingMode, ThroughputRecord
 from ..record.run_set import Configuration, Phase, RunSet
-from ..record.summary import how_to_measure_a_gpu
+from ..record.summary import how_to_measure_a_gpu, sentence
 from .cpu_nodes import Nodes, NodesQuestion
 from .crossover import crossover
 from .prices import Prices
@@ -127,20 +130,21 @@ def decide(
     capacity: ClusterCapacity,
     prices: Prices | None = None,
     packing: ThroughputRecord | None = None,
+    file: Path | None = None,
 ) -> Decided:
     """Decide from the measurements of a run which device is better for trials on a cluster.
 
     Without ``prices``, only times are compared. Without ``packing``, the decision assumes that sharing a GPU does not
-    increase the throughput.
+    increase the throughput. ``file`` contains the run set, for the command that continues an interrupted run.
 
     Raises:
         UndecidedError: No size was measured on both the CPU and the GPU.
         InvalidResourcesError: ``terms.gpu`` was not measured, a trial's resources have no price, ``packing`` was
             measured on another GPU, or the nodes of ``terms.nodes`` are unknown or too small.
     """
-    case = _Case(run_set, terms, measured_gpu(run_set, terms.gpu), capacity, prices, packing)
+    case = _Case(run_set, terms, measured_gpu(run_set, terms.gpu, file), capacity, prices, packing)
     case.check_packing()
-    workloads, notes = [], list(run_set.problems())
+    workloads, notes = [], list(problems_of(run_set, file))
     doubts: dict[tuple[str, str], list[str]] = {}
     for workload in run_set.workloads:
         sizes = []
@@ -176,8 +180,10 @@ def decide(
     return Decided(case.decision(workloads), tuple(notes))
 
 
-def measured_gpu(run_set: RunSet, wanted: str | None) -> str:
+def measured_gpu(run_set: RunSet, wanted: str | None, file: Path | None = None) -> str:
     """Return the GPU whose times are compared with those of the CPU.
+
+    ``file`` contains the run set, for the command that continues an interrupted run.
 
     Raises:
         UndecidedError: The run measured no GPU, or not the CPU.
@@ -194,7 +200,8 @@ def measured_gpu(run_set: RunSet, wanted: str | None) -> str:
         for device in run_set.devices:
             if device.why_missing:
                 text += f"; the cluster has no {device.device}: {device.why_missing}"
-        raise UndecidedError(f"{text}. {how_to_measure_a_gpu(run_set)}")
+        sentences = [f"{text}.", *map(sentence, interruption(run_set, file))]
+        raise UndecidedError(f"{' '.join(sentences)}\n{how_to_measure_a_gpu(run_set)}")
     return wanted or gpus[0]
 
 

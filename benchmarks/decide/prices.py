@@ -18,7 +18,8 @@ from tune_policies.files.yaml_documents import DocumentError
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Amount, amount_of
 from tune_policies.values.units import MIB
-from tune_policies.values.value import Value, shorten_names, suggest
+from tune_policies.values.value import Value
+from tune_policies.values.wording import shorten_names, suggest
 
 PricePerHour = Annotated[float, Field(gt=0)]
 Day = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]

@@ -11,10 +11,10 @@ from tune_policies.placement.layout import place_slots
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.values.value import suggest
+from tune_policies.values.wording import suggest
 
+from ..record.missing_measurements import Group
 from ..record.run_set import Configuration, DeviceFound
-from .interleaving import Group
 
 _NAMES: Final = {"CPU": "cpu", "GPU": "gpu"}
 _RESOURCES: Final = {resource.lower(): resource for resource in ("CPU", *sorted(DEVICE_RESOURCES))}

@@ -1,66 +1,17 @@
-"""Determines the order of measurements, and the missing measurements of a resumed run.
+"""Determines the order of measurements, and what a resumed run must have in common with its record.
 
 Configurations take turns in random order, so that drift of the machine affects all of them equally. The order depends
 only on the seed, the round and the group, so a resumed run continues in the same order.
 """
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from tune_policies.values.errors import InvalidResourcesError
 
+from ..record.missing_measurements import Group
 from ..record.run_set import Configuration, Phase, RunSet, Settings
-
-GIVEN_UP: Final = frozenset({"raised", "timed_out"})
-"""Kinds of failures that would recur. Later rounds skip a configuration with such a failure. If a process died, later
-rounds measure its configuration again, because the process may have died by chance."""
-
-
-class Group(NamedTuple):
-    """Configurations of one workload and size that take turns: one per available device, and a control if requested."""
-
-    workload: str
-    size: int
-    configurations: tuple[Configuration, ...]
-
-    def without(self, configurations: Iterable[Configuration]) -> "Group":
-        """Return the group without these configurations."""
-        dropped = set(configurations)
-        return self._replace(
-            configurations=tuple(configuration for configuration in self.configurations if configuration not in dropped)
-        )
-
-
-def groups_of(settings: Settings, devices: Sequence[str]) -> tuple[Group, ...]:
-    """Return the groups to measure on the available devices. The control is on the first device."""
-    groups = []
-    for workload, sizes in settings.sizes.items():
-        for size in sizes:
-            configurations = [Configuration(workload=workload, size=size, device=device) for device in devices]
-            if settings.has_control and configurations:
-                configurations.append(configurations[0].model_copy(update={"is_control": True}))
-            groups.append(Group(workload, size, tuple(configurations)))
-    return tuple(groups)
-
-
-def given_up(run_set: RunSet) -> frozenset[Configuration]:
-    """Return the configurations that later rounds skip after a failure."""
-    return frozenset(failure.configuration for failure in run_set.failures if failure.kind in GIVEN_UP)
-
-
-def is_done(run_set: RunSet, group: Group, number: int) -> bool:
-    """Return whether all configurations of a group were measured or failed in this round, or are skipped."""
-    measured = {run.configuration for run in run_set.runs if run.round == number}
-    failed = {failure.configuration for failure in run_set.failures if failure.round == number}
-    return measured | failed | given_up(run_set) >= set(group.configurations)
-
-
-def num_missing(run_set: RunSet) -> int:
-    """Return the number of groups that remain to be measured, over all rounds."""
-    groups = groups_of(settings_of(run_set), [device.device for device in run_set.devices if device.slot is not None])
-    return sum(not is_done(run_set, group, number) for group in groups for number in range(run_set.num_rounds))
-
 
 _Item = TypeVar("_Item")
 

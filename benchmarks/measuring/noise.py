@@ -63,25 +63,35 @@ def read_noise() -> NoiseCounters:
 def noise_between(number: int, before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> NoiseReading:
     """Return the largest load and throttling of a host between two readings, ``before`` and ``after``."""
     hosts = {snapshot.host for snapshot in before} & {snapshot.host for snapshot in after}
-    pairs = [([b for b in before if b.host == host], [a for a in after if a.host == host]) for host in sorted(hosts)]
-    throttled = [
-        later[0].throttled_s - earlier[0].throttled_s
-        for earlier, later in pairs
-        if earlier[0].throttled_s is not None and later[0].throttled_s is not None
-    ]
+    loads, throttled = [], []
+    for host in hosts:
+        earlier = [snapshot for snapshot in before if snapshot.host == host]
+        later = [snapshot for snapshot in after if snapshot.host == host]
+        loads.append(_load(earlier, later))
+        first_s, last_s = earlier[0].throttled_s, later[0].throttled_s
+        if first_s is not None and last_s is not None:
+            throttled.append(last_s - first_s)
+    causes: set[str] = set()
+    for snapshot in (*before, *after):
+        causes.update(snapshot.gpu_throttled)
     return NoiseReading(
         round=number,
-        load=max((_load(*pair) for pair in pairs), default=0.0),
+        load=max(loads, default=0.0),
         throttled_s=max(throttled, default=None),
-        gpu_throttled=tuple(sorted({cause for snapshot in (*before, *after) for cause in snapshot.gpu_throttled})),
+        gpu_throttled=tuple(sorted(causes)),
     )
 
 
 def _load(before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> float:
     """Return the mean number of CPUs of a host that other processes used."""
-    first, last = min(before, key=lambda snapshot: snapshot.at_s), max(after, key=lambda snapshot: snapshot.at_s)
-    earlier = {pid: seconds for snapshot in before for pid, seconds in snapshot.own_s.items()}
-    later = {pid: seconds for snapshot in after for pid, seconds in snapshot.own_s.items()}
+    first = min(before, key=lambda snapshot: snapshot.at_s)
+    last = max(after, key=lambda snapshot: snapshot.at_s)
+    earlier: dict[int, float] = {}
+    for snapshot in before:
+        earlier |= snapshot.own_s
+    later: dict[int, float] = {}
+    for snapshot in after:
+        later |= snapshot.own_s
     own_s = sum(seconds - earlier.get(pid, 0.0) for pid, seconds in later.items())
     passed_s = last.at_s - first.at_s
     if passed_s > 0:

@@ -193,16 +193,22 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
         raise InvalidResourcesError(
             f"packing requires one GPU, but the cluster has {num_gpus:g}. Set CUDA_VISIBLE_DEVICES to one of them"
         )
-    sharings = [sharing for training in sweep.trainings for sharing in _sharings(capacity, training, sweep)]
-    runs = [sharing for sharing in sharings for _ in range(sweep.repetitions)]
+    runs = []
+    plans = {}
+    for training in sweep.trainings:
+        for sharing in _sharings(capacity, training, sweep):
+            runs += [sharing] * sweep.repetitions
+            if sharing.mode is PackingMode.PLAN:
+                plans[training.name] = sharing.plan.explain()
     random.Random(0).shuffle(runs)  # noqa: S311
+    gpus: list[str] = []
+    for node in capacity.nodes:
+        gpus += [gpu.name for gpu in node.devices or ()]
     record = ThroughputRecord(
-        gpu=", ".join(gpu.name for node in capacity.nodes for gpu in node.devices or ()) or UNREAD_GPU,
+        gpu=", ".join(gpus) or UNREAD_GPU,
         machine=describe_machine("torch"),
         command=own_command(),
-        plans={
-            sharing.training.name: sharing.plan.explain() for sharing in sharings if sharing.mode is PackingMode.PLAN
-        },
+        plans=plans,
     )
     yield record
     for number, sharing in enumerate(runs, start=1):

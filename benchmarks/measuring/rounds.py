@@ -19,24 +19,14 @@ from tune_policies.files.writing import locked
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.ray_compat.connection import connection, find_ray
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
 from ..record.machine import read_environment
+from ..record.missing_measurements import Group, given_up, groups_of, is_done, num_missing
 from ..record.run_set import Configuration, Environment, Failure, NoiseReading, ProcessRun, RunSet, Settings
 from ..record.run_set_file import read_run_set, write_run_set
 from .colocation import Colocation, PlannedDevice, colocate, parse_device, parse_devices, plan_device
-from .interleaving import (
-    Group,
-    check_same,
-    given_up,
-    groups_of,
-    interleave,
-    is_done,
-    num_missing,
-    order_of_groups,
-    order_of_processes,
-    settings_of,
-)
+from .interleaving import check_same, interleave, order_of_groups, order_of_processes, settings_of
 from .measured_process import MeasuredProcess, NoTimesError, Round
 from .noise import NoiseCounters, noise_between, read_noise
 
@@ -335,6 +325,7 @@ def ray_of_a_run(address: str | None, timeout_s: float) -> Iterator[None]:
         with connection(address, timeout_s, local="starts a Ray instance for the run"):
             yield
         return
+    print("starting a Ray instance for the run", file=sys.stderr, flush=True)
     try:
         # The dashboard would use CPU time during the measurement.
         ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)

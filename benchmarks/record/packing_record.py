@@ -11,9 +11,10 @@ from pydantic import AliasChoices, Field
 
 from tune_policies.cluster.accelerators import public_text
 from tune_policies.files.reading import read_value
+from tune_policies.values.field_types import Many
 from tune_policies.values.resources import PositiveCount
 from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets, without_secrets
-from tune_policies.values.value import Many, Value
+from tune_policies.values.value import Value
 
 from .run_set import Seconds
 from .summary import Spread, spread

@@ -1,7 +1,7 @@
 """The record of a benchmark run: the raw times of each process, the machine, and disturbances."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
@@ -10,10 +10,12 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 from pydantic import AfterValidator, AliasChoices, Field, model_validator
 
 from tune_policies.cluster.accelerators import public_text
+from tune_policies.values.field_types import Many
 from tune_policies.values.resources import Amount, Bytes, Count, PositiveCount, UsedBytes, format_amount
 from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import Many, Value, counted, shorten
+from tune_policies.values.value import Value
+from tune_policies.values.wording import counted, shorten
 
 
 def ignoring_fields(*names: str) -> Any:
@@ -100,7 +102,7 @@ class Effort(NamedTuple):
 THOROUGH: Final = Effort(num_rounds=5, num_blocks=10, process_timeout_s=60)
 """The default of a run."""
 
-QUICK: Final = Effort(num_rounds=3, num_blocks=5, process_timeout_s=15)
+QUICK: Final = Effort(num_rounds=3, num_blocks=5, process_timeout_s=30)
 """The default of a run with ``--quick``. Fewer than 3 rounds do not show how much processes differ."""
 
 
@@ -303,7 +305,7 @@ class NoiseReading(Value):
 
 
 class Incident(NamedTuple):
-    """A failure or warning of a configuration, and the rounds in which it occurred."""
+    """A failure or warning of a configuration, and the rounds in which it occurred, counted from 0."""
 
     configuration: Configuration
     message: str
@@ -311,7 +313,8 @@ class Incident(NamedTuple):
 
     def __str__(self) -> str:
         rounds = "round" if len(self.rounds) == 1 else "rounds"
-        return f"{self.configuration}, {rounds} {', '.join(map(str, self.rounds))}: {self.message}"
+        numbers = ", ".join(str(number + 1) for number in self.rounds)
+        return f"{self.configuration}, {rounds} {numbers}: {self.message}"
 
 
 class RunSet(Value):
@@ -391,16 +394,6 @@ class RunSet(Value):
     def workloads(self) -> tuple[str, ...]:
         """The measured workloads, without duplicates."""
         return tuple(dict.fromkeys(configuration.workload for configuration in self.configurations))
-
-    def problems(self) -> Iterator[str]:
-        """Yield a sentence about each missing device and each failure, and one about the run if it is incomplete."""
-        for device in self.devices:
-            if device.why_missing is not None:
-                yield f"the cluster has no {device.device}: {device.why_missing}"
-        yield from map(str, self.failed())
-        if not self.is_complete:
-            again = "tune-policies bench run --resume FILE"
-            yield f"the run was interrupted before it was complete. To continue, run: {again}"
 
     def failed(self) -> tuple[Incident, ...]:
         """Return the failures. Equal failures in several rounds are merged."""

@@ -2,16 +2,18 @@
 
 import shlex
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Final
 
 import numpy as np
 
 from tune_policies.values.resources import UsedBytes
-from tune_policies.values.value import Value, counted
+from tune_policies.values.value import Value
+from tune_policies.values.wording import counted, shorten_names
 
-from .run_set import Configuration, Phase, RunSet
+from .missing_measurements import num_complete_rounds
+from .run_set import QUICK, THOROUGH, Configuration, Phase, RunSet, Settings
 
 _LONG: Final = ((7200, 3600, "h"), (600, 60, "min"))
 """Units for long times: the shortest time in seconds that uses the unit, the unit in seconds, and its name."""
@@ -118,10 +120,15 @@ def time_text(seconds: float, half_iqr: float | None = None) -> str:
 
 
 def rounds_text(run_set: RunSet) -> str:
-    """Return the number of measured rounds as text, such as ``"2 of 5 rounds (the run was interrupted)"``."""
+    """Return the number of rounds as text, such as ``"2 of 5 rounds complete (the run was interrupted)"``."""
+    total = counted(run_set.num_rounds, "round")
+    if not run_set.is_complete:
+        return f"{num_complete_rounds(run_set)} of {total} complete (the run was interrupted)"
     measured = len({run.round for run in run_set.runs})
-    interrupted = "" if run_set.is_complete else " (the run was interrupted)"
-    return f"{measured} of {counted(run_set.num_rounds, 'round')}{interrupted}"
+    note = ""
+    if run_set.failures and measured < run_set.num_rounds:
+        note = " (the other rounds have no times because of failures)"
+    return f"{measured} of {total}{note}"
 
 
 def ratio_text(ratio: float) -> str:
@@ -164,15 +171,84 @@ def sentence(text: str) -> str:
 
 
 def how_to_measure_a_gpu(run_set: RunSet, workload: str | None = None) -> str:
-    """Return a sentence with the command that measures a workload, or all workloads of a run, on the CPU and a GPU."""
+    """Return how to measure a workload, or all workloads of a run, on the CPU and a GPU: a line of text and a command.
+
+    The command contains all requested sizes, the requested GPUs, and the options that determine how long a run takes.
+    """
+    measured = {(configuration.workload, configuration.size) for configuration in run_set.configurations}
     sizes: dict[str, set[int]] = {}
-    for configuration in run_set.configurations:
-        if workload in (None, configuration.workload):
-            sizes.setdefault(configuration.workload, set()).add(configuration.size)
-    if not sizes and run_set.settings is not None:  # nothing was measured
-        sizes = {name: set(wanted) for name, wanted in run_set.settings.sizes.items()}
-    names = [f"{name}@{','.join(map(str, sorted(found)))}" for name, found in sorted(sizes.items())]
-    cpus = 1 if run_set.settings is None else run_set.settings.cpus
-    options = ["--device", "cpu", "--device", "gpu", "--cpus", f"{cpus:g}", "--output", "gpu-run.json"]
-    command = shlex.join(["tune-policies", "bench", "run", *names, *options])
-    return f"On a machine with a GPU, run `{command}`."
+    if run_set.settings is not None:
+        sizes = {name: set(requested) for name, requested in run_set.settings.sizes.items()}
+    for name, size in measured:
+        sizes.setdefault(name, set()).add(size)
+    if workload is not None:
+        sizes = {workload: sizes[workload]}
+    failed = []
+    names = []
+    for name, requested in sorted(sizes.items()):
+        names.append(f"{name}@{','.join(map(str, sorted(requested)))}")
+        failed += [f"{name}[{size}]" for size in sorted(requested) if (name, size) not in measured]
+    note = ""
+    if measured and failed:
+        was = "was" if len(failed) == 1 else "were"
+        note = f" ({shorten_names(failed)} {was} not measured here)"
+    command = shlex.join(["tune-policies", "bench", "run", *names, *_options(run_set.settings)])
+    return f"On a machine with a GPU, run{note}:\n{command}"
+
+
+def _options(settings: Settings | None) -> list[str]:
+    """Return the options that repeat a run on a machine with a GPU. Options with their default value are omitted."""
+    devices, cpus, length = ["cpu"], 1.0, list[str]()
+    if settings is not None:
+        devices = list(settings.devices)
+        if "cpu" not in devices:
+            devices.insert(0, "cpu")
+        cpus, length = settings.cpus, _length_options(settings)
+    if devices == ["cpu"]:
+        devices.append("gpu")
+    by_device = [word for device in devices for word in ("--device", device)]
+    return [*by_device, "--cpus", f"{cpus:g}", *length, "--output", "gpu-run.json"]
+
+
+def _length_options(settings: Settings) -> list[str]:
+    options = []
+    effort = THOROUGH
+    if settings.num_blocks == QUICK.num_blocks:  # only --quick changes the number of blocks
+        effort = QUICK
+        options.append("--quick")
+    if settings.num_rounds != effort.num_rounds:
+        options += ["--rounds", str(settings.num_rounds)]
+    if settings.process_timeout_s != effort.process_timeout_s:
+        options += ["--process-timeout-s", f"{settings.process_timeout_s:g}"]
+    if not settings.has_control:
+        options.append("--no-control")
+    return options
+
+
+_WHY_NOT_MEASURED: Final = {
+    "timed_out": (
+        "processes reached their time limit of {limit}",
+        "Start a new run with a longer --process-timeout-s, or with smaller sizes",
+    ),
+    "raised": ("the workload raised an error", "Correct the workload, and start a new run"),
+    "died": ("processes died", "Read the reason above, and start a new run"),
+}
+"""The reason for missing times and what to do, by the kind of failure. Processes that disagree have times."""
+
+
+def not_measured(run_set: RunSet) -> Iterator[str]:
+    """Yield a sentence for each kind of failure: which configurations lack times in how many rounds, and what to do."""
+    limit = "--process-timeout-s"
+    if run_set.settings is not None:
+        limit = f"{run_set.settings.process_timeout_s:g} s"
+    for kind, (why, action) in _WHY_NOT_MEASURED.items():
+        failed = [failure.configuration for failure in run_set.failures if failure.kind == kind]
+        names = []
+        for configuration in dict.fromkeys(failed):
+            if configuration.is_control and configuration.model_copy(update={"is_control": False}) in failed:
+                continue  # its twin is listed
+            num_missing = run_set.num_rounds - len(run_set.of(configuration))
+            if num_missing:
+                names.append(f"{configuration} ({num_missing} of {counted(run_set.num_rounds, 'round')})")
+        if names:
+            yield f"not measured: {shorten_names(names)}, because {why.format(limit=limit)}. {action}"

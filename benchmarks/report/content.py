@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from tune_policies.files.html_page import Content, Finding, Picture, Section
 from tune_policies.plan.decision import Decision, WorkloadDecision
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
 from ..compare.doubts import Verdict, verdicts
 from ..compare.time_ratio import Comparison, Outcome
@@ -17,6 +17,7 @@ from ..decide.crossover import describe
 from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Phase, RunSet
 from ..record.summary import how_to_measure_a_gpu, in_words, ratio_with_bounds, rounds_text, sentence
+from ..workloads.registry import describe_sizes
 from .figures import PHASE_TITLES, cost_figure, crossover_figure, packing_figure, speedup_figure
 from .tables import (
     configurations_table,
@@ -78,10 +79,14 @@ def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) 
 
 def doubts_of_all(verdicts: Verdicts) -> tuple[str, ...]:
     """Return the reasons for doubt that all comparisons share. These reasons affect the whole run."""
-    named = [verdict.comparison.reasons for found in verdicts.values() for verdict in found]
-    if len(named) < 2:
+    of_comparisons = []
+    for found in verdicts.values():
+        of_comparisons += [verdict.comparison.reasons for verdict in found]
+    if len(of_comparisons) < 2:
         return ()
-    return tuple(reason for reason in named[0] if all(reason in reasons for reasons in named))
+    first, *others = of_comparisons
+    shared = set(first).intersection(*others)
+    return tuple(reason for reason in first if reason in shared)
 
 
 def _not_compared(run_set: RunSet, workload: str) -> Finding:
@@ -96,7 +101,8 @@ def _not_compared(run_set: RunSet, workload: str) -> Finding:
     if len(devices) == 1:
         why = f"Only {devices[0]} was measured, so there is nothing to compare it with."
         if run_set.measured_devices == ("cpu",):
-            why = f"{why} {how_to_measure_a_gpu(run_set, workload)}"
+            on_gpu = " ".join(how_to_measure_a_gpu(run_set, workload).splitlines())
+            why = f"{why} {on_gpu}"
     else:
         why = f"{' and '.join(devices)} have no size in common, so nothing can be compared."
     return Finding(workload, "none", "not compared", (why, *failures))
@@ -225,7 +231,7 @@ def build_content(
     sections.append(_speedups([*chain.from_iterable(compared.values())]))
     if packing:
         sections.append(_packing(packing))
-    sections.append(Section("All measurements", tables=(configurations_table(run_set),)))
+    sections.append(Section("All measurements", _texts_about_sizes(run_set), tables=(configurations_table(run_set),)))
     sections.append(_conditions(run_set))
     if not run_set.is_redacted:
         commands = [run_set.command]
@@ -239,6 +245,12 @@ def build_content(
         f"{rounds_text(run_set)}, with fresh processes in random order, seed {run_set.seed}."
     )
     return Content("GPU against CPU", summarise(run_set, findings), details, tuple(sections))
+
+
+def _texts_about_sizes(run_set: RunSet) -> tuple[str, ...]:
+    if run_set.workloads:
+        return (sentence(describe_sizes(sorted(run_set.workloads))),)
+    return ()
 
 
 def _missing(run_set: RunSet) -> Iterator[str]:

@@ -167,24 +167,24 @@ def crossover_figure(run_set: RunSet, workloads: Iterable[str], phase: Phase) ->
 
     Return ``None`` if there are no times of this phase.
     """
-    times = {
-        workload: {device: _points(run_set, workload, device, phase) for device in run_set.measured_devices}
-        for workload in workloads
-    }
-    shown = [workload for workload, lines in times.items() if any(lines.values())]
+    shown = {}
+    for workload in workloads:
+        lines = {device: _points(run_set, workload, device, phase) for device in run_set.measured_devices}
+        if any(lines.values()):
+            shown[workload] = {device: line for device, line in lines.items() if line}
     if not shown:
         return None
     figure, panels = _panels(len(shown))
     looks = strokes(run_set.devices_in_order)  # includes missing devices, so that colors agree between figures
-    for axes, workload in zip(panels, shown, strict=True):
-        points = {device: line for device, line in times[workload].items() if line}
-        for device, line in points.items():
-            _line(axes, line, looks[device], cut(in_words(device), 16))
-        put_sizes(axes, {size for line in points.values() for size in line})
-        what = "first epoch" if phase is Phase.FIRST_EPOCH else "time of a step"
+    what = "first epoch" if phase is Phase.FIRST_EPOCH else "time of a step"
+    for axes, (workload, lines) in zip(panels, shown.items(), strict=True):
+        sizes: set[int] = set()
         ends: list[float] = []
-        for line in points.values():
+        for device, line in lines.items():
+            _line(axes, line, looks[device], cut(in_words(device), 16))
+            sizes.update(line)
             ends += chain.from_iterable(line.values())
+        put_sizes(axes, sizes)
         put_log_amounts(axes.yaxis, ends, what, time_text)
         axes.set(title=title(workload, f", {PHASE_TITLES[phase]}"))
     put_legend(figure, panels)

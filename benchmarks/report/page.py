@@ -15,7 +15,7 @@ from tune_policies.files.html_page import ON_DARK, Content, Picture, colour_vari
 from tune_policies.files.html_page import html_page as html_page_of
 from tune_policies.files.writing import write_new
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import suggest
+from tune_policies.values.wording import suggest
 
 from .figures import INK, LOOK
 

@@ -3,6 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
@@ -13,11 +14,12 @@ from tune_policies.files.terminal import TextConsole, empty_table, line
 from tune_policies.plan.decision import Decision, DeviceTimes, GpuOrNodes, WorkloadDecision
 from tune_policies.values.sanitize import indented, one_line
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
 from ..compare.doubts import Verdict, problems_of_readings
 from ..decide.crossover import describe
 from ..measuring.colocation import parse_device
+from ..record.missing_measurements import problems_of
 from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Phase, RunSet
 from ..record.summary import (
@@ -31,6 +33,7 @@ from ..record.summary import (
     summarize,
     time_text,
 )
+from ..workloads.registry import describe_sizes
 
 _MEASURED: Final[dict[str, Callable[[ConfigurationSummary], str]]] = {
     "Samples/s": lambda summary: _cell(digits, summary.samples_per_s or None),
@@ -109,12 +112,12 @@ def decision_tables(decision: Decision) -> tuple[Table, ...]:
 
 def _nodes_tables(decision: Decision) -> Iterator[Table]:
     """Yield the table that compares one GPU with CPU nodes, if the number of trials is known."""
-    of_each = [
-        (decided.workload, size, size.gpu_or_nodes)
-        for decided in decision.workloads
-        for size in decided.sizes
-        if size.gpu_or_nodes is not None
-    ]
+    of_each = []
+    for decided in decision.workloads:
+        for size in decided.sizes:
+            compared = size.gpu_or_nodes
+            if compared is not None:
+                of_each.append((decided.workload, size, compared))
     if not of_each:
         return
     _, size, first = of_each[0]
@@ -198,16 +201,21 @@ def _in_rich(table: Table) -> RichTable:
     return shown
 
 
-def print_run_set(run_set: RunSet, console: Console | None = None) -> None:
-    """Print the table of configurations, missing measurements, the noise, the machine, and the command."""
+def print_run_set(run_set: RunSet, console: Console | None = None, *, file: Path | None = None) -> None:
+    """Print the table of configurations, missing measurements, the noise, the machine, and the command.
+
+    ``file`` contains the run set.
+    """
     tables = []
     if run_set.runs:
         tables.append(configurations_table(run_set))
-    _show(tables, _lines(run_set), console)
+    _show(tables, _lines(run_set, file), console)
 
 
-def _lines(run_set: RunSet) -> Iterator[str]:
-    for problem in (*run_set.problems(), *run_set.warnings()):
+def _lines(run_set: RunSet, file: Path | None) -> Iterator[str]:
+    if run_set.runs:
+        yield describe_sizes(sorted(run_set.workloads))
+    for problem in (*problems_of(run_set, file), *run_set.warnings()):
         yield f"- {problem}"
     yield f"{rounds_text(run_set)}, {turns(run_set)}, seed {run_set.seed}"
     yield from machine_lines(run_set)
@@ -247,7 +255,7 @@ def print_verdicts(found: Sequence[Verdict]) -> None:
         rows.append((*words, f"{comparison.ratio:.3g}", interval, str(comparison.num_rounds)))
         for reason in comparison.reasons:
             reasons[reason].append(f"{verdict.workload}[{verdict.size}] {verdict.phase}")
-    notes = []
+    notes = [describe_sizes(dict.fromkeys(verdict.workload for verdict in found))]
     for reason, configurations in reasons.items():
         where = "all"
         if len(configurations) < len(found):
@@ -259,7 +267,9 @@ def print_verdicts(found: Sequence[Verdict]) -> None:
 
 def print_decision(decision: Decision, console: Console | None = None) -> None:
     """Print the times of trials, their costs if there are prices, and the conclusions."""
-    lines = [text for decided in decision.workloads for text in _below(decided)]
+    lines = [describe_sizes(decided.workload for decided in decision.workloads)]
+    for decided in decision.workloads:
+        lines += _below(decided)
     _show(decision_tables(decision), [*lines, *_source_lines(decision)], console)
 
 

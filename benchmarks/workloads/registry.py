@@ -6,12 +6,13 @@ import importlib.util
 import inspect
 import sys
 import time
+from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import suggest
+from tune_policies.values.wording import shorten_names, suggest
 
 from .steps import Steps, Workload
 
@@ -29,6 +30,11 @@ class BuiltIn(NamedTuple):
     path: str
     sizes: tuple[int, ...]
     needs: tuple[str, ...]
+
+    @property
+    def size_unit(self) -> str:
+        """What a size counts, such as ``"samples per batch"``."""
+        return _SIZE_UNITS.get(self.name, "samples per batch")
 
 
 def _every_fourth(first: int, last: int) -> tuple[int, ...]:
@@ -51,6 +57,21 @@ _SIMULATIONS: Final = {
     "heat-3d": _every_fourth(3, 7),
     "n-body": _every_fourth(4, 12),
 }
+
+_SIZE_UNITS: Final = {
+    "matmul": "rows and columns",
+    "doubling": "elements",
+    "branching": "instructions",
+    "raytracing": "pixels per side",
+    "heat-2d": "points per side",
+    "heat-3d": "points per side",
+    "n-body": "bodies",
+    "boosting": "rows",
+    "iterative-tasks": "elements",
+    "iterative-actor": "elements",
+    "affine": "units of work",
+}
+"""What a size counts, by workload. All other built-in workloads train on batches of this many samples."""
 
 BUILT_IN: Final = {
     **{
@@ -84,6 +105,18 @@ def find_workload(name: str) -> BuiltIn:
             "write module:function for your own workload)"
         )
     return found
+
+
+def describe_sizes(workloads: Iterable[str]) -> str:
+    """Return what the sizes of workloads count, such as ``"size: samples per batch (mlp); elements (doubling)"``."""
+    by_unit: dict[str, list[str]] = {}
+    for name in workloads:
+        built_in = BUILT_IN.get(name) or SYNTHETIC.get(name)
+        unit = "as defined by the workload"
+        if built_in is not None:
+            unit = built_in.size_unit
+        by_unit.setdefault(unit, []).append(name)
+    return "size: " + "; ".join(f"{unit} ({shorten_names(names)})" for unit, names in by_unit.items())
 
 
 def check_needs(workload: BuiltIn) -> None:

@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import Any, Final, NamedTuple
 
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
-from tune_policies.values.value import shorten
+from tune_policies.values.wording import shorten
 
 
 class Steps(NamedTuple):

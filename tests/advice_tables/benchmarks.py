@@ -16,9 +16,18 @@ from tune_policies.benchmarks.measuring.interleaving import check_same, settings
 from tune_policies.benchmarks.measuring.packing import find_training
 from tune_policies.benchmarks.measuring.rounds import disagreements
 from tune_policies.benchmarks.measuring.timed_workload import has_used_gpu
+from tune_policies.benchmarks.record.missing_measurements import problems_of
 from tune_policies.benchmarks.record.packing_record import ThroughputRecord
-from tune_policies.benchmarks.record.run_set import Configuration, Environment, NoiseReading, Phase, Settings
+from tune_policies.benchmarks.record.run_set import (
+    Configuration,
+    Environment,
+    Failure,
+    NoiseReading,
+    Phase,
+    Settings,
+)
 from tune_policies.benchmarks.record.run_set_file import file_text, read_run_set, write_run_set
+from tune_policies.benchmarks.record.summary import not_measured
 from tune_policies.benchmarks.workloads.registry import check_needs, find_workload, load_workload
 from tune_policies.benchmarks.workloads.steps import Steps, checked_loss, checked_steps, torch_device
 
@@ -72,7 +81,13 @@ def sizes(workloads, given):
 
 def run_of(**changes):
     """Return the problems of a run with these changes."""
-    return "\n".join(a_run(**changes).problems())
+    return "\n".join(problems_of(a_run(**changes), Path("my run.json")))
+
+
+def without_times(kind):
+    """Return the sentence about a configuration whose only process failed."""
+    failure = Failure(configuration=Configuration(workload="mlp", size=9, device="cpu"), round=0, kind=kind, message="")
+    return "\n".join(not_measured(a_run(failures=(failure,))))
 
 
 def short():
@@ -216,9 +231,16 @@ ROWS = [
     ),
     Row(
         "run_of(is_complete=False)",
-        "run: tune-policies bench run --resume FILE",
+        "run: tune-policies bench run --resume 'my run.json'",
         "run_of(is_complete=True)",
     ),
+    Row(
+        "without_times('timed_out')",
+        "Start a new run with a longer --process-timeout-s, or with smaller sizes",
+        "Settings(sizes={'mlp': (1,)}, devices=('cpu',), process_timeout_s=120)",
+    ),
+    Row("without_times('raised')", "Correct the workload, and start a new run", "run_of()"),
+    Row("without_times('died')", "Read the reason above, and start a new run", "run_of()"),
     Row(
         "in_folder(lambda: read_run_set(Path('run.json')), run_json=FILES['run.json'].replace(NOW, NEXT))",
         "Upgrade tune-policies",
@@ -246,7 +268,7 @@ ROWS = [
     Row("equal(1.5)", "Run more rounds, or measure on an idle machine", "equal(1.0)"),
     Row(
         "decide(a_run(('cpu',)), TERMS, A10G)",
-        "run `tune-policies bench run mlp@1,16,256 --device cpu --device gpu --cpus 1 --output gpu-run.json`",
+        "run:\ntune-policies bench run mlp@1,16,256 --device cpu --device gpu --cpus 1 --output gpu-run.json",
         "sizes(['mlp@1,16,256'], []), parse_devices(['cpu', 'gpu']), decide(a_run(('cpu', 'gpu')), TERMS, A10G)",
     ),
     Row(
@@ -322,6 +344,7 @@ NAMES = {
         Instance,
         Path,
         Prices,
+        Settings,
         Steps,
         a_run,
         check_needs,
@@ -349,6 +372,7 @@ NAMES = {
         step,
         torch_device,
         with_losses,
+        without_times,
         write_run_set,
     ),
     "A10G": A10G,

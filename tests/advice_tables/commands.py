@@ -34,6 +34,12 @@ ROWS = [
         "Pass one policy",
         "command('kuberay design gpu.yaml --num-trials 2 --nodes catalog.yaml --output a.yaml')",
     ),
+    Row(
+        "command('plan gpu.yaml --cluster cluster.json --trial-hours 1')",
+        "--trial-hours requires the number of trials. Pass it with --num-trials",
+        "command('plan gpu.yaml --cluster cluster.json --trial-hours 1 --num-trials 4')",
+    ),
+    Row("command('exec')", "Pass a policy file and a program", "program('exec gpu.yaml tune.py')"),
     Row("command('exec gpu.yaml')", "Pass a Python script, or -m and a module", "program('exec gpu.yaml tune.py')"),
     Row(
         "command('exec gpu.yaml tnue.py')",

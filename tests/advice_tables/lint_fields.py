@@ -66,7 +66,7 @@ TABLE = AdviceTable(
         "tune_policies/kuberay/lint/linting.py",
         "tune_policies/kuberay/lint/misspelled_fields.py",
         "tune_policies/kuberay/lint/pod_schema.py",
-        "tune_policies/kuberay/lint/readable.py",
+        "tune_policies/kuberay/lint/lenient_reading.py",
         "tune_policies/kuberay/lint/retired_formats.py",
         "tune_policies/kuberay/lint/rule.py",
     ),

@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 from tests.advice import AdviceTable, Row
+from tests.decisions import a_decision
 from tests.unit.kuberay.planted.sound import CLUSTER, LAUNCHER
 from tune_policies import (
     AcceleratorPolicy,
@@ -15,10 +16,12 @@ from tune_policies import (
     SelectingPolicy,
 )
 from tune_policies.kuberay import NodeCatalog, NodeType, WriteOptions, design_cluster, load_cluster, write_cluster
+from tune_policies.kuberay.design.allocatable import about_whole_machines
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup, capacity_of
-from tune_policies.kuberay.design.comparison import compare_policies
 from tune_policies.kuberay.design.forecast import forecast_trials
 from tune_policies.kuberay.design.offers import rank_offers
+from tune_policies.kuberay.design.policy_comparison import compare_policies
+from tune_policies.kuberay.design.trial_duration import TrialDuration
 from tune_policies.kuberay.reading.load_cluster import read_nodes
 
 SLICE = {"cpus": 8, "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E", "topology": "4x4"}
@@ -48,6 +51,11 @@ def node_type(**fields):
 
 def catalog(*nodes, **fields):
     return NodeCatalog(nodes=[NodeType(**{"cpus": 8, "memory": "32GiB", **node}) for node in nodes], **fields)
+
+
+def like_machines(*nodes):
+    """Return the sentences about node types that seem to be whole machines."""
+    return "\n".join(about_whole_machines(catalog(*nodes)))
 
 
 def designed(policy, *nodes, num_trials=2, **options):
@@ -101,6 +109,11 @@ CATALOG_ROWS = [
         "NodeType(cpus=8, gpus=1, custom={'TPU': 4})",
         "Define a node type for each kind",
         "NodeType(cpus=8, gpus=1), NodeType(cpus=8, custom={'TPU': 4})",
+    ),
+    Row(
+        "like_machines({'cpus': 4, 'memory': '16GiB'})",
+        "write what pods can use, about cpus: 3, memory: 13GiB on GKE",
+        "like_machines({'cpus': 3, 'memory': '13GiB'})",
     ),
     Row("NodeType(cpus='3920m')", "Write cpus: 3, because", "NodeType(cpus=3)"),
     Row("NodeType(cpus=8, accelerator_type='A100')", "set gpus", "NodeType(cpus=8, gpus=1, accelerator_type='A100')"),
@@ -339,6 +352,24 @@ PRICE_ROWS = [
     ),
 ]
 
+DEADLINE_ROWS = [
+    Row(
+        "TrialDuration.of(2, 1)",
+        "Set a deadline of 2 or more",
+        "TrialDuration.of(2, 2)",
+    ),
+    Row(
+        "TrialDuration.of(None, 1)",
+        "Set trial_hours (--trial-hours), or omit deadline_hours (--deadline-hours)",
+        "TrialDuration.of(1, 1), TrialDuration.of(None, None)",
+    ),
+    Row(
+        "design_cluster(CpuPolicy(cpus=1), None, 2, decision=DECISION, trial_hours=1)",
+        "Omit trial_hours (--trial-hours)",
+        "design_cluster(CpuPolicy(cpus=1), None, 2, decision=DECISION)",
+    ),
+]
+
 FORECAST_ROWS = [
     Row(
         "forecast(CpuPolicy(), {**SMALL, 'min_nodes': 20_000, 'max_nodes': 20_000})",
@@ -439,7 +470,7 @@ FILE_ROWS = [
         "written(CpuPolicy(), {**CPU, 'custom': {'a_b-c.d': 1}})",
     ),
 ]
-ROWS = [*CATALOG_ROWS, *DESIGN_ROWS, *PRICE_ROWS, *FORECAST_ROWS, *FILE_ROWS]
+ROWS = [*CATALOG_ROWS, *DESIGN_ROWS, *PRICE_ROWS, *DEADLINE_ROWS, *FORECAST_ROWS, *FILE_ROWS]
 OF_NODES = "nodes on a platform of Kubernetes"
 ELSEWHERE = {
     "create a node pool": OF_NODES,
@@ -475,6 +506,7 @@ FUNCTIONS = (
     node_type,
     catalog,
     designed,
+    like_machines,
     written,
     forecast,
     loaded,
@@ -482,7 +514,8 @@ FUNCTIONS = (
     read_nodes,
 )
 NAMES = {
-    **{value.__name__: value for value in (*FUNCTIONS, read_nodes, compare_policies, rank_offers)},
+    "DECISION": a_decision(),
+    **{value.__name__: value for value in (*FUNCTIONS, read_nodes, TrialDuration, compare_policies, rank_offers)},
     "SLICE": SLICE,
     "ON_SLICES": ON_SLICES,
     "L4": L4,

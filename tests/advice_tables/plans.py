@@ -11,7 +11,7 @@ from tests.clusters import GIB
 from tune_policies import ClusterCapacity, GpuMemoryProfile, NodeCapacity, NodeTypeCapacity, Resources
 from tune_policies.cluster.cluster_view import cluster_view
 from tune_policies.kuberay import NodeCatalog
-from tune_policies.placement.counting import Request
+from tune_policies.placement.request import Request
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
 from tune_policies.testing import check_policy

@@ -12,7 +12,7 @@ from tests.decisions import a_decision
 from tune_policies import ClusterCapacity, CpuPolicy, GpuDevice, GpuMemoryProfile, NodeCapacity, Resources
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
 from tune_policies.policies.policy_file import load_runtime_env
-from tune_policies.values.value import check_names
+from tune_policies.values.field_types import check_names
 
 LABELED = NodeCapacity(node_id="a", resources=Resources(cpus=4), labels={"a": "b"})
 READ_NOW = ONE_GPU.model_copy(update={"read_at": datetime(2027, 1, 1, tzinfo=UTC)})

@@ -6,8 +6,8 @@ from tests.advice import AdviceTable, Row, named
 from tests.advice_tables.commands_in_folder import in_folder
 from tune_policies import CpuPolicy, ReservingPolicy
 from tune_policies.placement.deadlock import Reservation, WaitingRun
-from tune_policies.probe.holders import _nested_error
-from tune_policies.probe.node_types import addable_node_types, addable_nodes, load_cluster_config
+from tune_policies.probe.addable_nodes import addable_node_types, addable_nodes, load_cluster_config
+from tune_policies.probe.reservation_holders import _nested_error
 from tune_policies.ray_compat.connection import find_ray
 from tune_policies.values.resources import ray_ticks
 

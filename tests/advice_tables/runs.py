@@ -11,15 +11,17 @@ from tests.advice import CPUS, ROOT, SHARED, AdviceTable, Row, named
 from tests.unit.oom_errors import TORCH_OOM, torch_text
 from tune_policies import CpuPolicy, PolicyCallback, tuner
 from tune_policies.files.plain_data import parse_data
-from tune_policies.placement.counting import BundleGroup
+from tune_policies.oom import OutOfMemory
+from tune_policies.placement.bundles import BundleGroup
 from tune_policies.placement.deadlock import WaitingRun
 from tune_policies.trainers import with_limits
 from tune_policies.trainers.scheduling.own_slots import slot_of_bundles
-from tune_policies.trainers.train.slot_check import check_workers
-from tune_policies.trainers.usage.advice import Advice, RunFacts, TrialFacts, advise
+from tune_policies.trainers.train.scaling_config_check import check_workers
+from tune_policies.trainers.usage.advice import Advice, advise
 from tune_policies.trainers.usage.audit_callback import audit_lines
-from tune_policies.trainers.usage.gpu_memory_usage import RunUsage
+from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage
 from tune_policies.trainers.usage.load_usage import load_usage
+from tune_policies.trainers.usage.oom_report import OomReport
 from tune_policies.trainers.usage.process_usage import ProcessUsage
 from tune_policies.trainers.usage.resource_usage import (
     STARTING,
@@ -27,7 +29,10 @@ from tune_policies.trainers.usage.resource_usage import (
     IdleHours,
     ResourceHours,
     ResourceUsage,
+    SlotHours,
+    TrialCounts,
 )
+from tune_policies.trainers.usage.run_facts import RunFacts, TrialFacts
 from tune_policies.trainers.usage.run_page import build_run_page
 from tune_policies.trainers.usage.usage_pictures import plot_usage
 from tune_policies.trainers.watches import run_watch, task_watch
@@ -49,10 +54,17 @@ def advised(most_open):
     return advise(trials, CPUS, RunFacts(elapsed_s=0, at_once=4, num_trials=16, most_open=most_open))
 
 
-def starting(max_trials_at_once):
+def starting(*, reuses_processes):
     """Return the usage of a run whose CPUs were mostly idle because trials were starting."""
     hours = ResourceHours(resource="CPU", total_hours=10, used_hours=4, idle=(IdleHours(reason=STARTING, hours=6),))
-    return ResourceUsage(resources=(hours,), max_trials_at_once=max_trials_at_once)
+    slots = (SlotHours(slot="1 CPU", num_starts=4),)
+    return ResourceUsage(
+        resources=(hours,),
+        slots=slots,
+        max_trials_at_once=2,
+        reuses_processes=reuses_processes,
+        trials=TrialCounts(num_finished=4),
+    )
 
 
 def slot_of(policy):
@@ -87,6 +99,15 @@ OUT_OF_GPU_MEMORY = (
     "Failure # 1 (occurred at 2026-01-02_03-04-05)\nTraceback (most recent call last):\n"
     f"{TORCH_OOM}: {torch_text(in_use='18.00 GiB')}\n\n"
 )
+
+CROWDED_OUT = (
+    OUT_OF_GPU_MEMORY
+    + OomReport(
+        out_of_memory=OutOfMemory(kind="accelerator", requested_bytes=2 * 2**30, cause="neighbour"),
+        gpu_memory=GpuMemoryUsage(gpus=0.5, num_ooms=1),
+    ).to_note()
+)
+"""The error of a trial with half of a GPU, which other processes filled."""
 
 
 class Trainer:
@@ -212,9 +233,14 @@ ROWS = [
         "str(advised(most_open=16))",
     ),
     Row(
-        "starting(max_trials_at_once=5).summary",
-        "Or run fewer trials at once: pass CappedPolicy(policy, 2) instead of the policy, or max_concurrent_trials=2",
-        "CappedPolicy(CpuPolicy(), 2).plan(CPUS), tune.TuneConfig(max_concurrent_trials=2)",
+        "starting(reuses_processes=False).advice",
+        "Reuse processes with reuse_actors=True",
+        "(*starting(reuses_processes=True).advice, tune.TuneConfig(reuse_actors=True))",
+    ),
+    Row(
+        "load_usage(a_results_folder(error=CROWDED_OUT)).advice",
+        "Stop the other programs that nvidia-smi lists, or retry such trials: scheduler=OomRetryScheduler()",
+        "tuner(print, CpuPolicy(), tune_config=tune.TuneConfig(scheduler=OomRetryScheduler()))",
     ),
 ]
 
@@ -235,6 +261,7 @@ NAMES = {
     **named(
         load_usage, page_of, parse_data, plot_usage, recording, slot_of, slot_of_bundles, starting, tell, with_limits
     ),
+    "CROWDED_OUT": CROWDED_OUT,
     "OUT_OF_GPU_MEMORY": OUT_OF_GPU_MEMORY,
     "ray": ray,
     "stuck": run_watch._suggestion,
@@ -244,7 +271,7 @@ NAMES = {
 ELSEWHERE = {
     "but an earlier task started CUDA in this process": "GPUs",
     "the policy plans trials … a GPU, but the trainable reserves": "a run of Tune: tests/unit/runner/test_run_core.py",
-    "the plan uses a decision based on benchmarks with": "other versions: tests/unit/runner/test_run_plan.py",
+    "the plan uses a decision based on benchmarks with": "other versions: tests/unit/runner/test_measured_versions.py",
     "requires Keras 2, because it fails with Keras 3": "TensorFlow: tests/on_ray/runner/test_train_frameworks.py",
     "an RLlib learner uses at most one": "RLlib: tests/unit/runner/test_rllib.py",
     "the policy has num_workers=0": "a run of Train: tests/on_ray/runner/test_train_in_tune.py",
@@ -288,21 +315,21 @@ ELSEWHERE = {
         "a run of Train: tests/on_ray/runner/test_trainers.py and test_train_in_tune.py",
     ),
     "To continue it, write": "a run that Ctrl-C ends: tests/on_ray/runner/test_restore.py",
+    "Next time, write load_policy": "a run that has learned: tests/package/runner/test_usage_command.py",
     **dict.fromkeys(
         ("RLlib's old API stack", "RLlib supports no devices except GPUs", "Increase cpus in the policy"),
         "RLlib: tests/unit/runner/test_rllib.py",
     ),
     **dict.fromkeys(
         (
-            "(a whole GPU), so use a GPU with more memory",
-            "…. Write …, with … per GPU instead of …",
+            ", so use a GPU with more memory",
+            "GiB. …. Write …, with … per GPU instead of …",
             "to run without retries, write",
             "To run without retries, write",
             "start with …: … because of GPU memory",
             "Pass the results folder of a Tune or Train run",
             "Pass a folder that contains a folder for each trial",
             "start with memory=",
-            "Reuse processes with reuse_actors=True",
         ),
         "the results of a run: tests/unit/runner/test_usage.py and tests/package/runner/test_gpu_memory_usage.py",
     ),

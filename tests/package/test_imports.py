@@ -19,12 +19,14 @@ WITHOUT_RAY = {"values", "cluster", "files", "oom", "placement", "plan", "polici
 """The folders that work without Ray."""
 VIEWS_OF = {
     "tune_policies.cluster.capacity": {"tune_policies.cluster.cluster_view"},
-    "tune_policies.kuberay.design.comparison": {"tune_policies.kuberay.design.comparison_view"},
+    "tune_policies.kuberay.design.policy_comparison": {"tune_policies.kuberay.design.policy_comparison_view"},
     "tune_policies.kuberay.design.design_comparison": {"tune_policies.kuberay.design.design_comparison_view"},
     "tune_policies.kuberay.design.offers": {"tune_policies.kuberay.design.offers_view"},
     "tune_policies.plan.decision": {"tune_policies.plan.plan_view"},
-    "tune_policies.plan.trial_plan": {f"tune_policies.plan.{name}" for name in ("idle", "plan_picture", "plan_view")},
-    "tune_policies.trainers.usage.gpu_memory_usage": {"tune_policies.trainers.usage.gpu_memory_report"},
+    "tune_policies.plan.trial_plan": {
+        f"tune_policies.plan.{name}" for name in ("plan_picture", "plan_text", "plan_view")
+    },
+    "tune_policies.trainers.usage.gpu_memory_usage": {"tune_policies.trainers.usage.usage_report"},
 }
 """The modules that show a value, by the module of the value. A method of the value imports them when it is called."""
 FOREIGN = {"ray", "torch", "tensorflow", "jax", "cupy", "pynvml"}

@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 from tests.clusters import gpu_node
 from tests.package.benchmarks.test_report import look_at
 from tests.package.browser import CHROMIUM, Browser
-from tests.package.test_pages import ROOT, commands, files
+from tests.package.test_pages import FRONT_PAGE_CLUSTER, FRONT_PAGE_PLAN, ROOT, commands, files
 from tune_policies import AutoscalingPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy, Resources
 from tune_policies.cli.main import app
-from tune_policies.cluster.capacity import NodeTypeCapacity
+from tune_policies.cluster.node import NodeTypeCapacity
 
 LONG = "a-node-with-a-name-that-is-far-too-long-for-a-phone.example.internal"
 SCREENS = [(360, "light"), (360, "dark"), (1280, "light"), (1280, "dark")]
@@ -65,3 +65,9 @@ def test_the_picture_in_the_docs_equals_the_output_of_its_command(page, tmp_path
 
     assert done.exit_code == 0, done.output
     assert (tmp_path / picture).read_text() == page.with_name(picture).read_text()
+
+
+def test_the_picture_of_the_front_pages_shows_the_plan_of_their_policy():
+    picture = ROOT / "docs" / "first-plan.svg"
+
+    assert picture.read_text() == FRONT_PAGE_PLAN.plot(FRONT_PAGE_CLUSTER).svg

@@ -21,7 +21,7 @@ from tune_policies import (
     Resources,
     SelectingPolicy,
 )
-from tune_policies.cluster.capacity import GpuDevice
+from tune_policies.cluster.node import GpuDevice
 from tune_policies.policies.policy import build_policy
 from tune_policies.testing.clusters import draw_nodes
 from tune_policies.values.units import GIB

@@ -1,14 +1,20 @@
 """Child processes do not run modules or programs from the working directory."""
 
 import ast
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tune_policies.files.child_python import child_python, program_path
+from tune_policies.files.child_python import child_python, program_path, reason_of_exit
+from tune_policies.probe.doctor import cluster_reader
+from tune_policies.ray_compat import connection
 from tune_policies.trainers.gpu_memory.mps import query_mps_daemon
+from tune_policies.values.errors import ProbeError
 
+CRASH = child_python("-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+CRASHED = "the child process crashed with signal 11 (Segmentation fault)"
 ROOT = Path(__file__).parents[2]
 STARTS = "tune_policies/files/child_python.py"
 
@@ -33,6 +39,36 @@ def test_every_python_child_is_started_with_child_python(package):
     }
 
     assert found <= {STARTS}
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "stderr", "reason"),
+    [
+        pytest.param(1, "Traceback\n  ValueError: 1\n\n", "ValueError: 1", id="the last line"),
+        pytest.param(3, "\n", "the child process ended with exit code 3 and printed nothing", id="no line"),
+        pytest.param(-11, "a warning", CRASHED, id="a signal"),
+    ],
+)
+def test_the_reason_of_a_failed_child_is_its_signal_or_the_last_line(exit_code, stderr, reason):
+    assert reason_of_exit(exit_code, stderr) == reason
+
+
+def test_a_driver_that_crashes_is_a_finding_of_the_doctor(monkeypatch):
+    monkeypatch.setattr(cluster_reader, "find_ray", lambda address: None)
+    monkeypatch.setattr(cluster_reader, "child_python", lambda *arguments: CRASH)
+
+    (node,) = cluster_reader.examine().nodes
+
+    assert node.failure == CRASHED
+
+
+def test_a_client_of_ray_that_crashes_is_reported(monkeypatch):
+    monkeypatch.setattr(connection, "child_python", lambda *arguments: CRASH)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        with pytest.raises(ProbeError, match=r"refuses the connection: the child process crashed with signal 11"):
+            connection._check_reachable(address, 30.0, "")
 
 
 def planted(folder, name, text="touch ran"):

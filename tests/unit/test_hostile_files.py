@@ -13,6 +13,7 @@ import pytest
 from tests.unit.hostile_table import FORMS, HEAVY, LOADERS, MOST_BYTES, MOST_S, NAME, OF_RACES, device, huge, pipe
 from tune_policies import CpuPolicy, InvalidResourcesError, load_policy
 from tune_policies.benchmarks.decide.prices import load_prices
+from tune_policies.files import reading
 from tune_policies.files.plain_data import parse_data, parse_json
 from tune_policies.files.reading import UnreadableFileError, read_bytes, read_text
 from tune_policies.files.yaml_documents import DocumentError
@@ -92,6 +93,20 @@ def test_a_file_that_becomes_a_pipe_while_it_is_opened_does_not_block(tmp_path, 
 def test_the_size_limit_also_applies_to_a_kernel_file_of_reported_size_0():
     with pytest.raises(UnreadableFileError, match="more than 2 bytes"):
         read_bytes("/proc/self/stat", max_bytes=2)
+
+
+def test_a_growing_file_is_read_up_to_its_size_when_it_was_opened(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.touch()
+
+    def append(_):
+        with path.open("ab") as file:
+            file.write(b"1234")
+
+    # The function is called before the file is opened, and after its size has been read.
+    monkeypatch.setattr(reading, "_check_regular", append)
+
+    assert read_bytes(path) == b"1234"
 
 
 def test_a_kernel_file_of_reported_size_0_is_read():

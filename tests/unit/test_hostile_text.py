@@ -9,8 +9,8 @@ import time
 import pytest
 
 from tune_policies.cluster.accelerators import gpu_memory_of_type
-from tune_policies.cluster.capacity import to_resources
 from tune_policies.cluster.labels import check_selector, is_label_value
+from tune_policies.cluster.ray_totals import to_resources
 from tune_policies.files.yaml_documents import read_scalar
 from tune_policies.kuberay.design.catalog import check_dns_label, parts_of_gpus
 from tune_policies.kuberay.lint.linting import lint_text

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tests.measured_runs import a_run
 from tune_policies.benchmarks.record.packing_record import ThroughputRecord
-from tune_policies.files.terminal import TextConsole, empty_table
+from tune_policies.files.terminal import TextConsole, empty_table, to_text
 from tune_policies.plan.idle import Why
 from tune_policies.probe.doctor.node_checks import NodeFacts
 from tune_policies.values.sanitize import indented, one_line, printable, shortened, without_names, without_secrets
@@ -210,3 +210,15 @@ def test_tables_and_texts_are_printed_without_markup_and_control_characters():
     assert r"[red]cell :smile:\u001b[2J\nnext" in out.getvalue()
     assert r"text\u001b[2J" in out.getvalue()
     assert r"string [x]\u001b[2J" in out.getvalue()
+
+
+def test_the_text_of_a_table_in_a_notebook_is_returned_without_styles_and_not_displayed(monkeypatch, capsys):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    table = empty_table("Nodes", "Node")
+    table.add_row("a")
+
+    text = to_text(table)
+
+    assert "Node" in text
+    assert "\x1b" not in text
+    assert capsys.readouterr().out == ""

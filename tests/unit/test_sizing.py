@@ -20,6 +20,7 @@ from tests.evidence.sizing.rules.tuners import (
     folds_on_gpus,
     lgbm_size,
 )
+from tests.evidence.sizing.simulated_programs import slowdowns
 from tests.evidence.sizing.simulation import GIB, START_S, Machine, SimTrial, Simulation
 from tests.evidence.sizing.sweeps import SWEEPS
 from tune_policies import CpuPolicy
@@ -125,6 +126,13 @@ def test_processes_that_start_slow_down_busy_trials():
     assert simulation.run().makespan_s == pytest.approx(21 + 100)
 
 
+def test_trials_share_the_cpus_that_the_driver_and_ray_leave():
+    trials = [SimTrial({}, 90)] * 2
+    simulation = Simulation(Machine((), 2, 30), trials, Fixed("", 0), starts_s=(1.0,), overhead_cpus=0.2)
+
+    assert simulation.run().makespan_s == pytest.approx(1 + 90 / 0.9)
+
+
 def test_there_are_at_least_twelve_sweeps():
     assert len(SWEEPS) >= 12
 
@@ -210,6 +218,16 @@ def test_a_trial_that_runs_out_of_memory_is_lost_with_a_rule_without_retries():
     assert [outcome(trials, rule).num_lost for rule in (AutoGluon(), Nni())] == [1, 1]
 
 
+@pytest.mark.parametrize("reports_once", [False, True], ids=["2 to 25 results", "one result"])
+def test_a_random_program_is_hardly_slower_than_under_its_start_policy(reports_once):
+    """In a program that is slower, trials share a disk that becomes slower together, and few trials are left."""
+    found = slowdowns(range(150), reports_once=reports_once)
+
+    assert sum(slowdown.num_lost for slowdown in found) == 0
+    assert max(slowdown.ratio for slowdown in found) < 1.15
+    assert sum(slowdown.ratio > 1.05 for slowdown in found) <= 0.06 * len(found)
+
+
 def real_outcome(*trials, begin_s=1_000.0):
     """Return the outcome of a run from the times of the decision, the training and the end of each trial."""
     decisions, events = [], []
@@ -218,7 +236,8 @@ def real_outcome(*trials, begin_s=1_000.0):
         events.append({"trial": f"t{i}", "began_s": begin_s + began})
         ended_s = begin_s + ended
         events.append({"x": i / len(trials), "ended_s": ended_s, "cpu_s": 0.1, "rss": GIB // 4})
-    return {"begin_s": begin_s, "decisions": decisions, "events": events}
+    times = {"begin_s": begin_s, "decisions": decisions, "events": events}
+    return {"seconds": max(ended for _, _, ended in trials), "overhead_cpu_s": 0.0, **times}
 
 
 def test_a_process_starts_in_the_time_since_the_end_that_allowed_its_start():

@@ -121,6 +121,7 @@ def release_unused() -> None:
     """Release the device memory that the frameworks of this process reserve but do not use."""
     holding = [(name, counter) for name, counter in _in_use() if _call_counter(name, counter.read) is not None]
     if holding:
+        # Tensors in reference cycles, such as in the traceback of an error, keep their memory until a collection.
         gc.collect()  # garbage collection is slow, so skip it if no framework uses a device
     for name, counter in holding:
         _call_counter(name, counter.release)
@@ -158,6 +159,7 @@ class _Torch(Counter):
             api.reset_peak_memory_stats(device)
 
     def release(self, torch: Any) -> None:
+        # ``empty_cache`` takes no device, so one call for each back end is enough.
         for api in {id(api): api for api, _ in self._devices(torch)}.values():
             api.empty_cache()
 

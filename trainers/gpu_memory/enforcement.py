@@ -13,8 +13,8 @@ from tune_policies.probe.nvml import NvmlError, are_gpus_hidden, read_gpus
 from tune_policies.values.errors import MemoryLimitError
 
 from .fraction_limits import FractionLimits, SharedDevice
+from .framework_limiters import LIMITERS, has_jax_gpu_plugin
 from .framework_settings import FRAMEWORKS
-from .limiters import LIMITERS, has_jax_gpu_plugin
 from .mps import is_mig, isolate_by_mps
 
 _MUST_SEE_DEVICE: Final[dict[SharedDevice, tuple[str, ...]]] = {"GPU": ("torch", "tensorflow"), "NPU": ("torch_npu",)}
@@ -31,6 +31,7 @@ _NOT_ENFORCEABLE: Final = {
 MODULES: Final = (*LIMITERS, *_NOT_ENFORCEABLE)
 """The modules whose import can change limits."""
 
+# The device of ROCm's kernel driver, because NVML reads only NVIDIA's GPUs.
 _AMD_DEVICE: Final = Path("/dev/kfd")
 
 
@@ -62,6 +63,7 @@ def limit_imported(limits: FractionLimits, modules: Iterable[str]) -> None:
     for name in names:
         if name in LIMITERS:
             _limit(limits, name)
+    # After all frameworks, because it is enough if one of them detects the device.
     _require_visible_device(limits, names, may_come=True)
     for name in dict.fromkeys(_NOT_ENFORCEABLE[name] for name in names if name in _NOT_ENFORCEABLE):
         if name not in limits.not_enforceable:
@@ -71,6 +73,8 @@ def limit_imported(limits: FractionLimits, modules: Iterable[str]) -> None:
 def require_limit(limits: FractionLimits) -> None:
     """Raise a ``MemoryLimitError`` if a framework could not be limited, or no imported framework detects the device."""
     if limits.refusal is not None:
+        # A new error each time. Raising the stored error again would extend its traceback, which keeps objects in
+        # memory.
         raise type(limits.refusal)(str(limits.refusal))
     _require_visible_device(limits, sorted(limits.blind), may_come=False)
 

@@ -221,6 +221,7 @@ class FractionLimits:
             device = min(read_gpus(), key=lambda gpu: gpu["memory_bytes"])
         except (NvmlError, ValueError) as error:  # no NVML, or no device
             if self.share.memory_bytes is not None:
+                # Rounded up, because ``bytes_of`` divides the total and must not return less than planned.
                 return int(self.share.memory_bytes / self.share.fraction) + 1, None
             raise MemoryLimitError(
                 "the plan does not contain a worker's GPU memory, and the device cannot be read on this node: "

@@ -15,7 +15,8 @@ from pydantic import Field
 from tune_policies.values.errors import InvalidResourcesError, MemoryLimitError
 from tune_policies.values.resources import Bytes, UsedBytes
 from tune_policies.values.units import MIB, format_bytes, parse_bytes
-from tune_policies.values.value import Value, suggest
+from tune_policies.values.value import Value
+from tune_policies.values.wording import suggest
 
 from .overhead import NOTHING_MEASURED
 
@@ -42,6 +43,7 @@ class OwnEnvironment:
 
     def write(self, variables: Mapping[str, str]) -> None:
         """Write variables into the environment of this process."""
+        # Not ``os.environ``, which may contain the value of an earlier trial.
         before = self.of_user()
         for name, value in variables.items():
             self._written[name] = (before.get(name), value)
@@ -155,6 +157,7 @@ def _as_fraction(text: str | None) -> float:
 
 def _rounded_down(fraction: float) -> float:
     """Return a fraction rounded down to millionths. It is never 0, because 0 may mean no limit."""
+    # Rounded first, because the product may be slightly below a whole number, and ``floor`` would subtract a millionth.
     return max(1, math.floor(round(fraction * 10**6, 3))) / 10**6
 
 
@@ -202,6 +205,7 @@ class GpuMemoryLimit(Value):
 
     def torch_fraction(self, total_bytes: int) -> float:
         """Return the fraction of a device for ``set_per_process_memory_fraction`` of CUDA, XPU and NPU."""
+        # Always a float, because torch raises a TypeError for an int, even for 1.
         return min(1.0, self.budget_bytes("torch") / parse_bytes(total_bytes, name="total_bytes"))
 
     def torch_mps_fraction(self, recommended_max_bytes: int) -> float:

@@ -137,6 +137,7 @@ def end_gpu_processes() -> list[str]:
     mark = os.environ.get(_MARK)
     if mark is None:
         return []  # no trial in this process had a device
+    # Some children have no mark: a process may start its own with another environment.
     children = {child.pid: child for child in shipped_psutil().Process().children(recursive=True)}
     try:
         devices = read_device_use()

@@ -15,7 +15,7 @@ from tune_policies.plan.default_overhead import safe_overhead_bytes
 from tune_policies.probe.nvml import DeviceUse, NvmlError, bytes_of_process, read_device_use
 
 from ..usage.gpu_memory_usage import ASSUMED, GPU_MEMORY_KEY, GpuMemoryUsage, worker_file
-from ..usage.usage_meter import NEW_PEAK
+from ..usage.process_meter import NEW_PEAK
 from .counters import (
     FrameworkMemory,
     MemoryKind,
@@ -63,6 +63,7 @@ class TrialUsage:
         """
         release_workspaces()
         release_unused()
+        # After the release, because a reset sets the peaks to the memory that is in use.
         reset_peaks()
         now = read_counters()
         self.left_over_bytes = held_bytes(now)
@@ -255,6 +256,7 @@ class RunFolder:
             return
         from tune_policies.files.writing import put_text
 
+        # Set before the attempt, so that a broken storage is not tried again until the values change.
         self._written = fields
         text = json.dumps({GPU_MEMORY_KEY: usage.model_dump(mode="json")})
         file = f"{self.path}/{worker_file(self.rank, os.getpid())}"

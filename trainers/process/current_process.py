@@ -49,6 +49,7 @@ class CurrentProcess:
     def _watch_imports(self) -> None:
         if not self._watches_imports:  # hooks cannot be removed, so register them only once
             self._watches_imports = True
+            # ``wrapt`` would call the hook for an imported module at once, before the trial has its limits.
             for name in set(MODULES) - sys.modules.keys():
                 wrapt.register_post_import_hook(self._follow_import, name)
 

@@ -15,8 +15,8 @@ from ..gpu_memory.framework_settings import OwnEnvironment
 from ..gpu_memory.free_memory import end_gpu_processes, mark_processes, wait_for_free_memory
 from ..gpu_memory.trial_usage import RunFolder, TrialUsage
 from ..usage.gpu_memory_usage import GPU_MEMORY_KEY, GpuMemoryUsage
+from ..usage.process_meter import ProcessMeter
 from ..usage.process_usage import USAGE_KEY
-from ..usage.usage_meter import UsageMeter
 
 
 class CurrentTrial:
@@ -34,7 +34,7 @@ class CurrentTrial:
         self.end_train_run: Callable[[], None] | None = None
         self.checks_workers = True
         self._environment = OwnEnvironment()
-        self._meter: UsageMeter | None = None
+        self._meter: ProcessMeter | None = None
         self._usage: TrialUsage | None = None
         self._note = ""
         self._warned: set[str] = set()
@@ -54,9 +54,10 @@ class CurrentTrial:
         if self._meter is not None:
             self._meter.end()
         earlier = self.limits
+        # If a step below fails, a later import must not apply the limits of the earlier trial.
         self._usage = None
         self._note = note
-        self._meter = UsageMeter(cpus, has_gpu=share is not None and share.device == "GPU")
+        self._meter = ProcessMeter(cpus, has_gpu=share is not None and share.device == "GPU")
         if share is None:
             return
         if share.device == "GPU":
@@ -70,6 +71,7 @@ class CurrentTrial:
             usage.begin()
         if share.device == "GPU":  # NVML does not support NPUs
             wait_for_free_memory(share, earlier)
+        # Set before the limits, so that ``require_limit`` reports a failed limit even if the caller catches the error.
         self._usage = usage
         enforce(usage.limits)
 
@@ -155,8 +157,14 @@ class CurrentTrial:
         if not isinstance(metrics, dict):
             return metrics
         if USAGE_KEY not in metrics and self._meter is not None:
+            # Tune's tables show a row for each key, also if it has no value in any result of the trial.
+            unknown = set()
+            if not self._meter.samples_gpu:
+                unknown.add("gpu_utilization")
+            if not self._note:
+                unknown.add("note")
             read = self._meter.read().model_copy(update={"note": self._note})
-            metrics = {**metrics, USAGE_KEY: read.model_dump()}
+            metrics = {**metrics, USAGE_KEY: read.model_dump(exclude=unknown)}
         usage = self._usage_if_known()
         if usage is None:
             return metrics
@@ -166,7 +174,10 @@ class CurrentTrial:
                 "Rename the key in your metrics, or report gpu_memory_usage() under another key"
             )
             return metrics
-        return {**metrics, GPU_MEMORY_KEY: usage.to_result()}
+        fields = usage.to_result()
+        if self.limits is not None and self.limits.has_simulated_gpu:
+            fields = {name: value for name, value in fields.items() if value not in (None, "")}
+        return {**metrics, GPU_MEMORY_KEY: fields}
 
     @contextmanager
     def noted_on_oom(self) -> Iterator[None]:

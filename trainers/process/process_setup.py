@@ -65,6 +65,7 @@ class ProcessSetup(Value):
             # An actor keeps its devices. A process that runs tasks gets new devices for each task.
             CURRENT.devices.bind(context.get_actor_id() or context.get_task_id())
         note_kernel_kills()
+        # Rounded down and at least 1, as in Ray's ``set_omp_num_threads_if_unset``.
         CURRENT.threads.bind(max(1, int(assigned.get("CPU", 0))))
         if not assigned.get("GPU"):  # some Ray versions make all GPUs visible to a trial without GPUs
             os.environ.update(dict.fromkeys(GPU_VISIBILITY_VARIABLES, ""))
@@ -119,7 +120,7 @@ class TrialSetup(Value):
         label = str(final)
         if len(bundles) > 1 or is_less:
             # Each trial's process imports this module, but only the driver needs the capacity of clusters.
-            from tune_policies.cluster.capacity import to_resources
+            from tune_policies.cluster.ray_totals import to_resources
 
             totals: Counter[str] = Counter()  # amounts may be fractions
             for bundle in bundles:
@@ -132,6 +133,7 @@ class TrialSetup(Value):
         return self.model_dump_json(exclude_defaults=True)
 
     @classmethod
+    # A reused process may run thousands of trials in a few kinds of slots.
     @functools.lru_cache(maxsize=64)
     def from_text(cls, text: str) -> Self:
         """Return the set-up that :meth:`to_text` described."""

@@ -14,7 +14,7 @@ from ray.remote_function import RemoteFunction
 
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import shorten
+from tune_policies.values.wording import shorten
 
 from .current_process import CURRENT
 from .process_setup import ProcessSetup, limit_options, set_up_before, wrapped_in
@@ -101,6 +101,7 @@ class _Actor(NamedTuple):
 
 def _limited_class(cls: type, setup: ProcessSetup) -> type:
     actor = _Actor(setup)
+    # With ``getattr``, a static method would look like a method, and its wrapper would receive the actor.
     members = {name: inspect.getattr_static(cls, name) for name in dir(cls)}
     changes: dict[str, Any] = {
         name: wrapped_in(member, actor.call)

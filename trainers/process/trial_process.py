@@ -121,10 +121,12 @@ class TrialProcess:
             result = CURRENT.trial.with_usage(result)
         else:
             CURRENT.trial.require_limit()
+        # A user's own metric with this key takes precedence.
         return {SLOT_KEY: self.__setup.label, **result}
 
     def train_buffered(self, *args: Any, **kwargs: Any) -> Any:
         """Train several steps."""
+        # Ray's loop with this object, so that it calls the ``train`` above for each step.
         return tune.Trainable.train_buffered(self, *args, **kwargs)
 
     def save(self, *args: Any, **kwargs: Any) -> Any:
@@ -155,6 +157,7 @@ class TrialProcess:
             return True
 
     def __reset_function(self, new_config: dict[str, Any], **kwargs: Any) -> bool:
+        # ``Trainable.reset`` replaces the storage, but the warnings belong to the earlier trial.
         storage = storage_of(self.__trainable)
         limits = CURRENT.trial.limits
         share_bytes = None if limits is None else limits.share_bytes
@@ -200,7 +203,7 @@ class TrialProcess:
         return self.__trainable.get_current_ip_pid()
 
 
-_SLOT_CHECK: Final = "tune_policies.trainers.train.slot_check.SlotCheck"
+_SLOT_CHECK: Final = "tune_policies.trainers.train.scaling_config_check.SlotCheck"
 
 
 def _parsed(policy_setup: str | None) -> TrialSetup | None:
@@ -234,6 +237,7 @@ def process_class(trainable_class: type[tune.Trainable]) -> type[TrialProcess]:
     }
     if any("__repr__" in vars(cls) for cls in trainable_class.__mro__[:-1]):  # Ray uses ``__repr__`` in logs
         changes["__repr__"] = _on_trainable(trainable_class.__repr__)
+    # Ray shows the name of the class, so it is that of the trainable.
     return type(trainable_class.__name__, (TrialProcess,), changes)
 
 

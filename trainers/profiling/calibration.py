@@ -20,13 +20,14 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tune_policies.cluster.capacity import NodeCapacity
-from tune_policies.files.child_python import child_python
+from tune_policies.cluster.node import NodeCapacity
+from tune_policies.files.child_python import child_python, reason_of_exit
 from tune_policies.probe.nvml import NvmlError, read_device_use, read_gpus
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
+from tune_policies.values.field_types import check_names
 from tune_policies.values.units import MIB
-from tune_policies.values.value import check_names, suggest
+from tune_policies.values.wording import suggest
 
 from ..gpu_memory.framework_settings import FRAMEWORKS
 from ..gpu_memory.overhead import MeasuredOverhead, Overheads, save_overheads
@@ -58,9 +59,9 @@ def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout
         InfeasibleRequestError: No node has a whole GPU of a known model.
         ProbeError: Ray is not running, no GPU was free in time, or nothing could be measured.
     """
-    if frameworks is None:
-        frameworks = FRAMEWORKS
-    names = check_names(frameworks, name="frameworks")
+    names: Sequence[str] = FRAMEWORKS
+    if frameworks is not None:
+        names = check_names(frameworks, name="frameworks")
     for name in names:
         if name not in FRAMEWORKS:
             raise InvalidResourcesError(
@@ -127,6 +128,7 @@ def _measure_on(place: Place, model: str, names: Sequence[str], timeout_s: float
     try:
         found: list[dict[str, Any]] = ray.get(task, timeout=timeout_s)
     except GetTimeoutError:
+        # With ``force``, Ray ends the worker, which may be waiting for a child process.
         ray.cancel(task, force=True)
         raise ProbeError(
             f"no {model} could be measured within {timeout_s:g} s. Wait until a whole {model} is free, or increase "
@@ -203,22 +205,28 @@ def run_while_memory_is_allocated(
             text=True,
         ) as child,
     ):
-        deadline = threading.Timer(timeout_s, child.kill)
+        has_timed_out = threading.Event()
+
+        def end_child() -> None:
+            has_timed_out.set()
+            child.kill()
+
+        deadline = threading.Timer(timeout_s, end_child)
         deadline.start()
         try:
             # A framework may print other lines.
             line = next((line for line in child.stdout or () if line.startswith("{")), None)
             if line is not None:
                 return json.loads(line), read(child.pid)
+            exit_code = child.wait()
             errors.seek(0)
-            why = [line.strip() for line in errors.read().splitlines() if line.strip()]
-            was_ended = child.wait() < 0
+            printed = errors.read()
         finally:
             deadline.cancel()
             child.kill()
-    if why and not was_ended:
-        return why[-1], None
-    return f"the child process did not respond within {timeout_s:g} s", None
+    if has_timed_out.is_set():
+        return f"the child process did not respond within {timeout_s:g} s", None
+    return reason_of_exit(exit_code, printed), None
 
 
 def overhead_fields(

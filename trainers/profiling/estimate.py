@@ -14,17 +14,16 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Final
 
-from tune_policies.cluster.accelerators import KNOWN_TYPES, check_accelerator_type, gpu_memory_of_type
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.plan.default_overhead import TORCH_OVERHEAD_BYTES
-from tune_policies.plan.headroom import memory_to_write
 from tune_policies.values.errors import MeasurementError
 from tune_policies.values.resources import Bytes, UsedBytes
 from tune_policies.values.sanitize import one_line
-from tune_policies.values.units import format_bytes, parse_bytes
-from tune_policies.values.value import Value, counted
+from tune_policies.values.units import format_bytes, parse_memory
+from tune_policies.values.value import Value
 
 from .estimate_arguments import check_arguments, check_optimizer_instance, hint_for
+from .estimate_gpus import about_fit, gpus_to_use
 
 
 def fakes() -> tuple[Any, Any]:
@@ -83,6 +82,7 @@ def as_fake(model: Any, fake_mode: Any) -> Any:
             return torch.nn.Parameter(fake, tensor.requires_grad)
         return fake
 
+    # ``deepcopy`` takes each tensor from its memo, which maps the ID of an object to the copy, instead of copying it.
     return copy.deepcopy(model, {id(tensor): faked(tensor) for tensor in tensors})
 
 
@@ -172,17 +172,25 @@ class GpuMemoryEstimate(Value):
         """The sum of the peak and the overhead, in bytes. Pass it to ``GpuMemoryPolicy(gpu_memory=…)``."""
         return self.peak_bytes + self.overhead_bytes
 
-    def explain(self, capacity: ClusterCapacity | None = None, *, accelerator_type: str | None = None) -> str:
+    def explain(
+        self,
+        capacity: ClusterCapacity | None = None,
+        *,
+        accelerator_type: str | None = None,
+        gpu_memory: int | str | None = None,
+    ) -> str:
         """Return a text with the estimated total, its parts, and the memory that is not included.
 
         The text also says on which GPUs the training fits.
 
         Args:
-            capacity: The cluster whose GPUs the training may use; ``None`` for all known GPU types.
+            capacity: The cluster whose GPUs the training may use; ``None`` for the NVIDIA GPUs that Ray has types for.
             accelerator_type: The type of the GPUs, such as ``"A100-40G"``; ``None`` for GPUs of any type.
+            gpu_memory: The memory of a GPU: bytes, or a string such as ``"24GiB"``. ``None`` for the memory of the
+                cluster's GPUs or of the type.
 
         Raises:
-            InvalidResourcesError: The type is unknown.
+            InvalidResourcesError: The type is unknown, or the memory is not an amount.
         """
         parts = {
             "parameters": self.parameters_bytes,
@@ -196,47 +204,13 @@ class GpuMemoryEstimate(Value):
         if self.gradients_bytes < self.parameters_bytes / 2:
             lines.append("  (at this moment, most gradients do not exist yet)")
         lines += [f"  - not included: {part}" for part in self.unknown]
-        lines.append(_about_gpus(self.total_bytes, capacity, accelerator_type))
-        lines.append(f'write GpuMemoryPolicy(gpu_memory="{memory_to_write(self.total_bytes)}")')
+        gpu_memory_bytes = None
+        if gpu_memory is not None:
+            gpu_memory_bytes = parse_memory(gpu_memory, name="gpu_memory")
+        gpus = gpus_to_use(capacity, accelerator_type, gpu_memory_bytes, self.total_bytes)
+        fit, amount = about_fit(self.total_bytes, gpus)
+        lines += [fit, f'write GpuMemoryPolicy(gpu_memory="{amount}")']
         return "\n".join(map(one_line, lines))
-
-
-def _about_gpus(total_bytes: int, capacity: ClusterCapacity | None, accelerator_type: str | None) -> str:
-    """Return a sentence about the GPUs on which the training fits, with the headroom of the policy to write."""
-    needed = parse_bytes(memory_to_write(total_bytes))
-    if accelerator_type is not None:
-        check_accelerator_type(accelerator_type)
-    sizes = {name: gpu_memory_of_type(name) or 0 for name in KNOWN_TYPES}
-    enough = sorted((size, name) for name, size in sizes.items() if size >= needed)
-    add, smallest = "Use a smaller batch, or divide the model among several GPUs, for example with FSDP", ""
-    if enough:
-        least, name = enough[0]
-        smallest = f"{name} ({format_bytes(least)})"
-        add = f"Use a smaller batch, or a GPU with more memory, such as {smallest}"
-    if capacity is not None:
-        gpus = [group.node for group in capacity.gpu_groups(accelerator_type)]
-        of_type = "" if accelerator_type is None else f" of type {accelerator_type}"
-        known = [node.smallest_gpu_memory_bytes for node in gpus if node.smallest_gpu_memory_bytes is not None]
-        if not gpus:
-            return f"the cluster has no GPU{of_type}. Add a GPU with at least {format_bytes(needed)}"
-        if not known:
-            return f"the memory of the cluster's GPUs{of_type} is unknown"
-        return _fit(needed, max(known), f"the largest GPU{of_type} of the cluster", add)
-    if accelerator_type is not None:
-        size = gpu_memory_of_type(accelerator_type)
-        if size is None:
-            return f"the memory of {accelerator_type} is unknown"
-        return _fit(needed, size, accelerator_type, add)
-    if not smallest:
-        most, name = max((size, name) for name, size in sizes.items())
-        return f"this is more than any known GPU type has. The largest, {name}, has {format_bytes(most)}. {add}"
-    return f"the smallest known GPU type with enough memory is {smallest}"
-
-
-def _fit(needed: int, size: int, gpu: str, add: str) -> str:
-    if size < needed:
-        return f"this is more than {gpu} has ({format_bytes(size)}). {add}"
-    return f"{counted(size // needed, 'trial')} of this size would fit on {gpu} ({format_bytes(size)})"
 
 
 def estimate_gpu_memory(
@@ -285,8 +259,10 @@ def estimate_gpu_memory(
         tracker.track_external(model)
         with tracker:
             output = loss = None
+            # The optimizer creates its state in the first step, so the peak is that of the second step.
             for _ in range(2):
                 model.zero_grad()
+                # The batch exists before the step, so the tracker does not see how it is created.
                 tracker.track_external(*_tensors((inputs, targets)))
                 output = _attempt(
                     "the model rejects the batch, or depends on the values in the batch",
@@ -392,6 +368,7 @@ def _loss(output: Any, targets: Any, loss_fn: Callable[[Any, Any], Any] | None) 
 
 def _estimate(snapshot: dict[Any, dict[Any, int]], device: Any) -> GpuMemoryEstimate:
     found = next((parts for at, parts in snapshot.items() if str(at) == str(device)), {})
+    # The keys of PyTorch's snapshot are members of an enum, except the text "Total".
     by_name = {str(getattr(name, "value", name)): amount for name, amount in found.items()}
     peak = by_name.pop("Total", 0)
     parts = {

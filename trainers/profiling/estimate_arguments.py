@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import most_similar, shorten
+from tune_policies.values.wording import most_similar, shorten
 
 
 def check_arguments(model_fn: Any, batch: Any, optimizer: Any, loss_fn: Any) -> None:

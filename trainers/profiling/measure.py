@@ -21,7 +21,7 @@ from tune_policies.ray_compat.tune_trial import class_of_function, draw, extreme
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, MeasurementError
 from tune_policies.values.resources import check_count
 from tune_policies.values.units import MIB, is_number
-from tune_policies.values.value import counted, shorten
+from tune_policies.values.wording import counted, shorten
 
 from ..gpu_memory.overhead import load_overheads
 from ..scheduling.policy_scheduler import PolicyScheduler
@@ -212,6 +212,7 @@ def configs_to_measure(configs: Configs | None, num_samples: int, seed: int) -> 
         drawn = _drawn_configs(configs, num_samples, seed)
     else:
         drawn = list(_checked_configs(configs))
+    # By text, because a config may contain values that have no hash.
     different = list({repr(flat(config)): config for config in drawn}.values())
     if not different:
         raise InvalidResourcesError("there are no configs to measure. Pass at least one config, or a search space")

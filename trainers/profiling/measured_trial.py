@@ -121,6 +121,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
         # Start this thread before the user's constructor, which may use all memory or hang.
         threading.Thread(target=self._watch, daemon=True).start()
         with self._failures_recorded():
+            # The rest of Tune's config consists of Tune's own entries, such as ``TRIAL_INFO``.
             super().__init__({**measured["config"], **config}, *args, **kwargs)
 
     def step(self) -> dict[str, Any]:
@@ -162,6 +163,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
         try:
             self._record("timeout")
         finally:  # end the process even if the reading cannot be sent
+            # Not ``sys.exit``, which would end only this thread.
             os._exit(0)
 
     def _record(self, ended_by: Ended | None, error: str | None = None) -> None:

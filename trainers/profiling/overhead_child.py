@@ -49,6 +49,7 @@ def use_tensorflow() -> dict[str, object]:
         loss = tf.reduce_sum(tf.nn.relu(tf.nn.conv2d(image, kernel, 1, "SAME")))
         loss += tf.reduce_sum(matrix @ matrix)
     for gradient in tape.gradient(loss, [kernel, matrix]):
+        # This call waits until the GPU has computed the gradient.
         gradient.numpy()
     return {"version": tf.__version__, "reserved_bytes": megabytes * 2**20}
 

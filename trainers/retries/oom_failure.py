@@ -25,6 +25,7 @@ def classify_failure(error: object, actor_id: str | None = None) -> OutOfMemory:
     found = classify_oom(error)
     if found.killed_workers:
         return found.of_actor(actor_id)
+    # Last, because this is the only step that asks the node of the process.
     if found.kind == "none" and was_killed_by_kernel(error):
         return OutOfMemory(kind="host")
     return found

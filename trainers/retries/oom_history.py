@@ -10,7 +10,8 @@ from numbers import Integral, Real
 from typing import TypeGuard
 
 from tune_policies.values.resources import Count
-from tune_policies.values.value import Value, suggest
+from tune_policies.values.value import Value
+from tune_policies.values.wording import suggest
 
 from .memory_floor import MemoryFloor
 
@@ -31,6 +32,7 @@ def memory_settings(config: Mapping[str, object], memory_keys: Sequence[str] | N
     if memory_keys is None:
         return settings
     prefixes = tuple(f"{key}/" for key in memory_keys)
+    # With the slash, the key ``width`` does not include ``width2``.
     return {path: value for path, value in settings.items() if f"{path}/".startswith(prefixes)}
 
 

@@ -9,10 +9,12 @@ import math
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from tune_policies.cluster.capacity import NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
+from tune_policies.cluster.node import NodeCapacity, NodeGroup
 from tune_policies.oom import OutOfMemory
-from tune_policies.placement.counting import DRIVER_BYTES, BundleGroup, Request, count_trials, room_to_grow
+from tune_policies.placement.bundles import BundleGroup
+from tune_policies.placement.counting import count_trials, room_to_grow
+from tune_policies.placement.request import DRIVER_BYTES, Request
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InfeasibleRequestError
@@ -148,6 +150,7 @@ def _decide_host_memory(
     ``MAX_SAME_MEMORY_RETRIES`` such retries, Tune handles the failure.
     """
     first = {name: amount for name, amount in reservation.bundles[0].items() if amount}
+    # Only Train drivers reserve this amount and nothing else.
     if first == {"memory": DRIVER_BYTES}:
         return _left_to_tune("the trial only waits for its Train workers, so the error comes from another process")
     reserved_bytes = floor_of(reservation.bundles).memory_bytes
@@ -179,6 +182,7 @@ def _decide_same_host_memory(
             f"{reason}, and {num_retries} retries with the same memory failed. End the other processes. If they belong "
             "to the trial, reserve their memory in the policy"
         )
+    # Another program may take some time to release its memory.
     pause_s = PAUSE_S * 2**num_retries
     return RetryDecision(kind="same_memory", reason=f"{reason}. It is retried with the same memory", pause_s=pause_s)
 
@@ -204,6 +208,7 @@ def bytes_of_trial(reserved_bytes: int, out_of_memory: OutOfMemory, history: Tri
         return own_bytes
     other_bytes = sum(process.used_bytes for process in out_of_memory.other_processes)
     child_bytes = _bytes_started_with_trial(out_of_memory, history)
+    # Most of the memory of other processes appeared with the trial, so these are its child processes.
     if child_bytes > other_bytes / 2 and own_bytes + child_bytes > reserved_bytes:
         return own_bytes + child_bytes
     if reserved_bytes == 0 and own_bytes >= other_bytes:

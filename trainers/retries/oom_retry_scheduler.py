@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 
 from ray.tune.schedulers import TrialScheduler
 
-from tune_policies.cluster.capacity import NodeCapacity
+from tune_policies.cluster.node import NodeCapacity
 from tune_policies.oom import OutOfMemory
 from tune_policies.ray_compat.gcs import READ_TIMEOUT_S, read_cluster_state
 from tune_policies.ray_compat.tune_request import group_of
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
+from tune_policies.values.field_types import check_names
 from tune_policies.values.resources import check_gpus
 from tune_policies.values.units import is_number
-from tune_policies.values.value import check_names
 
 from ..scheduling.run_core import RunCore
 from ..scheduling.run_failures import FailureDecision

@@ -79,6 +79,8 @@ class TrialDurations:
         to be equal.
         """
         times = max(self._measured_s, key=len)
+        # The midpoints of equal parts of the distribution. Its ends would overweight the shortest and the longest
+        # trial.
         ranks = [(2 * i + 1) * len(times) // (2 * _NUM_QUANTILES) for i in range(_NUM_QUANTILES)]
         if times:
             return [times[rank] / _median(times) for rank in ranks]
@@ -146,12 +148,15 @@ def should_idle(
             free_s += [(at_s, each_s) for at_s in _seconds_until_free(each_s, elapsed, num_slots)]
     if not free_s:
         return False
+    # Together, the faster slots complete a trial every gain_s seconds, so they end earlier by this time if they have
+    # one trial fewer to run.
     gain_s = 1 / sum(1 / each_s for _, each_s in free_s)
     ends_s = [here_s * quantile for quantile in durations.quantiles()]
     # The faster slots take at least gain_s per trial. If this bound is enough to decide, skip the loop in _makespan_s.
     if (num_waiting - 1) * gain_s >= max(ends_s):
         return False
     others_end_s = _makespan_s(num_waiting, free_s)
+    # The faster slots would not run the trial that starts here, so the run is late only after their earlier end.
     late_s = [max(0, end_s - (others_end_s - gain_s)) for end_s in ends_s]
     return sum(late_s) / len(late_s) >= gain_s
 
@@ -163,6 +168,7 @@ def _makespan_s(num_trials: int, slots: list[tuple[float, float]]) -> float:
     """
     ends = [(free_s + each_s, each_s) for free_s, each_s in slots]
     heapq.heapify(ends)
+    # Each trial goes to the slot that is free first, so the first entry of the heap is the end of the next trial.
     for _ in range(num_trials - 1):
         end_s, each_s = ends[0]
         heapq.heapreplace(ends, (end_s + each_s, each_s))
@@ -177,6 +183,8 @@ def _seconds_until_free(each_s: float, elapsed: Sequence[float], num_slots: int)
     not free a slot.
     """
     left = [abs(each_s - so_far) for so_far in elapsed]
+    # A changed plan may have fewer slots than trials run. Then the factor is negative, and Python returns an empty
+    # list.
     free = [0.0] * (num_slots - len(left))
     return sorted(left + free, reverse=True)[:num_slots]
 

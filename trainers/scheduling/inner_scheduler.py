@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import HyperBandScheduler, ResourceChangingScheduler, TrialScheduler
 
-from tune_policies.ray_compat.tune_run import TuneRun
+from tune_policies.ray_compat.run_control import TuneRun
 
 from .trial_record import TrialRecord
 from .wrapping_scheduler import ignores_waiting, nested_schedulers, runs_first_waiting
@@ -62,7 +62,7 @@ class InnerScheduler:
     @property
     def is_pausing(self) -> bool:
         """Whether Tune is pausing a trial."""
-        # While Tune pauses a trial, it counts the trial as finished for a moment.
+        # ``TuneController._schedule_trial_pause`` sets the status to TERMINATED before PAUSED.
         is_handling_event = self._tune.actors.is_handling_event
         return any(trial.status == Trial.RUNNING or is_handling_event for trial in self._pausing)
 
@@ -78,8 +78,11 @@ class InnerScheduler:
         """Return the trial that the scheduler chooses among the trials that may start, or ``None``."""
         if self.runs_first and startable:
             return startable[0]
+        # Such a scheduler resumes paused trials, too (``FIFOScheduler.choose_trial_to_run``).
         if self.runs_first and not self.has_paused:
             return None
+        # ``HyperBandScheduler`` chooses by status instead of listing trials. Hidden trials keep the status PAUSED, so
+        # it does not choose them.
         hidden = waiting.keys() - set(startable)
         listed = [trial for trial in self._tune.trials if trial not in hidden]
         with self._tune.shown_as_pending(choice.tune_controller, startable, listed) as view:
@@ -101,6 +104,7 @@ class InnerScheduler:
             found = list(startable)
             first = self.preferred(choice, found, waiting)
             startable = iter(found)
+        # The scheduler may choose a trial again whose request is pending (``choose_trial_to_run`` must be idempotent).
         if first is not None and first not in assigned:
             yield first
         for trial in startable:
@@ -151,6 +155,7 @@ class InnerScheduler:
         trial = record.trial
         request = trial.placement_group_factory
         shown = record.changed or record.planned
+        # Not ``Trial.update_resources``, which refuses running trials and makes Tune save the trial again.
         trial.placement_group_factory = shown
         try:
             yield

@@ -12,9 +12,11 @@ from typing import Final, NamedTuple
 from ray.tune import PlacementGroupFactory
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
-from tune_policies.cluster.capacity import ClusterCapacity, to_resources
+from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import merged
-from tune_policies.placement.counting import BundleGroup, Request, count_groups
+from tune_policies.cluster.ray_totals import to_resources
+from tune_policies.placement.bundles import BundleGroup, count_groups
+from tune_policies.placement.request import Request
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
@@ -89,6 +91,8 @@ def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapaci
         update={
             "trial": to_resources(group.bundles[0]),
             "max_concurrent_trials": at_once,
+            # The trainable's bundles include its workers. The memory limit follows from the GPU fraction in its own
+            # bundle, not from the plan.
             "num_workers": 0,
             "max_workers": None,
             "per_worker": Resources(),

@@ -21,7 +21,7 @@ from tune_policies.ray_compat.tune_schedulers import (
     show_schedulers,
 )
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import shorten
+from tune_policies.values.wording import shorten
 
 from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import limit_options
@@ -161,7 +161,9 @@ class PolicyScheduler(RunScheduler):
             ProbeError: The cluster cannot be read.
         """
         self._begin()
+        # ``tune.run`` warns about unused GPUs after it has called this method.
         hide_gpu_warning()
+        # An earlier run may have ended before its first step, which restores the class.
         show_class_again(self)
         inner = [type(part).__name__ for part in nested_schedulers(self.inner)]
         if type(self.inner) is not FIFOScheduler:
@@ -196,6 +198,7 @@ class PolicyScheduler(RunScheduler):
     def _join(self, core: RunCore) -> None:
         super()._join(core)
         run_plan = self._run_plan or self._begin()
+        # ``_begin`` forgets the core of an earlier run, so the core is set again.
         self._core = core
         core.slots = RunSlots(self._options, run_plan)
         core.limits = limit_options(self._options.limits.isolation, self._options.limits.on_unenforced_limit)
@@ -212,6 +215,7 @@ class PolicyScheduler(RunScheduler):
             return
         if run_plan.learning is not None:
             core.learning = RunLearning(run_plan)
+            # Once the policy has learned, a retry gets what the policy expects instead of a fixed factor more.
             core.retries = core.retries or OomRetries(learned_growth=core.learning.retry_growth)
         if run_plan.growing is not None or run_plan.learning is not None:
             longest: dict[str, float] = {}

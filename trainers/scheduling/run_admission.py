@@ -1,9 +1,10 @@
-"""Measures the progress of the trials of a run, from which ``plan/admission.py`` decides how many may run at once."""
+"""Measures the progress of trials, from which ``plan/admission_by_speed.py`` decides how many may run at once."""
 
-from typing import Final
+import math
+from typing import Final, NamedTuple
 
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.plan.admission import AdmissionControl, ProgressWindow
+from tune_policies.plan.admission_by_speed import AdmissionControl, ProgressWindow
 from tune_policies.policies.learning import LearningPolicy
 
 _SIMILAR: Final = 1.25
@@ -16,11 +17,20 @@ _MOST_STEPS: Final = 8
 """The mean number of steps of a trial after which a window without a decision ends, because speeds may change."""
 
 
+class _OnlyResult(NamedTuple):
+    """The first result of a process, unless a second one follows."""
+
+    at_s: float
+    trained_s: float
+    num_running: int
+
+
 class RunAdmission:
     """The progress of one run.
 
-    A step is the time between two results of a trial in one window. So the time until the first result of a process,
-    with its imports and its warm-up, is no step.
+    A step is the time between two results of a process, without the time before its first result, which contains its
+    imports and its warm-up. Steps count from the moment when most processes train, because processes that start use
+    CPUs and disks, but not what training shares. If each process reports only once, its training is a step.
 
     Args:
         capacity: The nodes at the start of the run.
@@ -32,12 +42,19 @@ class RunAdmission:
         self._policy: LearningPolicy | None = None
         self._is_limiting = False
         self._most_before = 0
+        self._num_left = 0
         self._starting: set[str] = set()
-        self._at_once = 0
+        self._are_starting = False
+        self._only_results: dict[str, _OnlyResult] = {}
+        self._last_s: dict[str, float] = {}
+        self._shortest_s = math.inf
+        # The current window.
+        self._begun_with = 0
         self._steps: dict[str, tuple[int, float]] = {}
         self._num_steps = 0
-        self._last_s: dict[str, float] = {}
+        self._num_training = 0  # the sum over all steps
         self._from_s = 0.0
+        self._trained_s = 0.0
 
     def limit(self, capacity: ClusterCapacity) -> int | None:
         """Return how many trials may run at once, or ``None``.
@@ -58,37 +75,81 @@ class RunAdmission:
         if self._is_limiting:
             return
         self._is_limiting = True
+        if self._control.best is None:
+            self._control = AdmissionControl(limit=max(1, self._most_before))
         self._decide(max(self._last_s.values(), default=0.0))
 
     def note_start(self, trial_id: str) -> None:
         """Record that a process of a trial starts."""
         self._starting.add(trial_id)
         self._last_s.pop(trial_id, None)
+        self._only_results.pop(trial_id, None)
 
-    def note_end(self, trial_id: str) -> None:
-        """Record that a process of a trial has ended."""
+    @property
+    def is_effect_known(self) -> bool:
+        """Whether the last decision compared more trials at once with fewer."""
+        return bool(self._control.reason)
+
+    def note_end(self, trial_id: str) -> str:
+        """Record that a process of a trial has ended. Return why another number may run at once, or ``""``."""
         self._starting.discard(trial_id)
         self._last_s.pop(trial_id, None)
+        only = self._only_results.pop(trial_id, None)
+        if only is None or not self._reports_once:
+            return ""
+        return self._count(trial_id, only.trained_s, only.at_s, only.num_running)
 
-    def note_result(self, trial_id: str, num_running: int, now_s: float) -> str:
-        """Record a result. Return why no more trials, or fewer, run at once from now on, or ``""``."""
+    def note_result(self, trial_id: str, *, num_running: int, num_left: int, now_s: float, trained_s: float) -> str:
+        """Record a result. Return why another number of trials may run at once from now on, or ``""``.
+
+        Args:
+            trial_id: The trial that reports.
+            num_running: The number of running trials, including trials whose processes start.
+            num_left: The number of trials that run or wait.
+            now_s: The time of the result in seconds.
+            trained_s: The time since the process began to train, in seconds.
+        """
         self._starting.discard(trial_id)
+        self._num_left = num_left
         if not self._is_limiting:
             self._most_before = max(self._most_before, num_running)
-        is_similar = self._at_once / _SIMILAR <= num_running <= self._at_once * _SIMILAR
-        if not is_similar or len(self._starting) > _STARTING * num_running:
-            # A process whose first result comes now has trained for about one step.
-            step_s = self._control.step_s if self._starting else 0.0
-            self._begin(num_running, now_s - step_s)
-        self._at_once = max(self._at_once, num_running)
         before_s = self._last_s.get(trial_id)
         self._last_s[trial_id] = now_s
-        if before_s is None or before_s < self._from_s:
+        if before_s is None:
+            self._only_results[trial_id] = _OnlyResult(now_s, trained_s, num_running)
+        else:
+            self._only_results.pop(trial_id, None)
+            self._shortest_s = min(self._shortest_s, now_s - before_s)
+        num_training = num_running
+        if not self._reports_once:
+            num_training -= len(self._starting)
+        were_starting = self._are_starting
+        self._are_starting = len(self._starting) > _STARTING * num_running and not self._reports_once
+        is_similar = self._begun_with / _SIMILAR <= num_training <= self._begun_with * _SIMILAR
+        if were_starting or self._are_starting or not is_similar:
+            self._begin(num_training, now_s)
+        if before_s is None:
+            if not self._num_steps and not self._are_starting:
+                self._trained_s = trained_s
+            return ""
+        return self._count(trial_id, now_s - before_s, now_s, num_training)
+
+    @property
+    def _reports_once(self) -> bool:
+        """Whether no process has reported twice so far."""
+        return math.isinf(self._shortest_s)
+
+    def _count(self, trial_id: str, step_s: float, now_s: float, num_training: int) -> str:
+        """Count a step that ends now, if it began in the window. Return the reason for a decision, or ``""``."""
+        if now_s - step_s < self._from_s - min(self._trained_s, self._shortest_s):
             return ""
         number, seconds = self._steps.get(trial_id, (0, 0.0))
-        self._steps[trial_id] = number + 1, seconds + now_s - before_s
+        self._steps[trial_id] = number + 1, seconds + step_s
         self._num_steps += 1
-        if self._num_steps % self._at_once and not self._is_first_comparison(trial_id):
+        self._num_training += num_training
+        # Decide after as many steps as trials run, because a part of such a round contains more steps of the faster
+        # trials.
+        if self._num_steps % self._begun_with and not self._is_first_comparison(trial_id):
             return ""
         return self._decide(now_s)
 
@@ -98,25 +159,28 @@ class RunAdmission:
         return self._steps[trial_id][0] == 1 and trial_id in compared and compared <= self._steps.keys()
 
     def _decide(self, now_s: float) -> str:
-        """Decide by the current window. Return why no more trials, or fewer, run at once, or ``""``."""
-        if not self._at_once:
+        """Decide by the current window. Return why another number of trials may run at once, or ``""``."""
+        if not self._num_steps:
             return ""
         before = self._control
+        at_once = max(1, round(self._num_training / self._num_steps))
         expected = 1.0
         if self._policy is not None:
-            expected = self._policy.expected_speed(self._at_once, self._capacity)
-        window = ProgressWindow(at_once=self._at_once, steps=self._steps, expected_speed=expected)
-        self._control = before.after(window)
+            expected = self._policy.expected_speed(at_once, self._capacity)
+        window = ProgressWindow(at_once=at_once, steps=self._steps, expected_speed=expected)
+        self._control = before.after(window, self._num_left)
         has_new_limit = self._control.limit != before.limit
-        if has_new_limit or self._num_steps >= _MOST_STEPS * self._at_once:
-            self._begin(self._at_once, now_s)
+        if has_new_limit or self._num_steps >= _MOST_STEPS * self._begun_with:
+            self._begin(self._begun_with, now_s)
         if self._control.reason != before.reason:
             return self._control.reason
         return ""
 
-    def _begin(self, num_running: int, from_s: float) -> None:
-        """Begin a window with the steps that begin at ``from_s`` or later."""
-        self._at_once = num_running
+    def _begin(self, num_training: int, now_s: float, trained_s: float = 0.0) -> None:
+        """Begin a window with the steps since ``now_s``, and in the ``trained_s`` before, but at most one step."""
+        self._begun_with = max(1, num_training)
         self._steps = {}
         self._num_steps = 0
-        self._from_s = from_s
+        self._num_training = 0
+        self._from_s = now_s
+        self._trained_s = trained_s

@@ -18,10 +18,10 @@ from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tune_policies.cluster.capacity import NodeCapacity
+from tune_policies.cluster.node import NodeCapacity
 from tune_policies.ray_compat.last_result import complete_last_result, records_in_last_result
+from tune_policies.ray_compat.run_control import TuneRun
 from tune_policies.ray_compat.tune_request import bundles_of
-from tune_policies.ray_compat.tune_run import TuneRun
 from tune_policies.ray_compat.tune_schedulers import actor_of
 from tune_policies.values.errors import ResourcePolicyError
 
@@ -52,6 +52,7 @@ _logger = logging.getLogger(__name__)
 _MIN_WAITING: Final = 200
 """The number of trials that a searcher that ignores results creates ahead of time, as in Tune."""
 
+# Not ``[{}]``, because ``ResourceRequest`` refuses an empty head bundle without other bundles.
 _NEVER_REQUESTED: Final = PlacementGroupFactory([{"memory": 1}])
 """The request of a trial that fails instead of being started."""
 
@@ -192,7 +193,7 @@ class RunCore:
     def wait(self, trial: Trial, *, is_new: bool) -> None:
         """Let a pending trial wait for a slot."""
         if trial.status != Trial.PENDING:
-            return
+            return  # Tune also adds the ended trials of a restored run
         self.tune.park(trial, is_new=is_new)
         self.waiting[trial] = None
 
@@ -209,7 +210,14 @@ class RunCore:
         if self.learning is not None:
             self.learning.note_result(self.records[trial], result)
             if self.slots is not None:
-                self.learning.note_progress(self.records[trial], len(self.slots.assignments), time.monotonic())
+                num_running = len(self.slots.assignments)
+                self.learning.note_progress(
+                    self.records[trial],
+                    result,
+                    num_running=num_running,
+                    num_left=num_running + len(self.waiting),
+                    now_s=time.monotonic(),
+                )
         if self.growth is not None:
             self.growth.note_result(trial, result, time.monotonic())
 
@@ -221,7 +229,7 @@ class RunCore:
         if self.growth.begin(record):
             return True
         # A trial releases resources only for trials that wait. A scheduler such as PBT may prefer the paused trial.
-        if self.learning is None or not self.waiting or not self.inner.runs_first:
+        if self.learning is None or not self.waiting or self.holds_trials or not self.inner.runs_first:
             return False
         return self.growth.shrink(trial, self.learning.released_part(record))
 
@@ -237,6 +245,7 @@ class RunCore:
             self.learning.note_end(self.records[trial])
         if self.growth is not None:
             self.growth.note_end(trial)
+        # The duration is recorded before the release, which stops the trial's clock.
         if self.slots is not None:
             self.slots.finish(trial, time.monotonic())
         self.release(trial)
@@ -282,8 +291,10 @@ class RunCore:
             self.tune.report_uncounted(trial, report)
         elif decision.action == "fail":
             _logger.error("%s is not retried and fails: %s", trial, decision.reason)
+            # Before the report, in which ``Trial.handle_error`` pickles the error.
             add_note(error, decision.reason)
             self.tune.report_permanent(trial, report)
+            # After the report, in which ``Trial.handle_error`` writes the file.
             add_to_error_file(trial, decision.reason)
         else:
             report()
@@ -294,6 +305,8 @@ class RunCore:
         record.not_before_s = time.monotonic() + decision.pause_s
         # HyperBand's brackets cannot contain a trial that is pending again after it reached its milestone, so it
         # removes the trial and adds it again, as it does for every trial that Tune retries.
+        # A trial that fails while it is saved may be pausing (``_schedule_trial_pause`` saves first). The inner
+        # scheduler has paused it already, so it must see that the trial is pending again.
         record.is_hidden = not (trial.is_saving or self.inner.has_hyperband)
         record.save()
 
@@ -313,6 +326,7 @@ class RunCore:
         now_s = time.monotonic()
         self._starts_more = False
         reading = self.watch.read(self.requests.groups)
+        # The policy learns first, so that the slots below are those of its new plan.
         self._learn()
         if self.slots is not None:
             for withdrawal in self.slots.follow_nodes(self.records, self._nodes):
@@ -322,6 +336,7 @@ class RunCore:
             self._release_stopped()
             self._follow(reading)
         self._update(now_s)
+        # After the update, which releases the slots of trials that have ended.
         self._end_with(self.enforcement.error(self.slots))
         for withdrawal in self.requests.with_too_little(self.retries, self._nodes):
             self._withdraw(withdrawal)
@@ -341,8 +356,17 @@ class RunCore:
     def _end_with(self, error: ResourcePolicyError | None) -> None:
         """Save the experiment, so that the run can be resumed, and end the run with ``error`` if there is one."""
         if error is not None:
+            # ``tune.run`` does not save the experiment when a step raises an error.
             self.tune.save_experiment(wait=True)
             raise error
+
+    def end(self) -> None:
+        """Print what the policy has learned when the run ends, also after Ctrl-C."""
+        if self.learning is None:
+            return
+        learned = self.learning.end()
+        if learned:
+            print(learned)
 
     def _learn(self) -> None:
         if self.learning is None:
@@ -357,6 +381,7 @@ class RunCore:
             return
         if self.slots is None or self.watch.latest is None:
             return
+        # Trials that wait, or that are still to come, get the free resources first.
         if self.waiting or self.tune.num_future_trials != 0 or self._num_paused > 0:
             return
         self.growth.grow(self.slots, self.records, self.watch.latest.node_of_actor, now_s)
@@ -414,6 +439,7 @@ class RunCore:
         if self.slots is None:
             self._without_plan.update(self.requests)
             return
+        # A copy, because a trial that has ended loses its slot in the loop.
         for trial, assignment in list(self.slots.assignments.items()):
             if trial.status == Trial.RUNNING:
                 record = self.records[trial]
@@ -445,10 +471,6 @@ class RunCore:
             self.release(trial)
 
     def _choose(self, choice: Choice, now_s: float) -> Trial | None:
-        if self._start_errors:
-            for trial in self.waiting:
-                if trial.trial_id in self._start_errors:
-                    return self._start_to_fail(trial)
         if self.slots is None:
             return self._choose_without_plan(choice, now_s)
         if self.holds_trials:
@@ -473,12 +495,11 @@ class RunCore:
         self._starts_more = next(candidates, None) is not None
         if isinstance(decision, Start):
             return self._start(decision, self.slots.assignments[decision.trial])
-        trial, error = decision
-        self._start_errors[trial.trial_id] = error
-        return self._start_to_fail(trial)
+        return self._start_to_fail(*decision)
 
     def _candidates(self, slots: RunSlots, choice: Choice, now_s: float) -> Iterator[Trial]:
         """Yield the trials that may start, in the order of preference, with requests that are up to date."""
+        # A copy, because a trial that starts leaves the waiting trials while this generator is still in use.
         waiting = (trial for trial in list(self.waiting) if trial.status == Trial.PAUSED)
         startable = slots.startable(self.records, waiting, now_s)
         for trial in self.inner.in_preferred_order(choice, startable, self.waiting, slots.assignments):
@@ -495,9 +516,11 @@ class RunCore:
         most = self.learning.most_at_once
         return most is not None and len(self.slots.assignments) >= most
 
-    def _start_to_fail(self, trial: Trial) -> Trial:
+    def _start_to_fail(self, trial: Trial, error: Exception) -> Trial:
         """Let Tune start a trial that can never run. ``TrialActors`` reports its error and starts no process."""
-        _logger.debug("%s fails: %s", trial, self._start_errors[trial.trial_id])
+        _logger.debug("%s fails: %s", trial, error)
+        # Tune requests a process for the trial in the same step, and ``start_error`` then returns the error.
+        self._start_errors[trial.trial_id] = error
         self.waiting.pop(trial, None)
         self.requests.set(trial, _NEVER_REQUESTED)  # no kept process has this request
         return trial
@@ -507,6 +530,7 @@ class RunCore:
         self.requests.set(trial, start.request)
         slot = assignment.slot
         if assignment.worker_nodes:
+            # The nodes of the workers belong to the placement, and not to the slot type.
             slot = slot.model_copy(update={"worker_nodes": assignment.worker_nodes})
         self.records[trial].slot_to_start = slot
         if self.learning is not None:
@@ -523,6 +547,7 @@ class RunCore:
         waiting = [trial for trial in self.waiting if trial.status == Trial.PAUSED]
         startable = [trial for trial in waiting if self.records[trial].not_before_s <= now_s]
         trial = self.inner.preferred(choice, startable, self.waiting)
+        # The scheduler may choose a trial again whose request is pending (``choose_trial_to_run`` must be idempotent).
         if trial is None or trial.status != Trial.PAUSED:
             return trial
         record = self.records[trial]

@@ -12,17 +12,17 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 from ray.tune.experiment import Trial
 
-from tune_policies.cluster.capacity import NodeCapacity
+from tune_policies.cluster.node import NodeCapacity
 from tune_policies.oom import OutOfMemory
 from tune_policies.oom.classify import walk_errors
 from tune_policies.ray_compat.gcs import dead_actors
 from tune_policies.values.errors import InfeasibleRequestError, UnenforcedLimitError
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
 from ..retries.memory_floor import MemoryFloor
 from ..retries.oom_failure import classify_failure
+from ..watches.node_watch import lost_node
 from .run_learning import RunLearning
-from .run_plan import lost_node
 from .run_slots import RunSlots
 from .trial_record import TrialRecord
 
@@ -96,6 +96,7 @@ def look_up_cause(error: Exception, actor_id: str | None) -> Callable[[], Failur
 
 
 def _cause_of(error: Exception, actor_id: str | None) -> FailureCause:
+    # The node comes first, because the count of killed processes cannot be read on a dead node.
     node_id = lost_node(error)
     if node_id is not None:
         return FailureCause(node_id)
@@ -126,6 +127,7 @@ def decide_failure(
         nodes: The nodes of the cluster, or ``None`` if they are not known.
     """
     found = cause if isinstance(cause, FailureCause) else FailureCause()
+    # Set for each failure, because ``PolicyCallback`` reads it.
     record.failure = found.out_of_memory or classify_failure(error, record.actor_id)
     try:
         decision = None
@@ -219,6 +221,7 @@ class Enforcement:
 
 def unenforced_limit(error: object) -> str:
     """Return the message of an ``UnenforcedLimitError`` inside an error, or an empty string."""
+    # Only the own type: ``RayTaskError.make_dual_exception_instance`` makes a subclass, whose text is a traceback.
     return next((inner.text for inner in walk_errors(error) if _UNENFORCED in inner.types[:1]), "")
 
 

@@ -18,7 +18,7 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.policies.growing import GrowingPolicy, GrowingTrial, Growth
 from tune_policies.ray_compat.tune_request import bundles_of, with_bundles
 from tune_policies.ray_compat.tune_schedulers import actor_of
-from tune_policies.values.resources import Resources
+from tune_policies.values.resources import Resources, amount_of
 
 from .run_slots import RunSlots
 from .trial_record import TrialRecord, request_of
@@ -77,6 +77,7 @@ class RunGrowth:
         self._restart_s: float | None = None
         self._is_restart_measured = False
         self._next_at_s = 0.0
+        self._why_not = ""
 
     # Events.
 
@@ -84,6 +85,7 @@ class RunGrowth:
         """Record that a trial starts with a request."""
         before = self._progress.get(trial)
         amount = _amount_of(request)
+        # A trial that another scheduler has paused resumes with the same amount.
         progress = _SlotProgress(now_s, amount, is_restart=before is not None and amount != before.amount)
         if before is not None:
             progress.speeds, progress.iteration = before.speeds, before.iteration
@@ -112,6 +114,7 @@ class RunGrowth:
         """
         if progress.num_steps != 1 or progress.first_s is None or progress.step_s is None:
             return
+        # Until its first result, a trial starts and then makes one step.
         took_s = max(0.0, progress.first_s - progress.started_s - progress.step_s)
         if progress.is_restart:
             self._restart_s = took_s
@@ -126,6 +129,7 @@ class RunGrowth:
         for name, end in (*trial.stopping_criterion.items(), *self._longest_trials.items()):
             value = result.get(name)
             if isinstance(value, int | float) and value > 0 and iteration:
+                # Assume that the attribute, such as ``time_total_s``, grows linearly with the iterations.
                 left.append(max(0.0, end - value) * iteration / value)
         return min(left, default=None)
 
@@ -199,6 +203,10 @@ class RunGrowth:
         growths = self.policy.growth(trials, free, restart_s=self._restart_s, is_gpu=is_gpu)
         by_id = {trial.trial_id: trial for trial in records}
         self._targets = {by_id[growth.trial_id]: growth for growth in growths}
+        if not growths and not self._why_not:
+            self._why_not = self.policy.why_not(trials, free, restart_s=self._restart_s, is_gpu=is_gpu)
+            if self._why_not:
+                print(self._why_not)
         for trial, growth in list(self._targets.items()):
             if growth.amount <= self._progress[trial].amount:
                 del self._targets[trial]
@@ -224,7 +232,8 @@ class RunGrowth:
         growth = self._targets.pop(record.trial, None)
         if growth is None:
             return False
-        _logger.debug("%s restarts with %g, which saves about %.0f s", record.trial, growth.amount, growth.saved_s)
+        more = amount_of(growth.amount, _name_of_amount(request_of(record)))
+        print(f"{record.trial} grows: it restarts with {more}, which saves about {growth.saved_s:.0f} s")
         record.changed = _with_amount(request_of(record), growth.amount)
         self._pausing.add(record.trial)
         return True
@@ -238,6 +247,7 @@ class RunGrowth:
             trial: The trial.
             saved: The part of its resources that the trial would release, or 0.
         """
+        # Without a checkpoint, the trial would start from the beginning.
         if not trial.has_checkpoint():
             return False
         progress = self._progress.get(trial)
@@ -264,8 +274,11 @@ def _amount_of(request: PlacementGroupFactory) -> float:
 
 def _with_amount(request: PlacementGroupFactory, amount: float) -> PlacementGroupFactory:
     head, *others = bundles_of(request)
-    name = "GPU" if head.get("GPU") else "CPU"
-    return with_bundles(request, [{**head, name: amount}, *others])
+    return with_bundles(request, [{**head, _name_of_amount(request): amount}, *others])
+
+
+def _name_of_amount(request: PlacementGroupFactory) -> str:
+    return "GPU" if bundles_of(request)[0].get("GPU") else "CPU"
 
 
 def _amount_in(resources: Resources, name: str) -> float:

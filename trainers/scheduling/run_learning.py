@@ -6,7 +6,7 @@ state.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -16,14 +16,15 @@ from ray.tune.experiment import Trial
 from tune_policies.files.writing import put_text
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
-from tune_policies.policies.learning import LearningPolicy
-from tune_policies.ray_compat.background import BackgroundTask
+from tune_policies.policies.learning import LEARNED_FILE, LearningPolicy
+from tune_policies.ray_compat.background import BackgroundTask, answer_within
 from tune_policies.ray_compat.tune_request import bundles_of
+from tune_policies.values.as_code import as_code
 from tune_policies.values.errors import InvalidResourcesError
 
-from ..usage.advice import need_of
 from ..usage.gpu_memory_usage import GPU_MEMORY_KEY, GpuMemoryUsage
 from ..usage.process_usage import USAGE_KEY, ProcessUsage
+from ..usage.run_facts import need_of
 from .run_admission import RunAdmission
 from .run_plan import RunPlan
 from .trial_record import TrialRecord, request_of
@@ -33,9 +34,11 @@ _logger = logging.getLogger(__name__)
 _WORTHWHILE: Final = 0.5
 """The smallest part of its resources for which a trial moves to a smaller slot."""
 
+_MUCH: Final = 1.5
+"""A user is told another number of trials only if it differs by more than this factor from the last one."""
 
-LEARNED_FILE: Final = "learned_policy.json"
-"""The file in the folder of an experiment with the policy that the run has learned."""
+_SAVE_TIMEOUT_S: Final = 10.0
+"""The time in seconds in which the policy must be saved at the end of a run."""
 
 
 @dataclass
@@ -62,9 +65,10 @@ class RunLearning:
         self._writing: BackgroundTask[None] = BackgroundTask()
         self._storage: Any = None
         self._unsaved: LearningPolicy | None = None
-        self._told = ""
+        self._told_fitting = 0
+        self._told_at_once = 0
         self._keeps_bundles = False
-        self._why_no_more = ""
+        self._finding = ""
         self._admission = RunAdmission(run_plan.capacity)
 
     @property
@@ -78,12 +82,19 @@ class RunLearning:
 
     def note_stop(self, trial: Trial) -> None:
         """Record that a process of a trial has ended or paused."""
-        self._admission.note_end(trial.trial_id)
+        self._finding = self._admission.note_end(trial.trial_id) or self._finding
 
-    def note_progress(self, record: TrialRecord, num_running: int, now_s: float) -> None:
-        """Record the progress of a trial that reports."""
-        why = self._admission.note_result(record.trial.trial_id, num_running, now_s)
-        self._why_no_more = why or self._why_no_more
+    def note_progress(
+        self, record: TrialRecord, result: Mapping[str, Any], *, num_running: int, num_left: int, now_s: float
+    ) -> None:
+        """Record the progress of a trial that reports. ``num_left`` trials run or wait."""
+        trial_id = record.trial.trial_id
+        # Unlike ``time_total_s``, Tune restarts this time in each process.
+        trained_s = float(result.get("time_since_restore", 0))
+        finding = self._admission.note_result(
+            trial_id, num_running=num_running, num_left=num_left, now_s=now_s, trained_s=trained_s
+        )
+        self._finding = finding or self._finding
 
     def add(self, record: TrialRecord) -> None:
         """Observe a trial of a restored run that has ended, and warn about trials from which nothing is learned."""
@@ -167,9 +178,11 @@ class RunLearning:
                 trial_id=trial.trial_id,
                 config=dict(trial.config),
                 reserved=_reserved(record.slot),
+                uses_gpu=record.slot is not None and record.slot.trial.gpus > 0,
                 used=used_by({**record.usage, **result}, record.slot),
                 too_little=seen.too_little,
                 is_saved=bool(trial.has_checkpoint()),
+                # A restored trial has reported before this run, and a result may not contain its iteration.
                 num_steps=max(seen.num_results, int(result.get("training_iteration", 0))),
                 elapsed_s=max(0.0, float(result.get("time_total_s", 0))),
                 lost_s=seen.lost_s,
@@ -184,9 +197,9 @@ class RunLearning:
     def learn(self) -> str:
         """Let the policy learn from the new observations. Return what a user should know as a sentence, or ``""``."""
         self._save()
-        if self._why_no_more:
-            why, self._why_no_more = self._why_no_more, ""
-            return why
+        if self._finding:
+            finding, self._finding = self._finding, ""
+            return self._consequence_of(finding)
         if not self._new:
             return ""
         observations, self._new = list(self._new.values()), {}
@@ -197,24 +210,84 @@ class RunLearning:
         self._admission.begin(policy)
         self._unsaved = policy
         self._save()
-        what = why.partition(": ")[2]  # without the number of trials
-        is_known, self._told = what == self._told, what
-        if is_known:
+        num_fitting = self._run_plan.plan.max_concurrent_trials
+        if self._told_fitting / _MUCH <= num_fitting <= self._told_fitting * _MUCH:
             return ""
-        return why
+        self._told_fitting, self._told_at_once = num_fitting, self._num_at_once
+        at_once = ""
+        if self._num_at_once < num_fitting:
+            at_once = f"{num_fitting} would fit, up to {self._num_at_once} run at once"
+            if not self._admission.is_effect_known:
+                at_once += " until it is known whether more slow down each other"
+        return policy.describe(self._run_plan.capacity, self._run_plan.plan, at_once)
+
+    @property
+    def _num_at_once(self) -> int:
+        """The number of trials that may run at once according to the plan and to their progress."""
+        num_fitting = self._run_plan.plan.max_concurrent_trials
+        limit = self.most_at_once
+        if limit is None:
+            return num_fitting
+        return min(limit, num_fitting)
+
+    def _consequence_of(self, finding: str) -> str:
+        """Return how many trials may run at once because of a finding, unless this is only a few more than before."""
+        at_once, before = self._num_at_once, self._told_at_once
+        is_limited = at_once < self._run_plan.plan.max_concurrent_trials
+        if at_once <= before * _MUCH and (at_once > before or not is_limited):
+            return ""
+        self._told_at_once = at_once
+        if at_once > before:
+            return f"{finding}, so up to {at_once} run at once"
+        return f"{finding}, so at most {at_once} run at once"
+
+    def end(self) -> str:
+        """Save the policy at the end of the run. Return what was learned and how to use it, as lines, or ``""``."""
+        policy = self._run_plan.learning
+        if policy is None:
+            return ""
+        # The plan does not change any more, but the next run can use what the last trials needed.
+        policy = policy.learn(self._new.values())
+        if policy.needs is None:
+            return ""
+        if self._storage is None:
+            return policy.learned
+        self._writing.wait(_SAVE_TIMEOUT_S)  # an earlier policy must not replace this one
+        try:
+            answer_within(_SAVE_TIMEOUT_S, self._writer(policy))
+        except Exception as error:  # noqa: BLE001  # file systems raise various errors
+            _logger.warning("%s could not be written: %s", LEARNED_FILE, error)
+            return policy.learned
+        return f"{policy.learned}\n{self._next_time()}"
+
+    def _next_time(self) -> str:
+        """Return how the next run can use the written policy."""
+        folder, file_system = self._storage.experiment_fs_path, self._storage.storage_filesystem.type_name
+        if file_system == "local":
+            text = f"next time: load_policy({as_code(f'{folder}/{LEARNED_FILE}')})"
+        else:
+            text = f'next time: load_policy("{LEARNED_FILE}") with the file in {folder} ({file_system})'
+        outer = self._run_plan.policy
+        if not isinstance(outer, LearningPolicy):
+            text += f", again inside {type(outer).__name__}"
+        return text
 
     def _save(self) -> None:
         """Write the latest policy in the background, unless an earlier one is still being written."""
         if self._storage is None or self._unsaved is None:
             return
-        file = f"{self._storage.experiment_fs_path}/{LEARNED_FILE}"
-        text = self._unsaved.to_json()
-        if not self._writing.start(partial(put_text, self._storage.storage_filesystem, file, text)):
+        if not self._writing.start(self._writer(self._unsaved)):
             return
         self._unsaved = None
+        # The outcome of an earlier write, because the one above has only started.
         failure = self._writing.take()
         if isinstance(failure, Exception):
             _logger.warning("%s could not be written: %s", LEARNED_FILE, failure)
+
+    def _writer(self, policy: LearningPolicy) -> Callable[[], None]:
+        """Return a function that writes a policy to the folder of the experiment."""
+        file = f"{self._storage.experiment_fs_path}/{LEARNED_FILE}"
+        return partial(put_text, self._storage.storage_filesystem, file, policy.to_json())
 
 
 def too_little_for(record: TrialRecord) -> TrialNeed:

@@ -1,21 +1,15 @@
-"""Updates the plan of a run and the placements of its slots when nodes are added or removed.
-
-Tune's loop must not wait for Ray, so a thread reads the nodes with a timeout.
-"""
+"""Updates the plan of a run and the placements of its slots when nodes are added or removed."""
 
 import logging
-import socket
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, TypeVar
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
-import ray
 from ray.tune import PlacementGroupFactory
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.node import NodeCapacity
 from tune_policies.placement.filling import Placement
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.trial_slot import TrialSlot
@@ -26,131 +20,19 @@ from tune_policies.policies.free_capacity import FreeCapacityPolicy, free_part
 from tune_policies.policies.growing import GrowingPolicy
 from tune_policies.policies.learning import LearningPolicy, with_learned
 from tune_policies.policies.policy import ResourcePolicy, with_inner
-from tune_policies.probe.probe_cluster import plan_with_capacity, probe_cluster
-from tune_policies.ray_compat.background import BackgroundTask, answer_within
-from tune_policies.ray_compat.gcs import READ_TIMEOUT_S, dead_actors, node_of_actor, read_cluster_state
+from tune_policies.probe.probe_cluster import plan_with_capacity
 from tune_policies.ray_compat.tune_request import group_of, with_group
-from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.units import is_number
-from tune_policies.values.value import Value, counted
+from tune_policies.values.value import Value
+from tune_policies.values.wording import counted
 
+from ..watches.node_watch import NodeWatch, nodes_in_gcs
+from .measured_versions import check_versions
 from .own_slots import OwnSlot, slot_of_bundles
 from .slot_board import SlotTypes
 
 _logger = logging.getLogger(__name__)
-
-_ANSWER_TIMEOUT_S: Final = 5.0
-_CONNECT_TIMEOUT_S: Final = 2.0
-
-
-T = TypeVar("T")
-
-
-class NodeWatch:
-    """Detects when nodes are added, removed or changed.
-
-    Args:
-        interval_s: The minimum time between two changes, in seconds.
-        probes: Whether each change starts a full probe, which also reads the devices on the nodes. Otherwise, the watch
-            returns the nodes as Ray's GCS describes them.
-        known: The nodes at the start of the run.
-    """
-
-    def __init__(self, interval_s: float, *, probes: bool, known: ClusterCapacity) -> None:
-        self._interval_s = interval_s
-        self._probes = probes
-        self._known_ids = frozenset(node.node_id for node in known.nodes)
-        self._known: Hashable = None
-        self._next_at_s = 0.0
-        self._probing: BackgroundTask[ClusterCapacity] = BackgroundTask()
-
-    def changed(self, nodes: Sequence[NodeCapacity] | None) -> ClusterCapacity | None:
-        """Return the cluster if its nodes have changed, else ``None``. This method does not wait.
-
-        Args:
-            nodes: The latest nodes in Ray's GCS, or ``None`` if they are not known.
-        """
-        match self._probing.take():
-            case ClusterCapacity() as capacity:
-                return capacity
-            case Exception() as error:
-                self._known = None  # probe again
-                self._known_ids = frozenset()
-                _logger.warning("the nodes of the cluster could not be read, and will be read again: %s", error)
-        now_s = time.monotonic()
-        if nodes is None or now_s < self._next_at_s or not self._is_new(nodes):
-            return None
-        if not self._probes:
-            self._remember(nodes, now_s)
-            return ClusterCapacity(nodes=tuple(nodes))
-        # A probe runs tasks on the nodes and takes far longer than reading the GCS, so only a change starts a probe.
-        if self._probing.start(probe_cluster):
-            self._remember(nodes, now_s)
-        return None
-
-    def _is_new(self, nodes: Sequence[NodeCapacity]) -> bool:
-        if self._known is not None:
-            return _signature_of(nodes) != self._known
-        if {node.node_id for node in nodes} != self._known_ids:
-            return True
-        self._known = _signature_of(nodes)
-        return False
-
-    def _remember(self, nodes: Sequence[NodeCapacity], now_s: float) -> None:
-        self._known = _signature_of(nodes)
-        self._next_at_s = now_s + self._interval_s
-
-
-def _signature_of(nodes: Sequence[NodeCapacity]) -> Hashable:
-    """Return a value that changes if any node in Ray's GCS changes."""
-    return frozenset(
-        (node.node_id, tuple(sorted(node.resources.ticks.items())), tuple(sorted(node.labels.items())))
-        for node in nodes
-    )
-
-
-def _nodes_in_gcs() -> ClusterCapacity:
-    """Return the nodes as Ray's GCS describes them, or no nodes if they cannot be read in time."""
-    try:
-        return ClusterCapacity(nodes=read_cluster_state(READ_TIMEOUT_S).nodes)
-    except ProbeError as error:
-        _logger.warning("the nodes of the cluster could not be read: %s", error)
-        return ClusterCapacity()
-
-
-def lost_node(error: object) -> str | None:
-    """Return the ID of the dead node on which a trial or one of its Train workers ran, or ``None``.
-
-    Ray takes seconds to mark a killed node as dead (``health_check_period_ms``), but the node's trials fail
-    immediately. Therefore, if Ray still reports the node as alive, this function tries to connect to its raylet.
-    """
-    actor_ids = [*dead_actors(error)]
-    if not actor_ids:
-        return None
-    # If Ray does not answer in time, the failure counts as a failure of the trial, as in Tune.
-    return _read_or_none(lambda: _dead_node_of(actor_ids), "whether a trial was lost with its node")
-
-
-def _read_or_none(read: Callable[[], T], what: str) -> T | None:
-    try:
-        return answer_within(_ANSWER_TIMEOUT_S, read)
-    except Exception as error:  # noqa: BLE001  # Ray may be busy or restarting, and the run continues without the answer
-        _logger.warning("could not determine %s: %s", what, error)
-        return None
-
-
-def _dead_node_of(actor_ids: Iterable[str]) -> str | None:
-    node_ids = {node_of_actor(actor_id) for actor_id in actor_ids}
-    return next((str(node["NodeID"]) for node in ray.nodes() if node["NodeID"] in node_ids and _is_dead(node)), None)
-
-
-def _is_dead(node: Mapping[str, Any]) -> bool:
-    if node["Alive"]:
-        address = node["NodeManagerAddress"], node["NodeManagerPort"]
-        with suppress(OSError), socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S):
-            return False  # the node's raylet accepts connections
-    return True
-
 
 _WITHOUT_DEVICE: Final = "without a device"
 """The key in ``RunPlan._own_slots`` for the slot of trials that cannot use their device."""
@@ -177,8 +59,9 @@ class RunPlan:
     """The plan of a run, and the placements of its slots on the current nodes.
 
     A policy creates a new plan when nodes are added, removed or changed. A plan that is passed instead of a policy does
-    not change. If a policy is passed, the constructor creates a plan for the cluster and prints it. The nodes are read
-    every ``interval_s`` seconds. The run ends if no plan is feasible for ``wait_for_nodes_s`` seconds.
+    not change, but its slots are placed on the current nodes. If a policy is passed, the constructor creates a plan for
+    the cluster and prints it. The nodes are read every ``interval_s`` seconds. The run ends if no plan is feasible for
+    ``wait_for_nodes_s`` seconds.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
@@ -193,7 +76,7 @@ class RunPlan:
         else:
             self._policy = None
             self.plan = policy
-            self._capacity = _nodes_in_gcs()
+            self._capacity = nodes_in_gcs()
         if self.plan.by_config is not None:
             check_versions(self.plan.by_config.holds_for)
         self.slot_types = SlotTypes(self.plan.slots)
@@ -273,6 +156,7 @@ class RunPlan:
         if before is None or self._policy is None:
             return ""
         learned = before.learn(observations)
+        # The policy keeps the observations even if they do not change its needs yet.
         self._policy = with_learned(self._policy, learned)
         if learned.needs == before.needs and learned.sizes == before.sizes:
             return ""
@@ -380,10 +264,11 @@ class RunPlan:
         Args:
             nodes: The latest nodes in Ray's GCS, or ``None`` if they are not known.
         """
-        if self._policy is not None or len(self.plan.slots) > 1:
-            capacity = self._watch.changed(nodes)
-            if capacity is not None:
-                self._replan_on(capacity)
+        before = self._placements
+        # Also for a passed plan, because its placements and the slots of single trials depend on the nodes.
+        capacity = self._watch.changed(nodes)
+        if capacity is not None:
+            self._replan_on(capacity)
         since_s = time.monotonic() - _AVOID_LOST_NODE_S
         avoided = frozenset(node_id for node_id, at_s in self._lost_nodes.items() if at_s > since_s)
         avoids_others, self._avoided = avoided != self._avoided, avoided
@@ -397,7 +282,8 @@ class RunPlan:
             place: self.plan.slots[place.slot_type].placement_group_factory(node_id=place.node_id)
             for place in self._placements
         }
-        return True
+        # A new plan of the policy may have other slots in the same placements.
+        return avoids_others or self._policy is not None or self._placements != before
 
     def _replan_on(self, capacity: ClusterCapacity) -> None:
         before = self._capacity
@@ -449,6 +335,7 @@ class RunPlan:
     def wait_for_nodes(self, error: InfeasibleRequestError, why: str) -> None:
         """Start no trial until nodes are added, and end the run with ``error`` after ``wait_for_nodes_s`` seconds."""
         if self._infeasible is None:
+            # Further changes of the nodes must not extend the wait.
             self._infeasible_since_s = time.monotonic()
             text = f"{why}. No plan is feasible, so no trial starts until nodes are added: {error}"
             _logger.warning("%s", text)
@@ -501,36 +388,6 @@ def _describe_change(before: ClusterCapacity, after: ClusterCapacity) -> str:
     changes = (("added", now - known), ("removed", known - now))
     parts = [f"{counted(len(ids), 'node')} {verb}" for verb, ids in changes if ids]
     return " and ".join(parts) or "the resources of a node changed"
-
-
-def check_versions(measured_with: Mapping[str, str]) -> None:
-    """Check that a measurement used the installed package versions.
-
-    Packages that are not installed where the driver runs are not checked.
-
-    Args:
-        measured_with: The version of each package in the measurement, keyed by package name.
-
-    Raises:
-        InvalidResourcesError: The installed version of a package differs from the version in the measurement.
-    """
-    others = []
-    for name, measured in sorted(measured_with.items()):
-        found = _installed(name)
-        if found not in (None, measured):
-            others.append(f"{name} {measured} ({found} is installed)")
-    if others:
-        raise InvalidResourcesError(
-            f"the plan uses a decision based on benchmarks with {', '.join(others)}. Measure again with the installed "
-            "versions, or pass accept_other_versions=True to BenchmarkedPolicy"
-        )
-
-
-def _installed(name: str) -> str | None:
-    for build in (name, f"{name}-cpu"):  # TensorFlow and XGBoost publish CPU-only builds with this suffix
-        with suppress(PackageNotFoundError):
-            return version(build)
-    return None
 
 
 def check_seconds(seconds: float, name: str) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tune_policies.ray_compat.tune_run import handler_of
+from tune_policies.ray_compat.run_control import handler_of
 
 from .run_core import RunCore
 from .wrapping_scheduler import WrappingScheduler, nested_schedulers
@@ -43,6 +43,7 @@ class RunScheduler(WrappingScheduler):
 
         Tune calls the outermost scheduler first, so that scheduler controls the run.
         """
+        # The core is found by the controller, because ``self._core`` may belong to an earlier run of this scheduler.
         core: RunCore | None = handler_of(tune_controller)
         if core is None:
             core = RunCore(tune_controller, self)
@@ -66,10 +67,12 @@ class RunScheduler(WrappingScheduler):
                 if is_new:
                     core.add(trial)
                 elif core.records[trial].is_hidden:
+                    # The inner scheduler did not see the failure, so it still has the trial.
                     core.records[trial].is_hidden = False
                     core.tune.save_experiment()
                     core.wait(trial, is_new=False)
                     return
+        # ``TuneController.__init__`` handles any error while it restores trials with "Restarting experiment."
         except Exception as error:  # noqa: BLE001
             self._error = self._error or error
             core = None
@@ -98,6 +101,7 @@ class RunScheduler(WrappingScheduler):
         core.note_result(trial, result)
         with core.inner.shown_request(core.records.get(trial)), core.as_in_tune(tune_controller) as view:
             decision = super().on_trial_result(view, trial, result)
+        # A decision of the inner scheduler to stop or pause takes precedence.
         if decision == TrialScheduler.CONTINUE and core.restarts(trial):
             decision = TrialScheduler.PAUSE
         if decision == TrialScheduler.PAUSE:

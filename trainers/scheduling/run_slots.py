@@ -14,7 +14,7 @@ from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
-from tune_policies.cluster.capacity import NodeCapacity
+from tune_policies.cluster.node import NodeCapacity
 from tune_policies.oom.unusable_device import is_unusable_device
 from tune_policies.placement.filling import Placement
 from tune_policies.placement.trial_slot import TrialSlot
@@ -24,7 +24,7 @@ from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.policies.policy_of_requests import TrialRequest, policy_line, requests_differ
 from tune_policies.ray_compat.tune_request import bundles_of, with_bundles
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
 from ..gpu_memory.fraction_limits import LimitOptions
 from .idle_slots import TrialTimer
@@ -158,6 +158,8 @@ class RunSlots:
         if not custom:
             return factory
         key = factory, tuple(sorted(custom.items()))
+        # One object per request, because requests are compared by identity, and trials with equal requests share
+        # processes.
         if key not in self._with_custom_amounts:
             head, *others = bundles_of(factory)
             self._with_custom_amounts[key] = with_bundles(factory, [{**custom, **head}, *others])
@@ -290,6 +292,8 @@ class RunSlots:
                 assignments.append(assignment)
             elif assignment.slot == own.slot or share_unequally(own.slot, assignment.slot):
                 return False
+        # The larger number, because trials with own slots and trials with planned slots may run together. Their
+        # fractions of the nodes are added up below.
         if len(assignments) >= max(own.slot.max_concurrent_trials, plan.max_concurrent_trials):
             return False
         if plan.by_config is not None:
@@ -328,6 +332,7 @@ class RunSlots:
     def startable(self, records: Mapping[Trial, TrialRecord], trials: Iterable[Trial], now_s: float) -> Iterator[Trial]:
         """Yield the trials for which a slot is free, in the given order."""
         open_types = {placement.slot_type for placement, _ in self.board.free()}
+        # Most steps end here, because all slots are in use. The board does not contain the slots of single trials.
         if not open_types and not self._has_own_slots:
             return
         for trial in trials:
@@ -396,6 +401,7 @@ class RunSlots:
         """
         self.left_idle = Counter()
         idle: set[int] = set()
+        # Paused and future trials need a slot later, so they count when a slow slot is compared with faster ones.
         num_waiting = len(self.waiting) + num_paused + num_future
         chosen = None
         for trial in candidates:
@@ -415,6 +421,8 @@ class RunSlots:
         try:
             own = self._own_slot(record)
         except InfeasibleRequestError as error:
+            # The trial may have fitted the nodes before they changed, so wait for new nodes instead of failing the
+            # trial.
             if self.run_plan.have_nodes_changed and self.run_plan.plan.by_config is None:
                 self.run_plan.wait_for_nodes(error, f"no node has room for {record.trial}")
                 return None
@@ -506,6 +514,7 @@ def custom_amounts(request: PlacementGroupFactory) -> dict[str, float]:
 
 def _used_fraction(assignments: Iterable[SlotAssignment]) -> Fraction:
     """Return the used fraction of the nodes. A slot uses 1/n of the nodes if n trials in such slots fit."""
+    # With floats, nine times 1/9 exceeds 1, and the ninth trial would not start.
     fractions = (Fraction(assignment.num_slots, assignment.slot.max_concurrent_trials) for assignment in assignments)
     return sum(fractions, Fraction(0))
 

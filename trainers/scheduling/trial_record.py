@@ -148,6 +148,7 @@ def with_legal_amounts(bundle: Mapping[str, float]) -> dict[str, float]:
         if ticks > TICKS:
             ticks -= ticks % TICKS
         elif ticks:
+            # The largest 1/k of a device that is not above the request: ``-(-a // b)`` divides and rounds up.
             ticks = TICKS // -(-TICKS // ticks)
         rounded[device] = from_ticks(ticks)
     return rounded

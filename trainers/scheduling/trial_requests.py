@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 
-from tune_policies.cluster.capacity import NodeCapacity
-from tune_policies.ray_compat.tune_run import TuneRun
+from tune_policies.cluster.node import NodeCapacity
+from tune_policies.ray_compat.run_control import TuneRun
 
 from .run_failures import MemoryRetries
 from .run_slots import Withdraw

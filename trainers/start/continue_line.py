@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tune_policies.values.value import as_code
+from tune_policies.values.as_code import as_code
 
 
 def line_for_run(trainable: Any, policy: Any, arguments: Mapping[str, Any], experiment_path: str) -> str:

@@ -23,7 +23,7 @@ from tune_policies.ray_compat.tune_interruption import InterruptionWatch
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import check_count
 from tune_policies.values.units import is_number
-from tune_policies.values.value import shorten
+from tune_policies.values.wording import shorten
 
 from ..scheduling.policy_scheduler import PolicyScheduler
 from ..scheduling.wrapping_scheduler import nested_schedulers

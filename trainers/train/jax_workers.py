@@ -29,6 +29,7 @@ class _ConnectingBackend(Backend):  # type: ignore[misc]
         if num_workers == 1:
             return
         address = worker_group.execute_single(0, _free_address)
+        # All calls are sent before any result is read, because ``initialize`` waits until all processes have connected.
         connected = [
             worker_group.execute_single_async(rank, _connect, address, num_workers, rank) for rank in range(num_workers)
         ]
@@ -38,6 +39,7 @@ class _ConnectingBackend(Backend):  # type: ignore[misc]
 def _free_address() -> str:
     with socket.socket() as free:
         free.bind(("", 0))
+        # Another process may take the port before JAX binds it. Ray's own ``get_address_and_port`` has the same gap.
         return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
 
 

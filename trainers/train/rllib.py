@@ -9,7 +9,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.probe.probe_cluster import plan_on_cluster
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import shorten
+from tune_policies.values.wording import shorten
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms import AlgorithmConfig
@@ -67,6 +67,7 @@ def size_algorithm(config: ConfigT, policy: ResourcePolicy | TrialPlan) -> Confi
             f"the policy gives a trial {num_cpus} whole CPUs, but an RLlib trial with num_workers={num_learners} needs "
             f"{num_learners + 1} (one for the main process, and one for each learner). Increase cpus in the policy"
         )
+    # An algorithm freezes its config, but the copy must be changed.
     sized: Any = config.copy(copy_frozen=False)
     sized.env_runners(num_env_runners=num_env_runners, num_cpus_per_env_runner=1)
     sized.learners(num_learners=num_learners, num_cpus_per_learner=1, num_gpus_per_learner=slot.worker.gpus)

@@ -46,20 +46,34 @@ class AuditCallback(PolicyCallback):
         console = TextConsole()
         console.print(f"Audit of the run {name}", soft_wrap=True, highlight=False)
         console.print(resource_usage_view(usage))
-        for line in audit_lines(run.advice):
+        lines = [*about_memory_failures(usage), *audit_lines(run.advice)]
+        if isinstance(run.advice, Advice) and usage.trials.were_interrupted:
+            lines.append("how much faster this would be is not known, because the run was interrupted")
+        for line in lines:
             console.print(f"- {line}", soft_wrap=True, highlight=False)
         pages = self._pages or os.environ.get(PAGES_VARIABLE)
         if pages:
             file = Path(pages) / f"{name}.html"
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_new(file, html_page(build_run_page(name, RunUsage(trials=()), usage)), force=True)
+            write_new(file, html_page(build_run_page(name, RunUsage(trials=()), usage, lines)), force=True)
             console.print(f"- page: {file}", soft_wrap=True, highlight=False)
+
+
+def about_memory_failures(usage: ResourceUsage) -> list[str]:
+    """Return what would retry trials that ran out of memory, if any did and the program does not retry them."""
+    counts = usage.out_of_memory
+    if counts.num_raised or not counts.num_gpu_errors + counts.num_host_errors:
+        return []
+    return [
+        "trials that run out of memory would be retried with more under LearningPolicy(), or under another policy with "
+        "scheduler=OomRetryScheduler()"
+    ]
 
 
 def audit_lines(advice: Advice | str) -> list[str]:
     """Return what to change after a run, one line per item."""
     if isinstance(advice, str):
-        return [f"no policy would run more trials at once: {advice}"]
+        return [f"no policy is suggested: {advice}"]
     return [
         f"to run the trials this way, write run(…, {advice.policy!r}, …), or change nothing in the program: write "
         f"{advice.policy.to_yaml(one_line=True)} to policy.yaml, and start tune-policies exec policy.yaml PROGRAM"

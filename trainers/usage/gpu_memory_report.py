@@ -16,11 +16,12 @@ from tune_policies.plan.headroom import memory_to_write
 from tune_policies.values.resources import TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import GIB, format_bytes
-from tune_policies.values.value import counted, shorten_names
+from tune_policies.values.wording import counted, shorten_names
 
 from .advice import trials_per_gpu
 from .gpu_memory_usage import (
     GpuMemoryUsage,
+    MemoryFailure,
     RunUsage,
     TrialGpuMemory,
     bytes_to_plan,
@@ -29,10 +30,7 @@ from .gpu_memory_usage import (
     needed_bytes,
 )
 from .memory_to_write import equal_part_to_write, gpu_memory_to_write, gpus_to_write
-from .resource_usage import ResourceUsage, resource_usage_view
-
-CALLBACK: Final = "callbacks=[PolicyCallback()]"
-"""The argument with which a run records its usage."""
+from .resource_usage import ResourceUsage
 
 RETRY: Final = "scheduler=OomRetryScheduler()"
 """The argument with which a run retries trials that ran out of memory."""
@@ -76,28 +74,15 @@ def share_text(usage: GpuMemoryUsage) -> str:
     return "not known"
 
 
-def advice_of_run(run: RunUsage, record: ResourceUsage | None = None) -> list[str]:
-    """Return advice about the run, one sentence per item."""
-    texts = []
-    if record is not None:
-        advised = [slot for slot in record.slots if slot.advice]
-        texts = [f"trials with {slot.slot} used {slot.use}. {slot.advice.removesuffix('.')}" for slot in advised]
-        texts += _without_repetition(run, record).advice_after_retries
-    return [*texts, *_about_gpu_memory(run, record), *_advise_on_failures(run, record)]
-
-
-def _without_repetition(run: RunUsage, record: ResourceUsage) -> ResourceUsage:
-    """Return the record without an advice about GPU memory that the usage of the trials contains in more detail."""
-    if not any(map(_is_retried_with_larger_share, run.trials)):
-        return record
-    return record.model_copy(update={"raised": record.raised.model_copy(update={"gpus": 0.0})})
-
-
-def _advise_on_failures(run: RunUsage, record: ResourceUsage | None) -> Iterator[str]:
+def advise_on_failures(run: RunUsage, record: ResourceUsage | None) -> Iterator[str]:
     """Yield sentences about trials that ran out of memory according to their error files.
 
     Failures are omitted if the usage of the trial, or the record of a run with retries, leads to an advice.
     """
+    crowded = list(filter(is_crowded_out, run.trials))
+    if crowded:
+        has_retries = record is not None and record.trials.num_retries > 0
+        yield _about_full_gpus(crowded, len(run.trials), has_retries=has_retries)
     is_host_explained = record is not None and record.raised.memory_bytes > 0
     of_kind: dict[str, list[TrialGpuMemory]] = {"accelerator": [], "host": []}
     for trial in run.trials:
@@ -114,19 +99,63 @@ def _advise_on_failures(run: RunUsage, record: ResourceUsage | None) -> Iterator
 
 def _is_explained_by_usage(trial: TrialGpuMemory) -> bool:
     """Return whether the usage of a trial shows with how much GPU memory it ran out of memory, or did not."""
-    if _is_retried_with_larger_share(trial):
+    if is_retried_with_larger_share(trial) or is_crowded_out(trial):
         return True
     return any(usage.num_ooms and device_bytes(usage) for usage in trial.usages)
 
 
-def _is_retried_with_larger_share(trial: TrialGpuMemory) -> bool:
+def is_retried_with_larger_share(trial: TrialGpuMemory) -> bool:
     """Return whether a trial ran out of memory with a GPU fraction, and not with its largest fraction."""
     ran_out = any(usage.num_ooms for usage in trial.of_smaller_shares)
     return ran_out and trial.usage is not None and not trial.usage.num_ooms
 
 
+def is_crowded_out(trial: TrialGpuMemory) -> bool:
+    """Return whether a trial ran out of GPU memory only because other processes filled the GPU.
+
+    The trial was within its GPU fraction or its whole GPU, so a larger fraction is not the remedy.
+    """
+    failures = [failure for failure in trial.failures if failure.kind == "accelerator"]
+    had_bytes = _reserved_bytes(trial)
+    if not failures or had_bytes is None:
+        return False
+    for failure in failures:
+        if failure.cause != "neighbour" or not failure.needed_bytes or failure.needed_bytes > had_bytes:
+            return False
+    return True
+
+
+def _reserved_bytes(trial: TrialGpuMemory) -> int | None:
+    """Return the memory of a trial's smallest GPU fraction or its whole GPU, in bytes, or ``None`` if it is unknown."""
+    if not trial.usages:
+        return None
+    smallest = trial.usages[0]
+    had_bytes = share_or_device_bytes(smallest)
+    sizes = [failure.device_bytes for failure in trial.failures if failure.device_bytes]
+    if not had_bytes and sizes and smallest.gpus:  # the GPU is simulated
+        had_bytes = int(min(1.0, smallest.gpus) * min(sizes))
+    return had_bytes or None
+
+
+def _about_full_gpus(trials: list[TrialGpuMemory], num_trials: int, *, has_retries: bool) -> str:
+    needs = [failure.needed_bytes for trial in trials for failure in trial.failures if failure.needed_bytes]
+    reserved = min(filter(None, map(_reserved_bytes, trials)))
+    its = "its" if len(trials) == 1 else "their"
+    text = (
+        f"{len(trials)} of {counted(num_trials, 'trial')} ran out of GPU memory at {_gib(max(needs))} of {its} "
+        f"{_gib(reserved)} GiB, because other processes filled the GPU. Stop the other programs that nvidia-smi lists"
+    )
+    if has_retries:
+        return text
+    return f"{text}, or retry such trials: {RETRY}"
+
+
+def _gpu_failures(trials: list[TrialGpuMemory]) -> list[MemoryFailure]:
+    return [failure for trial in trials for failure in trial.failures if failure.kind == "accelerator"]
+
+
 def _advise_on_gpu_errors(trials: list[TrialGpuMemory], num_trials: int) -> Iterator[str]:
-    failures = [failure for trial in trials for failure in trial.failures if failure.kind == "accelerator"]
+    failures = _gpu_failures(trials)
     needs = [failure.needed_bytes for failure in failures if failure.needed_bytes]
     sizes = [failure.device_bytes for failure in failures if failure.device_bytes]
     text = f"{len(trials)} of {counted(num_trials, 'trial')} ran out of GPU memory"
@@ -153,10 +182,10 @@ def _advise_on_host_errors(trials: list[TrialGpuMemory], num_trials: int) -> str
     return f"{text} and needed at least {format_bytes(max(needs))}. Write {field}, or {_RETRY_WITH_MORE}"
 
 
-def _about_gpu_memory(run: RunUsage, record: ResourceUsage | None) -> list[str]:
+def about_gpu_memory(run: RunUsage, record: ResourceUsage | None) -> list[str]:
     """Return sentences about GPU memory, or an empty list if ``record`` shows no trial with a GPU."""
     known = [trial for trial in run.trials if trial.usage is not None]
-    if is_without_gpus(run, record):
+    if is_without_gpus(run, record) or not run.trials:
         return []
     if not known:
         return [_NOTHING_REPORTED]
@@ -166,48 +195,83 @@ def _about_gpu_memory(run: RunUsage, record: ResourceUsage | None) -> list[str]:
 
 
 def _about_size(trials: list[TrialGpuMemory], *, has_advice: bool) -> Iterator[str]:
-    alike: dict[tuple[int, float], list[GpuMemoryUsage]] = defaultdict(list)
+    alike: dict[tuple[int, float], list[TrialGpuMemory]] = defaultdict(list)
     for trial in trials:
         usage = trial.usage
         if usage is None or not usage.gpus:
             continue
         device = device_bytes(usage)
         if device:
-            alike[device, usage.gpus].append(usage)
-    for (device, gpus), usages in sorted(alike.items()):
-        yield from _about_group(device, gpus, usages, has_advice=has_advice)
+            alike[device, usage.gpus].append(trial)
+    for (device, gpus), group in sorted(alike.items()):
+        if gpus > 1:
+            continue  # the memory use of each single GPU is not known
+        ran_out = [trial for trial in group if trial.usage and trial.usage.num_ooms and not is_crowded_out(trial)]
+        if ran_out:
+            yield from _about_too_small_share(device, gpus, group, ran_out)
+        else:
+            yield from _about_peaks(device, gpus, group, has_advice=has_advice)
 
 
-def _about_group(device: int, gpus: float, usages: list[GpuMemoryUsage], *, has_advice: bool) -> Iterator[str]:
-    """Yield a sentence about trials with the same GPU fraction and the same device memory."""
-    now = TICKS // to_ticks(gpus) if gpus < 1 else 1
+def _usages(trials: list[TrialGpuMemory]) -> list[GpuMemoryUsage]:
+    return [trial.usage for trial in trials if trial.usage is not None]
+
+
+def _num_per_gpu(gpus: float) -> int:
+    return TICKS // to_ticks(gpus) if gpus < 1 else 1
+
+
+def _about_too_small_share(
+    device: int, gpus: float, trials: list[TrialGpuMemory], ran_out: list[TrialGpuMemory]
+) -> Iterator[str]:
+    """Yield what to write if trials with the same GPU fraction and device memory needed more than this fraction."""
+    now = _num_per_gpu(gpus)
+    usages = _usages(trials)
     share = usages[0].share_bytes or device
-    needs = [need for need in (needed_bytes(usage) for usage in usages) if need]
-    ran_out = sum(usage.num_ooms > 0 for usage in usages)
-    if gpus > 1 or not (needs or ran_out):
-        return  # the memory use of each single GPU is not known
-    if ran_out:
-        text = f"{ran_out} of {counted(len(usages), 'trial')} ran out of memory with {_gib(share)} GiB"
-    else:
-        text = f"the peak was {_gib(max(needs))} of {_gib(share)} GiB"
-        to_plan = max(filter(None, map(bytes_to_plan, usages)))
-        if _gib(to_plan) != _gib(max(needs)):
-            text += f" ({_gib(to_plan)} GiB with overhead)"
-    if ran_out and now == 1:
+    text = f"{len(ran_out)} of {counted(len(trials), 'trial')} ran out of memory with {_gib(share)} GiB"
+    if now == 1:
         yield f"{text} (a whole GPU), so use a GPU with more memory"
         return
-    fit = trials_per_gpu(usages, device)
-    if ran_out:
+    needs = [failure.needed_bytes for trial in ran_out for failure in trial.failures if failure.needed_bytes]
+    if all(trial.failures for trial in ran_out) and needs and max(needs) > share:
+        peaks = [need for need in map(bytes_to_plan, usages) if need]
+        first, *others = gpu_memory_to_write(max([*needs, *peaks]), device)
+        text += f" and needed at least {_gib(max(needs))} GiB. Write {first}"
+        if len(ran_out) > len(trials) / 2:
+            text += f", or {_RETRY_WITH_MORE}"
+        yield text
+        yield from (f"or write {choice}" for choice in others)
+    else:
+        fit = trials_per_gpu(usages, device)
         policy = "GpuPolicy()"
         if fit > 1:
             policy = f'GpuMemoryPolicy(gpu_memory="{equal_part_to_write(device, fit)}")'
-        yield f"{text}. Write {policy}, with {fit} per GPU instead of {now}"
-        if ran_out <= len(usages) / 2:
-            yield (
-                f"{len(usages) - ran_out} of {counted(len(usages), 'trial')} fit, so it may be cheaper to keep {now} "
-                f"per GPU, and to retry the others with more memory: {RETRY}"
-            )
-    elif has_advice:  # the record also contains how busy the GPUs were
+        guess = "How much more is not known, so the value is a guess"
+        text += f", and needed at least {_gib(share)} GiB. {guess}. Write {policy}, with {fit} per GPU instead of {now}"
+        if len(ran_out) > len(trials) / 2:
+            text += f", or {_RETRY_WITH_MORE}"
+        yield text
+    if len(ran_out) <= len(trials) / 2:
+        yield (
+            f"{len(trials) - len(ran_out)} of {counted(len(trials), 'trial')} fit, so it may be cheaper to keep {now} "
+            f"per GPU, and to retry the others with more memory: {RETRY}"
+        )
+
+
+def _about_peaks(device: int, gpus: float, trials: list[TrialGpuMemory], *, has_advice: bool) -> Iterator[str]:
+    """Yield a sentence about the peaks of trials with the same GPU fraction and device memory."""
+    now = _num_per_gpu(gpus)
+    usages = _usages(trials)
+    needs = [need for need in (needed_bytes(usage) for usage in usages) if need]
+    if not needs:
+        return
+    text = f"the peak was {_gib(max(needs))} of {_gib(usages[0].share_bytes or device)} GiB"
+    to_plan = max(filter(None, map(bytes_to_plan, usages)))
+    if _gib(to_plan) != _gib(max(needs)):
+        text += f" ({_gib(to_plan)} GiB with overhead)"
+    fit = trials_per_gpu(usages, device)
+    # The record also contains how busy the GPUs were, and a trial that was crowded out needed more than its peak.
+    if has_advice or any(map(is_crowded_out, trials)):
         yield text
     elif fit == now:
         yield f"{text}, so {counted(now, 'trial')} per GPU is right"
@@ -218,7 +282,7 @@ def _about_group(device: int, gpus: float, usages: list[GpuMemoryUsage], *, has_
 def _advise_on_retries(trials: list[TrialGpuMemory]) -> Iterator[str]:
     """Yield sentences about trials that ran out of memory with one GPU fraction, but not with a larger fraction."""
     fitted: dict[tuple[str, str], list[TrialGpuMemory]] = defaultdict(list)
-    retried = list(filter(_is_retried_with_larger_share, trials))
+    retried = list(filter(is_retried_with_larger_share, trials))
     for trial in retried:
         ran_out_of = [usage for usage in trial.of_smaller_shares if usage.num_ooms]
         assert trial.usage is not None  # noqa: S101  # such a trial has usage
@@ -227,7 +291,7 @@ def _advise_on_retries(trials: list[TrialGpuMemory]) -> Iterator[str]:
         yield f"{counted(len(chosen), 'trial')} ran out of memory with {small}, but not with {large}: {_names(chosen)}"
     if not retried:
         return
-    first, *others = _choices_without_retries([trial.usage for trial in retried if trial.usage])
+    first, *others = _choices_without_retries(retried)
     text = f"to run without retries, write {first}"
     num_fit = len(trials) - len(retried)
     if num_fit > len(retried):
@@ -237,10 +301,15 @@ def _advise_on_retries(trials: list[TrialGpuMemory]) -> Iterator[str]:
         yield f"or write {choice}"
 
 
-def _choices_without_retries(usages: list[GpuMemoryUsage]) -> list[str]:
-    """Return what to write so that trials with these usages do not run out of memory."""
+def _choices_without_retries(trials: list[TrialGpuMemory]) -> list[str]:
+    """Return what to write so that trials like these retried trials do not run out of memory."""
+    usages = _usages(trials)
     needs = [need for need in map(bytes_to_plan, usages) if need]
     sizes = [size for size in map(device_bytes, usages) if size]
+    if not needs:  # the GPUs are simulated, so only the errors contain amounts
+        failures = _gpu_failures(trials)
+        needs = [failure.needed_bytes for failure in failures if failure.needed_bytes]
+        sizes += [failure.device_bytes for failure in failures if failure.device_bytes]
     if needs:
         return gpu_memory_to_write(max(needs), min(sizes, default=None))
     return [gpus_to_write(max(usage.gpus or 0 for usage in usages))]
@@ -281,24 +350,12 @@ _BAR: Final = 40
 
 
 def is_without_gpus(run: RunUsage, record: ResourceUsage | None) -> bool:
-    """Return whether the record of a run shows that no trial had a GPU."""
-    if record is None or any(trial.usage for trial in run.trials):
+    """Return whether the trials, or the record of their run, show that no trial had a GPU."""
+    if any(trial.usage for trial in run.trials):
         return False
+    if record is None:  # the results of a trial with a GPU contain its GPU memory next to the usage of its process
+        return bool(run.trials) and all(trial.process for trial in run.trials)
     return not any(slot.hours.get("GPU") for slot in record.slots)
-
-
-def usage_view(run: RunUsage, record: ResourceUsage | None = None) -> RenderableType:
-    """Return the tables and lines that ``tune-policies usage`` prints."""
-    parts: list[RenderableType] = []
-    if record is not None:
-        parts.append(resource_usage_view(_without_repetition(run, record)))
-    if not is_without_gpus(run, record) and _has_row(run):
-        if parts:
-            parts.append("")
-        parts.append(_gpu_memory_view(run))
-    texts = [*_about_gpu_memory(run, record), *_advise_on_failures(run, record)]
-    parts += [line(f"- {text}") for text in texts]
-    return Group(*parts)
 
 
 def _has_row(run: RunUsage) -> bool:
@@ -310,8 +367,13 @@ _UNKNOWN: Final = "not known"
 _NOTHING: Final = "-"
 
 
-def _gpu_memory_view(run: RunUsage) -> RenderableType:
-    """Return the table of trials, without columns in which nothing is known, and the reason below it."""
+def gpu_memory_view(run: RunUsage, record: ResourceUsage | None) -> RenderableType | None:
+    """Return the table of trials, without columns in which nothing is known, and the reason below it.
+
+    Without GPUs, or if no trial reported its GPU memory or ran out of memory, return ``None``.
+    """
+    if is_without_gpus(run, record) or not _has_row(run):
+        return None
     headings = ("Fraction", "Limit", "Peak", "Process", "Kept", "OOMs")
     rows = []
     for trial in run.trials:

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field
 
 from tune_policies.plan.default_overhead import TORCH_OVERHEAD_BYTES
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import Bytes, Count, GpuAmount, UsedBytes
+from tune_policies.values.resources import TICKS, Bytes, Count, GpuAmount, UsedBytes, to_ticks
 from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
 from tune_policies.values.units import MIB
 from tune_policies.values.value import ShownValue, Value
@@ -144,9 +144,16 @@ def bytes_to_plan(usage: GpuMemoryUsage) -> int | None:
 
 
 def device_bytes(usage: GpuMemoryUsage) -> int | None:
-    """Return the memory of one device in bytes, or ``None`` if it is not known."""
+    """Return the memory of one device in bytes, or ``None`` if it is not known.
+
+    If only the memory of a GPU fraction is known, the result is at most a few bytes less than the memory of the device.
+    """
     if usage.device_bytes is not None or usage.share_bytes is None or not usage.gpus:
         return usage.device_bytes
+    ticks = to_ticks(usage.gpus)
+    num_parts = TICKS // ticks
+    if ticks == TICKS // num_parts:  # an equal part: 1/7 of a device is 0.1428 in Ray
+        return usage.share_bytes * num_parts
     return int(usage.share_bytes / usage.gpus)
 
 
@@ -171,6 +178,7 @@ _ERROR: Final = "error.txt"
 _FAILURE: Final = "Failure # "
 """The beginning of each failure in ``error.txt``."""
 _TRIAL_FILES: Final = (_RESULTS, _ERROR, "params.json")
+# ``CHECKPOINT_MANAGER_SNAPSHOT_FILENAME`` of Ray Train, which this module does not import.
 _TRAIN_RESULTS: Final = "checkpoint_manager_snapshot.json"
 _GROWING_FIELDS: Final = (
     "peak_allocated_bytes",
@@ -189,6 +197,7 @@ _MOST_CHARACTERS: Final = 200_000
 _MAX_RESULTS_BYTES: Final = 128 * MIB
 """The maximum size of a trial's results file in bytes, usually enough for a hundred thousand results."""
 
+# Tune appends the time to the name of a trial's folder (``Trial._generate_dirname``).
 _TIME_SUFFIX: Final = re.compile(r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d$")
 
 
@@ -200,22 +209,27 @@ class MemoryFailure(Value):
         needed_bytes: The least memory with which the trial would have continued, in bytes, or ``None`` if it is not
             known: the memory that its process used, plus the failed request.
         device_bytes: The memory of the GPU, in bytes, or ``None`` if the error does not contain it.
+        cause: ``"own_limit"`` if the process reached its limit, ``"neighbour"`` if other processes filled the GPU, or
+            ``None`` if it is not known.
     """
 
     kind: Literal["accelerator", "host"]
     needed_bytes: Bytes | None = None
     device_bytes: Bytes | None = None
+    cause: Literal["own_limit", "neighbour"] | None = None
 
 
 class TrialGpuMemory(Value):
-    """The GPU memory that one trial used.
+    """What one trial used: its GPU memory, and the CPU time and host memory of its process.
 
     Attributes:
         name: The name of the trial's folder, without the time suffix.
         usage: The record for its largest GPU fraction, or ``None`` if the trial has no record.
         of_smaller_shares: The records for smaller fractions, smallest first.
         failures: The failures because memory ran out, in order.
-        host_memory_bytes: The peak host memory in its results, in bytes, or ``None`` if they do not contain it.
+        process: The CPU time, host memory and GPU utilization of its last process, or ``None`` if its results do not
+            contain them.
+        host_memory_bytes: The peak host memory of all its processes, in bytes, or ``None`` if it is not known.
         slots: The slots in its results. A trial that was retried with more memory has several slots.
     """
 
@@ -223,6 +237,7 @@ class TrialGpuMemory(Value):
     usage: GpuMemoryUsage | None = None
     of_smaller_shares: tuple[GpuMemoryUsage, ...] = ()
     failures: tuple[MemoryFailure, ...] = ()
+    process: ProcessUsage | None = None
     host_memory_bytes: UsedBytes | None = None
     slots: tuple[WithoutSecrets, ...] = ()
 
@@ -235,7 +250,7 @@ class TrialGpuMemory(Value):
 
 
 class RunUsage(ShownValue):
-    """The GPU memory that the trials of one run used.
+    """What the trials of one run used: GPU memory, CPU time and host memory.
 
     Attributes:
         trials: The trials, sorted by name.
@@ -246,7 +261,7 @@ class RunUsage(ShownValue):
     folder_of: Annotated[Literal["experiment", "trial", "train"], Field(exclude=True)] = "experiment"
 
     def __rich__(self) -> "RenderableType":
-        from .gpu_memory_report import usage_view  # the view imports this module
+        from .usage_report import usage_view  # the view imports this module
 
         return usage_view(self)
 
@@ -345,14 +360,18 @@ def _results_with_usage(trial: Path) -> list[dict[str, Any]]:
 
 
 def _host_facts(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the peak host memory and the slots in the results of a trial, as fields of its record."""
-    peaks = []
+    """Return the process, the peak host memory and the slots in the results of a trial, as fields of its record."""
+    found = []
     for result in results:
         with suppress(InvalidResourcesError):  # a user reported other data under this key
-            peaks.append(ProcessUsage.from_dict(result.get(USAGE_KEY)).host_memory_bytes)
+            found.append(ProcessUsage.from_dict(result.get(USAGE_KEY)))
+    last = None
+    if found:
+        last = found[-1]
     slots = (result.get("slot") for result in results)
     return {
-        "host_memory_bytes": max(peaks, default=None),
+        "process": last,
+        "host_memory_bytes": max((usage.host_memory_bytes for usage in found), default=None),
         "slots": tuple(dict.fromkeys(slot for slot in slots if isinstance(slot, str))),
     }
 
@@ -394,7 +413,9 @@ def _memory_failures(trial: Path) -> Iterator[MemoryFailure]:
             needed_bytes = held_bytes + (found.requested_bytes or 0) or None
             if found.kind == "accelerator" and not held_bytes:
                 needed_bytes = None  # the failed request may be a small part of what the process needed
-            yield MemoryFailure(kind=found.kind, needed_bytes=needed_bytes, device_bytes=device_bytes)
+            yield MemoryFailure(
+                kind=found.kind, needed_bytes=needed_bytes, device_bytes=device_bytes, cause=found.cause
+            )
 
 
 def _usages_in_checkpoints(file: Path) -> Iterator[GpuMemoryUsage]:

@@ -2,16 +2,18 @@
 
 An amount with the usual headroom may be slightly larger than an equal part of a GPU, so that one trial less fits. Then
 the equal part is a second choice if it still contains the measured need and at least half of the usual headroom.
+
+Amounts are rounded, but never past an equal part of a GPU. So the plan of an advised policy has as many trials on a GPU
+as the advice states.
 """
 
-import math
 from typing import Final
 
-from tune_policies.plan.headroom import HEADROOM, memory_to_write
+from tune_policies.plan.headroom import HEADROOM, memory_to_write, with_headroom
 from tune_policies.policies.fractions_and_cpus import equal_device_fraction
 from tune_policies.values.resources import TICKS, format_amount, to_ticks
 from tune_policies.values.units import GIB, format_bytes, format_request, parse_bytes
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
 _LEAST_HEADROOM: Final = HEADROOM / 2
 
@@ -26,26 +28,28 @@ def gpu_memory_to_write(needed_bytes: int, device_bytes: int | None) -> list[str
         needed_bytes: The memory that a trial needs, without headroom.
         device_bytes: The memory of a GPU, or ``None`` if it is not known.
     """
-    usual = memory_to_write(needed_bytes)
+    usual = amount_to_write(needed_bytes, device_bytes)
     policy = f'GpuMemoryPolicy(gpu_memory="{usual}")'
     if device_bytes is None:
         return [f"{policy} (its plan shows how many trials fit on a GPU)"]
     gpu = f"a GPU of {format_bytes(device_bytes)}"
     if needed_bytes > device_bytes:
         return [f"{policy}, which needs a larger GPU than {gpu}"]
-    fit = device_bytes // parse_bytes(usual)
+    fit = trials_with(usual, device_bytes)
     if not fit:
         return [f"GpuPolicy(), because 1 trial fits on {gpu}"]
-    fit = TICKS // equal_device_fraction(fit, 1)  # fewer, because the plan rounds small fractions
     choices = [f"{policy}, with which {_trials_fit(fit)} on {gpu}"]
     if fit >= _MOST_NEAR_MISSES:
         return choices
     smaller = equal_part_to_write(device_bytes, fit + 1)
     headroom = parse_bytes(smaller) / needed_bytes - 1
     if headroom >= _LEAST_HEADROOM:
+        added = f"{headroom:.0%}"
+        if added == f"{HEADROOM:.0%}":
+            added = "slightly less"
         choices.append(
-            f'GpuMemoryPolicy(gpu_memory="{smaller}"), with which {_trials_fit(fit + 1)}, because it adds '
-            f"{headroom:.0%} to what the trials needed instead of {HEADROOM:.0%}"
+            f'GpuMemoryPolicy(gpu_memory="{smaller}"), with which {_trials_fit(fit + 1)}, because it adds {added} to '
+            f"what the trials needed instead of {HEADROOM:.0%}"
         )
     return choices
 
@@ -54,7 +58,7 @@ def gpus_to_write(gpus: float) -> str:
     """Return what to write so that a trial gets these GPUs, if the memory of a GPU is not known."""
     if gpus >= 1:
         return f"GpuPolicy(gpus={gpus:g})" if gpus > 1 else "GpuPolicy()"
-    count = TICKS // to_ticks(gpus)
+    count = TICKS // equal_device_fraction(TICKS // to_ticks(gpus), 1)
     return f"GpuPolicy(gpus={format_amount(gpus)}), with which {_trials_fit(count)} on a GPU"
 
 
@@ -63,9 +67,49 @@ def _trials_fit(count: int) -> str:
     return f"{counted(count, 'trial')} {verb}"
 
 
-def equal_part_to_write(device_bytes: int, count: int) -> str:
-    """Return an equal part of a GPU for the field of a policy, rounded down so that ``count`` trials fit."""
+def amount_to_write(needed_bytes: int, device_bytes: int | None) -> str:
+    """Return the amount for the field of a policy, with the usual headroom.
+
+    The amount is rounded up to 0.1 GiB. If fewer trials fit on the GPU with the rounded amount than with the exact one,
+    it is instead an equal part of the GPU, rounded down.
+
+    Args:
+        needed_bytes: The memory that a trial needs, without headroom.
+        device_bytes: The memory of a GPU, or ``None`` if it is not known.
+    """
+    usual = memory_to_write(needed_bytes)
+    if device_bytes is None:
+        return usual
+    wanted = with_headroom(needed_bytes, HEADROOM)
+    fit = device_bytes // wanted
+    if device_bytes // parse_bytes(usual) >= fit:
+        return usual
+    return equal_part_to_write(device_bytes, fit, at_least_bytes=wanted)
+
+
+def trials_with(amount: str, device_bytes: int) -> int:
+    """Return how many trials with this amount of GPU memory a plan runs on a GPU."""
+    fit = device_bytes // parse_bytes(amount)
+    if not fit:
+        return 0
+    return TICKS // equal_device_fraction(fit, 1)  # fewer than ``fit``, because the plan rounds small fractions
+
+
+def equal_part_to_write(device_bytes: int, count: int, at_least_bytes: int = 0) -> str:
+    """Return the largest amount for the field of a policy with which exactly ``count`` trials fit on a GPU.
+
+    Args:
+        device_bytes: The memory of the GPU.
+        count: The number of trials.
+        at_least_bytes: The memory that a trial needs. Whole GiB and tenths of a GiB are used only if they are enough.
+    """
     part = device_bytes // count
-    if part >= GIB:
-        return f"{math.floor(part / GIB * 10) / 10:g}GiB"
-    return format_request(part)
+    tenths = (10 * (part + 1) - 1) // GIB  # the most tenths of a GiB that are at most ``part``
+    if tenths >= 10:
+        amount = f"{tenths / 10:g}GiB"
+        if device_bytes // parse_bytes(amount) == count and parse_bytes(amount) >= at_least_bytes:
+            return amount
+    amount = format_request(part)
+    if device_bytes // parse_bytes(amount) == count:
+        return amount
+    return str(part)

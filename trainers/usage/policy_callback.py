@@ -5,7 +5,6 @@
 
 import functools
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ray.tune import Callback
+from ray.tune.experiment import Trial
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, get_text, read_bytes, read_text
@@ -24,25 +24,27 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.probe.probe_cluster import is_printed
 from tune_policies.ray_compat.background import BackgroundTask, answer_within
 from tune_policies.ray_compat.gcs import READ_TIMEOUT_S, read_cluster_state
-from tune_policies.ray_compat.tune_run import handler_of_trial
+from tune_policies.ray_compat.run_control import handler_of_trial, number_of_trials
 from tune_policies.ray_compat.tune_schedulers import actor_of, longest_trials
 from tune_policies.ray_compat.tune_trial import is_function_class, unpickled_error
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import Value, shorten
+from tune_policies.values.value import Value
+from tune_policies.values.wording import shorten
 
 from ..scheduling.own_slots import requested_plan
 from ..scheduling.wrapping_scheduler import nested_schedulers
 from ..watches.run_watch import ClusterReading, RunWatch
-from .advice import Machines
-from .gpu_memory_usage import GPU_MEMORY_KEY, OOM_NOTE, GpuMemoryUsage, read_usage
+from .gpu_memory_usage import GPU_MEMORY_KEY, OOM_NOTE, GpuMemoryUsage, RunUsage, read_usage
 from .load_usage import LoadedUsage
 from .oom_report import OomReport
 from .process_usage import USAGE_KEY, ProcessUsage
-from .resource_usage import USAGE_FILE, ResourceUsage, resource_usage_view
+from .resource_usage import USAGE_FILE, ResourceUsage
+from .run_facts import Machines
 from .run_forecast import deadline_warning, describe_forecast, progress_of_run
 from .run_metrics import RunMetrics
 from .run_monitor import PlanFollower, RunMonitor
 from .trial_reader import TrialReader
+from .usage_report import summary_view
 
 _logger = logging.getLogger(__name__)
 
@@ -55,6 +57,8 @@ Tune may take hundreds of steps per second, one for each result.
 _WRITE_EVERY_S: Final = 10.0
 _FORECAST_EVERY_S: Final = 60.0
 """The interval for printing when the run will end, in seconds."""
+_FORECASTS_BEFORE_DEADLINE: Final = 10
+"""The minimum number of forecasts until a deadline, so that a short run is warned in time."""
 _REPORT_EVERY_S: Final = 2.0
 """The interval for setting the metrics, in seconds. By default, Ray exports them every ten seconds."""
 _WRITE_AFTER_FAILURE_S: Final = 1.0
@@ -151,10 +155,11 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._watch: RunWatch | None = None
         self._reader: TrialReader | None = None  # without a scheduler of this package
         self._last_reading: ClusterReading | None = None
+        self._cluster_error: Exception | None = None  # the run cannot be counted before the nodes are known
         self._writing: BackgroundTask[None] = BackgroundTask()
         self._metrics: RunMetrics | None = None
         self._began_s = self._next_step_s = self._next_read_s = self._next_write_s = self._next_report_s = 0.0
-        self._next_forecast_s = _FORECAST_EVERY_S
+        self._next_forecast_s = self._forecast_every_s
         self._has_warned = False
         self._storage: Any = None
         self._function_trainables: dict[str, bool] = {}
@@ -168,6 +173,12 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._deadline_s = self._price_per_hour = None  # an earlier version had no such options
         self.__dict__.update(state)
         self._reset_run()
+
+    @property
+    def _forecast_every_s(self) -> float:
+        if self._deadline_s is None:
+            return _FORECAST_EVERY_S
+        return min(_FORECAST_EVERY_S, self._deadline_s / _FORECASTS_BEFORE_DEADLINE)
 
     @property
     def usage(self) -> LoadedUsage:
@@ -187,11 +198,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
                 "the callback has no usage yet, because no trial of a run with this callback has started. Pass it to a "
                 "run: run(train_fn, policy, callbacks=[callback])"
             )
-        try:
-            run = read_usage(Path(self._storage.experiment_fs_path))
-        except InvalidResourcesError:  # no trial has a file yet, or the folder is not on this machine
-            return LoadedUsage(trials=(), resource_usage=record)
-        return LoadedUsage(trials=run.trials, resource_usage=record)
+        return LoadedUsage(trials=self._read_trials_usage().trials, resource_usage=record)
 
     # Hooks for the run.
 
@@ -202,9 +209,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         """Start a run. Counting starts with its first trial."""
         self._reset_run()
         self._began_s = time.monotonic()
-        samples = total_num_samples or 0
-        if 0 < samples < math.inf:
-            self._num_trials = int(samples)
+        self._num_trials = number_of_trials(total_num_samples)
 
     @_guarded
     def _begin(self, trials: Sequence[Any]) -> None:
@@ -218,28 +223,42 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             scheduler = next(
                 (part for part in nested_schedulers(run.scheduler) if isinstance(part, PlanFollower)), None
             )
+        is_first = self._cluster_error is None
         self._reading.start(_read_capacity)
-        self._reading.wait(READ_TIMEOUT_S)
+        if is_first:
+            # Only this reading is waited for, so that the totals are known from the beginning.
+            self._reading.wait(READ_TIMEOUT_S)
         cluster = self._reading.take()
         if scheduler is not None:
             plan = scheduler.plan
         else:
-            self._reader = TrialReader()  # without a policy, trials do not report what they use
             plan = self._plan
             if plan is None and isinstance(cluster, ClusterCapacity):
                 plan = requested_plan(trials[0].placement_group_factory, cluster)
-        if plan is None:
-            why = cluster if isinstance(cluster, Exception) else "the scheduler has not planned"
-            raise InvalidResourcesError(f"the run has no plan, because {why}")
+        if plan is None:  # Ray may be busy, so a later step of Tune tries again
+            no_answer = TimeoutError(f"Ray did not answer within {READ_TIMEOUT_S:g} s")
+            self._cluster_error = cluster if isinstance(cluster, Exception) else no_answer
+            return
+        if scheduler is None:
+            self._reader = TrialReader()  # without a policy, trials do not report what they use
         self._storage = trials[0].storage
         self._run = RunMonitor(plan, scheduler, self._num_trials, self._latest_record(), run)
-        self._start(scheduler, cluster)
+        self._start(scheduler, cluster, trials)
 
     @_in_run
-    def _start(self, run: RunMonitor, scheduler: PlanFollower | None, cluster: ClusterCapacity | Exception) -> None:
+    def _start(
+        self,
+        run: RunMonitor,
+        scheduler: PlanFollower | None,
+        cluster: ClusterCapacity | Exception | None,
+        trials: Sequence[Any],
+    ) -> None:
         for part in nested_schedulers(scheduler):
             self._longest_trials |= longest_trials(part)
         self._take_reading(run, cluster, 0.0)
+        for trial in trials:
+            if trial.status == Trial.RUNNING:  # it started before the nodes could be read
+                self._count_start(run, trial)
         if not self._is_silent and not is_printed(run.plan):
             TextConsole().print(run.plan.explain(), soft_wrap=True, highlight=False)
 
@@ -272,6 +291,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def on_experiment_end(self, trials: Sequence[Any], **info: Any) -> None:
         """Print the resource use and write it to its file."""
         self._begin(trials)  # if no trial was left to run, Tune ran no step
+        if self._run is None and self._cluster_error is not None:
+            _logger.warning("resource use was not counted, because the nodes were not read: %s", self._cluster_error)
         self._end(trials)
 
     @_in_run
@@ -337,12 +358,10 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         run.note_forecast(describe_forecast(forecast, self._price_per_hour, now_s), now_s)
         if now_s < self._next_forecast_s:
             return
-        self._next_forecast_s = now_s + _FORECAST_EVERY_S
+        self._next_forecast_s = now_s + self._forecast_every_s
         if not self._is_silent:
             ended = str(sum(trial.is_finished() for trial in trials))
-            if self._num_trials is not None:
-                ended += f" of {self._num_trials}"
-            text = f"{ended} trials have ended, and the run {run.forecast}"
+            text = f"{ended} of {self._num_trials} trials have ended, and the run {run.forecast}"
             TextConsole().print(text, soft_wrap=True, highlight=False)
         if self._deadline_s is not None:
             warning = deadline_warning(progress, self._deadline_s - now_s, at_once=at_once, num_nodes=run.num_nodes)
@@ -362,8 +381,19 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             self._write_at_end(usage)
 
     def _show(self, run: RunMonitor, usage: ResourceUsage) -> None:
-        """Print the resource use at the end of the run."""
-        TextConsole().print(resource_usage_view(usage))
+        """Print the resource use at the end of the run, with the advice of ``tune-policies usage``."""
+        try:
+            trials = answer_within(_END_TIMEOUT_S, self._read_trials_usage)
+        except Exception as error:  # noqa: BLE001  # file systems raise various errors, and the record can be shown
+            _logger.warning("the results of the trials could not be read for the summary: %s", error)
+            trials = RunUsage(trials=())
+        TextConsole().print(summary_view(trials, usage))
+
+    def _read_trials_usage(self) -> RunUsage:
+        try:
+            return read_usage(Path(self._storage.experiment_fs_path))
+        except InvalidResourcesError:  # no trial has a file yet, or the folder is not on this machine
+            return RunUsage(trials=())
 
     @_in_run
     def _report_metrics(self, run: RunMonitor, *, is_end: bool = False) -> None:
@@ -386,6 +416,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             return
         self._take_reading(run, self._reading.take(), now_s)
         if now_s >= self._next_read_s and self._reading.start(_read_capacity):
+            # If an earlier reading is still running, the next step of Tune tries again.
             self._next_read_s = now_s + _READ_EVERY_S
 
     def _take_reading(self, run: RunMonitor, reading: ClusterCapacity | Exception | None, now_s: float) -> None:
@@ -418,6 +449,9 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def on_trial_start(self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
         """Count a trial that starts or resumes."""
         self._next_step_s = 0.0
+        self._count_start(run, trial)
+
+    def _count_start(self, run: RunMonitor, trial: Any) -> None:
         run.start(trial, self._now_s())
         if self._reader is not None:
             self._reader.begin(trial.trial_id)
@@ -520,6 +554,7 @@ def last_failure(trial: Any) -> OutOfMemory:
         return report.out_of_memory
     error = None
     if trial.pickled_error_file:
+        # If the pickled error cannot be read, its text is classified below.
         with suppress(UnreadableFileError):
             error = unpickled_error(read_bytes(trial.pickled_error_file, max_bytes=MAX_RECORD_BYTES))
     if error is not None and str(error) in text:

@@ -43,9 +43,10 @@ class SlotUse(Value):
         num_trials: The number of trials that reported their use and ran for at least 2 s.
         cpus: The number of CPUs reserved for each process.
         used_cpus: The mean number of CPUs that a process used.
-        host_memory_bytes: The largest peak host memory of a trial, in bytes.
+        host_memory_bytes: The largest peak host memory of a process, in bytes.
         gpu_utilization: The mean GPU utilization of the trials, from 0 to 1, or ``None`` if it is not known.
-        gpu_memory_bytes: The largest peak GPU memory of a trial, in bytes, or ``None`` if it is not known.
+        gpu_memory_bytes: The largest peak GPU memory of a process, in bytes, or ``None`` if it is not known.
+        num_workers: The number of Train workers of a trial, or 0. With workers, the process is one of them.
     """
 
     num_trials: Count
@@ -54,6 +55,7 @@ class SlotUse(Value):
     host_memory_bytes: Count
     gpu_utilization: float | None = None
     gpu_memory_bytes: Count | None = None
+    num_workers: Count = 0
 
     def __str__(self) -> str:
         parts = [
@@ -64,7 +66,8 @@ class SlotUse(Value):
             parts.append(f"{self.gpu_utilization:.0%} of the GPU's time")
         if self.gpu_memory_bytes is not None:
             parts.append(f"{format_bytes(self.gpu_memory_bytes)} of GPU memory")
-        return ", ".join(parts)
+        process = "worker" if self.num_workers else "trial"
+        return f"{', '.join(parts)} per {process}"
 
 
 def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | None:

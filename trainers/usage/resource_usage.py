@@ -1,6 +1,5 @@
 """The resources that a run used: the record in the experiment's folder, and its tables for the terminal."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -10,10 +9,12 @@ from rich.console import Group, RenderableType
 from tune_policies.cluster.accelerators import public_text
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.plan.headroom import memory_to_write
+from tune_policies.values.field_types import Many
 from tune_policies.values.resources import Count, UsedBytes
 from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
 from tune_policies.values.units import format_request
-from tune_policies.values.value import Many, ShownValue, Value, counted
+from tune_policies.values.value import ShownValue, Value
+from tune_policies.values.wording import counted
 
 from .memory_to_write import gpu_memory_to_write, gpus_to_write
 from .process_usage import SlotUse
@@ -80,6 +81,13 @@ class SlotHours(Value):
     use: SlotUse | None = None
     advice: str = ""
 
+    @property
+    def use_text(self) -> str:
+        """What the trials used, as a sentence without a full stop."""
+        if self.use is not None and self.use.num_workers:
+            return f"workers used {self.use} (trials with {self.slot})"
+        return f"trials with {self.slot} used {self.use}"
+
 
 class TrialCounts(Value):
     """Counts of the trials of a run, by how they ended.
@@ -107,6 +115,11 @@ class TrialCounts(Value):
     num_retries: Count = 0
     num_fallbacks: Count = 0
 
+    @property
+    def were_interrupted(self) -> bool:
+        """Whether the run ended before all of its trials."""
+        return self.num_cut_off + self.num_never_started + self.num_unfinished > 0
+
 
 TRIAL_STATES: Final = {
     "num_finished": "finished",
@@ -125,7 +138,7 @@ class OutOfMemoryCounts(Value):
     Attributes:
         num_gpu_errors: Failures because GPU memory ran out.
         num_host_errors: Failures because host memory ran out.
-        num_neighbours: Failures because other trials filled the shared device.
+        num_neighbours: Failures because other processes filled the shared device.
         num_raised: The number of retries with more memory.
         num_refused_allocations: Failed allocations that trials reported in results. The trials may have continued.
     """
@@ -216,11 +229,14 @@ class ResourceUsage(ShownValue):
         out_of_memory: The number of out-of-memory events of each kind.
         ran_out_with: The amounts that each trial reserved when it ran out of memory, keyed by trial ID. An entry is
             removed when the trial starts again.
+        raised_trials: The resources that were increased for each trial after it ran out of memory, keyed by trial ID.
         raised: What the trials that were retried with more memory reserved and used.
         max_trials_at_once: The maximum number of trials that ran concurrently.
         num_rounds_planned: The number of rounds of trials under the last plan if all trials took equally long. ``None``
             if the number of trials is not known.
-        num_rounds: The number of trials that ran, divided by ``max_trials_at_once`` and rounded up.
+        num_rounds: The number of rounds under the last plan in which the trials that ran fit. A trial that was
+            interrupted and continued, or retried, counts once.
+        reuses_processes: Whether a process has run several trials, as with ``reuse_actors=True``.
         forecast: When the run will end, as text, or ``""`` if it has ended or this is not known.
         forecast_at_s: The time of the forecast, in seconds since the run began.
         plans: The plans of the run, in order.
@@ -236,12 +252,15 @@ class ResourceUsage(ShownValue):
     trials: TrialCounts = TrialCounts()
     out_of_memory: OutOfMemoryCounts = OutOfMemoryCounts()
     ran_out_with: dict[str, dict[str, float]] = Field(default_factory=dict)
+    raised_trials: dict[str, Many[str]] = Field(default_factory=dict)
     raised: RaisedMemory = RaisedMemory()
     max_trials_at_once: Count = 0
+    # Records of earlier versions call the rounds waves.
     num_rounds_planned: Count | None = Field(
         default=None, validation_alias=AliasChoices("num_rounds_planned", "num_waves_planned")
     )
     num_rounds: Count = Field(default=0, validation_alias=AliasChoices("num_rounds", "num_waves"))
+    reuses_processes: bool = False
     forecast: str = ""
     forecast_at_s: float = 0.0
     plans: Many[PlanInUse] = ()
@@ -264,6 +283,7 @@ class ResourceUsage(ShownValue):
             "resources": tuple(map(_public_resource, self.resources)),
             "slots": tuple(_public_slot(slot, slot_names[slot.slot]) for slot in self.slots),
             "ran_out_with": {},
+            "raised_trials": {str(number): names for number, names in enumerate(self.raised_trials.values(), 1)},
             "plans": tuple(map(_public_plan, self.plans)),
             "spans": tuple(_public_span(span, slot_names[span.slot]) for span in self.spans),
             "warnings": (LEFT_OUT,) * len(self.warnings),
@@ -272,12 +292,17 @@ class ResourceUsage(ShownValue):
 
     @property
     def idle_rows(self) -> tuple[tuple[str, str, str, str], ...]:
-        """Rows with a resource, the reason why it was idle, the idle time, and its fraction of the total time."""
-        return tuple(
-            (metered.resource, part.reason, format_hours(part.hours), _percent(part.hours, metered.total_hours))
-            for metered in self.resources
-            for part in metered.idle
-        )
+        """Rows with a resource, the reason why it was idle, the idle time, and its fraction of the total time.
+
+        Rows whose time or fraction is rounded to 0 are omitted.
+        """
+        rows = []
+        for metered in self.resources:
+            for part in metered.idle:
+                time, fraction = format_hours(part.hours), _percent(part.hours, metered.total_hours)
+                if time != _NO_TIME and fraction != _NO_PART:
+                    rows.append((metered.resource, part.reason, time, fraction))
+        return tuple(rows)
 
     @property
     def summary(self) -> tuple[str, ...]:
@@ -285,12 +310,25 @@ class ResourceUsage(ShownValue):
         lines = []
         if self.forecast:
             lines.append(f"after {format_hours(self.forecast_at_s / 3600)}: the run {self.forecast}")
-        lines += [f"trials: {_trials(self.trials)}", f"out of memory: {_out_of_memory(self.out_of_memory)}"]
+        trials = f"trials: {_trials(self.trials)}"
+        if self._was_interrupted:
+            trials += " (the run was interrupted, for example by Ctrl-C, time_budget_s or fail_fast)"
+        lines += [trials, f"out of memory: {_out_of_memory(self)}"]
         lines.append(f"rounds: {self._rounds()}; concurrent trials: {self._concurrency()}")
         num_changes = len(self.plans) - 1
         if num_changes > 0:
             lines.append(f"the plan changed {counted(num_changes, 'time')}")
-        return (*lines, *self._hints(), *self.warnings)
+        return (*lines, *self.warnings)
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to change in the next run, according to this record, one sentence per item."""
+        return (*self.advice_for_slots, *self.advice_after_retries, *self.advice_on_starts)
+
+    @property
+    def advice_for_slots(self) -> tuple[str, ...]:
+        """The policies under which more trials would run at once, one sentence per item."""
+        return tuple(_use_text(slot).removesuffix(".") for slot in self.slots if slot.advice)
 
     @property
     def advice_after_retries(self) -> tuple[str, ...]:
@@ -301,32 +339,34 @@ class ResourceUsage(ShownValue):
             first, *others = [gpus_to_write(raised.gpus)]
             if raised.gpu_memory_bytes:
                 first, *others = gpu_memory_to_write(raised.gpu_memory_bytes, raised.device_bytes)
-            lines.append(f"start with {first}: {self._retried(counts.num_gpu_errors)} because of GPU memory")
+            retried = self._retried("GPU", counts.num_gpu_errors)
+            lines.append(f"start with {first}: {retried} because of GPU memory")
             lines += [f"or start with {choice}" for choice in others]
         used = [slot.use.host_memory_bytes for slot in self.slots if slot.use is not None]
         needed = max([*used, raised.host_memory_bytes or 0])
         if raised.memory_bytes:
             to_write = memory_to_write(needed) if needed else format_request(raised.memory_bytes)
-            lines.append(
-                f'start with memory="{to_write}" in the policy: {self._retried(counts.num_host_errors)} because of '
-                "host memory"
-            )
+            retried = self._retried("memory", counts.num_host_errors)
+            lines.append(f'start with memory="{to_write}" in the policy: {retried} because of host memory')
         return tuple(lines)
 
-    def _retried(self, num_errors: int) -> str:
+    def _retried(self, resource: str, num_errors: int) -> str:
+        """Return how many of the trials were retried with more of a resource."""
         num_trials = sum(getattr(self.trials, name) for name in TRIAL_STATES)
-        retried = min(num_errors, self.trials.num_retries)
+        retried = sum(resource in names for names in self.raised_trials.values())
+        if not self.raised_trials:  # a record of an earlier version
+            retried = min(num_errors, self.trials.num_retries, num_trials)
         was = "was" if retried == 1 else "were"
         return f"{retried} of {counted(num_trials, 'trial')} {was} retried"
 
     def _rounds(self) -> str:
         if self.num_rounds_planned is None:
             return f"{self.num_rounds} run"
-        text = f"{self.num_rounds_planned} planned, {self.num_rounds} run"
-        was_cut_off = self.trials.num_cut_off or self.trials.num_never_started
-        if self.is_final and was_cut_off and self.num_rounds < self.num_rounds_planned:
-            text += " (the run was interrupted, for example by Ctrl-C or time_budget_s)"
-        return text
+        return f"{self.num_rounds_planned} planned, {self.num_rounds} run"
+
+    @property
+    def _was_interrupted(self) -> bool:
+        return self.is_final and self.trials.were_interrupted
 
     def _concurrency(self) -> str:
         most = f"at most {self.max_trials_at_once}"
@@ -335,26 +375,22 @@ class ResourceUsage(ShownValue):
         trial_s = 3600 * sum(slot.trial_hours for slot in self.slots)
         return f"{most}, on average {trial_s / self.elapsed_s:.1f}"
 
-    def _hints(self) -> Iterator[str]:
-        """Yield sentences about what to change: the memory in the policy, or how trials start."""
-        yield from self.advice_after_retries
+    @property
+    def advice_on_starts(self) -> tuple[str, ...]:
+        """A sentence if much of a resource was idle while trials started."""
+        if not self.trials.num_finished + self.trials.num_stopped_early:
+            return ()  # longer trials do not help if all of them failed
+        remedy = "Let each trial run longer"
+        num_starts = sum(slot.num_starts for slot in self.slots)
+        # Each slot starts at least one process, so only later starts can be saved.
+        if num_starts > self.max_trials_at_once and not self.reuses_processes:
+            remedy = "Reuse processes with reuse_actors=True, unless the run already does, or let each trial run longer"
         for metered in self.resources:
             starting = sum(part.hours for part in metered.idle if part.reason == STARTING)
-            if not metered.total_hours:
-                continue
-            idle = starting / metered.total_hours
-            if idle >= MUCH_IDLE:
-                remedies = (
-                    "Reuse processes with reuse_actors=True, unless the run already does, or let each trial run longer"
-                )
-                fewer = self.max_trials_at_once // 2
-                if fewer:
-                    remedies += (
-                        f". Or run fewer trials at once: pass CappedPolicy(policy, {fewer}) instead of the policy, or "
-                        f"max_concurrent_trials={fewer} if the run has no policy"
-                    )
-                yield f"{idle:.0%} of the {metered.resource} time was idle while trials started. {remedies}"
-                return
+            if metered.total_hours and starting / metered.total_hours >= MUCH_IDLE:
+                idle = starting / metered.total_hours
+                return (f"{idle:.0%} of the {metered.resource} time was idle while trials started. {remedy}",)
+        return ()
 
 
 def _public_resource(metered: ResourceHours) -> ResourceHours:
@@ -378,9 +414,16 @@ def _public_span(span: TrialSpan, slot: str) -> TrialSpan:
 
 
 def resource_usage_view(usage: ResourceUsage) -> RenderableType:
-    """Return the tables and lines that are printed at the end of a run."""
+    """Return the tables and lines about a record, with the advice that follows from it."""
+    return Group(facts_view(usage), *(line(f"- {text}") for text in usage.advice))
+
+
+def facts_view(usage: ResourceUsage) -> RenderableType:
+    """Return the tables and lines about a record, without advice."""
     names = [metered.resource for metered in usage.resources]
-    used = empty_table(f"Resources used in {format_hours(usage.elapsed_s / 3600)}", "Resource", "Total", "Used", "Idle")
+    used = empty_table(
+        f"Resources used in {format_hours(usage.elapsed_s / 3600)}", "Resource", "Total", "Reserved", "Idle"
+    )
     slots = empty_table("Slot types", "Slot", "Type", "Starts", "Trials", *names)
     idle = empty_table("Idle resources", "Resource", "Time", "Fraction", "Reason")
     for metered in usage.resources:
@@ -398,15 +441,19 @@ def resource_usage_view(usage: ResourceUsage) -> RenderableType:
     for table in (slots, idle):
         if table.row_count:
             parts += ["", table]
-    texts = [*(_use_text(slot) for slot in usage.slots if slot.use is not None), *usage.summary]
+    used_in_slots = [_use_text(slot) for slot in usage.slots if slot.use is not None and not slot.advice]
+    texts = [*used_in_slots, *usage.summary]
     return Group(*parts, "", *(line(f"- {text}") for text in texts))
 
 
 def _use_text(slot: SlotHours) -> str:
-    text = f"trials with {slot.slot} used {slot.use}"
     if slot.advice:
-        return f"{text}. {slot.advice}"
-    return text
+        return f"{slot.use_text}. {slot.advice}"
+    return slot.use_text
+
+
+_NO_TIME: Final = "0.0 s"
+_NO_PART: Final = "0.0%"
 
 
 def _percent(part: float, total: float) -> str:
@@ -425,13 +472,21 @@ def _trials(trials: TrialCounts) -> str:
     return text
 
 
-def _out_of_memory(counts: OutOfMemoryCounts) -> str:
+def _out_of_memory(usage: ResourceUsage) -> str:
+    counts = usage.out_of_memory
+    raised = f"{counted(len(usage.raised_trials), 'trial')} retried with more memory"
+    if not usage.raised_trials:  # a record of an earlier version
+        raised = f"retried {counted(counts.num_raised, 'time')} with more memory"
     gpu, host, refused = counts.num_gpu_errors, counts.num_host_errors, counts.num_refused_allocations
+    of_gpu = f"{counted(gpu, 'failure')} because of GPU memory"
+    if counts.num_neighbours == gpu:
+        of_gpu = f"{counted(gpu, 'failure')} because the GPU was full (other processes used it too)"
+    elif counts.num_neighbours:
+        of_gpu += f", {counts.num_neighbours} of them because other processes filled the GPU"
     parts = (
-        (gpu, f"{counted(gpu, 'failure')} because of GPU memory"),
+        (gpu, of_gpu),
         (host, f"{counted(host, 'failure')} because of host memory"),
-        (counts.num_neighbours, f"{counts.num_neighbours} of them because other trials filled the device"),
-        (counts.num_raised, f"{counted(counts.num_raised, 'trial')} retried with more memory"),
+        (counts.num_raised, raised),
         (refused, f"{counted(refused, 'failed allocation')} reported in results"),
     )
     return "; ".join(text for count, text in parts if count) or "never"

@@ -6,10 +6,11 @@ from typing import Any, Final, NamedTuple
 
 from tune_policies.plan.end_forecast import EndForecast, RunningTrial, RunProgress
 from tune_policies.values.units import format_money
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
 from .resource_usage import format_hours
 
+# The constants of Tune's ``Trial``, which this module does not import.
 _RUNNING: Final = "RUNNING"
 _TERMINATED: Final = "TERMINATED"
 _TIME: Final = "time_total_s"
@@ -41,16 +42,20 @@ def progress_of_run(
     num_stopped: int,
     times: SlotTimes,
 ) -> RunProgress | None:
-    """Return what the trials of a run tell about its end, or ``None`` if no trial is running or waiting.
+    """Return what the trials of a run tell about its end, or ``None`` if they tell nothing about it.
+
+    They tell nothing if no trial is running or waiting, or if the number of trials of the run is not known.
 
     Args:
         trials: All trials that Tune knows.
-        num_trials: The number of trials of the whole run, or ``None`` if it is not known.
+        num_trials: The number of trials of the whole run, or ``None`` if it is not known or unlimited.
         ends: The value of each time attribute at which the scheduler stops every trial, in addition to ``stop={…}``.
         num_stopped: The number of trials that a scheduler stopped early.
         times: The times that the trials spent in slots. Tune's results do not contain the time of failed attempts and
             the time in which processes start.
     """
+    if num_trials is None:
+        return None
     finished_s, running, num_started = [], [], 0
     for trial in trials:
         result = trial.run_metadata.last_result or {}
@@ -68,7 +73,7 @@ def progress_of_run(
                 elapsed_s = max(elapsed_s, current_s)
             running.append(RunningTrial(elapsed_s=elapsed_s, progress=progress))
         num_started += trial.is_finished() or trial.status == _RUNNING
-    num_waiting = max(len(trials), num_trials or 0) - num_started
+    num_waiting = max(len(trials), num_trials) - num_started
     if not running and not num_waiting:
         return None
     stopped_fraction = 0.0
@@ -90,6 +95,7 @@ def _progress(trial: Any, result: Mapping[str, Any], ends: Mapping[str, float]) 
         value = result.get(name)
         if isinstance(value, int | float) and value >= 0 and end > 0:
             fractions.append(min(1.0, value / end))
+    # The trial ends at the first of its ends, which is the one with the largest fraction.
     return max(fractions, default=None)
 
 

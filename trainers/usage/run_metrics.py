@@ -93,6 +93,7 @@ class RunMetrics:
         self._set(gauges_of(status))
         for series, count in counts_of(status).items():
             more = count - self._reported.get(series, 0)
+            # ``Counter.inc`` refuses 0.
             if more > 0:
                 self._metrics[series[0].name].inc(more, tags=self._tags(series))
                 self._reported[series] = count

@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice
+from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.oom import OutOfMemory
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
@@ -18,12 +18,13 @@ from tune_policies.values.resources import MOST, TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import without_secrets
 
 from ..scheduling.slot_board import SlotTypes
-from .advice import Advice, Machines, RunFacts, TrialFacts, advise
-from .gpu_memory_usage import GpuMemoryUsage, bytes_to_plan, device_bytes, needed_bytes
+from .advice import Advice, advise
+from .gpu_memory_usage import GpuMemoryUsage, needed_bytes
+from .out_of_memory_log import OutOfMemoryLog
 from .process_usage import SHORTEST_S, ProcessUsage, SlotUse, use_of_slot
-from .resource_meter import (
+from .reservation_meter import (
     COUNTED_RESOURCES,
-    ResourceMeter,
+    ReservationMeter,
     SlotRow,
     TrialQueue,
     TrialReservation,
@@ -31,15 +32,15 @@ from .resource_meter import (
     counted_ticks,
 )
 from .resource_usage import OutOfMemoryCounts, PlanInUse, ResourceUsage, SlotHours, SpanEnd, TrialCounts, TrialSpan
+from .run_facts import Machines, RunFacts, TrialFacts
 from .run_forecast import SlotTimes
+from .trial_outcomes import Outcome, TrialOutcomes
 
+# The constants of Tune's ``Trial``, which this module does not import.
 _PENDING: Final = "PENDING"
 _PAUSED: Final = "PAUSED"
 _RUNNING: Final = "RUNNING"
 _TERMINATED: Final = "TERMINATED"
-
-Outcome = Literal["finished", "stopped_early", "failed", "cut_off"]
-"""The possible outcomes of a trial."""
 
 _MOST_SPANS: Final = 2000
 """The maximum number of spans in a record. Records must be small, because they are written every few seconds."""
@@ -131,7 +132,7 @@ class RunMonitor:
     Args:
         plan: The plan at the start of the run. Without ``scheduler``, it does not change.
         scheduler: The scheduler that may change the plan.
-        num_trials: The number of trials of the whole run, or ``None`` if it is not known.
+        num_trials: The number of trials of the whole run, or ``None`` if it is not known or unlimited.
         before: The earlier record of a restored run. The counts continue from this record.
         handler: The core of a run with a scheduler of this package.
 
@@ -159,9 +160,8 @@ class RunMonitor:
         self._handler = handler
         self._num_trials = num_trials
         self._cluster: ClusterCapacity | None = None
-        self._outcome_of: dict[str, Outcome] = {}  # the first outcome of each trial, until it starts again
-        self._refused: Counter[tuple[str, int | None]] = Counter()  # keyed by trial and process
         self._used: defaultdict[SlotRow, dict[str, tuple[ProcessUsage, GpuMemoryUsage | None]]] = defaultdict(dict)
+        self._num_workers: dict[SlotRow, int] = {}
         self._num_changes = 0
         if scheduler is not None:
             self._num_changes = len(scheduler.changes)
@@ -171,13 +171,13 @@ class RunMonitor:
         self._last_runs: dict[str, _TrialRun] = {}
         self._trials: Sequence[Any] = ()
         self._trial_runs: dict[str, TrialFacts] = {}
-        self._num_never_started = 0
         self._free_since_s: dict[tuple[str, int], float] = {}
         self._gaps_s: list[float] = []
         self._most_open = 0
         self._has_waited = False
+        self._trial_of_process: dict[tuple[Any, Any], str] = {}  # keyed by the node's address and the process ID
         self._forecast_at_s = 0.0
-        self._meter = ResourceMeter(before)
+        self._meter = ReservationMeter(before)
         # Before its first step, Tune has not created or restored the trials, so all of them count as waiting.
         num_waiting = plan.max_concurrent_trials if num_trials is None else num_trials
         reason = ""
@@ -187,12 +187,9 @@ class RunMonitor:
             num_waiting = before.trials.num_unfinished
             reason = "the run was restored"
         self._meter.set_queue(TrialQueue(num_waiting))
-        self._trials_before = before.trials
-        self._num_retries = before.trials.num_retries
-        self._ooms = Counter(before.out_of_memory.model_dump())
-        self._ran_out_with: dict[str, Mapping[str, float]] = dict(before.ran_out_with)
-        self._raised = before.raised
-        self._raised_ids: dict[str, frozenset[str]] = {}  # the names of the raised amounts of each trial
+        self._outcomes = TrialOutcomes(before.trials)
+        self._reuses_processes = before.reuses_processes
+        self._out_of_memory = OutOfMemoryLog(before)
         self._plans, self._warnings = list(before.plans), list(before.warnings)
         self._spans: list[TrialSpan] = []
         for span in before.spans:
@@ -264,7 +261,7 @@ class RunMonitor:
         if trial.status in (_PENDING, _PAUSED):
             self._waiting[trial.trial_id] = trial
         elif trial.status == _TERMINATED:
-            self._outcome_of.setdefault(trial.trial_id, "cut_off")  # unless a hook has reported another outcome
+            self._outcomes.note(trial.trial_id, "cut_off")  # unless a hook has reported another outcome
 
     def _end_span(self, trial: Any) -> None:
         run = self._running.pop(trial.trial_id, None)
@@ -273,7 +270,7 @@ class RunMonitor:
         end: SpanEnd = "paused"
         if trial.status not in (_PENDING, _PAUSED, _RUNNING):
             otherwise: Outcome = "cut_off" if trial.status == _TERMINATED else "failed"
-            end = self._outcome_of.get(trial.trial_id, otherwise)
+            end = self._outcomes.of(trial.trial_id, otherwise)
         self._trial_runs[trial.trial_id].ran_s += self._meter.elapsed_s - run.span.began_s
         self._free_since_s[run.span.slot, run.span.place] = self._meter.elapsed_s
         if len(self._spans) < _MOST_SPANS:
@@ -294,10 +291,11 @@ class RunMonitor:
             elif trial.status != _RUNNING:  # Tune reports a start before it sets the status
                 del self._waiting[trial_id]
                 if trial.status == _TERMINATED:
-                    if trial_id in self._trial_runs or trial.last_result:
-                        self._outcome_of.setdefault(trial_id, "cut_off")
+                    # In a restored run, a trial may have reported before. Tune adds its ID to each last result.
+                    if trial_id in self._trial_runs or "training_iteration" in trial.last_result:
+                        self._outcomes.note(trial_id, "cut_off")
                     else:
-                        self._num_never_started += 1
+                        self._outcomes.note_never_started()
         more = self._num_trials is None or self._num_trials > len(trials)
         num_running = len(self._running)
         self._most_open = max(self._most_open, num_waiting + num_paused + num_running)
@@ -313,13 +311,9 @@ class RunMonitor:
         self._meter.count_until(now_s)
         self._end_span(trial)  # the trial may have ended and started again within one step
         self._waiting.pop(trial.trial_id, None)
-        self._outcome_of.pop(trial.trial_id, None)
+        self._outcomes.note_start(trial.trial_id)
         amounts = dict(trial.placement_group_factory.required_resources)
-        had = self._ran_out_with.pop(trial.trial_id, None)
-        raised = [name for name, amount in amounts.items() if had is not None and amount > had.get(name, 0)]
-        if raised:
-            self._ooms["num_raised"] += 1
-            self._note_raised(trial.trial_id, {name: amounts[name] for name in raised})
+        self._out_of_memory.note_start(trial.trial_id, amounts)
         reservation = self._reservation_of(trial, amounts)
         self._meter.start_trial(trial.trial_id, reservation)
         slot = reservation.row.slot
@@ -336,28 +330,6 @@ class RunMonitor:
         run = _TrialRun(trial, amounts, num_bundles, reservation.row, span)
         self._running[trial.trial_id] = self._last_runs[trial.trial_id] = run
 
-    def _note_raised(self, trial_id: str, raised: Mapping[str, float]) -> None:
-        """Record the amounts that a trial got in addition after it ran out of memory."""
-        self._raised_ids[trial_id] = frozenset(raised)
-        known = self._raised
-        gpus, memory_bytes = raised.get("GPU", 0.0), int(raised.get("memory", 0))
-        changes = {"gpus": max(known.gpus, gpus), "memory_bytes": max(known.memory_bytes, memory_bytes)}
-        self._raised = known.model_copy(update=changes)
-
-    def _note_raised_use(self, trial_id: str, process: ProcessUsage | None, memory: GpuMemoryUsage | None) -> None:
-        """Record what a trial used after it was retried with more memory."""
-        raised, known = self._raised_ids.get(trial_id, frozenset()), self._raised
-        changes: dict[str, int] = {}
-        if process is not None and "memory" in raised:
-            changes["host_memory_bytes"] = max(known.host_memory_bytes or 0, process.host_memory_bytes)
-        if memory is not None and "GPU" in raised:
-            changes["gpu_memory_bytes"] = max(known.gpu_memory_bytes or 0, bytes_to_plan(memory) or 0)
-            size = device_bytes(memory)
-            if size:
-                changes["device_bytes"] = min(known.device_bytes or size, size)
-        if changes:
-            self._raised = known.model_copy(update=changes)
-
     def _reservation_of(self, trial: Any, amounts: Mapping[str, float]) -> TrialReservation:
         ticks = {name: to_ticks(amount) for name, amount in amounts.items() if name in COUNTED_RESOURCES and amount > 0}
         text = ", ".join(amount_of(amount, name) for name, amount in sorted(amounts.items())) or "nothing"
@@ -371,7 +343,9 @@ class RunMonitor:
             text = str(grown)
         for name, of_worker in counted_ticks(slot.per_worker.ticks).items():
             ticks[name] = ticks.get(name, 0) + slot.num_workers * of_worker
-        return TrialReservation(self._slot_types.type_of(slot), self._row(text, slot, ticks), ticks)
+        row = self._row(text, slot, ticks)
+        self._num_workers[row] = slot.num_workers
+        return TrialReservation(self._slot_types.type_of(slot), row, ticks)
 
     def _row(self, text: str, slot: TrialSlot, amounts: Mapping[str, int]) -> SlotRow:
         if slot.accelerator_type or self._cluster is None or not DEVICE_RESOURCES & amounts.keys():
@@ -397,7 +371,7 @@ class RunMonitor:
         """
         is_early = not is_at_end and (is_stopped or trial.trial_id in self._waiting)  # a waiting trial was paused
         outcome: Outcome = "stopped_early" if is_early else "finished"
-        self._outcome_of.setdefault(trial.trial_id, outcome)
+        self._outcomes.note(trial.trial_id, outcome)
 
     def fail(self, trial: Any, out_of_memory: OutOfMemory, error: str = "", *, is_requeued: bool) -> None:
         """Record that ``trial`` failed, with the last line of its error."""
@@ -407,15 +381,13 @@ class RunMonitor:
             failure = {"end": end, "out_of_memory": is_oom, "error": without_secrets(error)}
             self._running[trial.trial_id].failure = failure
         if is_requeued:
-            self._num_retries += 1
+            self._outcomes.num_retries += 1
         else:
-            self._outcome_of.setdefault(trial.trial_id, "failed")
+            self._outcomes.note(trial.trial_id, "failed")
         if is_oom:
             run = self._last_runs.get(trial.trial_id)
-            self._ran_out_with[trial.trial_id] = {} if run is None else run.amounts
-            counter = "num_gpu_errors" if out_of_memory.kind == "accelerator" else "num_host_errors"
-            self._ooms[counter] += 1
-            self._ooms["num_neighbours"] += out_of_memory.cause == "neighbour"
+            amounts = {} if run is None else run.amounts
+            self._out_of_memory.note_error(trial.trial_id, out_of_memory, amounts)
 
     def note_forecast(self, text: str, now_s: float) -> None:
         """Record when the run will end, as text relative to ``now_s``."""
@@ -449,16 +421,11 @@ class RunMonitor:
 
     def note_use(self, trial: Any, process: ProcessUsage | None, gpu_memory: GpuMemoryUsage | None) -> None:
         """Record the resources that the process of ``trial`` has used, and the number of its failed allocations."""
-        if gpu_memory is not None:
-            more = gpu_memory.num_ooms - self._refused[trial.trial_id, gpu_memory.pid]
-            if more > 0:
-                self._refused[trial.trial_id, gpu_memory.pid] += more
-                self._ooms["num_refused_allocations"] += more
+        self._out_of_memory.note_use(trial.trial_id, process, gpu_memory)
         run = self._running.get(trial.trial_id)
         if run is None:
             return
         known = self._trial_runs[trial.trial_id]
-        self._note_raised_use(trial.trial_id, process, gpu_memory)
         if gpu_memory is not None:  # most results contain no usage
             run.gpu_memory = known.gpu_memory = gpu_memory
         if process is not None:
@@ -467,19 +434,28 @@ class RunMonitor:
 
     def note_result(self, trial: Any, result: Mapping[str, Any]) -> None:
         """Record that a trial has reported, and when it has reported twice and has run for long enough to be known."""
+        known = self._trial_runs.get(trial.trial_id)
+        process = result.get("node_ip"), result.get("pid")
+        if isinstance(process[0], str) and isinstance(process[1], int):
+            first_trial = self._trial_of_process.setdefault(process, trial.trial_id)
+            if first_trial != trial.trial_id:
+                self._reuses_processes = True
+                if known is not None:
+                    known.reuses_process = True
         run = self._running.get(trial.trial_id)
         if run is not None:
             run.has_reported = True
-        known = self._trial_runs.get(trial.trial_id)
         if known is not None and known.told_s is None and result.get("training_iteration", 0) >= 2:
             ran_s = float(result.get("time_total_s", 0))
             if ran_s >= SHORTEST_S:
                 known.told_s = ran_s
 
     def _with_use(self, hours: SlotHours) -> SlotHours:
-        use = self._use_of(SlotRow(hours.slot, hours.accelerator_type))
+        row = SlotRow(hours.slot, hours.accelerator_type)
+        use = self._use_of(row)
         if use is None:
             return hours
+        use = use.model_copy(update={"num_workers": self._num_workers.get(row, 0)})
         return hours.model_copy(update={"use": use})
 
     def _use_of(self, row: SlotRow) -> SlotUse | None:
@@ -503,36 +479,24 @@ class RunMonitor:
         # Tune asks a search algorithm for one trial more than can run, and a scheduler of this package for none.
         asks_for = at_once if self._scheduler is not None else at_once + 1
         is_limited = self._most_open > asks_for or not (self._has_waited or self._meter.max_at_once >= asks_for)
+        num_trials = MOST
+        if self._num_trials is not None:
+            num_trials = max(self._num_trials, len(self._trials))
         elapsed_s = gap_s = 0.0
-        if is_final:
+        # An interrupted run and its trials are shorter than they would have been, so no speed follows from them.
+        if is_final and not self._trial_counts().were_interrupted:
             elapsed_s = self._meter.elapsed_s
         if self._gaps_s:
             gap_s = median(self._gaps_s)
         facts = RunFacts(
             elapsed_s=elapsed_s,
             at_once=at_once,
-            num_trials=max(self._num_trials or 0, len(self._trials)),
+            num_trials=num_trials,
             most_open=self._most_open if is_limited else MOST,
             gap_s=gap_s,
             machines=self.machines,
         )
-        return advise(list(self._trial_runs.values()), self._cluster_with_devices(), facts)
-
-    def _cluster_with_devices(self) -> ClusterCapacity:
-        """Return the cluster with the GPU memory that trials reported, because Ray does not know it."""
-        assert self._cluster is not None  # noqa: S101  # the caller has checked it
-        known = [run.gpu_memory.device_bytes for run in self._trial_runs.values() if run.gpu_memory]
-        device_bytes = min(filter(None, known), default=None)
-        if device_bytes is None:
-            return self._cluster
-        nodes = []
-        for node in self._cluster.nodes:
-            if node.devices is None:
-                indices = range(int(node.resources.gpus))
-                gpus = [GpuDevice(index=index, name="GPU", memory_bytes=device_bytes) for index in indices]
-                node = node.model_copy(update={"devices": tuple(gpus)})
-            nodes.append(node)
-        return ClusterCapacity(nodes=tuple(nodes))
+        return advise(list(self._trial_runs.values()), self._cluster, facts)
 
     def end(self, trials: Sequence[Any], now_s: float) -> None:
         """Meter the run up to its end at ``now_s``."""
@@ -544,7 +508,7 @@ class RunMonitor:
         self._meter.count_until(now_s)
         trials = self._trial_counts()
         metered = self._meter.record()
-        num_incomplete = sum(self._outcome_of.get(trial_id, "cut_off") == "cut_off" for trial_id in self._last_runs)
+        num_incomplete = self._outcomes.num_cut_off(self._last_runs)
         num_ran = trials.num_finished + trials.num_stopped_early + trials.num_failed + num_incomplete
         forecast = "" if is_final else self.forecast
         num_rounds_planned = None
@@ -562,11 +526,13 @@ class RunMonitor:
                 "is_final": is_final,
                 "slots": tuple(slots),
                 "trials": trials,
-                "out_of_memory": OutOfMemoryCounts(**self._ooms),
-                "ran_out_with": {trial_id: dict(amounts) for trial_id, amounts in self._ran_out_with.items()},
-                "raised": self._raised,
+                "out_of_memory": self._out_of_memory.counts,
+                "ran_out_with": self._out_of_memory.ran_out_with,
+                "raised_trials": self._out_of_memory.raised_trials,
+                "raised": self._out_of_memory.raised,
                 "num_rounds_planned": num_rounds_planned,
-                "num_rounds": -(-num_ran // max(1, metered.max_trials_at_once)),
+                "num_rounds": self.plan.num_rounds(num_ran),
+                "reuses_processes": self._reuses_processes,
                 "forecast": forecast,
                 "forecast_at_s": self._forecast_at_s,
                 "plans": tuple(self._plans),
@@ -590,31 +556,11 @@ class RunMonitor:
             available={name: ticks / TICKS for name, ticks in available.items()},
             idle={part: ticks / TICKS for part, ticks in idle.items()},
             trials=self._trial_counts(),
-            out_of_memory=OutOfMemoryCounts(**self._ooms),
+            out_of_memory=self._out_of_memory.counts,
         )
 
     def _trial_counts(self) -> TrialCounts:
-        """Count the trials by how they ended.
-
-        Tune's trial status does not distinguish trials that were stopped early or cut off from finished trials. The
-        counts of these trials come from the hooks and, in a restored run, also from the earlier record. All other
-        terminated trials count as finished.
-        """
-        statuses = Counter(trial.status for trial in self._trials)
-        outcomes = Counter(self._outcome_of.values())
-        terminated, failed = statuses[_TERMINATED], statuses["ERROR"]
-        cut_off = min(self._trials_before.num_cut_off + outcomes["cut_off"], terminated)
-        never_started = min(self._num_never_started, terminated - cut_off)
-        most = terminated - cut_off - never_started
-        stopped_early = min(self._trials_before.num_stopped_early + outcomes["stopped_early"], most)
-        num_fallbacks = 0 if self._scheduler is None else self._scheduler.num_fallbacks
-        return TrialCounts(
-            num_finished=most - stopped_early,
-            num_stopped_early=stopped_early,
-            num_failed=failed,
-            num_cut_off=cut_off,
-            num_never_started=never_started,
-            num_unfinished=len(self._trials) - terminated - failed,
-            num_retries=self._num_retries,
-            num_fallbacks=num_fallbacks,
-        )
+        num_fallbacks = 0
+        if self._scheduler is not None:
+            num_fallbacks = self._scheduler.num_fallbacks
+        return self._outcomes.counts(self._trials, num_fallbacks)

@@ -3,7 +3,7 @@
 The pictures are drawn in ``usage_pictures``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Final
 
@@ -11,13 +11,14 @@ from tune_policies.files.html_page import Content, Picture, Section, Table
 from tune_policies.plan.idle import Why
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
-from .gpu_memory_report import CALLBACK, Verdict, advice_of_run, is_without_gpus, share_or_device_bytes, share_text
+from .gpu_memory_report import Verdict, is_without_gpus, share_or_device_bytes, share_text
 from .gpu_memory_usage import GpuMemoryUsage, RunUsage, needed_bytes
-from .resource_meter import unplanned
-from .resource_usage import MUCH_IDLE, USAGE_FILE, ResourceUsage, TrialSpan
+from .reservation_meter import unplanned
+from .resource_usage import MUCH_IDLE, STARTING, USAGE_FILE, ResourceUsage, TrialSpan
 from .usage_pictures import PEAKS, TIMELINE, lanes_of, memory_svg, time_text, timeline_svg
+from .usage_report import CALLBACK, advice_of_run
 
 _NO_RECORD: Final = (
     f"The folder does not contain {USAGE_FILE}. To record the slot of each trial, run again with {CALLBACK}."
@@ -27,9 +28,12 @@ _MOST_TRIALS: Final = 60
 """The maximum number of trials in the GPU memory picture. It shows the trials with the highest relative use."""
 
 
-def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Content:
-    """Return the content of the HTML page of a run."""
-    advice = list(advice_of_run(run, usage))
+def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None, first_advice: Iterable[str] = ()) -> Content:
+    """Return the content of the HTML page of a run.
+
+    ``first_advice`` precedes the advice that follows from the usage.
+    """
+    advice = [*first_advice, *advice_of_run(run, usage)]
     details = [counted(len(run.trials), "trial")]
     sections = []
     if usage is None:
@@ -62,8 +66,8 @@ def _advise_on_idle(usage: ResourceUsage) -> Iterator[str]:
     for resource in usage.resources:
         # The largest part is the first one. What the policy leaves free is idle on purpose.
         part = next((part for part in resource.idle if part.reason != unplanned(Why.LEFT_FREE)), None)
-        if part is None or not resource.total_hours:
-            continue
+        if part is None or part.reason == STARTING or not resource.total_hours:
+            continue  # the record advises on the start of trials
         idle = part.hours / resource.total_hours
         if idle >= MUCH_IDLE:
             yield f"{idle:.0%} of the {resource.resource} time was idle for one reason: {part.reason}"

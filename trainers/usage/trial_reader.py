@@ -5,6 +5,7 @@ Tasks of Ray are not counted. The processes on the driver's node are read in a t
 resources reads those on each other node.
 """
 
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from statistics import fmean, median
 from typing import Any, Final, NamedTuple
 
 import ray
+from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_policies.probe import node_facts, nvml, process_facts
@@ -23,8 +25,13 @@ from tune_policies.ray_compat.gcs import living_actors
 from .gpu_memory_usage import GpuMemoryUsage
 from .process_usage import ProcessUsage, mean_utilization
 
+_logger = logging.getLogger(__name__)
+
 _INTERVAL_S: Final = 1.0
 _TIMEOUT_S: Final = 5.0
+_FIRST_PAUSE_S: Final = 10.0
+"""The pause after the first failed reading, in seconds. It doubles with each further failure in a row."""
+_LONGEST_PAUSE_S: Final = 300.0
 _IS_STARTING_S: Final = 2.0
 """The CPU time of a process counts as its start if it is read within this time after its first trial began."""
 
@@ -42,6 +49,29 @@ class _ProcessReading(NamedTuple):
     usable_cpus: Mapping[str, float]
     load: float
     processes: Mapping[_Process, _Read]
+
+
+class _Pause:
+    """The pause after failed readings of a node, or of Ray's actors.
+
+    Attributes:
+        ends_s: The time at which the pause ends, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self.ends_s = 0.0
+        self._pause_s = 0.0
+        self._has_warned = False
+
+    def fail(self, what: str, error: Exception) -> None:
+        self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
+        self.ends_s = time.monotonic() + self._pause_s
+        if not self._has_warned:
+            self._has_warned = True
+            _logger.warning("%s could not be read, and will be read again: %s", what, error)
+
+    def succeed(self) -> None:
+        self._pause_s = 0.0
 
 
 class _Metered:
@@ -97,6 +127,8 @@ class TrialReader:
         self._reading: BackgroundTask[_ProcessReading] = BackgroundTask()
         self._next_s = 0.0
         self._readers: dict[str, Any] = {}
+        self._pause = _Pause()
+        self._pauses: defaultdict[str, _Pause] = defaultdict(_Pause)
         self._here = ray.get_runtime_context().get_node_id()
         self._metered: dict[str, _Metered] = {}
         self._started: set[_Process] = set()
@@ -137,10 +169,16 @@ class TrialReader:
         now_s = time.monotonic()
         if actors and now_s >= self._next_s and self._reading.start(partial(self._read, dict(actors))):
             self._next_s = now_s + _INTERVAL_S
-        if isinstance(reading, Exception):
-            raise reading
         if reading is None:
             return set()
+        if isinstance(reading, RayError | RuntimeError):  # Ray cannot be reached
+            self._pause.fail("the actors of trials", reading)
+            self._next_s = self._pause.ends_s
+            return set()
+        if isinstance(reading, Exception):
+            # ``PolicyCallback`` logs the error, and then no longer reads the processes.
+            raise reading
+        self._pause.succeed()
         self._usable_cpus |= reading.usable_cpus
         self._loads.append(reading.load)
         seen = set()
@@ -148,6 +186,7 @@ class TrialReader:
             metered = self._metered.get(read.trial_id)
             if metered is None or read.at_s < metered.began_s:
                 continue  # the process still ran another trial
+            # A reused process has started for an earlier trial, and a late first reading contains more than the start.
             if process not in self._started and now_s - metered.began_s < _IS_STARTING_S:
                 self._start_cpu_s.append(read.facts["cpu_s"])
             self._started.add(process)
@@ -178,13 +217,25 @@ class TrialReader:
                 by_node[actor.node_id][actor.pid] = trial_id
         asked_s = time.monotonic()
         # Ask the other nodes first, so that all nodes read at the same time.
-        answers = {node: self._ask(node, list(pids)) for node, pids in by_node.items() if node != self._here}
+        answers = {}
+        for node, pids in by_node.items():
+            if node != self._here and asked_s >= self._pauses[node].ends_s:
+                answers[node] = self._ask(node, list(pids))
         read = {}
         if self._here in by_node:
             read[self._here] = process_facts.read_processes(list(by_node[self._here]))
         for node, answer in answers.items():
-            # The clocks of nodes differ.
-            read[node] = {**ray.get(answer, timeout=_TIMEOUT_S), "at_s": asked_s}
+            left_s = max(0.0, asked_s + _TIMEOUT_S - time.monotonic())
+            try:
+                facts = ray.get(answer, timeout=left_s)
+            except RayError as error:
+                # A slow or lost node must not prevent that the other nodes are read.
+                if isinstance(error, RayActorError):
+                    del self._readers[node]
+                self._pauses[node].fail(f"the processes of trials on node {node[:8]}", error)
+                continue
+            self._pauses[node].succeed()
+            read[node] = {**facts, "at_s": asked_s}  # the clocks of nodes differ
         processes = {
             (node, pid): _Read(by_node[node][pid], facts["at_s"], used)
             for node, facts in read.items()

@@ -15,11 +15,12 @@ from tune_policies.files.writing import write_new
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import GIB, format_bytes
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
-from .gpu_memory_report import CALLBACK, Verdict, share_or_device_bytes
+from .gpu_memory_report import Verdict, share_or_device_bytes
 from .gpu_memory_usage import GpuMemoryUsage, RunUsage, needed_bytes
 from .resource_usage import ResourceUsage, TrialSpan, format_hours
+from .usage_report import CALLBACK
 
 TIMELINE: Final = "Trials in each slot over time"
 PEAKS: Final = "Peak GPU memory and GPU fraction of each trial"

@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import RayError
 from ray.train import RunConfig
 
-from tune_policies.placement.counting import BundleGroup
+from tune_policies.placement.bundles import BundleGroup
 from tune_policies.placement.deadlock import NodeTotals
 from tune_policies.ray_compat.gcs import Records, read_records
 from tune_policies.ray_compat.train_run import (
@@ -104,6 +104,7 @@ class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[mi
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         """Before Train requests the next worker group, raise a ``GangDeadlockError`` if the workers can never start."""
+        # Ray Train calls this method for each attempt to start workers, also after a failure.
         self._raise_verdict()
         self._begin()
 
@@ -153,6 +154,8 @@ class _Wait:
                 remove_abandoned_groups(records)
                 error = self._find_deadlock(records)
                 if error is not None and not self.stop.is_set():
+                    # Set before the group is removed, because the controller then continues, and calls
+                    # ``before_worker_group_start``.
                     self.verdict = GangDeadlockError(*error.args)
                     # The controller calls no callbacks while it waits for its placement group. Removing the group ends
                     # the wait.
@@ -161,6 +164,7 @@ class _Wait:
             except RayVersionError as failure:
                 _logger.warning("the deadlock check for the workers is disabled: %s", failure)
                 return
+            # Ray may be busy or restarting, so the next reading follows after the interval.
             except (RayError, ProbeError, OSError, RuntimeError) as failure:
                 _logger.debug("the cluster could not be read: %s", failure)
 
@@ -181,6 +185,7 @@ def gang_of(scaling_config: Any) -> BundleGroup:
     """Return a bundle for each worker that must start. An elastic run needs only its minimum number of workers."""
     num_workers = scaling_config.num_workers
     fewest = num_workers[0] if isinstance(num_workers, tuple) else num_workers
+    # Ray 2.50's ``ScalingConfig`` has no label selector.
     selectors = getattr(scaling_config, "label_selector", None) or {}
     if isinstance(selectors, dict):  # one selector for all workers
         selectors = [selectors] * fewest

@@ -14,7 +14,7 @@ from typing import Final
 import ray
 
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.placement.counting import BundleGroup
+from tune_policies.placement.bundles import BundleGroup
 from tune_policies.placement.deadlock import (
     ClusterOccupancy,
     Reservation,
@@ -22,8 +22,8 @@ from tune_policies.placement.deadlock import (
     deadlock_error,
     stuck_runs,
 )
-from tune_policies.probe.holders import living_nodes
 from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
+from tune_policies.probe.reservation_holders import living_nodes
 from tune_policies.ray_compat.gcs import (
     READ_TIMEOUT_S,
     ActorRecord,
@@ -64,6 +64,7 @@ class OccupancyReader:
         actors, groups = records
         groups_of = defaultdict(list)
         for group in groups:
+            # Train's controller creates the placement groups of its workers.
             groups_of[group.creator_id].append(group)
         by_process = {actor.process_id: actor for actor in actors}
         controllers = [actor for actor in actors if actor.class_name == CONTROLLER_CLASS]
@@ -71,6 +72,7 @@ class OccupancyReader:
         drivers = set()
         waiting = []
         for controller in controllers:
+            # The owner of a controller is the process that has called ``fit``: a trial, another actor or a program.
             driver = by_process.get(controller.owner_process_id)
             driver_id = ""
             if driver is not None:
@@ -203,6 +205,7 @@ class StuckRuns:
         still = stuck_runs(with_more)
         return [
             (run, deadlock_error(with_more, run))
+            # ``stuck_runs`` returns the oldest run first.
             for place, run in enumerate(reversed(stuck), start=1)
             if run in still and waited_s >= patience_s(place)
         ]

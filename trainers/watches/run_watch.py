@@ -13,9 +13,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from tune_policies.cluster.capacity import NodeCapacity
+from tune_policies.cluster.node import NodeCapacity
 from tune_policies.placement.deadlock import WaitingRun
-from tune_policies.probe.holders import describe_holders, format_amounts, nested_run_error, read_holders, sum_of
+from tune_policies.probe.reservation_holders import (
+    describe_holders,
+    format_amounts,
+    nested_run_error,
+    read_holders,
+    sum_of,
+)
 from tune_policies.ray_compat.background import BackgroundTask
 from tune_policies.ray_compat.gcs import (
     READ_TIMEOUT_S,
@@ -107,6 +113,7 @@ class RunWatch:
         answer = self._reading.take()
         if now_s >= self._next_at_s:
             requested_groups, own_groups = groups()
+            # Copies, because Tune changes the groups while the thread reads.
             if self._reading.start(partial(self._read, frozenset(requested_groups), frozenset(own_groups))):
                 self._next_at_s = now_s + _INTERVAL_S
         if isinstance(answer, Exception):  # Ray is busy or is shutting down

@@ -9,7 +9,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.ray_compat.autoscaler import Autoscaler, counted, find_autoscaler, ray_errors, start_coordinator_here
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 from tune_policies.values.resources import check_count
-from tune_policies.values.value import shorten
+from tune_policies.values.wording import shorten
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ class CapacityRequest:
         if self._autoscaler is None:
             return
         try:
+            # Ray has one request for the whole cluster, and another program may have replaced this one meanwhile.
             if self._autoscaler.requested() == counted(self._bundles):
                 self._autoscaler.request([])
         except ProbeError as error:

@@ -18,7 +18,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 from tune_policies.autoscaling.capacity_request import CapacityRequest
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.placement.counting import Limit
+from tune_policies.placement.request import Limit
 from tune_policies.placement.scale_up import fewest_nodes, plan_on_smallest_node, types_with_room
 from tune_policies.placement.trial_slot import Bundle
 from tune_policies.plan.trial_plan import TrialPlan
@@ -27,13 +27,13 @@ from tune_policies.policies.first_feasible import why_not
 from tune_policies.policies.free_capacity import FreeCapacityPolicy
 from tune_policies.policies.gpu_selection import GpuTypesPolicy
 from tune_policies.policies.policy import ResourcePolicy, with_inner
-from tune_policies.probe.holders import describe_holders, read_holders
 from tune_policies.probe.probe_cluster import probe_cluster
+from tune_policies.probe.reservation_holders import describe_holders, read_holders
 from tune_policies.ray_compat.autoscaler import Autoscaler, Launch, LaunchReport, find_autoscaler, ray_errors
 from tune_policies.ray_compat.gcs import read_records
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
 from tune_policies.values.resources import Resources, check_count
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
 logger = logging.getLogger(__name__)
 
@@ -147,6 +147,7 @@ class _Search:
             bundles, node_types = needs(choice, self._capacity, self.num_trials)
         except InfeasibleRequestError as error:
             return None, f"the nodes that can be added are not sufficient: {error.offered}"
+        # Read before the request, so that launches for earlier requests are not counted.
         watch = LaunchWatch(autoscaler.report() or LaunchReport(0, answers=False), node_types)
         self._log(f"{_name(choice)} does not fit the alive nodes. Requesting nodes for {_listed(bundles)}")
         before = self._node_ids
@@ -249,6 +250,7 @@ def _name(choice: ResourcePolicy) -> str:
 def _can_reserve(bundles: list[Bundle], timeout_s: float) -> bool:
     """Reserve all bundles, release them, and return whether Ray could reserve them within the timeout."""
     # Ray reserves the bundles of a placement group together, or none of them.
+    # Ray refuses bundles without resources.
     asked = [bundle for bundle in bundles if bundle.resources]
     options = {}
     if any(bundle.label_selector for bundle in asked):
@@ -301,6 +303,7 @@ class LaunchWatch:
             return False
         if before.time is not None and failure.started_at < before.time:
             return False
+        # A launch that was in progress before the request has the same type and start time.
         return all(failure[:2] != launch[:2] for launch in before.launches)
 
     def _no_other_type(self, failed: set[str], report: LaunchReport) -> bool:

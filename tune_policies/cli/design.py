@@ -8,14 +8,17 @@ from typing import Annotated, Literal
 
 import typer
 
-from tune_policies.cli.options import Force, Json, Output, argument, option
-from tune_policies.files.terminal import TextConsole
+from tune_policies.cli.options import DeadlineHours, Force, Json, Output, TrialHours, argument, option
+from tune_policies.files.terminal import TextConsole, print_to_stderr
 from tune_policies.files.writing import check_new, write_new
+from tune_policies.kuberay.design.allocatable import about_whole_machines
 from tune_policies.kuberay.design.design_cluster import design_cluster
 from tune_policies.kuberay.design.design_comparison import compare_designs
+from tune_policies.kuberay.design.offers import with_cheaper_nodes
+from tune_policies.kuberay.design.trial_duration import TrialDuration
 from tune_policies.kuberay.reading.load_cluster import load_catalog
 from tune_policies.policies.policy_file import load_decision, load_policy, load_runtime_env
-from tune_policies.values.value import shorten
+from tune_policies.values.wording import shorten
 
 app = typer.Typer()
 
@@ -41,8 +44,15 @@ def design(
     ],
     *,
     num_trials: Annotated[
-        int, option("The number of concurrent trials when all nodes of the cluster are running.", min=1)
+        int,
+        option(
+            "The number of trials in the run. When all nodes of the cluster are running, all trials run at once, or as "
+            "many as --deadline-hours requires.",
+            min=1,
+        ),
     ],
+    trial_hours: TrialHours = None,
+    deadline_hours: DeadlineHours = None,
     nodes: Annotated[
         Path | None,
         option("A catalog. By default, node types are chosen for the policy.", "--nodes", "--cluster"),
@@ -104,6 +114,8 @@ def design(
             decision=decided,
             workload=workload,
             size=size,
+            trial_hours=trial_hours,
+            deadline_hours=deadline_hours,
             min_nodes=dict(map(_name_and_number, min_nodes)),
         )
         if json:
@@ -113,16 +125,23 @@ def design(
         if not compared.is_feasible:
             raise typer.Exit(1)
         return
+    policy = load_policy(policies[0])
     design = design_cluster(
-        load_policy(policies[0]),
+        policy,
         catalog,
         num_trials,
         decision=decided,
         workload=workload,
         size=size,
+        trial_hours=trial_hours,
+        deadline_hours=deadline_hours,
         name=name,
         min_nodes=dict(map(_name_and_number, min_nodes)),
     )
+    if catalog is not None and decided is None:  # with a decision, the price of a trial depends on its duration
+        # With nodes to keep, other nodes would cost more than ``with_cheaper_nodes`` knows.
+        duration = None if min_nodes else TrialDuration.of(trial_hours, deadline_hours)
+        design = with_cheaper_nodes(design, policy, catalog, duration)
     from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
     platform_labels = None if platform == "none" else platform
@@ -139,6 +158,9 @@ def design(
     )
     text = write_cluster(design, options)
     print(design.explain(), file=sys.stderr)
+    if catalog is not None and format == "kuberay":
+        for sentence in about_whole_machines(catalog):
+            print_to_stderr(f"warning: {sentence}")
     if output is not None:
         write_new(output, text, force=force)
     if json:

@@ -14,7 +14,7 @@ from tune_policies.cli.options import Address, Json, Redact, TimeoutS, ray_outpu
 from tune_policies.files.terminal import TextConsole, TextTable, line
 from tune_policies.probe.doctor.node_checks import Diagnosis, Finding, Severity
 from tune_policies.values.errors import ProbeError
-from tune_policies.values.value import counted, shorten_names
+from tune_policies.values.wording import counted, shorten_names
 
 app = typer.Typer()
 

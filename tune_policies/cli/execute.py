@@ -22,7 +22,7 @@ app = typer.Typer()
 )
 def execute(
     context: typer.Context,
-    policy: Annotated[Path, argument("A policy file in YAML or JSON. Omit it with --audit.")],
+    policy: Annotated[Path | None, argument("A policy file in YAML or JSON. Omit it with --audit.")] = None,
     program: Annotated[
         list[str] | None,
         argument("A Python script and its arguments, or `-m MODULE` and its arguments.", metavar="PROGRAM [ARGS]..."),
@@ -58,11 +58,15 @@ def execute(
     program.
     """
     command = list(program or ())
-    if audit:
+    if audit and policy is not None:
         command.insert(0, str(policy))  # with --audit, the first argument belongs to the program
+    if policy is None and not audit:
+        raise typer.BadParameter("a policy is missing. Pass a policy file and a program, or --audit and a program")
     if not command:
         raise typer.BadParameter("a program is missing. Pass a Python script, or -m and a module")
-    chosen = None if audit else load_policy(policy)
+    chosen = None
+    if policy is not None and not audit:
+        chosen = load_policy(policy)
     if command[0] == "-m" and len(command) < 2:
         raise typer.BadParameter("-m requires the name of a module")
     if command[0] != "-m" and not Path(command[0]).exists():

@@ -55,7 +55,7 @@ def _report(findings: Sequence["Finding"], num_files: int) -> "Iterator[Text]":
     from rich.text import Text
 
     from tune_policies.values.sanitize import one_line
-    from tune_policies.values.value import counted
+    from tune_policies.values.wording import counted
 
     for finding in findings:
         where, what = f"{finding.source}:{finding.line}: ", f" {finding.rule}: {finding.message}"

@@ -48,6 +48,21 @@ ClusterConfig = Annotated[
     option("The cluster file for `ray up` or KubeRay. It defines the node types of the autoscaler."),
 ]
 
+TrialHours = Annotated[
+    float | None,
+    option(
+        "The duration of each trial, in hours. The output then contains the time and, with prices, the price of all "
+        "trials."
+    ),
+]
+DeadlineHours = Annotated[
+    float | None,
+    option(
+        "The time in which all trials must end, in hours. Nodes to rent then run only as many trials at once as the "
+        "deadline requires. Requires --trial-hours."
+    ),
+]
+
 
 def read_cluster(address: str | None, timeout_s: float, cluster_config: Path | None) -> "ClusterCapacity":
     """Probe the cluster, print warnings to stderr, and return the capacity."""

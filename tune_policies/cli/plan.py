@@ -11,9 +11,11 @@ from tune_policies.cli.options import (
     Address,
     Cluster,
     ClusterConfig,
+    DeadlineHours,
     Force,
     Json,
     TimeoutS,
+    TrialHours,
     argument,
     option,
     read_cluster,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from tune_policies.kuberay.design.catalog import NodeCatalog
     from tune_policies.kuberay.design.cluster_spec import Nodes
     from tune_policies.kuberay.design.forecast import TrialForecast
+    from tune_policies.kuberay.design.trial_duration import TrialDuration
     from tune_policies.plan.trial_plan import TrialPlan
     from tune_policies.policies.policy import ResourcePolicy
 
@@ -51,10 +54,13 @@ def plan(
         option(
             "The number of trials in the run. The output then contains the number of rounds and, with an autoscaler, "
             "the nodes that can run all trials concurrently. With --nodes and nodes to rent (with prices, and without "
-            "count), it is a table of the cheapest nodes for these trials.",
+            "count), it is a table of the cheapest nodes that run all trials at once, or as many as --deadline-hours "
+            "requires.",
             min=1,
         ),
     ] = None,
+    trial_hours: TrialHours = None,
+    deadline_hours: DeadlineHours = None,
     plot: Annotated[Path | None, option("Also draw the cluster and its slots to this SVG file.")] = None,
     force: Force = False,
     json: Json = False,
@@ -76,15 +82,19 @@ def plan(
         raise typer.BadParameter("--name requires a cluster file. Pass the file with --cluster")
     if plot is not None and len(policies) > 1:
         raise typer.BadParameter("--plot draws only one plan. Pass one policy")
+    if num_trials is None and trial_hours is not None:
+        raise typer.BadParameter("--trial-hours requires the number of trials. Pass it with --num-trials")
     # Help and usage errors do not need these imports.
     from tune_policies.files.writing import check_new
     from tune_policies.kuberay.design.catalog import NodeCatalog
     from tune_policies.kuberay.design.cluster_spec import ClusterSpec
+    from tune_policies.kuberay.design.trial_duration import TrialDuration
     from tune_policies.kuberay.reading.load_cluster import load_catalog, read_nodes
     from tune_policies.policies.policy_file import load_policy
 
     if plot is not None:
         check_new(plot, force=force, inputs=(*policies, cluster, nodes, cluster_config))
+    duration = TrialDuration.of(trial_hours, deadline_hours)
     named = [(str(path), load_policy(path)) for path in policies]
     catalog = None if nodes is None else load_catalog(nodes)
     found: Nodes
@@ -100,9 +110,9 @@ def plan(
             hint = f"Add price_per_hour to the nodes in {cluster}, and omit --nodes"
         raise typer.BadParameter(f"--nodes requires a KubeRay manifest or a cluster YAML. {hint}")
     if len(named) > 1:
-        _compare(named, found, catalog, num_trials, json=json)
+        _compare(named, found, catalog, num_trials, duration, json=json)
     else:
-        _plan(named[0][1], found, catalog, num_trials, plot=plot, force=force, json=json)
+        _plan(named[0][1], found, catalog, num_trials, duration, plot=plot, force=force, json=json)
 
 
 @app.command()
@@ -118,13 +128,14 @@ def _compare(
     nodes: "Nodes",
     catalog: "NodeCatalog | None",
     num_trials: int | None,
+    duration: "TrialDuration | None",
     *,
     json: bool,
 ) -> None:
     from tune_policies.files.terminal import TextConsole
-    from tune_policies.kuberay.design.comparison import compare_policies
+    from tune_policies.kuberay.design.policy_comparison import compare_policies
 
-    compared = compare_policies(policies, nodes, catalog=catalog, num_trials=num_trials)
+    compared = compare_policies(policies, nodes, catalog=catalog, num_trials=num_trials, duration=duration)
     if json:
         print(compared.to_json())
     else:
@@ -138,6 +149,7 @@ def _plan(
     nodes: "Nodes",
     catalog: "NodeCatalog | None",
     num_trials: int | None,
+    duration: "TrialDuration | None",
     *,
     plot: Path | None,
     force: bool,
@@ -147,7 +159,7 @@ def _plan(
     from tune_policies.kuberay.design.cluster_spec import ClusterSpec, capacity_of
 
     if isinstance(nodes, NodeCatalog) and nodes.lists_offers and num_trials is not None:
-        _rank(policy, nodes, num_trials, plot=plot, force=force, json=json)
+        _rank(policy, nodes, num_trials, duration, plot=plot, force=force, json=json)
         return
     capacity = capacity_of(nodes)
     if isinstance(nodes, ClusterSpec):
@@ -162,20 +174,27 @@ def _plan(
     if plot is not None and best is not None:
         best.plot(capacity).save(plot, force=force)
     if json:
-        print(_as_json(answer, num_trials, best))
+        print(_as_json(answer, num_trials, best, duration))
     else:
-        print("\n".join([*text, *_rounds(best, num_trials)]))
+        print("\n".join([*text, *_rounds(best, num_trials, duration)]))
 
 
 def _rank(
-    policy: "ResourcePolicy", catalog: "NodeCatalog", num_trials: int, *, plot: Path | None, force: bool, json: bool
+    policy: "ResourcePolicy",
+    catalog: "NodeCatalog",
+    num_trials: int,
+    duration: "TrialDuration | None",
+    *,
+    plot: Path | None,
+    force: bool,
+    json: bool,
 ) -> None:
     """Print the nodes to rent for the trials."""
     from tune_policies.files.terminal import TextConsole
     from tune_policies.kuberay.design.cluster_spec import capacity_of
     from tune_policies.kuberay.design.offers import rank_offers
 
-    ranked = rank_offers(policy, catalog, num_trials)
+    ranked = rank_offers(policy, catalog, num_trials, duration)
     best = ranked.offers[0]
     if plot is not None:
         best.trials.plot(capacity_of(catalog.of_nodes(best.nodes))).save(plot, force=force)
@@ -196,15 +215,15 @@ def _about_catalog(nodes: "Nodes", answer: "TrialPlan", num_trials: int | None) 
 
 
 def _price(nodes: "NodeCatalog", answer: "TrialPlan", num_trials: int | None) -> list[str]:
-    from tune_policies.kuberay.design.comparison import how_to_buy, priced_nodes
+    from tune_policies.kuberay.design.policy_comparison import how_to_buy, priced_nodes
     from tune_policies.values.units import format_money
-    from tune_policies.values.value import counted
+    from tune_policies.values.wording import counted
 
     if nodes.price_per_hour is None:
         return []
     at_once, total = answer.max_concurrent_trials, nodes.price_per_hour
     cost = f"{format_money(total)} {nodes.currency} per hour for {priced_nodes(nodes)}"
-    cost += f", or {format_money(total / at_once)} {nodes.currency} per concurrent trial"
+    cost += f", or {format_money(total / at_once)} {nodes.currency} per trial hour"
     if num_trials is not None and num_trials < at_once:
         with_trials = f"{format_money(total / num_trials)} {nodes.currency} with {counted(num_trials, 'trial')}"
         cost += f" if all {at_once} slots are in use, and {with_trials}"
@@ -215,21 +234,32 @@ def _price(nodes: "NodeCatalog", answer: "TrialPlan", num_trials: int | None) ->
     return lines
 
 
-def _as_json(answer: "TrialPlan | TrialForecast", num_trials: int | None, runs: "TrialPlan | None") -> str:
-    """Return a plan or a forecast as JSON, with the number of rounds if ``num_trials`` is given."""
+def _as_json(
+    answer: "TrialPlan | TrialForecast",
+    num_trials: int | None,
+    runs: "TrialPlan | None",
+    duration: "TrialDuration | None",
+) -> str:
+    """Return a plan or a forecast as JSON, with the rounds and hours of the trials if they are known."""
     fields = answer.model_dump(mode="json")
     if num_trials is not None and runs is not None:
-        fields |= {"num_trials": num_trials, "num_rounds": runs.num_rounds(num_trials)}
+        num_rounds = runs.num_rounds(num_trials)
+        fields |= {"num_trials": num_trials, "num_rounds": num_rounds}
+        if duration is not None:
+            fields["hours"] = duration.hours(num_rounds)
     return json_text.dumps(fields, indent=2, ensure_ascii=False)
 
 
-def _rounds(runs: "TrialPlan | None", num_trials: int | None) -> list[str]:
+def _rounds(runs: "TrialPlan | None", num_trials: int | None, duration: "TrialDuration | None") -> list[str]:
     if runs is None or num_trials is None:
         return []
-    from tune_policies.values.value import counted
+    from tune_policies.values.wording import counted
 
     verb = "runs" if num_trials == 1 else "run"
     rounds = runs.num_rounds(num_trials)
     # With several rounds, trials of different durations take longer than the rounds of equal trials.
     at_best = "" if rounds == 1 else " at best, if all trials take equally long"
+    if duration is not None:
+        takes = "takes" if num_trials == 1 else "take"
+        return [f"{counted(num_trials, 'trial')} {takes} {duration.describe(rounds)}"]
     return [f"{counted(num_trials, 'trial')} {verb} in {counted(rounds, 'round')}{at_best}"]

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from tune_policies.cluster.gpu_sizes import GPU_TOTALS, total_of_type
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import without_names
-from tune_policies.values.value import most_similar, shorten, suggest
+from tune_policies.values.wording import most_similar, shorten, suggest
 
 _EXPERIMENTAL: Final = "experimental, by the community"
 _NOT_IN_GUIDE: Final = "not in Ray's guide"

@@ -10,12 +10,13 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.node import NodeCapacity
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.values.resources import Resources, amount_of, format_amount, from_ticks
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import counted, shorten_names
+from tune_policies.values.wording import counted, shorten_names
 
 _NOT_REPEATED: Final = frozenset({"ray.io/node-id", "ray.io/accelerator-type"})
 """The labels that are not listed: the node ID, and the device type, which has its own column."""

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from itertools import product
 from typing import Final, NamedTuple
 
-from tune_policies.cluster.capacity import NodeCapacity
+from tune_policies.cluster.node import NodeCapacity
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import suggest
+from tune_policies.values.wording import suggest
 
 SLICE_NAME: Final = "ray.io/tpu-slice-name"
 TOPOLOGY: Final = "ray.io/tpu-topology"

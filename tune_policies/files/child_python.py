@@ -1,4 +1,4 @@
-"""Finds and starts programs without using modules or programs from the working directory.
+"""Finds and starts programs without using modules or programs from the working directory, and says why they failed.
 
 Python searches the working directory or the script's folder first, so a file ``random.py`` in either would replace
 Python's module. ``PATH`` can also contain the working directory, as an empty or relative entry.
@@ -6,6 +6,7 @@ Python's module. ``PATH`` can also contain the working directory, as an empty or
 
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +14,21 @@ from pathlib import Path
 def child_python(*arguments: str) -> list[str]:
     """Return the command that runs this Python interpreter with ``arguments``."""
     return [sys.executable, "-P", *arguments]
+
+
+def reason_of_exit(exit_code: int, stderr: str) -> str:
+    """Return the reason why a child process failed: the signal that ended it, or the last line that it printed.
+
+    Args:
+        exit_code: The exit code as in ``subprocess``, which is negative after a signal.
+        stderr: The errors that the process printed.
+    """
+    if exit_code < 0:
+        return f"the child process crashed with signal {-exit_code} ({signal.strsignal(-exit_code)})"
+    lines = stderr.strip().splitlines()
+    if lines:
+        return lines[-1].strip()
+    return f"the child process ended with exit code {exit_code} and printed nothing"
 
 
 def program_path(name: str) -> str | None:

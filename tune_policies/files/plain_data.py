@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from pydantic_core import from_json
 
 from tune_policies.files.yaml_documents import DocumentError, read_documents
-from tune_policies.values.value import shorten
+from tune_policies.values.wording import shorten
 
 MAX_PARTS: Final = 100_000
 """The maximum number of parts in a handwritten file."""

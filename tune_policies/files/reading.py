@@ -69,19 +69,23 @@ def read_bytes(
             is_shared = bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
             if not by_others and hasattr(os, "geteuid") and (is_shared or found.st_uid not in (0, os.geteuid())):
                 raise PermissionError("another user could have written it. Delete the file, or run `chmod go-w` on it")
-            # Read one byte more than allowed to detect larger files. A file can grow, and files in /proc have size 0.
-            left = max_bytes if is_cut else max_bytes + 1
+            too_large = OSError(f"it has more than {max_bytes:,} bytes. Remove unneeded parts")
+            if found.st_size > max_bytes and not is_cut:
+                raise too_large
+            # A file can grow faster than it is read, so read only what it contained when it was opened. Files in /proc
+            # have size 0, so read one byte more than allowed to detect that they are larger.
+            left = min(found.st_size or max_bytes + 1, max_bytes + 1)
             chunks: list[bytes] = []
-            is_larger = not is_cut and found.st_size > max_bytes
-            while not is_larger and left > 0:
+            while left > 0:
                 chunk = file.read(min(left, MIB))
                 if not chunk:
                     break
                 chunks.append(chunk)
                 left -= len(chunk)
-            if is_larger or (left == 0 and not is_cut):
-                raise OSError(f"it has more than {max_bytes:,} bytes. Remove unneeded parts")
-            return b"".join(chunks)
+            data = b"".join(chunks)
+            if len(data) > max_bytes and not is_cut:
+                raise too_large
+            return data[:max_bytes]
     except (OSError, ValueError) as error:  # ValueError: not a valid file name
         reason = str(error)
         if isinstance(error, OSError) and error.strerror:

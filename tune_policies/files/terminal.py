@@ -71,10 +71,16 @@ def print_to_stderr(text: object) -> None:
 
 
 class TextConsole(Console):
-    """A console for untrusted texts, without markup, emoji codes and control characters."""
+    """A console for untrusted texts, without markup, emoji codes and control characters.
+
+    In a pipe, lines are as wide as in the guides, unless ``COLUMNS`` is set.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
+        has_width = self.is_terminal or self.is_jupyter or "width" in options or "COLUMNS" in os.environ
+        if not has_width:
+            self.width = _WIDTH_OF_TEXT
 
     def on_broken_pipe(self) -> None:
         """Let the command end, because Rich would exit with status 1."""
@@ -97,7 +103,8 @@ class TextConsole(Console):
 
 def to_text(view: RenderableType) -> str:
     """Return a view as text with a width of 120 columns, without styles."""
-    console = TextConsole(file=io.StringIO(), width=_WIDTH_OF_TEXT)
+    # In a notebook, Rich would display the text as HTML, and return it with codes for colors.
+    console = TextConsole(file=io.StringIO(), width=_WIDTH_OF_TEXT, force_jupyter=False)
     with console.capture() as captured:
         console.print(view)
     lines = captured.get().splitlines()

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import shorten
+from tune_policies.values.wording import shorten
 
 _PREFIX: Final = "tag:yaml.org,2002:"
 _KNOWN: Final = frozenset(f"{_PREFIX}{kind}" for kind in ("str", "int", "float", "bool", "null", "timestamp", "value"))

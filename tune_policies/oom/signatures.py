@@ -282,8 +282,20 @@ def in_use_bytes(text: str) -> int | None:
 
 
 def total_bytes(text: str) -> int | None:
-    """Return the memory of the GPU in bytes according to ``text``, or ``None`` if it is missing."""
-    return _amount(_TOTAL, text) or None
+    """Return the memory of the GPU in bytes according to ``text``, or ``None`` if it is missing.
+
+    The number in ``text`` is rounded, so the result is the least amount that is rounded to it.
+    """
+    found = _TOTAL.search(text)
+    rounded = _amount(_TOTAL, text)
+    if found is None or not rounded:
+        return None
+    number, unit = found.groups()
+    num_decimals = len(number.partition(".")[2])
+    if not num_decimals:
+        return rounded
+    half_digit: float = _UNITS[unit[0].upper()] / 10**num_decimals / 2
+    return math.ceil(rounded - half_digit)
 
 
 def cause(text: str) -> Cause | None:

@@ -13,62 +13,26 @@ These rules apply:
 
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from enum import StrEnum
-from functools import cached_property
-from typing import Any, Final, NamedTuple, Self
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final
 
-from pydantic import model_validator
-
-from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
-from tune_policies.cluster.labels import matcher
-from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.node import NodeCapacity, NodeGroup
+from tune_policies.placement.request import DRIVER_BYTES, Request
 from tune_policies.values.resources import (
     TICKS,
-    Amounts,
-    Bytes,
-    Count,
     Resources,
     fewest_workers,
     from_ticks,
-    ray_ticks,
     to_ticks,
 )
-from tune_policies.values.units import MIB, format_bytes
-from tune_policies.values.value import Value
-
-DRIVER_BYTES: Final = MIB
-"""The host memory that a Train driver reserves, in bytes. A driver reserves no other resources."""
-
-DRIVER: Final = Resources(memory_bytes=DRIVER_BYTES)
-"""The reservation of a trial whose training runs in Train workers.
-
-A driver only waits, so it must not reserve a CPU that its workers need. Ray rejects a trial that reserves nothing, but
-accepts a trial that reserves a little host memory.
-"""
 
 _MOST_DRIVERS: Final = 10_000
 """The maximum number of Train drivers, each a process, that a plan places on a node with known host memory."""
 
+
 _UNLIMITED: Final = 2**63
-
-
-class Limit(StrEnum):
-    """A limit on the number of trials that is not one of Ray's resources."""
-
-    MAX_CONCURRENT_TRIALS = "max_concurrent_trials"
-    MAX_TRIALS_PER_GPU = "max_trials_per_gpu"
-    NUM_TRIALS = "num_trials"
-    GPU_MEMORY = "GPU memory"
-    TPU_SLICES = "TPU slices"
-    NODES = "nodes"
-
-    @classmethod
-    def of(cls, name: str) -> "Limit | str":
-        """Return the limit with this name, or the name itself if it is a resource or a custom limit."""
-        return next((member for member in cls if member == name), name)
 
 
 def device_slots(ticks: int, share: int) -> int:
@@ -115,105 +79,6 @@ def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, n
     return node.with_less(Resources(cpus=cpus, gpus=gpus, memory_bytes=left.get("memory"), custom=custom))
 
 
-class RemainingNode:
-    """The remaining resources of a node, with each device counted separately."""
-
-    def __init__(self, has: Mapping[str, int]) -> None:
-        self._left = {name: ticks for name, ticks in has.items() if name not in DEVICE_RESOURCES}
-        # Devices with equal free ticks are counted together, because a node can declare millions of devices.
-        self._devices = {
-            name: Counter({TICKS: ticks // TICKS, ticks % TICKS: 1})
-            for name, ticks in has.items()
-            if name in DEVICE_RESOURCES
-        }
-        self._held: Counter[str] = Counter()
-        self._num_holders = 0
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the node has no reservations."""
-        return self._num_holders == 0
-
-    def amount(self, name: str) -> int:
-        """Return the remaining amount of a resource, or 0 if it is unknown."""
-        if name in self._devices:
-            free = sum(ticks * count for ticks, count in self._devices[name].items())
-            return max(0, free - self._held[name])
-        return max(0, self._left.get(name, 0))
-
-    def slots(self, worker: Mapping[str, int], most: int) -> int:
-        """Return how many workers fit, up to ``most``.
-
-        Reserved fractions are subtracted from the sum of all devices, because it is unknown which devices they use. So
-        the result can be too large.
-        """
-        return min([most, *(self._slots_of(name, needed) for name, needed in worker.items() if needed)])
-
-    def _slots_of(self, name: str, needed: int) -> int:
-        if name not in self._devices:
-            if name == "memory" and name not in self._left:
-                return _UNLIMITED
-            return self.amount(name) // needed
-        free = self._devices[name]
-        if needed >= TICKS:  # whole devices
-            by_device = free[TICKS] * TICKS // needed
-        else:  # Ray never splits a fraction between devices
-            by_device = sum(ticks // needed * count for ticks, count in free.items())
-        return min(by_device, self.amount(name) // needed)
-
-    def hold(self, amounts: Mapping[str, int]) -> None:
-        """Subtract a reservation whose devices are unknown."""
-        self._add(amounts, 1)
-
-    def release(self, amounts: Mapping[str, int]) -> None:
-        """Release a reservation that :meth:`hold` subtracted."""
-        self._add(amounts, -1)
-
-    def _add(self, amounts: Mapping[str, int], sign: int) -> None:
-        self._num_holders += sign
-        for name, ticks in amounts.items():
-            if name in self._devices:
-                self._held[name] += sign * ticks
-            elif name in self._left:
-                self._left[name] -= sign * ticks
-
-    def allocate(self, bundle: Mapping[str, int]) -> bool:
-        """Subtract a bundle if it fits, and return whether it fits. A fraction uses the fullest device with room."""
-        devices = {}
-        for name, ticks in bundle.items():
-            if name in self._devices:
-                left = _without(self._devices[name], ticks)
-                if left is None:
-                    return False
-                devices[name] = left
-                continue
-            # Host memory that is not listed is unknown, so it is not a limit.
-            unlisted = _UNLIMITED if name == "memory" else 0
-            if ticks > self._left.get(name, unlisted):
-                return False
-        for name, ticks in bundle.items():
-            if name in self._left:
-                self._left[name] -= ticks
-        self._devices |= devices
-        return True
-
-
-def _without(devices: Counter[int], ticks: int) -> Counter[int] | None:
-    """Return the number of devices by free ticks after an allocation, or ``None`` if the allocation does not fit."""
-    whole, share = divmod(ticks, TICKS)
-    left = Counter({free: count for free, count in devices.items() if count})
-    if left[TICKS] < whole:
-        return None
-    left[TICKS] -= whole
-    if share:
-        fullest = min((free for free, count in left.items() if count and free >= share), default=None)
-        if fullest is None:
-            return None
-        left[fullest] -= 1
-        left[fullest - share] += 1
-    return left
-
-
 _MAY_BE_RAISED: Final = DEVICE_RESOURCES | {"CPU", "memory"}
 """The resources of a trial that a scheduler may increase above the amounts of its slot."""
 
@@ -229,171 +94,6 @@ def num_slots_for(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -
     return max([1, *ratios])
 
 
-BundleAmounts = Mapping[str, float]
-"""The amounts that Ray reserves on one node, by resource name. ``memory`` is in bytes."""
-
-_Wanted = tuple[Amounts, Callable[[Mapping[str, str]], bool]]
-
-
-class BundleGroup(NamedTuple):
-    """The bundles that a trial or the workers of a Train run reserve together.
-
-    Attributes:
-        bundles: The bundles. The first bundle of a trial is for its trainable and can be empty.
-        strategy: Ray's placement strategy.
-        selectors: The label selector of each bundle. The sequence is empty if no bundle has a selector.
-    """
-
-    bundles: Sequence[BundleAmounts]
-    strategy: str = "PACK"
-    selectors: Sequence[Mapping[str, str]] = ()
-
-    @property
-    def common_selector(self) -> Mapping[str, str]:
-        """The label selector that all bundles share, or an empty selector if there is none."""
-        if self.selectors and all(selector == self.selectors[0] for selector in self.selectors):
-            return self.selectors[0]
-        return {}
-
-    def with_bundles(self, bundles: Sequence[BundleAmounts]) -> "BundleGroup":
-        """Return a copy of the group with these bundles."""
-        return self._replace(bundles=bundles)
-
-
-def is_held(group: BundleGroup, nodes: Sequence[NodeCapacity]) -> bool:
-    """Return whether all bundles fit the idle ``nodes`` at once."""
-    return count_groups(group, nodes, most=1) > 0
-
-
-def count_groups(group: BundleGroup, nodes: Sequence[NodeCapacity], most: int) -> int:
-    """Return how many groups of bundles fit the idle ``nodes`` at once, up to ``most``.
-
-    Larger bundles are placed first, each on the node with the fewest devices and CPUs that has room. The size is
-    measured in three ways, and the best result is returned. A search could find room for more groups, but Ray does not
-    search either.
-    """
-    selectors = [matcher(selector) for selector in group.selectors] or [matcher({})] * len(group.bundles)
-    wanted = [(ray_ticks(bundle), selects) for bundle, selects in zip(group.bundles, selectors, strict=True) if bundle]
-    nodes = sorted(nodes, key=_smallest_first)
-    if group.strategy == "STRICT_PACK":
-        held = 0
-        for node in nodes:
-            held += _count_placed(wanted, [node], one_each=False, most=most - held)
-        return held
-    spreads = group.strategy == "STRICT_SPREAD"
-    return max(
-        _count_placed(sorted(wanted, key=size, reverse=True), nodes, one_each=spreads, most=most)
-        for size in (_amount_of(*DEVICE_RESOURCES), _amount_of("memory"), _amount_of("CPU"))
-    )
-
-
-def _smallest_first(node: NodeCapacity) -> tuple[object, ...]:
-    devices = sum(node.resources.ticks.get(name, 0) for name in DEVICE_RESOURCES)
-    return devices, node.resources.cpus, repr(node.shape), node.sort_key
-
-
-def _amount_of(*names: str) -> Callable[[_Wanted], int]:
-    return lambda wanted: sum(wanted[0].get(name, 0) for name in names)
-
-
-def _count_placed(wanted: Sequence[_Wanted], nodes: Sequence[NodeCapacity], *, one_each: bool, most: int) -> int:
-    remaining = [(node, RemainingNode(node.amounts)) for node in nodes]
-    for count in range(most):
-        left = list(remaining)
-        for bundle, selects in wanted:
-            for candidate in left:
-                node, resources = candidate
-                if selects(node.ray_labels) and resources.allocate(bundle):
-                    break
-            else:
-                return count
-            if one_each:
-                left.remove(candidate)
-    return max(0, most)
-
-
-class Request(Value):
-    """The resource request of a trial.
-
-    Attributes:
-        worker: The resources that each training process reserves.
-        num_workers: The number of Train workers in the trial, or 0 if the trial itself trains. A pair ``(min, max)``
-            also sets ``max_workers``.
-        max_workers: The maximum number of workers of an elastic trial. It does not affect the number of trials.
-        accelerator_type: Ray's name of the device type that the workers need.
-        gpu_memory_bytes: The GPU memory that each worker needs. Only the GPU fraction determines how many trials fit.
-        is_any_share: Whether any GPU fraction with ``gpu_memory_bytes`` is enough. Messages then omit the fraction.
-    """
-
-    worker: Resources
-    num_workers: Count = 0
-    max_workers: Count | None = None
-    accelerator_type: str | None = None
-    gpu_memory_bytes: Bytes | None = None
-    is_any_share: bool = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _split(cls, data: dict[str, Any]) -> dict[str, Any]:
-        workers = data.get("num_workers")
-        if isinstance(workers, tuple):
-            return {**data, "num_workers": workers[0], "max_workers": workers[1]}
-        return data
-
-    @model_validator(mode="after")
-    def _must_request_resources(self) -> Self:
-        if not self.worker.ticks:
-            raise InvalidResourcesError("a worker must request resources. Set CPUs or GPUs above 0")
-        return self
-
-    @property
-    def unit(self) -> str:
-        """The name of the requesting unit in messages (``"worker"``, or ``"trial"`` if the trial itself trains)."""
-        if self.num_workers:
-            return "worker"
-        return "trial"
-
-    @cached_property
-    def amounts(self) -> Amounts:
-        """The amounts that a worker reserves on a node, by resource, including the resource of its device type."""
-        if self.accelerator_type is None:
-            return self.worker.ticks
-        return self.worker.ticks | {ACCELERATOR_TYPE_PREFIX + self.accelerator_type: to_ticks(ACCELERATOR_TYPE_AMOUNT)}
-
-    @cached_property
-    def slots_beside_memory(self) -> dict[tuple[Any, ...], int]:
-        """A cache that maps a node shape without host memory to the number of workers that fit on such a node."""
-        return {}
-
-    def with_cpus(self, cpus: float) -> "Request":
-        """Return the request with this number of CPUs for each worker."""
-        return self.model_copy(update={"worker": self.worker.replaced(cpus=cpus)})
-
-    @property
-    def processes(self) -> int:
-        """The number of processes that train in a trial."""
-        return max(1, self.num_workers)
-
-    def __str__(self) -> str:
-        worker = str(self.worker)
-        if self.gpu_memory_bytes and self.is_any_share:
-            others = self.worker.replaced(gpus=0)
-            worker = f"a GPU fraction with {format_bytes(self.gpu_memory_bytes)}"
-            if others.ticks:
-                worker = f"{others}, {worker}"
-        elif self.gpu_memory_bytes:
-            worker += f" with {format_bytes(self.gpu_memory_bytes)} of GPU memory"
-        if self.accelerator_type:
-            worker += f" on {self.accelerator_type}"
-        if self.num_workers == 0:
-            return worker
-        if self.max_workers:
-            return f"{self.num_workers} to {self.max_workers} workers, each with {worker}"
-        if self.num_workers == 1:
-            return f"1 worker with {worker}"
-        return f"{self.num_workers} workers, each with {worker}"
-
-
 def with_rounded_memory(
     capacity: ClusterCapacity, *, memory: int | str | None, num_workers: int | tuple[int, int]
 ) -> ClusterCapacity:
@@ -407,14 +107,10 @@ def with_rounded_memory(
     if needed is None:
         # Each node can have a different host memory, but most nodes have enough for any number of drivers.
         return capacity.in_steps_of_memory(DRIVER_BYTES, _MOST_DRIVERS)
+    # Only if a worker's memory is a multiple of the step, rounding to steps does not change how many workers fit.
     if needed % DRIVER_BYTES:
         return capacity
     return capacity.in_steps_of_memory(DRIVER_BYTES)
-
-
-def request_of(slot: TrialSlot) -> Request:
-    """Return the resource request of a trial in ``slot``."""
-    return Request(worker=slot.worker, num_workers=slot.num_workers, accelerator_type=slot.accelerator_type)
 
 
 def slots_on_node(node: NodeCapacity, request: Request) -> dict[str, int]:
@@ -432,6 +128,7 @@ def workers_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 
     needed = request.worker.memory_bytes
     if needed is not None and memory is not None:
         return min(fewest, max(0, memory - num_drivers * DRIVER_BYTES) // needed)
+    # The worker reserves only host memory, and the amount of the node is unknown.
     if fewest == _UNLIMITED:
         return 0
     return fewest
@@ -519,6 +216,7 @@ def _workers_beside(groups: Collection[NodeGroup], request: Request) -> Callable
             return workers - lost
         left = workers
         for gap, count in gaps:
+            # A node takes ``gap`` drivers in its spare memory, and the next driver displaces a worker.
             lost = min(count, num_drivers // (gap + 1))
             left -= lost
             num_drivers -= lost * (gap + 1)
@@ -529,6 +227,7 @@ def _workers_beside(groups: Collection[NodeGroup], request: Request) -> Callable
 
 def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
     """Return the largest number for which ``holds`` is true, by bisection. ``holds`` must be true for ``low``."""
+    # ``bisect`` returns the number of candidates for which ``holds`` is true.
     return low + bisect(range(low + 1, high + 1), False, key=lambda number: not holds(number))
 
 

@@ -13,13 +13,15 @@ from typing import Final
 from pydantic import Field
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
-from tune_policies.cluster.capacity import NodeTypeCapacity
 from tune_policies.cluster.labels import NODE_ID, format_selector, matcher
-from tune_policies.placement.counting import BundleGroup, Limit, RemainingNode
+from tune_policies.cluster.node import NodeTypeCapacity
+from tune_policies.placement.bundles import BundleGroup, RemainingNode
+from tune_policies.placement.request import Limit
 from tune_policies.placement.scale_up import nodes_within_limits
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import Amounts, Count, format_ticks, ray_ticks
-from tune_policies.values.value import Value, counted
+from tune_policies.values.value import Value
+from tune_policies.values.wording import counted
 
 
 class NodeTotals(Value):
@@ -131,6 +133,7 @@ def most_workers(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, 
     by_use = sorted(filter(holds.__getitem__, holds), key=lambda name: (-holds[name], name))
     most = view.max_nodes_to_add
     if most is not None:
+        # Each idle node that the autoscaler removes makes room for another one within its limit.
         most += len(leaving)
     chosen = nodes_within_limits(limits, by_use, most)
     if gang.strategy == "STRICT_PACK":

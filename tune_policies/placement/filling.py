@@ -13,16 +13,13 @@ from operator import attrgetter, itemgetter, not_
 from typing import Final, NamedTuple, Self
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup, ReducedNodes, Shape, nodes_before
+from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import NODE_ID, conditions_of
+from tune_policies.cluster.node import NodeCapacity, NodeGroup, Shape
+from tune_policies.cluster.node_sequences import ReducedNodes, original_nodes
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
-from tune_policies.placement.counting import (
-    count_trials,
-    drivers_on_node,
-    request_of,
-    subtract,
-    workers_on_node,
-)
+from tune_policies.placement.counting import count_trials, drivers_on_node, subtract, workers_on_node
+from tune_policies.placement.request import request_of
 from tune_policies.placement.trial_slot import TrialSlot, WorkerNodes
 from tune_policies.values.resources import TICKS, Count, PositiveCount, Resources
 from tune_policies.values.units import MOST_BYTES
@@ -76,11 +73,11 @@ class RemainingCapacity(NamedTuple):
         """The cluster without the device resources that slots already use on each node."""
         changed: dict[Shape, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
         for shape, nodes in self.capacity.nodes_by_shape.items():
-            if type(nodes) is not ReducedNodes:  # nothing is in use
+            if not isinstance(nodes, ReducedNodes):  # nothing is in use
                 continue
             resources, by_names = nodes[0].resources, defaultdict(list)
             in_use = [use for use in self.in_use if use.resource in resources.ticks]
-            for node in nodes.before:
+            for node in nodes.originals:
                 names = frozenset(use.resource for use in in_use if node.node_id in use.node_ids)
                 by_names[names].append(node)
             changed[shape] = [(some, _without(resources, names)) for names, some in by_names.items()]
@@ -174,7 +171,7 @@ class RemainingCapacity(NamedTuple):
             only_drivers: Sequence[NodeCapacity] = ()
             if not fit:
                 free, only_drivers = (), free
-            elif in_use and type(nodes) is ReducedNodes:  # slots use no devices on other nodes
+            elif in_use and isinstance(nodes, ReducedNodes):  # slots use no devices on other nodes
                 is_used = [any(node.node_id in ids for ids in in_use) for node in free]
                 only_drivers = list(compress(free, is_used))
                 free = list(compress(free, map(not_, is_used)))
@@ -233,7 +230,7 @@ def _selected(
     nodes: Sequence[NodeCapacity], conditions: Iterable[tuple[str, frozenset[str], bool]]
 ) -> Sequence[NodeCapacity]:
     """Return the nodes that satisfy all conditions of a label selector."""
-    nodes = nodes_before(nodes)
+    nodes = original_nodes(nodes)
     for key, values, is_excluded in conditions:
         field = "ray_labels" if key == NODE_ID else "labels"  # ``labels`` is faster
         labels_of = attrgetter(field)
@@ -305,7 +302,7 @@ class FilledSlots(NamedTuple):
         left: dict[Shape, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
         for shape in workers.keys() | drivers.keys():
             nodes = before.capacity.nodes_by_shape[shape]
-            parts = _alike(nodes_before(nodes), workers.get(shape, []), drivers.get(shape, []))
+            parts = _alike(original_nodes(nodes), workers.get(shape, []), drivers.get(shape, []))
             left[shape] = [(some, self._left_on(nodes[0], *taken)) for some, taken in parts]
         devices = sorted(DEVICE_RESOURCES & self.slot.worker.ticks.keys())
         in_use = (_DevicesInUse(name, _share(self.slot, name), self.held) for name in devices)

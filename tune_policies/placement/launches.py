@@ -19,8 +19,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeTypeCapacity
+from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import matcher
+from tune_policies.cluster.node import NodeCapacity, NodeTypeCapacity
 from tune_policies.placement.trial_slot import Bundle, TrialSlot
 from tune_policies.values.resources import Resources
 
@@ -122,6 +123,7 @@ def _groups_of(slots: Iterable[TrialSlot]) -> Iterator[_Group]:
     for slot in drivers:
         yield _Group({demand_of(slot.bundles()[0]): 1}, slot.max_concurrent_trials)
     for slot in slots:
+        # The last bundle is that of a worker, or of the trial itself.
         yield _Group({demand_of(slot.bundles()[-1]): max(1, slot.num_workers)}, slot.max_concurrent_trials)
 
 
@@ -167,6 +169,7 @@ class _Node(NamedTuple):
         for name, amount in demand.amounts.items():
             if name == "memory" and not self.kind.is_memory_known:
                 continue
+            # A float division, because Ray subtracts floats: 20 bundles of 0.2 do not fit on 4 GPUs.
             least = min(least, free.get(name, 0.0) // amount)
         if least == math.inf:
             return 2**63
@@ -191,6 +194,7 @@ class _Node(NamedTuple):
         used = []
         for total, free in zip(self.kind.total.values(), self.free, strict=True):
             utilization = (total - free) / total
+            # As in Ray: the cube prefers a resource that is used completely over several that are used in part.
             used.append(total * (utilization**3))
         is_no_waste = not self.kind.has_gpus or "GPU" in requested
         matching = len(requested & self.kind.total.keys())

@@ -15,7 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.node import NodeCapacity
 from tune_policies.placement.counting import with_rounded_memory
 from tune_policies.placement.filling import FilledSlots, Placement, RemainingCapacity
 from tune_policies.placement.trial_slot import TrialSlot

@@ -6,10 +6,12 @@ from operator import itemgetter
 from typing import Final, TypeVar
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
-from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeGroup, NodeTypeCapacity
+from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import matcher
-from tune_policies.placement.counting import Limit, Request, count_drivers, count_workers, largest, request_of
+from tune_policies.cluster.node import GpuDevice, NodeCapacity, NodeGroup, NodeTypeCapacity
+from tune_policies.placement.counting import count_drivers, count_workers, largest
 from tune_policies.placement.layout import with_places
+from tune_policies.placement.request import Limit, Request, request_of
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import Resources
@@ -176,6 +178,7 @@ def plan_on_smallest_node(plan_on: _PlanOn[_Plan]) -> _Plan | None:
         error = _why_not(plan_on, amounts)
         if error is None:
             break
+        # Doubling finds a large enough node with few plans, and ``_least`` reduces it afterwards.
         grown = amounts | {name: max(1, 2 * amounts.get(name, 0)) for name in _short_of(error)}
         if grown == amounts or max(grown.values()) > _MOST:
             return None

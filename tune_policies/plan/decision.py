@@ -7,8 +7,10 @@ from pydantic import Field, model_validator
 
 from tune_policies.plan.slots_by_config import Device
 from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.field_types import ByName
 from tune_policies.values.resources import Bytes, Count, PositiveCount
-from tune_policies.values.value import ByName, ShownValue, Value, suggest
+from tune_policies.values.value import ShownValue, Value
+from tune_policies.values.wording import suggest
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
 
+from tune_policies.values.field_types import Many
 from tune_policies.values.resources import Count
-from tune_policies.values.value import Many, Value
+from tune_policies.values.value import Value
 
 if TYPE_CHECKING:
     from numpy import float64
@@ -29,6 +30,12 @@ _DRAWS: Final = 400
 
 _MOST_PLACED: Final = 300
 """The maximum number of waiting trials that are placed one by one. The work of further trials is divided evenly."""
+
+_MOST_DRAWN: Final = 1_000
+"""The maximum number of waiting trials whose durations are drawn, because a run may have millions of them.
+
+The mean of these durations counts for the others.
+"""
 
 _PRIOR_SPREAD: Final = 0.5
 """The assumed standard deviation of the logarithm of durations before trials have finished, worth one trial."""
@@ -168,14 +175,15 @@ def forecast_end(
         # Without the trials that still run, durations would be biased, because short trials end first.
         longer_ones = [duration for duration in known if duration > since]
         known.append(fmean(longer_ones) if longer_ones else 1.7 * since)
-    durations = _draw(np.array(known), num_waiting + 8 * len(open_ended), rng)
+    num_drawn = min(num_waiting, _MOST_DRAWN)
+    durations = _draw(np.array(known), num_drawn + 8 * len(open_ended), rng)
     for k, (i, since) in enumerate(open_ended):
-        mine = durations[:, num_waiting + 8 * k : num_waiting + 8 * (k + 1)]
+        mine = durations[:, num_drawn + 8 * k : num_drawn + 8 * (k + 1)]
         longer = np.where(mine > since, mine, np.inf).min(axis=1)
         # If no drawn duration is longer, the trial is expected to take a random multiple of its elapsed time.
         longer = np.where(np.isfinite(longer), longer, since * (1 + rng.exponential(0.7, _DRAWS)))
         left[:, i] = longer - since
-    ends = _place(left, durations[:, :num_waiting] + start_s, max(1, at_once))
+    ends = _place(left, durations[:, :num_drawn] + start_s, num_waiting, max(1, at_once))
     tail = _tail(float(np.log(known).std()), knows_progress=not open_ended)
     low, middle, high = np.quantile(ends, (tail, 0.5, 1 - tail))
     return EndForecast(low_s=float(low), median_s=float(middle), high_s=float(high))
@@ -214,20 +222,27 @@ def _draw(known: "NDArray[float64]", number: int, rng: "Generator") -> "NDArray[
     count = int(is_bootstrap.sum())
     if count and number:
         weights = rng.dirichlet(np.ones(n), count).cumsum(axis=1)
-        at = (rng.random((count, number))[:, :, None] > weights[:, None, :]).sum(axis=2).clip(max=n - 1)
+        picks = zip(weights, rng.random((count, number)), strict=True)
+        at = np.array([np.searchsorted(weight, pick) for weight, pick in picks]).clip(max=n - 1)
         jitter = 0.5 * spread * n**-0.2 * rng.standard_normal((count, number))
         drawn[is_bootstrap] = np.exp(logs[at] + jitter)
     return drawn
 
 
-def _place(left: "NDArray[float64]", waiting: "NDArray[float64]", at_once: int) -> "NDArray[float64]":
-    """Return the end of each simulated run. Each waiting trial starts in the slot that is free first."""
+def _place(left: "NDArray[float64]", waiting: "NDArray[float64]", num_waiting: int, at_once: int) -> "NDArray[float64]":
+    """Return the end of each simulated run. Each waiting trial starts in the slot that is free first.
+
+    ``waiting`` contains the drawn durations of the first of ``num_waiting`` trials.
+    """
     import numpy as np
 
-    num_free = max(0, at_once - left.shape[1])
-    slots = np.pad(left, ((0, 0), (0, num_free)))  # a copy
     placed, further = waiting[:, :_MOST_PLACED], waiting[:, _MOST_PLACED:]
-    slots += (further.sum(axis=1) / at_once)[:, None]
+    # More free slots than trials to place would stay free.
+    num_free = min(max(0, at_once - left.shape[1]), max(1, placed.shape[1]))
+    slots = np.pad(left, ((0, 0), (0, num_free)))  # a copy
+    if further.shape[1]:
+        per_drawn = (num_waiting - placed.shape[1]) / further.shape[1]
+        slots += (further.sum(axis=1) * per_drawn / at_once)[:, None]
     rows = np.arange(len(slots))
     for i in range(placed.shape[1]):
         first = slots.argmin(axis=1)

@@ -22,10 +22,12 @@ from pydantic import BeforeValidator, Field
 
 from tune_policies.plan.default_overhead import safe_overhead_bytes
 from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.field_types import ByName, FrozenDict
 from tune_policies.values.resources import Bytes, Count, UsedBytes
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import ByName, FrozenDict, Value, counted, shorten
+from tune_policies.values.value import Value
+from tune_policies.values.wording import counted, shorten
 
 if TYPE_CHECKING:
     from numpy import float64

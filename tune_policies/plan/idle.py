@@ -7,20 +7,25 @@ known, because Ray chooses the nodes.
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pydantic import Field
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
-from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
+from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import matcher
-from tune_policies.placement.counting import Limit, Request, request_of, slots_on_node, workers_on_node
+from tune_policies.cluster.node import NodeGroup
+from tune_policies.placement.counting import slots_on_node, workers_on_node
+from tune_policies.placement.request import Limit, Request, request_of
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, amount_of, format_amount, from_ticks
-from tune_policies.values.units import format_bytes
+from tune_policies.values.units import MIB, format_bytes
 from tune_policies.values.value import Value
+
+_LEAST_SHOWN: Final = 0.001
+"""The fraction of a resource below which an idle amount of less than 1 counts as rounding, such as 0.0002 of 2 CPUs."""
 
 
 class Why(StrEnum):
@@ -114,6 +119,21 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
         if ticks and name in total
     ]
     return tuple(sorted(left, key=_position))
+
+
+def idle_to_show(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
+    """Return the idle resources of ``capacity`` without amounts that come from rounding.
+
+    Raises:
+        InvalidResourcesError: The plan uses more resources than the cluster has, so it was made for another cluster.
+    """
+    return tuple(part for part in idle(capacity, plan) if not _is_rounding(part))
+
+
+def _is_rounding(part: Idle) -> bool:
+    if part.resource == "memory":
+        return part.amount < MIB  # a request of memory is at least 1 MiB
+    return part.why is Why.ROUNDING or (part.amount < 1 and part.amount < _LEAST_SHOWN * part.total)
 
 
 def with_planned_nodes(capacity: ClusterCapacity, plan: TrialPlan) -> ClusterCapacity:

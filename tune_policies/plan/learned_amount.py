@@ -17,8 +17,9 @@ from pydantic import Field
 
 from tune_policies.plan.gpu_memory_profile import MemoryFit, Term, fit_memory
 from tune_policies.plan.trial_observation import NeededAmount
+from tune_policies.values.field_types import FrozenDict
 from tune_policies.values.resources import UsedBytes
-from tune_policies.values.value import FrozenDict, Value
+from tune_policies.values.value import Value
 
 if TYPE_CHECKING:
     from numpy import float64

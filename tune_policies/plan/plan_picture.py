@@ -11,15 +11,16 @@ from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.node import NodeCapacity
 from tune_policies.files.svg import COLORS, INNER, LARGE, MARGIN, SMALL, WIDTH, Column, Picture, fitted, text_width
 from tune_policies.placement.layout import NodeWorkers, workers_on_nodes
-from tune_policies.plan.idle import Why, idle, with_planned_nodes
+from tune_policies.plan.idle import idle_to_show, with_planned_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, amount_of, format_amount, from_ticks
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import counted, shorten_names
+from tune_policies.values.wording import counted, shorten_names
 
 _MOST_CARDS: Final = 16
 _NARROWEST: Final = 4.0
@@ -39,7 +40,7 @@ def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
     """
     requested = _requested(plan)
     shown = requested | {"memory"}  # omit resources that only mark a node, such as the name of a slice
-    left = [part for part in idle(capacity, plan) if part.why is not Why.ROUNDING and part.resource in shown]
+    left = [part for part in idle_to_show(capacity, plan) if part.resource in shown]
     nodes = workers_on_nodes(plan.slots, with_planned_nodes(capacity, plan))
     _check_all_placed(plan, nodes)
     column = Column()

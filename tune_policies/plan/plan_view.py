@@ -12,7 +12,7 @@ from tune_policies.plan.decision import Decision, SizeDecision, WorkloadDecision
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.resources import amount_of, format_amount
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
 _NUMBER: Final = "At once"
 

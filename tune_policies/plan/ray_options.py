@@ -121,7 +121,7 @@ def _alternative_selectors(slots: Sequence[TrialSlot]) -> list[dict[str, str]]:
             selectors.append(selector)
     if len(selectors) < 2 or {} in selectors:
         return []
-    from tune_policies.ray_compat.fallback import supports_fallback_strategy  # imports Ray
+    from tune_policies.ray_compat.fallback_strategy import supports_fallback_strategy  # imports Ray
 
     if supports_fallback_strategy():
         return selectors

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import conditions_of
-from tune_policies.placement.counting import Limit
+from tune_policies.placement.request import Limit
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile, flat, numbers
 from tune_policies.plan.headroom import Headroom, with_headroom
@@ -23,7 +23,8 @@ from tune_policies.plan.trial_observation import TrialNeed
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import TICKS, Count, PositiveCount
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import Value, shorten, shorten_names, suggest
+from tune_policies.values.value import Value
+from tune_policies.values.wording import shorten, shorten_names, suggest
 
 Device = Literal["CPU", "GPU"]
 """The kind of device on which a trial runs."""

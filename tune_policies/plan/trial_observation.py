@@ -12,9 +12,10 @@ from typing import Annotated, Any, Final, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from tune_policies.plan.gpu_memory_profile import flat
+from tune_policies.values.field_types import FrozenDict
 from tune_policies.values.resources import TICKS, Bytes, Count, amount_of
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import FrozenDict, Value
+from tune_policies.values.value import Value
 
 MEMORY: Final = ("host_memory_bytes", "gpu_memory_bytes")
 """The amounts that end a trial if they are too small."""
@@ -82,6 +83,7 @@ class TrialObservation(Value):
         trial_id: Tune's ID of the trial.
         config: The trial's config, with the keys of nested mappings joined by ``/``.
         reserved: The CPUs and the memory that the trial reserves.
+        uses_gpu: Whether the trial reserves a GPU or a part of it.
         used: The peaks of memory, the mean number of CPUs, and the mean utilization by this trial alone.
         early: The amounts of the trial's first observation. ``learn`` sets them.
         too_little: The largest amounts of memory with which the trial ran out of memory.
@@ -95,6 +97,7 @@ class TrialObservation(Value):
     trial_id: str
     config: Annotated[dict[str, Any], BeforeValidator(flat)] = Field(default_factory=dict)
     reserved: TrialNeed = TrialNeed()
+    uses_gpu: bool = False
     used: TrialNeed = TrialNeed()
     early: TrialNeed | None = None
     too_little: TrialNeed = TrialNeed()

@@ -4,22 +4,20 @@ The methods that return objects of Ray's public API import Ray when they are cal
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.placement.counting import Limit
+from tune_policies.placement.request import Limit
 from tune_policies.placement.trial_slot import Bundle, TrialSlot
-from tune_policies.plan.default_overhead import safe_overhead_bytes
 from tune_policies.plan.ray_options import Reuse, remote_options_of, scaling_config_of
 from tune_policies.plan.slots_by_config import SlotsByDecision, SlotsByNeed, SlotsByProfile, SlotsByValue
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import MOST_AT_ONCE, PositiveCount, Resources, check_count
-from tune_policies.values.sanitize import one_line
-from tune_policies.values.units import format_bytes
-from tune_policies.values.value import ShownValue, counted, shorten
+from tune_policies.values.value import ShownValue
+from tune_policies.values.wording import counted, shorten
 
 if TYPE_CHECKING:
     from ray.train import ScalingConfig
@@ -28,10 +26,6 @@ if TYPE_CHECKING:
 
     from tune_policies.cluster.capacity import ClusterCapacity
     from tune_policies.files.svg import Picture
-
-
-_MOST_SHOWN: Final = 8
-"""The maximum number of slot types that ``explain`` lists individually."""
 
 
 class NodeNote(str):
@@ -347,45 +341,30 @@ class TrialPlan(ShownValue):
     @property
     def headline(self) -> str:
         """The number of concurrent trials, the limit on this number, and why GPUs are not used, as text."""
-        least, most = self.min_concurrent_trials, self.max_concurrent_trials
-        count = f"{counted(most, 'trial')} at once"
-        if self.by_config is not None:
-            count += ", depending on their configs"
-            if least < most:
-                count = f"{least} to {count}"
-        if self.why_no_gpus:
-            unused = f"GPUs are not used, because {self.why_no_gpus}"
-            return one_line(f"{count} on CPUs, limited by {self.limited_by}. {unused}")
-        return one_line(f"{count}, limited by {self.limited_by}")
+        from tune_policies.plan.plan_text import headline  # the view imports this module
+
+        return headline(self)
 
     @property
     def rows(self) -> dict[str, int]:
         """The text about the slots of each type, and their number. Slot types with the same text are added up."""
-        rows: dict[str, int] = {}
-        for slot in self._all_slots:
-            text = str(slot)
-            if slot.speed is not None:
-                text += f" (speed {slot.speed:g})"
-            if self.by_config is None:
-                rows[text] = rows.get(text, 0) + slot.max_concurrent_trials
-            else:  # the slots of different configs use the same resources
-                rows[text] = max(rows.get(text, 0), slot.max_concurrent_trials)
-        return rows
+        from tune_policies.plan.plan_text import slot_rows  # the view imports this module
+
+        return slot_rows(self)
 
     @property
     def about_nodes_to_add(self) -> str:
         """A sentence about the nodes that the autoscaler must add first, or an empty string."""
-        added = ", ".join(f"{count} {name}" for name, count in sorted(self.nodes_to_add.items()))
-        if added:
-            return one_line(f"nodes that the autoscaler must add first: {added}")
-        return ""
+        from tune_policies.plan.plan_text import about_nodes_to_add  # the view imports this module
+
+        return about_nodes_to_add(self)
 
     @property
     def all_reasons(self) -> tuple[str, ...]:
         """Sentences about the GPU memory that tensors can use, followed by the reasons of the plan."""
-        slots = self.slots if self.by_config is None else self.by_config.slots
-        simulated = [_SIMULATED] if any(slot.has_simulated_gpus for slot in slots) else []
-        return tuple(map(one_line, (*simulated, *self._for_tensors(), *self.reasons)))
+        from tune_policies.plan.plan_text import all_reasons  # the view imports this module
+
+        return all_reasons(self)
 
     def __str__(self) -> str:
         """Return the text of :meth:`explain`."""
@@ -402,56 +381,11 @@ class TrialPlan(ShownValue):
         Raises:
             InvalidResourcesError: The plan was made for another cluster, or ``capacity`` is not a capacity.
         """
-        lines = [self.headline]
-        rows = self.rows
-        if self.by_config is not None:
-            lines += [f"  at most {number} with {text}" for text, number in rows.items()]
-        elif len(rows) > 1:
-            for text, number in list(rows.items())[:_MOST_SHOWN]:
-                lines.append(f"  {number} with {text}")
-            rest = list(rows.values())[_MOST_SHOWN:]
-            if rest:
-                lines.append(f"  {sum(rest)} in {counted(len(rest), 'further slot type')}")
-        else:
-            lines.append(f"  each trial: {self.slots[0]}")
-        if self.nodes_to_add:
-            lines.append(f"  {self.about_nodes_to_add}")
-        lines += (f"  - {reason}" for reason in self.all_reasons)
+        from tune_policies.plan.plan_text import plan_text  # the view imports this module
+
         if capacity is not None:
             capacity = _checked_capacity(capacity, "plan.explain(capacity)")
-            from tune_policies.plan.idle import Why, idle  # the view imports this module
-
-            left = [part for part in idle(capacity, self) if part.why is not Why.ROUNDING]
-            lines.append("stays idle:" if left else "nothing stays idle")
-            lines += [f"  {part}" for part in left]
-        return "\n".join(map(one_line, lines))
-
-    def _for_tensors(self) -> Iterator[str]:
-        """For each GPU fraction, yield a sentence about the memory that remains for tensors after the overhead."""
-        shares = {slot.gpu_memory_bytes: slot.gpu_overhead_bytes for slot in self._all_slots if slot.has_gpu_fraction}
-        for share, overhead in sorted((size, overhead) for size, overhead in shares.items() if size is not None):
-            of_share = f"of {format_bytes(share)} of GPU memory"
-            if overhead is None:
-                in_torch, in_tensorflow = (
-                    format_bytes(max(0, share - safe_overhead_bytes(name))) for name in ("torch", "tensorflow")
-                )
-                yield (
-                    f"tensors can use {in_torch} {of_share} in PyTorch, JAX and CuPy, and {in_tensorflow} in "
-                    "TensorFlow; the rest is overhead"
-                )
-            else:
-                left = format_bytes(max(0, share - overhead))
-                yield f"tensors can use {left} {of_share}; the overhead is {format_bytes(overhead)}"
-
-    @property
-    def _all_slots(self) -> tuple[TrialSlot, ...]:
-        """The slots that trials can get, including those of different configs that use the same resources."""
-        if self.by_config is None:
-            return self.slots
-        return self.by_config.slots
-
-
-_SIMULATED: Final = "simulated GPUs: memory limits are not enforced"
+        return plan_text(self, capacity)
 
 
 def _checked_capacity(capacity: object, call: str) -> "ClusterCapacity":

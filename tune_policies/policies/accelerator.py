@@ -12,7 +12,8 @@ from tune_policies.cluster.accelerators import (
     check_device_resource,
     check_type_of_resource,
 )
-from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.node import NodeGroup
 from tune_policies.cluster.tpu_slices import (
     TOPOLOGIES,
     TOPOLOGY,
@@ -22,13 +23,8 @@ from tune_policies.cluster.tpu_slices import (
     check_topology,
     find_slices,
 )
-from tune_policies.placement.counting import (
-    Limit,
-    Request,
-    count_workers,
-    device_slots,
-    holds,
-)
+from tune_policies.placement.counting import count_workers, device_slots, holds
+from tune_policies.placement.request import Limit, Request
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.fractions_and_cpus import (
@@ -53,7 +49,7 @@ from tune_policies.values.resources import (
     to_ticks,
 )
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
 
 class AcceleratorPolicy(WorkersPolicy):

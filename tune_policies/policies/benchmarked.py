@@ -7,8 +7,9 @@ from typing import Annotated, Final
 
 from pydantic import Field, model_validator
 
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import matcher
+from tune_policies.cluster.node import NodeCapacity
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.decision import Decision, Objective, WorkloadDecision
 from tune_policies.plan.slots_by_config import Device, SlotsByDecision
@@ -21,7 +22,8 @@ from tune_policies.policies.mixed import MixedPolicy
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, decides_by_config, with_inner
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import amount_of
-from tune_policies.values.value import Value, shorten_names
+from tune_policies.values.value import Value
+from tune_policies.values.wording import shorten_names
 
 _AGAIN: Final = (
     "Measure on this cluster with `tune-policies bench run WORKLOAD --device cpu --device gpu --output RUN` and "

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, model_validator
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.layout import with_places
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.plan.build_plan import about_the_nodes
+from tune_policies.plan.plan_notes import about_the_nodes
 from tune_policies.plan.slots_by_config import (
     ConfigKey,
     SlotsByValue,
@@ -23,7 +23,8 @@ from tune_policies.policies.benchmarked import check_same_for_all
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import amount_of
-from tune_policies.values.value import Value, kind_of, shorten, shorten_names
+from tune_policies.values.value import Value
+from tune_policies.values.wording import kind_of, shorten, shorten_names
 
 _Item = TypeVar("_Item")
 

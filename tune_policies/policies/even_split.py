@@ -4,15 +4,12 @@ from typing import Self
 
 from pydantic import model_validator
 
-from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
-from tune_policies.placement.counting import (
-    Limit,
-    count_trials,
-    largest,
-    limiting_resource,
-    workers_on_node,
-)
-from tune_policies.plan.build_plan import build_plan, infeasible
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.node import NodeGroup
+from tune_policies.placement.counting import count_trials, largest, limiting_resource, workers_on_node
+from tune_policies.placement.request import Limit
+from tune_policies.plan.build_plan import build_plan
+from tune_policies.plan.infeasible_request import infeasible
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.fractions_and_cpus import equal_device_fraction, fraction_of_gpu_memory
 from tune_policies.policies.gpu_selection import gpus_of_type
@@ -26,7 +23,7 @@ from tune_policies.values.resources import (
     from_ticks,
     to_ticks,
 )
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
 
 class EvenSplitPolicy(WorkersPolicy):

@@ -4,11 +4,13 @@ from collections.abc import Iterable, Sequence
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.plan.infeasible_request import add_device_node
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, passed_policies
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import PositiveCount
-from tune_policies.values.value import Value, counted
+from tune_policies.values.value import Value
+from tune_policies.values.wording import counted
 
 
 class FirstFeasiblePolicy(ResourcePolicy):
@@ -111,8 +113,12 @@ def _after_others(
     notes: list[str] = []
     why_no_gpus = ""
     for policy, error in skipped:
-        if has_unused_gpus and not why_no_gpus and policy.requests_gpus:
+        # A fallback is for clusters without such devices, so the advice to add one is left out.
+        is_expected = error.suggestion == add_device_node(error.short_of)
+        explains_headline = has_unused_gpus and not why_no_gpus and policy.requests_gpus
+        if explains_headline:
             why_no_gpus = f"{error.offered}. {error.suggestion}".removesuffix(".")
+        if is_expected or explains_headline:
             notes.append(f"skipped {type(policy).__name__}: one trial needs {error.asked}, but {error.offered}")
         else:
             notes.append(why_not(policy, error))

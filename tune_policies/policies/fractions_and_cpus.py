@@ -10,15 +10,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
+from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
-from tune_policies.placement.counting import Request, count_trials, device_slots, workers_on_node
+from tune_policies.cluster.node import NodeCapacity, NodeGroup
+from tune_policies.placement.counting import count_trials, device_slots, workers_on_node
+from tune_policies.placement.request import Request
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.plan.build_plan import about_gpu_memory, about_host_memory, about_the_nodes, has_simulated_gpus
+from tune_policies.plan.build_plan import has_simulated_gpus
+from tune_policies.plan.plan_notes import about_gpu_memory, about_host_memory, about_the_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import MOST, TICKS, amount_of, from_ticks, to_ticks
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
 _DRAG: Final = 20
 """If nodes with few CPUs have at most 1/20 of all slots, they do not limit the CPUs of workers on other nodes."""

@@ -6,8 +6,9 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.placement.counting import Limit
-from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeasible
+from tune_policies.placement.request import Limit
+from tune_policies.plan.infeasible_request import infeasible
+from tune_policies.plan.plan_notes import describe_gpus, gpu_memory_hint
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.fractions_and_cpus import (
     Selection,
@@ -36,7 +37,7 @@ from tune_policies.values.resources import (
     to_ticks,
 )
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
 
 def _above_zero(gpus: float) -> float:

@@ -12,12 +12,15 @@ from typing import Final, Self
 from pydantic import model_validator
 
 from tune_policies.cluster.accelerators import may_be_nvidia
-from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
+from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.gpu_sizes import MOST_RESERVED
-from tune_policies.placement.counting import DRIVER_BYTES, Limit, count_trials, holds
-from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, how_to_state_gpu_memory, infeasible
+from tune_policies.cluster.node import NodeGroup
+from tune_policies.placement.counting import count_trials, holds
+from tune_policies.placement.request import DRIVER_BYTES, Limit
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.plan.headroom import HEADROOM, Headroom, with_headroom
+from tune_policies.plan.infeasible_request import infeasible
+from tune_policies.plan.plan_notes import describe_gpus, gpu_memory_hint, how_to_state_gpu_memory
 from tune_policies.plan.slots_by_config import SlotsByProfile
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.fractions_and_cpus import Selection, equal_device_fraction, nodes_with_cpus, with_own_slots
@@ -45,7 +48,7 @@ from tune_policies.values.resources import (
     from_ticks,
 )
 from tune_policies.values.units import MOST_BYTES, format_bytes, format_request, parse_bytes
-from tune_policies.values.value import counted, shorten_names
+from tune_policies.values.wording import counted, shorten_names
 
 _MOST_SIZES: Final = 12
 """The maximum number of slot sizes. The policy computes a plan for each size.
@@ -343,7 +346,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             if fewer_bytes is not None:
                 number = device_bytes // fewer_bytes
                 yield (
-                    f"with gpu_memory: {format_request(fewer_bytes)} ({1 - fewer_bytes / needed:.1%} less), "
+                    f"with gpu_memory: {format_request(fewer_bytes)} ({difference_text(fewer_bytes, needed)}), "
                     f"{counted(number, unit)} instead of {number - 1} would fit on a GPU of "
                     f"{_to_text(device_bytes, needed)}"
                 )
@@ -432,6 +435,14 @@ def memory_for_one_more(device_bytes: int, needed: int, most: int | None = None)
     if fewer_bytes >= needed * (1 - MOST_RESERVED):
         return fewer_bytes
     return None
+
+
+def difference_text(fewer_bytes: int, needed: int) -> str:
+    """Return by how much ``fewer_bytes`` is less than ``needed``, such as ``"1.2% less"`` or ``"3.5 MiB less"``."""
+    part = f"{1 - fewer_bytes / needed:.1%}"
+    if part == "0.0%":
+        part = format_bytes(needed - fewer_bytes)
+    return f"{part} less"
 
 
 def _num_devices(groups: Iterable[NodeGroup]) -> int:

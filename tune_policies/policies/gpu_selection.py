@@ -11,10 +11,13 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from tune_policies.cluster.accelerators import check_accelerator_type, check_type_of_resource
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
+from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, format_selector, is_label_value, is_one_of
-from tune_policies.placement.counting import Request, workers_on_node
-from tune_policies.plan.build_plan import build_plan, describe_gpus
+from tune_policies.cluster.node import NodeCapacity, NodeGroup
+from tune_policies.placement.counting import workers_on_node
+from tune_policies.placement.request import Request
+from tune_policies.plan.build_plan import build_plan
+from tune_policies.plan.plan_notes import describe_gpus
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.fractions_and_cpus import (
@@ -30,7 +33,7 @@ from tune_policies.policies.policy import ResourcePolicy, WantedCustom, WorkersP
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, Amount, PositiveCount, to_ticks
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import shorten
+from tune_policies.values.wording import shorten
 
 
 def _as_selections(value: object) -> object:

@@ -19,7 +19,7 @@ from pydantic import Field
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
-from tune_policies.values.resources import TICKS, PositiveCount, from_ticks, to_ticks
+from tune_policies.values.resources import TICKS, PositiveCount, amount_of, from_ticks, to_ticks
 from tune_policies.values.value import Value
 
 _PAYS: Final = 1.5
@@ -128,6 +128,32 @@ class GrowingPolicy(WrappingPolicy):
             least = min(decisions, key=lambda growth: (growth.saved_s, growth.trial_id))
             growing = [trial for trial in growing if trial.trial_id != least.trial_id]
         return ()
+
+    def why_not(
+        self, trials: Sequence[GrowingTrial], free: Mapping[str, float], *, restart_s: float, is_gpu: bool
+    ) -> str:
+        """Return why no trial grows into the free resources, or ``""`` if none could use them or if it is not known.
+
+        The arguments are the same as for :meth:`growth`, which has returned no trial.
+        """
+        scaling = [trial for trial in trials if trial.scaling >= _SCALES]
+        targets = self._divided(scaling, free, is_gpu=is_gpu)
+        larger = [trial for trial in scaling if targets[trial.trial_id] > trial.amount]
+        if not larger:
+            return ""
+        if not any(trial.has_checkpoint for trial in larger):
+            return "the last trials do not grow, because they have no checkpoints"
+        known = [trial for trial in larger if trial.has_checkpoint and trial.left_s is not None]
+        if not known:
+            return ""
+        longest = max(known, key=lambda trial: trial.left_s or 0.0)
+        amount, left_s = targets[longest.trial_id], longest.left_s or 0.0
+        gained_s = left_s - left_s / longest.speed_up(amount)
+        more = amount_of(amount, "GPU" if is_gpu else "CPU")
+        return (
+            f"the last trials do not grow: with {more}, the longest would train about {gained_s:.0f} s less. That is "
+            f"not {_PAYS:g} times the {restart_s:.0f} s that a restart takes"
+        )
 
     def _divided(self, trials: Sequence[GrowingTrial], free: Mapping[str, float], *, is_gpu: bool) -> dict[str, float]:
         """Return the amount of each trial after the free amounts of its node were divided evenly."""

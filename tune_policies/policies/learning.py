@@ -25,7 +25,7 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.learned_needs import PARTS_OF_CPU, LearnedNeeds, learn_needs
 from tune_policies.plan.slots_by_config import SlotsByNeed, total_resources
-from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
+from tune_policies.plan.trial_observation import MEMORY, TrialNeed, TrialObservation
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.auto import AutoPolicy
 from tune_policies.policies.cpu import CpuPolicy
@@ -35,9 +35,14 @@ from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.gpu_selection import GpuTypesPolicy
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, WorkersPolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.field_types import Many
 from tune_policies.values.resources import TICKS, PositiveCount, to_ticks
 from tune_policies.values.units import MIB
-from tune_policies.values.value import Many, Value, counted
+from tune_policies.values.value import Value
+from tune_policies.values.wording import counted
+
+LEARNED_FILE: Final = "learned_policy.json"
+"""The file in the folder of an experiment with the policy that the run has learned."""
 
 MOST_REQUESTS: Final = 32
 """The maximum number of distinct requests in a run, because each of them is a scheduling class of Ray."""
@@ -64,7 +69,7 @@ _NEAR: Final = 1.1
 """An earlier size is used again if its amounts are larger by at most this factor."""
 
 _FAR: Final = 1.3
-"""A size is added between two sizes if an amount differs by more than this factor."""
+"""A size is added between two sizes if their memory differs by more than this factor."""
 
 
 class LearningPolicy(ResourcePolicy):
@@ -205,18 +210,50 @@ class LearningPolicy(ResourcePolicy):
             facts["learned"] = "; ".join(self._reasons())
         return facts
 
-    def describe(self, capacity: ClusterCapacity, plan: TrialPlan | None = None) -> str:
+    def describe(self, capacity: ClusterCapacity, plan: TrialPlan | None = None, at_once: str = "") -> str:
         """Return one sentence about what the policy has learned, compared with the plan of ``start``.
 
-        ``plan`` is the plan for ``capacity`` if it is known.
+        Args:
+            capacity: The nodes.
+            plan: The plan for ``capacity`` if it is known.
+            at_once: How many trials run at once, as text, if the run does not start as many as the plan allows.
         """
         if self.needs is None:
             return f"{counted(len(self.observations), 'trial')} observed, too few to plan again"
-        now = (plan or self.plan(capacity)).max_concurrent_trials
-        before = _plan_of(self.start, capacity).max_concurrent_trials
+        if not at_once:
+            now = (plan or self.plan(capacity)).max_concurrent_trials
+            before = _plan_of(self.start, capacity).max_concurrent_trials
+            compared = "as before" if now == before else f"instead of {before}"
+            at_once = f"{now} would fit at once {compared}"
         need = f"up to {self.needs.observed}" if self.needs.depends_on_config else str(_usual(self.needs))
-        trials = counted(self.needs.num_trials, "trial")
-        return f"after {trials}: {need}; up to {now} at once instead of {before}"
+        return f"after {counted(self.needs.num_trials, 'trial')}: {need}; {at_once}"
+
+    @property
+    def learned(self) -> str:
+        """What the policy has learned as one line, such as a policy with fixed amounts, or ``""``."""
+        if self.needs is None:
+            return ""
+        fixed = self.with_fixed_amounts()
+        if fixed is None:
+            return "; ".join(self._reasons())
+        return "; ".join(
+            [f"learned from {counted(self.needs.num_trials, 'trial')}: {fixed!r}", *self._about_failures()]
+        )
+
+    def with_fixed_amounts(self) -> ResourcePolicy | None:
+        """Return a policy that starts with the learned amounts, or ``None`` if they depend on the config."""
+        needs = self.needs
+        if needs is None or needs.depends_on_config or not _is_learned(self.start):
+            return None
+        # The GPU memory may be unknown although the trials used GPUs, for example if the GPUs are simulated.
+        is_on_gpu = "gpu_memory_bytes" in needs.amounts or any(seen.uses_gpu for seen in self.observations)
+        kinds: tuple[type[ResourcePolicy], ...] = (CpuPolicy,)
+        if is_on_gpu:
+            kinds = (GpuPolicy, GpuMemoryPolicy)
+        for choice in self.start.choices:
+            if isinstance(choice, kinds):
+                return with_need(choice, _usual(needs).model_copy(update={"gpu_utilization": self._least_share()}))
+        return None
 
     def _pilots(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan of ``start``, in which each trial also reserves its part of the host memory of a node.
@@ -305,7 +342,10 @@ class LearningPolicy(ResourcePolicy):
                 "several GPUs, other devices or different policies need is not learned"
             )
         else:
-            yield f"the first {self.num_pilots} trials get these resources; further trials get what the first ones used"
+            yield (
+                f"trials get these resources until {self.num_pilots} of them, or all that run, have shown what they "
+                f"use; trials that start later get what those used, as does a plan with the {LEARNED_FILE} of a run"
+            )
 
     def _reasons(self) -> Iterable[str]:
         if self.needs is None:
@@ -313,6 +353,15 @@ class LearningPolicy(ResourcePolicy):
         yield f"learned from {counted(self.needs.num_trials, 'trial')}: at most {self.needs.observed} with headroom"
         for name, amount in self.needs.amounts.items():
             yield amount.describe(_UNITS[name])
+        yield from self._about_failures()
+
+    def _about_failures(self) -> Iterable[str]:
+        num_failed = sum(seen.ran_out for seen in self.observations)
+        if num_failed:
+            yield (
+                f"{counted(num_failed, 'trial')} ran out of memory, so trials may need more than the learned amount. "
+                "LearningPolicy retries them, and a policy with fixed amounts does so with OomRetryScheduler()"
+            )
 
 
 _UNITS: Final = {
@@ -361,7 +410,7 @@ def _sizes(
         waste[max(0, at - 1) : at + 2] = [_waste(small, large) for small, large in pairwise(near)]
     # Otherwise, a config between two distant sizes would get much more than it needs.
     while len(ordered) < _MOST_SIZES - 1 and len(ordered) > 1:
-        gaps = [_distance(small, large) for small, large in pairwise(ordered)]
+        gaps = [_distance(small, large, MEMORY) for small, large in pairwise(ordered)]
         at = gaps.index(max(gaps))
         if gaps[at] < _FAR:
             break
@@ -370,7 +419,9 @@ def _sizes(
             break
         ordered.insert(at + 1, between)
     new = {_near(size, earlier) for size in (*ordered, needs.outside)}
-    unused = [size for size in earlier if size not in new]
+    # A size without the CPUs that trials are now known to use would get those of the start policy.
+    complete = [size for size in earlier if all(getattr(size, name) is not None for name in needs.amounts)]
+    unused = [size for size in complete if size not in new]
     kept = unused[len(unused) - max(0, _MOST_KEPT - len(new)) :]  # the largest ones, in which smaller trials also fit
     return tuple(sorted((*kept, *new), key=_order))
 
@@ -385,18 +436,10 @@ def _order(size: TrialNeed) -> tuple[float, ...]:
     return *memory, size.cpus or 0, size.gpu_utilization or 0
 
 
-def _ratios(small: TrialNeed, large: TrialNeed) -> Iterable[float]:
-    pairs = (
-        (small.gpu_memory_bytes, large.gpu_memory_bytes),
-        (small.host_memory_bytes, large.host_memory_bytes),
-        (small.cpus, large.cpus),
-    )
-    return (more / less for less, more in pairs if less and more)
-
-
-def _distance(small: TrialNeed, large: TrialNeed) -> float:
-    """Return the largest factor between two amounts."""
-    return max(_ratios(small, large), default=1.0)
+def _distance(small: TrialNeed, large: TrialNeed, names: Sequence[str] = (*MEMORY, "cpus")) -> float:
+    """Return the largest factor between two amounts with the same name."""
+    pairs = [(getattr(small, name), getattr(large, name)) for name in names]
+    return max((more / less for less, more in pairs if less and more), default=1.0)
 
 
 def _waste(small: TrialNeed, large: TrialNeed) -> float:
@@ -407,7 +450,7 @@ def _waste(small: TrialNeed, large: TrialNeed) -> float:
 def _between(small: TrialNeed, large: TrialNeed) -> TrialNeed:
     """Return a size between two sizes: the geometric mean of the memory, and the larger of the other amounts."""
     size = (small | large).model_dump()
-    for name in ("gpu_memory_bytes", "host_memory_bytes"):
+    for name in MEMORY:
         less, more = getattr(small, name), getattr(large, name)
         if less and more:
             size[name] = max(less, round((less * more) ** 0.5))

@@ -9,17 +9,20 @@ from typing import Final, NamedTuple, Self
 
 from pydantic import model_validator
 
-from tune_policies.cluster.capacity import ClusterCapacity, ReducedNodes, nodes_before
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.node_sequences import ReducedNodes, original_nodes
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
-from tune_policies.placement.counting import Limit, with_rounded_memory
+from tune_policies.placement.counting import with_rounded_memory
 from tune_policies.placement.filling import FilledSlots, RemainingCapacity
+from tune_policies.placement.request import Limit
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.plan.build_plan import about_the_nodes
+from tune_policies.plan.plan_notes import about_the_nodes
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, decides_by_config, passed_policies, with_inner
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import MOST, Speed, fewest_workers
-from tune_policies.values.value import Value, counted
+from tune_policies.values.value import Value
+from tune_policies.values.wording import counted
 
 _SLOWEST: Final = sys.float_info.min
 """The minimum speed of a slot type."""
@@ -228,9 +231,9 @@ def _check_slices(plan: TrialPlan, left: RemainingCapacity) -> None:
     for slot in plan.slots:
         if slot.topology is None:
             continue
-        in_use = {node.node_id for nodes in by_shape if type(nodes) is ReducedNodes for node in nodes.before}
+        in_use = {node.node_id for nodes in by_shape if isinstance(nodes, ReducedNodes) for node in nodes.originals}
         # Search the original nodes, because Train chooses a slice by its first host even if chips are in use.
-        hosts = chain.from_iterable(map(nodes_before, by_shape))
+        hosts = chain.from_iterable(map(original_nodes, by_shape))
         slices = find_slices(hosts, SliceShape(slot.topology, slot.accelerator_type or "")).intact
         if any(host.node_id in in_use for tpu_slice in slices for host in tpu_slice.hosts):
             raise InfeasibleRequestError(

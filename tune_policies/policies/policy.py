@@ -29,11 +29,14 @@ from pydantic import (
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.plain_data import parse_json
-from tune_policies.placement.counting import Request, with_rounded_memory
+from tune_policies.placement.counting import with_rounded_memory
+from tune_policies.placement.request import Request
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.values.as_code import as_code, readable_signature, written_fields
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import CustomAmounts, Memory, Resources, WorkerCount
-from tune_policies.values.value import Value, as_code, kind_of, readable_signature, shorten, suggest, written_fields
+from tune_policies.values.value import Value
+from tune_policies.values.wording import kind_of, shorten, suggest
 
 _DEEPEST: Final = 32
 """The maximum nesting depth of policies. Each level needs about ten nested calls, and Python allows 1000."""
@@ -411,7 +414,9 @@ def _build(data: object) -> ResourcePolicy:
     fields = dict(data)
     kind = fields.pop("kind", None)
     if not isinstance(kind, str) or kind not in kinds:
-        what = "a policy requires a 'kind'" if kind is None else f"unknown kind {shorten(kind)}"
+        what = f"unknown kind {shorten(kind)}"
+        if kind is None:
+            what = "a policy requires a 'kind', such as kind: CpuPolicy"
         raise InvalidResourcesError(f"{what}{suggest(str(kind or ''), kinds)} (known: {', '.join(sorted(kinds))})")
     policy: ResourcePolicy = kinds[kind].from_dict(fields)
     return policy

@@ -6,24 +6,22 @@ from contextlib import suppress
 from typing import TypeVar
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
+from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import NODE_ID, is_none_of, matcher
-from tune_policies.placement.counting import (
-    count_trials,
-    request_of,
-    with_rounded_memory,
-    workers_on_node,
-)
+from tune_policies.cluster.node import GpuDevice, NodeCapacity, NodeTypeCapacity
+from tune_policies.placement.counting import count_trials, with_rounded_memory, workers_on_node
 from tune_policies.placement.layout import place_slots
+from tune_policies.placement.request import request_of
 from tune_policies.placement.reservations import first_reservations, other_reservations, reserve
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.plan.build_plan import about_gpu_memory, about_the_nodes
+from tune_policies.plan.plan_notes import about_gpu_memory, about_the_nodes
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, Amount, Amounts, Count, Memory, Resources, to_ticks
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import Value, counted
+from tune_policies.values.value import Value
+from tune_policies.values.wording import counted
 
 Node = TypeVar("Node", NodeCapacity, NodeTypeCapacity)
 

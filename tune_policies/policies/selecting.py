@@ -8,11 +8,12 @@ from pydantic import Field
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import NODE_ID, LabelSelector, format_selector, is_none_of, matcher, merged
-from tune_policies.placement.counting import Limit
+from tune_policies.placement.request import Limit
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.value import Value, counted
+from tune_policies.values.value import Value
+from tune_policies.values.wording import counted
 
 _SHORT_ID: Final = 8
 """The number of characters of a node ID that Ray displays in lists."""

@@ -117,6 +117,7 @@ def read_package() -> dict[str, str | None]:
     Both are ``None`` if unknown. For example, a package that Ray copied to the node has no version.
     """
     try:
+        # For a submodule, ``find_spec`` imports the package, and raises an error if it is missing.
         if importlib.util.find_spec("tune_policies.trainers") is None:
             return {"version": None, "problem": "tune-policies is not installed completely"}
     except ModuleNotFoundError:
@@ -369,6 +370,7 @@ def cgroup_memory_bytes() -> int | None:
         for file in ("memory.max", "memory.limit_in_bytes")  # the files of cgroup v2 and v1
         for limit in _numbers(folder / file)
     ]
+    # Without a limit, cgroup v1 reports a number close to 2**63.
     return min((limit for limit in limits if limit < host_memory_bytes()), default=None)
 
 
@@ -397,6 +399,7 @@ def _quota(folder: Path) -> float | None:
     """Return the number of CPUs that a cgroup of version 1 or 2 allows, or ``None`` if it has no limit."""
     numbers = _numbers(folder / "cpu.max")
     numbers = numbers or _numbers(folder / "cpu.cfs_quota_us") + _numbers(folder / "cpu.cfs_period_us")
+    # Without a quota, such as "max 100000", only the period is a number.
     if len(numbers) == 2:
         return numbers[0] / numbers[1]
     return None
@@ -435,6 +438,8 @@ def read_monitor(session: str) -> dict[str, object] | None:
         except OSError:  # the process has just ended
             continue
         folders = [a.partition("=")[2] for a in arguments if a.startswith("--logs-dir=")]
+        # Ray starts both versions of its autoscaler as ``…/monitor.py``, with the folder ``logs`` in that of the
+        # session.
         if not any(a.endswith("/monitor.py") for a in arguments) or Path(*folders).parent.name != session:
             continue
         path = next((a.partition("=")[2] for a in arguments if a.startswith("--autoscaling-config=")), "")

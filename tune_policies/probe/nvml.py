@@ -244,6 +244,7 @@ def _opened() -> Iterator[Any]:
 def _keep_open() -> None:
     """Keep NVML open until the process ends, because opening it for each report would take milliseconds."""
     with _opened() as nvml:
+        # NVML counts its initializations, so the shutdown at the end of this block does not close it.
         nvml.nvmlInit()
 
 

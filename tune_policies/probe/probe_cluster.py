@@ -1,7 +1,7 @@
 """Reads a Ray cluster for planning: nodes, their GPUs and usable CPUs, and the nodes that can be added.
 
 The state of the cluster comes from the GCS (``ray_compat.gcs``). The facts of nodes come from tasks (``run_on_nodes``)
-on the nodes that ``sampling`` selects. The autoscaler's configuration determines which nodes can be added
+on the nodes that ``nodes_to_read`` selects. The autoscaler's configuration determines which nodes can be added
 (``node_types``). Plans use total resources, because Ray under-reports free resources while placement groups are
 pending.
 """
@@ -16,15 +16,15 @@ from typing import Any, Final
 
 from ray.exceptions import RayError
 
-from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
-from tune_policies.placement.counting import Limit
-from tune_policies.plan.build_plan import describe_unusable
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.node import GpuDevice, NodeCapacity, NodeTypeCapacity
+from tune_policies.placement.request import Limit
+from tune_policies.plan.plan_notes import describe_unusable
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.probe.addable_nodes import addable_node_types, addable_nodes, load_cluster_config
 from tune_policies.probe.node_facts import read_node, read_package
-from tune_policies.probe.node_types import addable_node_types, addable_nodes, load_cluster_config
-from tune_policies.probe.run_on_nodes import Facts, run_on_nodes
-from tune_policies.probe.sampling import (
+from tune_policies.probe.nodes_to_read import (
     NodeFacts,
     first_reads,
     group_kinds,
@@ -33,6 +33,7 @@ from tune_policies.probe.sampling import (
     unread,
     unread_nodes_warnings,
 )
+from tune_policies.probe.run_on_nodes import Facts, run_on_nodes
 from tune_policies.ray_compat.connection import connect, connection
 from tune_policies.ray_compat.gcs import ClusterState, read_cluster_state
 from tune_policies.ray_compat.this_process import is_started_here
@@ -254,6 +255,7 @@ def _addable(state: ClusterState, monitor: Any) -> tuple[tuple[NodeTypeCapacity,
         )
     if monitor["error"]:
         raise InvalidResourcesError(f"{monitor['path']}: {monitor['error']}")
+    # Ray starts the monitor without a configuration in a cluster that cannot add nodes.
     if monitor["config"] is None:
         return (), None
     config, source = monitor["config"], str(monitor["path"])

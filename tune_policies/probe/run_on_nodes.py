@@ -42,6 +42,7 @@ def run_on_nodes(
         while waiting or running:
             while waiting and (at_once is None or len(running) < at_once):
                 node_id = waiting.pop()
+                # ``soft=False``: if the node has died, Ray raises an error instead of running the task on another node.
                 pinned = task_of.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False))
                 running[pinned.remote(**arguments[node_id])] = (node_id, time.monotonic() + timeout_s)
             first_deadline = min(deadline for _, deadline in running.values())

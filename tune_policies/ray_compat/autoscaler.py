@@ -234,6 +234,7 @@ def counted(bundles: list[Bundle]) -> Counter[str]:
 
 
 def _name_of(resources: Mapping[str, float]) -> str:
+    # Rounded to the finest amount that Ray schedules, because its replies contain amounts that went through floats.
     return json.dumps({name: round(float(amount), 4) for name, amount in sorted(resources.items())})
 
 

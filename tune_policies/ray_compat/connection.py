@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import ray
 
-from tune_policies.files.child_python import child_python
+from tune_policies.files.child_python import child_python, reason_of_exit
 from tune_policies.ray_compat.version import Gone, warn_of_untried_ray
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 
@@ -269,7 +269,10 @@ def _check_reachable(address: str, timeout_s: float, local: str) -> None:
                 "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to the token of the cluster, or write the token to "
                 "~/.ray/auth_token"
             ) from error
-        raise ProbeError(f"Ray at {address!r} refuses the connection: {last_error(error.stderr)}") from error
+        why = last_error(error.stderr)
+        if error.returncode < 0 or not error.stderr.strip():
+            why = reason_of_exit(error.returncode, "")
+        raise ProbeError(f"Ray at {address!r} refuses the connection: {why}") from error
 
 
 def _is_host(name: str) -> bool:

@@ -24,15 +24,9 @@ import ray
 from ray.exceptions import RayActorError, RayError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from tune_policies.cluster.capacity import (
-    DEFAULT_AUTOSCALER,
-    HEAD_RESOURCE,
-    AutoscalerVersion,
-    NodeCapacity,
-    accelerator_type_of,
-    in_use,
-    to_resources,
-)
+from tune_policies.cluster.capacity import DEFAULT_AUTOSCALER, AutoscalerVersion
+from tune_policies.cluster.node import NodeCapacity
+from tune_policies.cluster.ray_totals import HEAD_RESOURCE, accelerator_type_of, in_use, to_resources
 from tune_policies.ray_compat.background import answer_within
 from tune_policies.ray_compat.connection import is_through_client, sent_by_value
 from tune_policies.ray_compat.this_process import ThisProcess, parents_in_ray, this_process
@@ -108,6 +102,7 @@ def read_cluster_state(timeout_s: float) -> ClusterState:
                 reply = GetClusterStatusReply.FromString(status)
             else:  # Ray retries the connection to a dead GCS for a minute, regardless of the timeout
                 context = ray.get_runtime_context()
+                # Read in this thread, because another thread does not know the placement group of a task.
                 process = this_process()
                 status, report = answer_within(timeout_s, partial(fetch, context.gcs_address, timeout_s))
                 reply = GetClusterStatusReply.FromString(status)
@@ -169,6 +164,7 @@ def fetch(gcs_address: str | None, timeout_s: float) -> tuple[bytes, bytes | Non
 
 def _fetch_by_task(timeout_s: float) -> Any:
     with sent_by_value(sys.modules[__name__]):
+        # The task reserves no CPU, so that it also starts on a busy cluster.
         task = ray.remote(num_cpus=0, max_retries=0)(fetch).remote(None, timeout_s)
     return ray.get(task, timeout=timeout_s)
 
@@ -211,8 +207,10 @@ def to_cluster_state(
 def _joined_under_v1(report: dict[str, Any], heads: Iterable[str]) -> Counter[str]:
     """Count the running worker nodes that autoscaler v1 started, by type."""
     joined = Counter(report.get("active_nodes") or {})
+    # The report counts all nodes that send heartbeats, including the head node (``StandardAutoscaler.summary``).
     for address in heads:
         joined[(report.get("node_type_mapping") or {}).get(address, "")] -= 1
+    # The unary plus omits counts of 0 and below.
     return +joined
 
 
@@ -467,6 +465,7 @@ def dead_actors(error: object) -> Iterator[str]:
     if isinstance(failures, dict):
         errors += failures.values()
     for reported in errors:
+        # Ray Train wraps the death of a worker in a ``WorkerHealthCheckFailedError``.
         died = getattr(reported, "health_check_failure", reported)
         actor_id = getattr(died, "actor_id", None)
         if isinstance(died, RayActorError) and actor_id:
@@ -519,7 +518,7 @@ def _to_actor(actor: Any) -> ActorRecord:
         class_name=actor.class_name,
         module=actor.function_descriptor.python_function_descriptor.module_name,
         job_id=actor.job_id.hex(),
-        started_at=actor.start_time / 1000,
+        started_at=actor.start_time / 1000,  # milliseconds in the GCS
         pid=actor.pid,
         process_id=_hex(actor.address.worker_id),
         owner_process_id=_hex(actor.owner_address.worker_id),

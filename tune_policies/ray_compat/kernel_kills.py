@@ -69,7 +69,7 @@ def _started_at(pid: int) -> int | None:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    return int(stat.rpartition(")")[2].split()[19])  # the process name, in parentheses, may contain spaces
+    return int(stat.rpartition(")")[2].split()[19])  # field 22; the name in parentheses may contain spaces
 
 
 @functools.cache  # run once in each process
@@ -88,6 +88,7 @@ def old_notes(keys: Iterable[bytes], started_at: Callable[[int], int | None], ke
         pid, start = map(int, key.split(b":")[-2:])
         if started_at(pid) != start:  # another process may have the ID now
             dead.append((start, key))
+    # ``max`` prevents a negative index, which would count from the end.
     return [key for _, key in sorted(dead)[: max(0, len(dead) - kept)]]
 
 

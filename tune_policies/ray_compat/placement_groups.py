@@ -36,13 +36,22 @@ class PlacementGroups(ResourceManager):  # type: ignore[misc]  # Ray has no type
 
     def cancel_resource_request(self, resource_request: PlacementGroupFactory) -> None:
         """Cancel one request. A request that Ray has not granted is canceled first."""
-        for future, group in self._waiting.items():
+        # Tune cancels a request by its resources, so any group for these resources may be removed, as in Ray's manager.
+        for group in self._waiting.values():
             if self._request_of[group] == resource_request:
-                del self._waiting[future]
-                ray.cancel(future)  # otherwise, Ray keeps the task that waits for the group
                 break
         else:
-            group = self._ready[resource_request].pop()
+            group = self._ready[resource_request][-1]
+        self._remove_unused(group)
+
+    def _remove_unused(self, group: PlacementGroup) -> None:
+        """Remove a group that no process uses."""
+        future = next((future for future, other in self._waiting.items() if other == group), None)
+        if future is not None:
+            del self._waiting[future]
+            ray.cancel(future)  # otherwise, Ray keeps the task that waits for the group
+        else:
+            self._ready[self._request_of[group]].remove(group)
         self._remove(group)
 
     def _remove(self, group: PlacementGroup) -> None:
@@ -85,6 +94,7 @@ class PlacementGroups(ResourceManager):  # type: ignore[misc]  # Ray has no type
 
     def clear(self) -> None:
         """Remove all groups."""
+        # Ray calls this method at the end of ``RayActorManager.cleanup``, where the processes have been killed.
         groups, self._request_of = self._request_of, {}
         self._waiting.clear()
         self._ready.clear()
@@ -108,10 +118,9 @@ class PlacementGroups(ResourceManager):  # type: ignore[misc]  # Ray has no type
         lost = [group for group in self._request_of.keys() - self._in_use if group.id.hex() in lost_ids]
         requested: list[dict[str, float]] = []
         for group in lost:
-            request = self._request_of.pop(group)
-            self._waiting = {future: other for future, other in self._waiting.items() if other != group}
-            if group in self._ready[request]:
-                self._ready[request].remove(group)
+            request = self._request_of[group]
+            # Ray reschedules a group that has lost its node, and would reserve its resources for no process.
+            self._remove_unused(group)
             self.request_resources(request)
             requested.append(request.required_resources)
         return requested

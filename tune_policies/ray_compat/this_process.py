@@ -37,6 +37,7 @@ def this_process() -> ThisProcess:
         context = ray.get_runtime_context()
         worker = ray._private.worker.global_worker
         assigned = {}
+        # In a driver, ``get_assigned_resources`` raises an AssertionError.
         if worker.mode == ray.WORKER_MODE:
             assigned = context.get_assigned_resources()
         return ThisProcess(

@@ -78,6 +78,7 @@ def is_version_2(trainer: Callable[..., Any]) -> bool:
     version.
     """
     warn_of_untried_ray()
+    # ``ray.train`` exports the ``RunConfig`` of the active version.
     return trainer.__module__.startswith("ray.train.v2.") and bool(RunConfig == ray.train.RunConfig)
 
 
@@ -87,10 +88,12 @@ def with_run_config(trainer: Any, run_config: RunConfig) -> Any:
     Trainers store the run config in two places, and have no public way to change it. A new trainer cannot be created,
     because trainers do not store all of their arguments.
     """
+    # A shallow copy, because the loop, its config and datasets must stay the same objects.
     changed = copy.copy(trainer)
     changed.run_config = run_config
     # `dataclasses.replace` would change the run's identifier, which is not an argument of the constructor.
     changed.train_run_context = copy.copy(trainer.train_run_context)
+    # ``TrainRunContext`` is a frozen dataclass.
     object.__setattr__(changed.train_run_context, "run_config", run_config)
     return changed
 
@@ -209,6 +212,7 @@ def begin_account(run_config: RunConfig, checkpoint: Checkpoint | None, start: T
     filesystem = run_config.storage_context.storage_filesystem
     for name in (_START_FILE, CHECKPOINT_MANAGER_SNAPSHOT_FILENAME):
         file = _path_in(run_config, name)
+        # ``delete_file`` raises an error if there is no such file.
         if filesystem.get_file_info(file).is_file:
             filesystem.delete_file(file)
     path = None if checkpoint is None else checkpoint.path.rstrip("/")

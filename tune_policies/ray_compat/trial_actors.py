@@ -53,6 +53,9 @@ class FailureHandler(Protocol):
     def report_failure(self, trial_id: str, error: Exception, cause: object, report: Callable[[], None]) -> None:
         """Decide about a failure, and call ``report`` so that Tune handles it."""
 
+    def end(self) -> None:
+        """Handle the end of the run, after its last process."""
+
 
 class _LateFailure(NamedTuple):
     """A failure whose cause is being looked up."""
@@ -103,13 +106,20 @@ class TrialActors(RayActorManager):  # type: ignore[misc]  # Ray has no types
 
     def next(self, timeout: float | None = None) -> bool:
         """Handle the next event. If another trial can start at once, do not wait for events."""
+        # Ray's own ``next`` calls this method again after each granted request.
         self.is_handling_event = True
         try:
             return self._handle_next(timeout)
         finally:
             self.is_handling_event = False
 
+    def cleanup(self) -> None:
+        """End the remaining processes. Tune calls this method once, when the run ends for any reason."""
+        super().cleanup()
+        self.handler.end()
+
     def _handle_next(self, timeout: float | None) -> bool:
+        # Without an event, ``TuneController.step`` may warn that the resources are insufficient.
         if self._report_late_failures():
             return True
         if self._never_started:
@@ -134,6 +144,7 @@ class TrialActors(RayActorManager):  # type: ignore[misc]  # Ray has no types
         self, cls: Any, kwargs: Mapping[str, Any], resource_request: Any, *, on_error: _Report, **callbacks: Any
     ) -> Any:
         """Request a process for a trial. A trial that cannot start fails in the next step."""
+        # Tune passes the trial only inside the config (``_get_trainable_kwargs``).
         trial_id = kwargs["config"][TRIAL_INFO].trial_id
         error = self.handler.start_error(trial_id)
         if error is not None:
@@ -166,6 +177,10 @@ class TrialActors(RayActorManager):  # type: ignore[misc]  # Ray has no types
         """Stop a process, or cancel its request."""
         self._forget(tracked_actor)
         if tracked_actor in self._failed_starts:
+            # The trial no longer waits for this failure, for example because its request was withdrawn.
+            left = (failed for failed in self._never_started if failed[0] is not tracked_actor)
+            self._never_started = deque(left)
+            # After True, Tune would wait for the process to stop (``TuneController._remove_actor``).
             return False
         return bool(super().remove_actor(tracked_actor, *args, **kwargs))
 
@@ -189,6 +204,7 @@ class TrialActors(RayActorManager):  # type: ignore[misc]  # Ray has no types
             kwargs = {**(kwargs or {}), **self.handler.arguments_of(next_id)}
             self._resets[tracked_actor] = on_result
             on_result = self._ending_reset(on_result)
+        # Looked up now, because a dead process is removed before the callback of its failed call.
         trial_id = self._trial_of.get(tracked_actor)
         if on_error is not None and trial_id is not None:
             on_error = self._deciding(trial_id, on_error)
@@ -216,6 +232,8 @@ class TrialActors(RayActorManager):  # type: ignore[misc]  # Ray has no types
             on_result(actor, True)
             return
         if isinstance(exception, RayError) and not isinstance(exception, RayTaskError | RayActorError):
+            # Tune handles the death of a process only as a ``RayActorError``. Its cause is used to classify the
+            # failure.
             cause, exception = exception, RayActorError(error_msg=str(exception))
             exception.__cause__ = cause
         super()._actor_task_failed(tracked_actor_task, exception)
@@ -228,6 +246,8 @@ class TrialActors(RayActorManager):  # type: ignore[misc]  # Ray has no types
 
         def report_start(actor: Any, error: Exception) -> None:
             trial_id = self._trial_of[actor]
+            # ``RayActorManager._actor_task_failed`` calls this callback first, and then the callback of the failed
+            # call.
             if self.handler.is_running(trial_id):
                 self.handler.note_death(trial_id)
                 report(actor, error)
@@ -245,10 +265,12 @@ class TrialActors(RayActorManager):  # type: ignore[misc]  # Ray has no types
         return report_call
 
     def _decide(self, trial_id: str, error: Exception, report: Callable[[], None]) -> None:
+        # The look-up may take seconds, and Tune must handle the events of other trials meanwhile.
         look_up = self.handler.look_up(trial_id, error)
         if look_up is None:
             self.handler.report_failure(trial_id, error, None, report)
             return
         cause: BackgroundTask[object] = BackgroundTask()
         cause.start(look_up)
+        # ``_handle_next`` reports it when the cause is known. Until then, Tune does not see the failure.
         self._late.append(_LateFailure(trial_id, error, report, cause))

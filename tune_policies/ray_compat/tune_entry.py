@@ -85,6 +85,7 @@ def _replace_code() -> None:
             _original.__kwdefaults__ = _run.__kwdefaults__
             # Libraries compare their arguments with the parameters of tune.run, which Python reads from the code.
             _run.__signature__ = inspect.signature(_run)
+            # Python refuses code with another number of free variables, so ``_replacement`` must not be a closure.
             _run.__code__ = _replacement.__code__
         _num_users += 1
 
@@ -124,5 +125,6 @@ def run_with_change(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     change = running[-1].change if running else _change_of_program
     if change is None:
         return _original(*args, **kwargs)
+    # By name, because a change may replace an argument that the call passes by position.
     arguments = inspect.signature(_original).bind(*args, **kwargs).arguments
     return _original(**{**arguments, **change(arguments)})

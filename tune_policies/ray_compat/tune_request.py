@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from ray.tune import PlacementGroupFactory
 
-from tune_policies.placement.counting import BundleGroup
+from tune_policies.placement.bundles import BundleGroup
 
 
 @lru_cache(maxsize=1024)  # each call of ``request.bundles`` makes a deep copy

@@ -71,6 +71,7 @@ _SHOWN_FOR: Final = "_shown_for"
 def longest_trials(scheduler: TrialScheduler) -> dict[str, float]:
     """Return the ``max_t`` at which ``scheduler`` stops every trial, by time attribute, or ``{}`` if it has none."""
     key = getattr(scheduler, "_time_attr", None)
+    # ``AsyncHyperBandScheduler`` stores it as ``_max_t``, and ``HyperBandScheduler`` as ``_max_t_attr``.
     max_t = getattr(scheduler, "_max_t", getattr(scheduler, "_max_t_attr", None))
     stops = getattr(scheduler, "_stop_last_trials", False)
     if stops and isinstance(key, str) and isinstance(max_t, int | float):

@@ -98,6 +98,7 @@ def report_stored_checkpoint(metrics: dict[str, Any], checkpoint: Checkpoint) ->
     Raises:
         SystemExit: Tune has stopped the trial.
     """
+    # Tune's session also adds the name of the checkpoint's folder to the metrics (``_TrainSession.report``).
     name = checkpoint.path.rstrip("/").rpartition("/")[2]
     get_session()._report_training_result(_TrainingResult(checkpoint, {**metrics, CHECKPOINT_DIR_NAME: name}))
 

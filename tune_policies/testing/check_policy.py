@@ -19,7 +19,8 @@ from functools import cache, cached_property
 from itertools import chain
 from typing import Final
 
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.node import NodeCapacity
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
@@ -27,7 +28,7 @@ from tune_policies.policies.policy import ResourcePolicy, build_policy, with_inn
 from tune_policies.testing.clusters import draw_cluster, simpler_clusters, twice
 from tune_policies.testing.placing import TICKS, NodeState, count_workers, place_trials
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.value import counted, shorten
+from tune_policies.values.wording import counted, shorten
 
 _MOST_STEPS: Final = 1000
 """The maximum number of simpler clusters that are tried to simplify a counterexample."""

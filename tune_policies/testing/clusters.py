@@ -8,7 +8,8 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.node import GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.cluster.tpu_slices import POD_TYPE, SLICE_NAME, TOPOLOGY, WORKER_ID, SliceShape
 from tune_policies.values.resources import Resources
 from tune_policies.values.units import GIB

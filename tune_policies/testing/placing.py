@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.node import NodeCapacity
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.trial_slot import TrialSlot

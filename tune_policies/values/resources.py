@@ -14,6 +14,7 @@ from pydantic import Field, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
 from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.field_types import Checked, FrozenDict
 from tune_policies.values.units import (
     MIB,
     MOST_BYTES,
@@ -23,7 +24,8 @@ from tune_policies.values.units import (
     parse_bytes,
     parse_memory,
 )
-from tune_policies.values.value import Checked, FrozenDict, Value, shorten
+from tune_policies.values.value import Value
+from tune_policies.values.wording import shorten
 
 TICKS: Final = 10_000
 """The number of ticks in one whole CPU, GPU or custom resource (``RESOURCE_UNIT_SCALING`` in Ray)."""

@@ -11,7 +11,7 @@ from typing import Final, TypeGuard
 from pydantic import ByteSize, ConfigDict, TypeAdapter, ValidationError
 
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import counted, shorten
+from tune_policies.values.wording import counted, shorten
 
 MIB: Final = 2**20
 GIB: Final = 2**30

@@ -46,8 +46,14 @@ def _waits(train: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]],
 def pytorch() -> _Program:
     train_digits = _example("tune_pytorch").train_digits
 
+    def train(config: dict[str, Any]) -> None:
+        import torch
+
+        torch.set_num_threads(1)  # otherwise, it uses a thread for each of the 4 CPUs, but the machine has only 2
+        train_digits(config)
+
     space = {"lr": tune.choice([1e-3, 1e-2]), "width": 32}
-    return _waits(train_digits), {"cpu": 4}, {"config": space, "num_samples": 6}
+    return _waits(train), {"cpu": 4}, {"config": space, "num_samples": 6}
 
 
 def optuna_asha() -> _Program:

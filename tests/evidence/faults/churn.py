@@ -41,7 +41,7 @@ from tune_policies import (
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.terminal import TextConsole, empty_table
 from tune_policies.placement.filling import Placement
-from tune_policies.ray_compat import trial_actors, tune_run
+from tune_policies.ray_compat import run_control, trial_actors
 from tune_policies.ray_compat.trial_actors import TrialActors
 from tune_policies.trainers.retries import oom_failure
 from tune_policies.trainers.scheduling import run_core, run_failures, run_growth, run_plan
@@ -153,7 +153,7 @@ class Churn:
         self.faults: Counter[str] = Counter()
         self.num_steps = 0
         self._raises: set[SimulatedActor] = set()
-        self._occupied_since_s: dict[Trial, float] = {}
+        self._blocks_since_s: dict[tuple[Trial, SimulatedActor], float] = {}
         self.simulation = Simulation(self.cluster, self.clock, self._step, self._check, folder)
         self.cluster.add(SHAPES[0])
         if is_outside:
@@ -302,19 +302,20 @@ class Churn:
         for node in self.cluster.nodes.values():
             left = [*node.free.values(), *itertools.chain(*node.devices.values())]
             assert min(left, default=0) >= 0, f"{node.capacity.node_id} has allocated more than its capacity"
+        blocking: dict[tuple[Trial, SimulatedActor], float] = {}
         for trial in self.controller.get_live_trials():
-            why = self.why(trial)
-            if why != _HELD:
-                self._occupied_since_s.pop(trial, None)
-            elif self.clock.now_s - self._occupied_since_s.setdefault(trial, self.clock.now_s) > _KEPT_S:
-                self._check_no_idle_process_blocks(trial)
+            if self.why(trial) == _HELD:
+                blocking |= {(trial, actor): self.clock.now_s for actor in self._unused_processes_in_slot_of(trial)}
+        self._blocks_since_s = {pair: self._blocks_since_s.get(pair, now_s) for pair, now_s in blocking.items()}
+        for (trial, actor), since_s in self._blocks_since_s.items():
+            waits_s = self.clock.now_s - since_s
+            assert waits_s <= _KEPT_S, f"{trial} waits {waits_s:g} s, because the unused {actor} occupies its slot"
 
-    def _check_no_idle_process_blocks(self, trial: Trial) -> None:
+    def _unused_processes_in_slot_of(self, trial: Trial) -> list[SimulatedActor]:
         planned = self.core.records[trial].planned
         in_use = self.controller._actor_to_trial.keys()
-        kept = [actor for actor in self.actors.live if actor.request == planned and actor.tracked not in in_use]
-        is_kept = any(not actor.is_stopping for actor in kept)
-        assert not is_kept, f"{trial} waits more than {_KEPT_S:g} s, because an unused process occupies its slot"
+        unused = [actor for actor in self.actors.live if actor.tracked not in in_use and not actor.is_stopping]
+        return [actor for actor in unused if actor.request == planned]
 
     def pass_hours(self, hours: float, num_faults: int) -> None:
         """Inject at least ``num_faults`` faults in at least ``hours`` of simulated time, and then finish the run.
@@ -382,7 +383,7 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
             simulation = churn.simulation
 
         changes: tuple[tuple[object, str, object], ...] = (
-            (tune_run, "TrialActors", TrialActorsOfRun),
+            (run_control, "TrialActors", TrialActorsOfRun),
             (trial_actors, "BackgroundTask", AtOnce),
             (run_core, "time", churn.clock),
             (run_core, "_MIN_WAITING", 20),  # more waiting trials would only make each step slower

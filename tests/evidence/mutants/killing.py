@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -92,9 +92,9 @@ class Result(NamedTuple):
 def default_modules() -> list[Path]:
     """Return the modules that are changed by default: those that plan, and those that decide about trials in a run."""
     package = ROOT / "tune_policies"
-    paths = [path for name in PLANS for path in (package / name).glob("*.py")]
-    paths += (package / "trainers" / "scheduling" / f"{name}.py" for name in RUN_CORE)
-    paths += (package / "trainers" / "retries").glob("*.py")
+    paths = [package / "trainers" / "scheduling" / f"{name}.py" for name in RUN_CORE]
+    for folder in (*PLANS, "trainers/retries"):
+        paths += (package / folder).glob("*.py")
     return sorted(path for path in paths if path.name != "__init__.py")
 
 
@@ -103,7 +103,9 @@ def imported_path(path: Path) -> Path:
     path = path.resolve()
     inner = path.relative_to(ROOT.resolve())
     linked = ROOT / "tune_policies" / inner
-    return linked if linked.exists() else ROOT / inner
+    if linked.exists():
+        return linked
+    return ROOT / inner
 
 
 def killing_tests(paths: Iterable[Path]) -> list[Path]:
@@ -115,10 +117,15 @@ def killing_tests(paths: Iterable[Path]) -> list[Path]:
     words: set[str] = set()
     for path in paths:
         words |= _RUN_WORDS if "trainers" in path.parts else _PLAN_WORDS
-    files = (
-        path for path in _TESTS.rglob("test_*.py") if not any(word in path.name for word in (*_ABOUT_OTHERS, _SLOW))
-    )
-    return sorted(path for path in files if any(word in path.read_text() for word in words))
+    skipped = (*_ABOUT_OTHERS, _SLOW)
+    files = []
+    for path in sorted(_TESTS.rglob("test_*.py")):
+        if any(word in path.name for word in skipped):
+            continue
+        text = path.read_text()
+        if any(word in text for word in words):
+            files.append(path)
+    return files
 
 
 class MutantRun:
@@ -151,21 +158,26 @@ class MutantRun:
             self.error = f"these tests fail on the unchanged code: {', '.join(failed)}"
             return True
         running: dict[int, tuple[Path, Mutant]] = {}
-        waiting = iter(self._chosen)
-        while True:
-            while len(running) < self._processes and (following := next(waiting, None)) is not None:
-                path, made = following[0], mutant(following[0].read_text(), following[1])
-                names = [name for name, each in self.reached.items() if made.line in each.lines.get(str(path), ())]
-                names.sort(key=lambda name: self.reached[name].seconds)
+        waiting = deque(self._chosen)
+        while waiting or running:
+            while waiting and len(running) < self._processes:
+                path, number = waiting.popleft()
+                made = mutant(path.read_text(), number)
+                names = self._tests_of_line(path, made.line)
                 work = _trial(path, made, [items[name] for name in names], live)
-                cpu_s = _LEAST_CPU_S + int(_SLACK * sum(self.reached[name].seconds for name in names))
-                running[_in_child(work, cpu_s)] = path, made
-            if not running:
-                return True
+                seconds = sum(self.reached[name].seconds for name in names)
+                process = _in_child(work, _LEAST_CPU_S + int(_SLACK * seconds))
+                running[process] = path, made
             process, status = os.wait()
             path, made = running.pop(process)
             self.results.append(Result(path.relative_to(ROOT).as_posix(), made.line, made.change, _end(status)))
             print(len(self.results), *self.results[-1], flush=True)
+        return True
+
+    def _tests_of_line(self, path: Path, line: int) -> list[str]:
+        """Return the names of the tests that execute a line, the fastest first."""
+        names = [name for name, reach in self.reached.items() if line in reach.lines.get(str(path), ())]
+        return sorted(names, key=lambda name: self.reached[name].seconds)
 
     def _read_reach(self, items: Sequence[pytest.Item]) -> tuple[dict[str, Reach], list[str]]:
         """Run all tests on the unchanged code in forks. Return the ``Reach`` of each test, and the failed tests."""
@@ -178,10 +190,16 @@ class MutantRun:
                 Path(folder, str(start)).write_bytes(pickle.dumps((reached, self._failed)))
                 return 0
 
-            for child in [_in_child(partial(read, start), 3600) for start in range(0, len(items), size)]:
+            children = [_in_child(partial(read, start), 3600) for start in range(0, len(items), size)]
+            for child in children:
                 os.waitpid(child, 0)
-            parts = [pickle.loads(part.read_bytes()) for part in Path(folder).iterdir()]
-        return {k: v for reached, _ in parts for k, v in reached.items()}, [name for _, part in parts for name in part]
+            reached_by_all: dict[str, Reach] = {}
+            failed_in_all: list[str] = []
+            for part in Path(folder).iterdir():
+                reached, failed = pickle.loads(part.read_bytes())
+                reached_by_all |= reached
+                failed_in_all += failed
+        return reached_by_all, failed_in_all
 
 
 def _each_traced(items: Sequence[pytest.Item], files: Collection[str]) -> Iterator[tuple[str, Reach]]:
@@ -193,14 +211,16 @@ def _each_traced(items: Sequence[pytest.Item], files: Collection[str]) -> Iterat
             return note
 
         def trace(frame: FrameType, event: str, arg: object, note: Callable[..., Any] = note) -> Any:
-            return note(frame, event, arg) if frame.f_code.co_filename in files else None
+            if frame.f_code.co_filename in files:
+                return note(frame, event, arg)
+            return None
 
         start = time.process_time()
         sys.settrace(trace)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         sys.settrace(None)
         seconds = time.process_time() - start
-        yield item.nodeid, Reach(seconds, {file: frozenset(each) for file, each in lines.items()})
+        yield item.nodeid, Reach(seconds, {file: frozenset(numbers) for file, numbers in lines.items()})
 
 
 def _trial(
@@ -214,13 +234,13 @@ def _trial(
     def work() -> int:
         before = dict(_functions(compile(path.read_text(), str(path), "exec")))
         after = dict(_functions(compile(made.tree, str(path), "exec")))
-        for name in before:
-            if before[name] != after[name]:
-                for function in live.get((str(path), *name), ()):
-                    try:
-                        function.__code__ = after[name]
-                    except ValueError:  # the new code uses other variables of the enclosing function
-                        return _NOT_MADE
+        changed = [name for name in before if before[name] != after[name]]
+        for name in changed:
+            for function in live.get((str(path), *name), ()):
+                try:
+                    function.__code__ = after[name]
+                except ValueError:  # the new code uses other variables of the enclosing function
+                    return _NOT_MADE
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if item.session.testsfailed:
@@ -233,20 +253,22 @@ def _trial(
 def _functions(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
     """Yield the functions of a module and its classes by name and line, without nested functions."""
     for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            if inner.co_flags & inspect.CO_OPTIMIZED:
-                yield (inner.co_qualname, inner.co_firstlineno), inner
-            else:  # the body of a class
-                yield from _functions(inner)
+        if not isinstance(inner, CodeType):
+            continue
+        if inner.co_flags & inspect.CO_OPTIMIZED:
+            yield (inner.co_qualname, inner.co_firstlineno), inner
+        else:  # the body of a class
+            yield from _functions(inner)
 
 
 def _live_functions() -> dict[tuple[str, str, int], list[FunctionType]]:
     """Return all functions in memory by file, name and line."""
     live: dict[tuple[str, str, int], list[FunctionType]] = {}
-    for each in gc.get_objects():
-        if isinstance(each, FunctionType):
-            code = each.__code__
-            live.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(each)
+    for item in gc.get_objects():
+        if isinstance(item, FunctionType):
+            code = item.__code__
+            place = (code.co_filename, code.co_qualname, code.co_firstlineno)
+            live.setdefault(place, []).append(item)
     return live
 
 
@@ -272,27 +294,33 @@ def _end(status: int) -> str:
         return "not made"
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
         return "killed: too long"
-    return "killed" if status else "survived"
+    if status:
+        return "killed"
+    return "survived"
 
 
 def measure_mutants(paths: Sequence[Path], number: int, seed: int, processes: int) -> None:
     """Print, for each module, how many of ``number`` random mutants the tests kill, and list the surviving mutants."""
-    each_one = [(path, i) for path in paths for i in range(count_mutants(path.read_text()))]
-    chosen = random.Random(seed).sample(each_one, min(number, len(each_one)))
+    possible = []
+    num_possible = {}
+    for path in paths:
+        num_possible[path] = count_mutants(path.read_text())
+        possible += [(path, i) for i in range(num_possible[path])]
+    chosen = random.Random(seed).sample(possible, min(number, len(possible)))
     os.environ["HYPOTHESIS_PROFILE"] = "mutants"
     os.chdir(ROOT)
     run = MutantRun(chosen, processes)
     pytest.main([*_PYTEST, *map(str, killing_tests(paths))], plugins=[run])
-    if run.error or not run.reached:
-        raise InvalidResourcesError(
-            run.error or "pytest collected no tests. Run `pytest tests/unit` to see the errors."
-        )
-    in_all = Counter(path for path, _ in each_one)
-    table = empty_table(f"{len(chosen):,} of {len(each_one):,} mutants", "Module", "Mutants", "Tried", "Killed", "%")
+    if run.error:
+        raise InvalidResourcesError(run.error)
+    if not run.reached:
+        raise InvalidResourcesError("pytest collected no tests. Run `pytest tests/unit` to see the errors.")
+    table = empty_table(f"{len(chosen):,} of {len(possible):,} mutants", "Module", "Mutants", "Tried", "Killed", "%")
     for path in paths:
         name = path.relative_to(ROOT).as_posix()
-        table.add_row(name, *_row(in_all[path], [each.end for each in run.results if each.file == name]))
-    table.add_row("all", *_row(len(each_one), [each.end for each in run.results]))
+        ends = [result.end for result in run.results if result.file == name]
+        table.add_row(name, *_row(num_possible[path], ends))
+    table.add_row("all", *_row(len(possible), [result.end for result in run.results]))
     TextConsole(width=120).print(table)
     for result in sorted(run.results):
         if result.end == "survived":
@@ -301,6 +329,9 @@ def measure_mutants(paths: Sequence[Path], number: int, seed: int, processes: in
 
 
 def _row(num_mutants: int, ends: Sequence[str]) -> tuple[str, ...]:
-    ends = [end for end in ends if end != "not made"]
-    killed = sum(1 for end in ends if end != "survived")
-    return f"{num_mutants:,}", f"{len(ends):,}", f"{killed:,}", f"{100 * killed / len(ends):.0f}" if ends else ""
+    tried = [end for end in ends if end != "not made"]
+    num_killed = len(tried) - tried.count("survived")
+    percentage = ""
+    if tried:
+        percentage = f"{100 * num_killed / len(tried):.0f}"
+    return f"{num_mutants:,}", f"{len(tried):,}", f"{num_killed:,}", percentage

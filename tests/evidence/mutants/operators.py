@@ -4,6 +4,7 @@ Strings, annotations and code outside functions, such as constants, fields and d
 """
 
 import ast
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -57,7 +58,7 @@ def count_mutants(source: str) -> int:
 def mutant(source: str, number: int) -> Mutant:
     """Return the mutant of a module with the given number, starting at 0."""
     tree = ast.parse(source)
-    node, make = next(each for i, each in enumerate(_mistakes(tree)) if i == number)
+    node, make = next(itertools.islice(_mistakes(tree), number, None))
     before = ast.unparse(node)
     make()
     after = ast.unparse(ast.fix_missing_locations(node))
@@ -76,11 +77,13 @@ def _mistakes(tree: ast.AST, *, in_function: bool = False) -> Iterator[Mistake]:
         return
     is_function = isinstance(tree, ast.FunctionDef)
     if in_function or is_function:
-        yield from (Mistake(node, make) for node, make in _here(tree))
+        for node, make in _here(tree):
+            yield Mistake(node, make)
     for field, value in ast.iter_fields(tree):
         if field in _SKIPPED or (is_function and field != "body"):
             continue
-        for child in value if isinstance(value, list) else [value]:
+        children = value if isinstance(value, list) else [value]
+        for child in children:
             if isinstance(child, ast.AST):
                 yield from _mistakes(child, in_function=in_function or is_function)
 
@@ -90,12 +93,16 @@ def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
     match node:
         case ast.Compare(ops=ops):
             for i, op in enumerate(ops):
-                yield from ((node, partial(ops.__setitem__, i, other())) for other in _COMPARISONS[type(op)])
+                for other_op in _COMPARISONS[type(op)]:
+                    yield node, partial(ops.__setitem__, i, other_op())
         case ast.BinOp(op=op) | ast.AugAssign(op=op) if type(op) in _ARITHMETIC:
             yield node, partial(setattr, node, "op", _ARITHMETIC[type(op)]())
         case ast.BoolOp(op=op, values=values):
-            yield node, partial(setattr, node, "op", ast.Or() if isinstance(op, ast.And) else ast.And())
-            yield from ((node, partial(values.__delitem__, i)) for i in range(len(values)) if len(values) > 2)
+            opposite = ast.Or() if isinstance(op, ast.And) else ast.And()
+            yield node, partial(setattr, node, "op", opposite)
+            if len(values) > 2:
+                for i in range(len(values)):
+                    yield node, partial(values.__delitem__, i)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             yield node, partial(setattr, node, "operand", ast.UnaryOp(ast.Not(), operand))
         case ast.UnaryOp(op=ast.USub()):
@@ -104,7 +111,8 @@ def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
             if not isinstance(test, ast.Compare | ast.UnaryOp):  # comparisons and negations have other mutants
                 yield node, partial(setattr, node, "test", ast.UnaryOp(ast.Not(), test))
         case ast.comprehension(ifs=ifs):
-            yield from ((each, partial(ifs.__setitem__, i, ast.Constant(True))) for i, each in enumerate(ifs))
+            for i, condition in enumerate(ifs):
+                yield condition, partial(ifs.__setitem__, i, ast.Constant(True))
         case ast.Constant(value=bool(value)):
             yield node, partial(setattr, node, "value", not value)
         case ast.Constant(value=int(value) | float(value)):
@@ -114,11 +122,14 @@ def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
             yield node, partial(setattr, node, "value", ast.Constant(None))
         case ast.Call(func=ast.Name(id=name)) if name in _CALLS:
             yield node, partial(setattr, node.func, "id", _CALLS[name])
-    for body in (getattr(node, field, None) for field in ("body", "orelse", "finalbody")):
-        if isinstance(body, list):
-            for i, statement in enumerate(body):
-                if (other := _replacement(statement)) is not None:
-                    yield statement, partial(body.__setitem__, i, other)
+    for field in ("body", "orelse", "finalbody"):
+        body = getattr(node, field, None)
+        if not isinstance(body, list):  # the body of a lambda or of a conditional expression
+            continue
+        for i, statement in enumerate(body):
+            replacement = _replacement(statement)
+            if replacement is not None:
+                yield statement, partial(body.__setitem__, i, replacement)
 
 
 def _replacement(statement: ast.AST) -> ast.stmt | None:

@@ -65,10 +65,14 @@ class Nodes:
             if place not in self._others:
                 self._others[place] = self._cluster.add_node(**_as_node(self._initial[place]))
         deadline_s = time.monotonic() + _TIMEOUT_S
-        while sum(node["Alive"] for node in ray.nodes()) != len(self._initial) or not _is_idle():
+        while not self._is_restored():
             if time.monotonic() > deadline_s:
                 raise TimeoutError("the cluster did not return to its initial state")
             time.sleep(0.1)
+
+    def _is_restored(self) -> bool:
+        num_alive = sum(node["Alive"] for node in ray.nodes())
+        return num_alive == len(self._initial) and _is_idle()
 
     def join(self, node: Amounts) -> None:
         self._joined.append(self._cluster.add_node(wait=False, **_as_node(node)))
@@ -130,8 +134,10 @@ class Events:
         self._ends = threading.Event()
         self._others = [_OtherProgram(hold, nodes.address) for hold in program.holds]
         timed: list[tuple[float, Callable[[], object]]] = []
-        timed += ((join.at_s, partial(nodes.join, join.node)) for join in program.joins)
-        timed += ((leave.at_s, partial(nodes.leave, leave.node)) for leave in program.leaves)
+        for join in program.joins:
+            timed.append((join.at_s, partial(nodes.join, join.node)))
+        for leave in program.leaves:
+            timed.append((leave.at_s, partial(nodes.leave, leave.node)))
         for hold, other in zip(program.holds, self._others, strict=True):
             if hold.from_s == 0:
                 other.request()

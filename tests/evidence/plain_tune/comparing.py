@@ -28,7 +28,9 @@ def measure_plain_tune(seeds: Iterable[int], output: Path | None, *, shrinks: bo
     """
     known = {}
     if output is not None and output.exists():
-        known = {record["seed"]: record for record in map(json.loads, output.read_text().splitlines())}
+        for line in output.read_text().splitlines():
+            record = json.loads(line)
+            known[record["seed"]] = record
     records = []
     for seed in seeds:
         record = known.get(seed)
@@ -72,10 +74,12 @@ def _run(program: Program) -> dict[str, Any]:
     with short_folder() as folder:
         (folder / "program.json").write_text(program.model_dump_json())
         run_module("tests.evidence.plain_tune.running", folder, deadline_s=_PROCESS_DEADLINE_S)
-        outcomes = {}
+        outcomes: dict[str, Outcome | None] = {}
         for way in ("plain", "policy"):
             path = folder / f"{way}.json"
-            outcomes[way] = json.loads(path.read_text()) if path.exists() else None
+            outcomes[way] = None
+            if path.exists():
+                outcomes[way] = json.loads(path.read_text())
         lines = (folder / LOG).read_text(errors="replace").splitlines()
     verdict, reasons = compare(program, outcomes["plain"], outcomes["policy"])
     values = program.model_dump(mode="json", exclude_defaults=True)
@@ -87,22 +91,31 @@ def _run(program: Program) -> dict[str, Any]:
 
 def compare(program: Program, plain: Outcome | None, policy: Outcome | None) -> tuple[str, list[str]]:
     """Return the verdict about a program, and the reasons for it."""
-    if plain is None or plain["error"] is not None:
-        return _NO_CLAIM, [plain["error"] if plain else "no outcome"]
+    if plain is None:
+        return _NO_CLAIM, ["no outcome"]
+    if plain["error"] is not None:
+        return _NO_CLAIM, [plain["error"]]
     if policy is None:
         return "error", ["the process ended without an outcome"]
     seconds = f"plain {plain['seconds']:.1f} s, policy {policy['seconds']:.1f} s"
     if policy["error"] == "hang":
-        return "hang", [f"{seconds}, {dict(Counter(trial['status'] for trial in policy['trials']))}"]
+        states = Counter(trial["status"] for trial in policy["trials"])
+        return "hang", [f"{seconds}, {dict(states)}"]
     if policy["error"] is not None:
         return "error", [policy["error"]]
-    if reasons := _differences(program, plain["trials"], policy["trials"]):
+    reasons = _differences(program, plain["trials"], policy["trials"])
+    if reasons:
         return "differs", reasons
     seconds += f", processes {plain['processes']} and {policy['processes']}"
-    num_lost = [sum(trial["status"] == "ERROR" for trial in run["trials"]) for run in (plain, policy)]
     # A run that finishes trials that plain Tune loses may take longer.
-    is_slow = num_lost[0] <= num_lost[1] and policy["seconds"] > longest_allowed_s(plain["seconds"])
-    return _SLOW if is_slow else _AGREES, [seconds]
+    finishes_more = _num_lost(plain) > _num_lost(policy)
+    if policy["seconds"] > longest_allowed_s(plain["seconds"]) and not finishes_more:
+        return _SLOW, [seconds]
+    return _AGREES, [seconds]
+
+
+def _num_lost(run: Outcome) -> int:
+    return sum(trial["status"] == "ERROR" for trial in run["trials"])
 
 
 def _differences(program: Program, plain: Sequence[Outcome], policy: Sequence[Outcome]) -> list[str]:
@@ -117,13 +130,18 @@ def _differences(program: Program, plain: Sequence[Outcome], policy: Sequence[Ou
             found.append(f"{trial['steps_done']} steps of {trial['x']} have the total {trial['total']}")
     if not program.fails_for_good and any(trial["status"] == "ERROR" for trial in policy):
         found.append(f"trials failed although max_failures={program.max_failures} allows their failures")
-    # Under a policy, a lost node does not count as a failure.
-    found += [f"the trial with x={trial['x']} failed" for trial in policy if _has_failed_by_itself(program, trial)]
+    for trial in policy:  # under a policy, a lost node does not count as a failure
+        if _has_failed_by_itself(program, trial):
+            found.append(f"the trial with x={trial['x']} failed")
     fields = _comparable_fields(program)
-    ours, theirs = (Counter(tuple(trial[field] for field in fields) for trial in run) for run in (policy, plain))
+    ours, theirs = _counts_by_fields(policy, fields), _counts_by_fields(plain, fields)
     if ours != theirs:
         found.append(f"{fields}: only plain {list(theirs - ours)}, only policy {list(ours - theirs)}")
     return found
+
+
+def _counts_by_fields(trials: Sequence[Outcome], fields: Sequence[str]) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(trial[field] for field in fields) for trial in trials)
 
 
 def _has_failed_by_itself(program: Program, trial: Outcome) -> bool:
@@ -140,7 +158,9 @@ def _comparable_fields(program: Program) -> list[str]:
     """Return the fields of a trial that do not depend on the order of results or the times of events."""
     fields = {"x", "y", "steps_done", "total", "status", "failures"}
     if program.searcher in ("optuna", "hyperopt"):  # their suggestions depend on the order of results
-        fields -= {"x", "y", "total"} if program.failure is None else fields
+        fields -= {"x", "y", "total"}
+        if program.failure is not None:  # the config decides whether a trial fails
+            fields = set()
     if program.scheduler in ("asha", "median", "hyperband"):  # they stop trials depending on the order of results
         fields -= {"steps_done", "total", "status", "failures"}
     if program.scheduler.startswith("pbt"):  # trials copy other trials
@@ -154,9 +174,11 @@ def _print_summary(records: Sequence[Mapping[str, Any]]) -> None:
     table = empty_table("Programs with plain Tune and under a policy", "Result", "Programs", "Seeds")
     for verdict in (_AGREES, *COUNTEREXAMPLES, _NO_CLAIM):
         seeds = [str(record["seed"]) for record in records if record["verdict"] == verdict]
-        table.add_row(verdict, str(len(seeds)), " ".join(seeds) if verdict != _AGREES else "")
+        listed = "" if verdict == _AGREES else " ".join(seeds)
+        table.add_row(verdict, str(len(seeds)), listed)
     TextConsole(width=110).print(table)
     done = [record for record in records if record["verdict"] in (_AGREES, _SLOW)]
-    plain_s, policy_s = (sum(record[way]["seconds"] for record in done) for way in ("plain", "policy"))
+    plain_s = sum(record["plain"]["seconds"] for record in done)
+    policy_s = sum(record["policy"]["seconds"] for record in done)
     print(f"programs that ended in both runs: {plain_s:.0f} s with plain Tune, {policy_s:.0f} s under a policy")
     print(f"{describe_machine()}\ncommand: {own_command()}")

@@ -5,8 +5,9 @@ events, the trials, their request, the scheduler and the searcher. It also conta
 resources as the trials of plain Tune, so that the durations of both runs can be compared.
 """
 
+import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -52,7 +53,8 @@ class Amounts(Frozen):
     @property
     def bundle(self) -> dict[str, float]:
         """The amounts as a bundle of a placement group."""
-        return {name: amount for name, amount in (("CPU", self.cpus), ("GPU", self.gpus)) if amount}
+        amounts = {"CPU": self.cpus, "GPU": self.gpus}
+        return {name: amount for name, amount in amounts.items() if amount}
 
 
 class Join(Frozen):
@@ -106,8 +108,13 @@ class Request(Frozen):
     @property
     def largest(self) -> Amounts:
         """The amounts of the largest trial."""
-        bundles = self.bundles + self.bundles[-1:] * self.by_config
-        return Amounts(cpus=sum(bundle.cpus for bundle in bundles), gpus=self.gpus * (1 + (len(bundles) > 2)))
+        bundles = self.bundles
+        if self.by_config:
+            bundles += self.bundles[-1:]
+        gpus = self.gpus
+        if len(bundles) > 2:  # the driver's bundle, and two with GPUs
+            gpus *= 2
+        return Amounts(cpus=sum(bundle.cpus for bundle in bundles), gpus=gpus)
 
     @property
     def has_policy_by_config(self) -> bool:
@@ -175,8 +182,9 @@ class Program(Frozen):
             case "capped":
                 return CappedPolicy(gpu, self.max_concurrent or 1)
             case "reserving":
-                whole_gpus = sum(-int(-amounts.gpus // 1) for amounts in held)
-                return ReservingPolicy(gpu, cpus=sum(amounts.cpus for amounts in held), gpus=whole_gpus)
+                cpus = sum(amounts.cpus for amounts in held)
+                whole_gpus = sum(math.ceil(amounts.gpus) for amounts in held)
+                return ReservingPolicy(gpu, cpus=cpus, gpus=whole_gpus)
             case "free":
                 return FreeCapacityPolicy(gpu)
             case "free-or-cpu":
@@ -203,44 +211,62 @@ def draw(seed: int) -> Program:
     nodes = tuple(_draw_node(rng) for _ in range(num_nodes))
     has_gpus = any(node.gpus for node in nodes)
     uses_gpus = has_gpus and scheduler != "resource-changing" and rng.random() < 0.65
-    shape = rng.choice([shape for shape in SHAPES if scheduler not in _PAUSING or shape != "function"])
+    shapes = list(SHAPES)
+    if scheduler in _PAUSING:
+        shapes.remove("function")
+    shape = rng.choice(shapes)
     can_reuse = scheduler != "resource-changing" and shape != "class"
     reuses = can_reuse and (shape == "class-resets" or rng.random() < 0.4)
     request = _draw_request(rng, nodes, uses_gpus=uses_gpus, by_config=not scheduler.startswith("pbt"))
     if scheduler == "resource-changing":  # it changes only requests of a single bundle, and of all trials alike
         request = Request(bundles=request.bundles[-1:])
-    num_steps = rng.randint(3, 5 if scheduler in _PAUSING else 10)  # a paused trial needs a new process for each pause
-    joins, leaves, holds = _draw_joins(rng, nodes), _draw_leaves(rng, nodes, request), _draw_holds(rng, nodes, request)
+    most_steps = 10
+    if scheduler in _PAUSING:  # a paused trial needs a new process for each pause
+        most_steps = 5
+    num_steps = rng.randint(3, most_steps)
+    joins = _draw_joins(rng, nodes)
+    leaves = _draw_leaves(rng, nodes, request)
+    holds = _draw_holds(rng, nodes, request)
     if any(hold.until_s is None for hold in holds):  # a trial may fit only on the node that would leave
         leaves = ()
-    fields: dict[str, Any] = {"joins": joins, "leaves": leaves, "holds": holds}
     if scheduler == "resource-changing":  # plain Tune loses pending changes if nodes change
-        fields.update(joins=(), leaves=())
-    searcher = rng.choice(SEARCHERS[:2] if scheduler.startswith("pbt") else SEARCHERS)  # PBT refuses other searchers
-    policy = _draw_policy(rng, nodes, request, fields)
+        joins, leaves = (), ()
+    searchers: tuple[str, ...] = SEARCHERS
+    if scheduler.startswith("pbt"):  # PBT refuses other searchers
+        searchers = SEARCHERS[:2]
+    searcher = rng.choice(searchers)
+    policy = _draw_policy(rng, nodes, request, holds, leaves)
     if policy == "capped" and scheduler in _WAITING:
         policy = "own"
-    needs_limit = policy == "capped" or (scheduler not in _WAITING and rng.random() < 0.3)
+    needs_limit = policy == "capped"
+    if not needs_limit and scheduler not in _WAITING:
+        needs_limit = rng.random() < 0.3
     failure = _draw_failure(rng, num_steps)
     most_failures = rng.choice((0, 1, 3)) if failure else 0
     if leaves:  # in plain Tune, a lost node counts as a failure
         most_failures = 5
+    if policy in ("any-cpus", "auto"):
+        request = _as_planned(request, nodes)
+    max_concurrent = rng.randint(1, 4) if needs_limit else None
+    most_trials = 10 if reuses else 6
     return Program(
         seed=seed,
         nodes=nodes,
-        request=_as_planned(request, nodes) if policy in ("any-cpus", "auto") else request,
+        request=request,
         policy=policy,
         scheduler=scheduler,
         searcher=searcher,
-        max_concurrent=rng.randint(1, 4) if needs_limit else None,
+        max_concurrent=max_concurrent,
         shape=shape,
         reuse_actors=reuses,
-        num_trials=rng.randint(4, 10 if reuses else 6),
+        num_trials=rng.randint(4, most_trials),
         num_steps=num_steps,
         step_s=rng.choice((0.02, 0.05, 0.1, 0.2)),
         failure=failure,
         max_failures=most_failures,
-        **fields,
+        joins=joins,
+        leaves=leaves,
+        holds=holds,
     )
 
 
@@ -249,11 +275,13 @@ def _draw_node(rng: random.Random) -> Amounts:
 
 
 def _draw_request(rng: random.Random, nodes: tuple[Amounts, ...], *, uses_gpus: bool, by_config: bool) -> Request:
-    node = rng.choice([node for node in nodes if node.gpus or not uses_gpus])
     gpus = 0.0
     if uses_gpus:
-        gpus = rng.choice([share for share in (0.25, 0.3, 0.5, 0.5, 1, 1, 1, 2) if share <= node.gpus])
-    cpus = rng.choice([share for share in (0.5, 1, 1, 1, 2) if share <= node.cpus])
+        node = rng.choice([node for node in nodes if node.gpus])
+        gpus = _draw_up_to(rng, node.gpus, (0.25, 0.3, 0.5, 0.5, 1, 1, 1, 2))
+    else:
+        node = rng.choice(nodes)
+    cpus = _draw_up_to(rng, node.cpus, (0.5, 1, 1, 1, 2))
     own = Amounts(cpus=cpus, gpus=gpus)
     form = rng.choices(("omitted", "argument", "with_resources", "bundles"), (2, 4, 2, 2))[0]
     if form == "omitted" and not uses_gpus:
@@ -261,10 +289,16 @@ def _draw_request(rng: random.Random, nodes: tuple[Amounts, ...], *, uses_gpus: 
     if form == "bundles":
         own = own.model_copy(update={"cpus": min(own.cpus, 1)})
         driver = Amounts(cpus=rng.choice((0.5, 1)))
-        return Request(bundles=(driver, own), way="with_resources", by_config=by_config and rng.random() < 0.4)
+        is_by_config = by_config and rng.random() < 0.4
+        return Request(bundles=(driver, own), way="with_resources", by_config=is_by_config)
     if form == "with_resources":
-        return Request(bundles=(own,), way="with_resources", by_config=by_config and cpus <= 1 and rng.random() < 0.6)
+        is_by_config = by_config and cpus <= 1 and rng.random() < 0.6
+        return Request(bundles=(own,), way="with_resources", by_config=is_by_config)
     return Request(bundles=(own,))
+
+
+def _draw_up_to(rng: random.Random, most: float, amounts: Sequence[float]) -> float:
+    return rng.choice([amount for amount in amounts if amount <= most])
 
 
 def _draw_joins(rng: random.Random, nodes: tuple[Amounts, ...]) -> tuple[Join, ...]:
@@ -284,15 +318,17 @@ def _draw_holds(rng: random.Random, nodes: tuple[Amounts, ...], request: Request
     holds: list[Hold] = []
     for _ in range(rng.choices((0, 1, 2), (4, 4, 2))[0]):
         node = rng.choice(nodes)
-        gpus = rng.choice([share for share in (0, 0.5, 1, 1, 2) if share <= node.gpus])
-        cpus = rng.randint(0 if gpus else 1, int(node.cpus) - 1)
+        gpus = _draw_up_to(rng, node.gpus, (0, 0.5, 1, 1, 2))
+        fewest_cpus = 0 if gpus else 1
+        cpus = rng.randint(fewest_cpus, int(node.cpus) - 1)
         # Resources that are never released must leave room for a trial.
         others = list(nodes)
         others.remove(node)
         needs = request.largest
         has_room = any(other.gpus >= needs.gpus and other.cpus >= needs.cpus for other in others)
         is_kept = not holds and has_room and rng.random() < 0.6
-        from_s = rng.choice((0, 0, 0 if is_kept else rng.uniform(0.5, 4)))
+        later_s = 0 if is_kept else rng.uniform(0.5, 4)
+        from_s = rng.choice((0, 0, later_s))
         until_s = None if is_kept else from_s + rng.uniform(2, 8)
         owner = rng.choice(("actor", "actor", "placement group", "job"))
         holds.append(Hold(owner=owner, amounts=Amounts(cpus=cpus, gpus=gpus), from_s=from_s, until_s=until_s))
@@ -306,11 +342,13 @@ def _draw_failure(rng: random.Random, num_steps: int) -> Failure | None:
     return Failure(how=how, at_step=rng.randint(1, num_steps), times=rng.choice((1, 1, 2)), below=0.4)
 
 
-def _draw_policy(rng: random.Random, nodes: tuple[Amounts, ...], request: Request, events: dict[str, Any]) -> str:
+def _draw_policy(
+    rng: random.Random, nodes: tuple[Amounts, ...], request: Request, holds: tuple[Hold, ...], leaves: tuple[Leave, ...]
+) -> str:
     names = ["own", "own", "capped"]
-    holds = events["holds"]
     is_single = len(request.bundles) == 1 and not request.by_config
-    if holds and all(hold.until_s is None and hold.from_s == 0 for hold in holds) and not events["leaves"]:
+    always_held = all(hold.until_s is None and hold.from_s == 0 for hold in holds)
+    if holds and always_held and not leaves:
         names += ["reserving", "free"]
         if request.gpus:
             names += ["reserving", "free-or-cpu"]
@@ -318,7 +356,9 @@ def _draw_policy(rng: random.Random, nodes: tuple[Amounts, ...], request: Reques
         names += ["or-cpu", "or-cpu", "mixed", "mixed"]
     # Policies that choose the CPUs give trials more CPUs than plain Tune if others leave them free.
     if request.gpus and is_single and not any(hold.amounts.cpus for hold in holds):
-        names += ["any-cpus"] * 4 + ["auto"] * 4 * (request.gpus == 1)
+        names += ["any-cpus"] * 4
+        if request.gpus == 1:
+            names += ["auto"] * 4
     if request == Request(bundles=(Amounts(cpus=1),)) and not any(node.gpus for node in nodes):
         names.append("auto")
     return rng.choice(names)
@@ -329,38 +369,44 @@ def _as_planned(request: Request, nodes: tuple[Amounts, ...]) -> Request:
     (own,) = request.bundles
     if not own.gpus:
         return request
-    shares = [node.cpus / (node.gpus * (1 // own.gpus) if own.gpus < 1 else node.gpus // own.gpus)
-              for node in nodes if node.gpus >= own.gpus]  # fmt: skip
-    least = min(shares)
+    least = math.inf
+    for node in nodes:
+        if node.gpus < own.gpus:
+            continue
+        num_trials = node.gpus // own.gpus
+        if own.gpus < 1:  # a fraction must fit on one device
+            num_trials = node.gpus * (1 // own.gpus)
+        least = min(least, node.cpus / num_trials)
     cpus = int(least) if least >= 1 else 0.5
     return request.model_copy(update={"bundles": (own.model_copy(update={"cpus": cpus}),)})
 
 
 def simpler(program: Program) -> Iterator[Program]:
     """Yield variants of a program, each without one of its features, the largest simplifications first."""
-    changes: list[dict[str, Any]] = [
-        {"failure": None, "max_failures": 0},
-        *({"holds": _without(program.holds, place)} for place in range(len(program.holds))),
-        *({"joins": _without(program.joins, place)} for place in range(len(program.joins))),
-        *({"leaves": _without(program.leaves, place)} for place in range(len(program.leaves))),
+    changes: list[dict[str, Any]] = [{"failure": None, "max_failures": 0}]
+    for field in ("holds", "joins", "leaves"):
+        events = getattr(program, field)
+        for place in range(len(events)):
+            changes.append({field: (*events[:place], *events[place + 1 :])})
+    needed_limit = program.max_concurrent if program.policy == "capped" else None
+    shape_without_reuse = "class" if program.shape == "class-resets" else program.shape
+    changes += [
         {"scheduler": "fifo"},
-        {"searcher": "grid", "max_concurrent": program.max_concurrent if program.policy == "capped" else None},
-        {"max_concurrent": program.max_concurrent if program.policy == "capped" else None},
+        {"searcher": "grid", "max_concurrent": needed_limit},
+        {"max_concurrent": needed_limit},
         {"policy": "own"},
-        {"reuse_actors": False, "shape": "class" if program.shape == "class-resets" else program.shape},
+        {"reuse_actors": False, "shape": shape_without_reuse},
         {"shape": "function"},
         {"request": Request(bundles=program.request.bundles[-1:])},
         {"num_trials": 4},
         {"num_steps": 3},
     ]
-    if len(program.nodes) > 1 and not any(leave.node == len(program.nodes) - 1 for leave in program.leaves):
+    last_node = len(program.nodes) - 1
+    if last_node > 0 and last_node not in [leave.node for leave in program.leaves]:
         changes.append({"nodes": program.nodes[:-1]})
-    changes.append({"holds": tuple(hold.model_copy(update={"owner": "actor"}) for hold in program.holds)})
+    by_actors = tuple(hold.model_copy(update={"owner": "actor"}) for hold in program.holds)
+    changes.append({"holds": by_actors})
     for change in changes:
         other = program.model_copy(update=change)
         if other != program and (other.saves or other.scheduler not in _PAUSING):
             yield other
-
-
-def _without(values: tuple[Any, ...], place: int) -> tuple[Any, ...]:
-    return values[:place] + values[place + 1 :]

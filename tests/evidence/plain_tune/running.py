@@ -88,7 +88,8 @@ def _search(program: Program, most: int | None) -> dict[str, Any]:
     match program.searcher:
         case "grid" | "random":
             if program.searcher == "grid":
-                space["x"] = tune.grid_search([place / program.num_trials for place in range(program.num_trials)])
+                points = [place / program.num_trials for place in range(program.num_trials)]
+                space["x"] = tune.grid_search(points)
                 count = {"num_samples": 1}
             variants = BasicVariantGenerator(random_state=program.seed, max_concurrent=most or 0)
             return {"config": space, "search_alg": variants, **count}
@@ -117,18 +118,22 @@ def _trainable(program: Program) -> Any:
         large = [{**bundles[0], "CPU": 2 * bundles[0]["CPU"]}]
 
     def request(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        return tune.PlacementGroupFactory(large if config["y"] == 3 else bundles)
+        if config["y"] == 3:
+            return tune.PlacementGroupFactory(large)
+        return tune.PlacementGroupFactory(bundles)
 
     return tune.with_resources(function_or_class, request)
 
 
 def _run(program: Program, way: str, folder: Path, seen: SeenTrials) -> list[Any]:
-    # CappedPolicy replaces the limit of plain Tune.
-    most = None if way == POLICY and program.policy == "capped" else program.max_concurrent
+    most = program.max_concurrent
+    if way == POLICY and program.policy == "capped":  # CappedPolicy replaces the limit of plain Tune
+        most = None
     arguments = _search(program, most)
+    failure = program.failure.model_dump() if program.failure else None
     arguments["config"] |= {
         "folder": str(folder / f"{way}-trials"),
-        "failure": program.failure.model_dump() if program.failure else None,
+        "failure": failure,
         "num_steps": program.num_steps,
         "step_s": program.step_s,
         "saves": program.saves,
@@ -159,9 +164,15 @@ def _describe(trials: list[Any]) -> list[dict[str, Any]]:
     found = []
     for trial in trials:
         result = trial.last_result or {}
-        state = {"x": round(trial.config["x"], 6), "y": trial.config["y"], "status": trial.status}
-        state |= {"failures": trial.num_failures}
-        found.append(state | {name: result.get(name, 0) for name in ("steps_done", "total")})
+        state = {
+            "x": round(trial.config["x"], 6),
+            "y": trial.config["y"],
+            "status": trial.status,
+            "failures": trial.num_failures,
+            "steps_done": result.get("steps_done", 0),
+            "total": result.get("total", 0),
+        }
+        found.append(state)
     return found
 
 

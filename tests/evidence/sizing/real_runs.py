@@ -114,7 +114,8 @@ def makespan(outcome: Outcome) -> float:
 def predict(check: Check, outcome: Outcome) -> float:
     """Return the simulated makespan of a run in seconds.
 
-    Measured in the run are the starts of processes and their CPU time, and the CPU time and the memory of each trial.
+    Measured in the run are the starts of processes and their CPU time, the CPU time and the memory of each trial, and
+    the CPU time of Tune's driver and of Ray's own processes.
     Predicted are the times at which trials run, how much they slow down each other, what the policy learns, and when.
     """
     program, policy = check.program, check.policy
@@ -139,6 +140,7 @@ def predict(check: Check, outcome: Outcome) -> float:
     options: dict[str, Any] = {
         "starts_s": starts_s,
         "start_cpus": start_cpu_s / sum(starts_s),
+        "overhead_cpus": outcome["overhead_cpu_s"] / outcome["seconds"],
         "num_steps": program.num_steps,
     }
     return Simulation(machine, trials, rule, **options).run().makespan_s

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,27 @@ def trainable(program: Program, folder: str) -> Callable[[dict[str, Any]], None]
     return train
 
 
+def overhead_cpu_s() -> float:
+    """Return the CPU time so far of this process, Tune's driver, and of Ray's processes other than workers."""
+    driver = psutil.Process()
+    total_s = 0.0
+    for process in (driver, *driver.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            if not process.name().startswith("ray::"):
+                used = process.cpu_times()
+                total_s += used.user + used.system
+    return total_s
+
+
 def run_once(program: Program, policy: ResourcePolicy, folder: Path) -> dict[str, Any]:
-    """Run the program under the policy, and return its duration in seconds, the end of its trials, and its events."""
+    """Run the program under the policy.
+
+    Return its duration in seconds, the end of its trials, its events, and the CPU time of Tune's driver and Ray.
+    """
     folder.mkdir()
     decisions = Decisions()
     logging.getLogger("tune_policies").addHandler(decisions)
-    begin_s = time.time()
+    begin_cpu_s, begin_s = overhead_cpu_s(), time.time()
     analysis = run(
         trainable(program, str(folder)),
         policy,
@@ -86,12 +102,18 @@ def run_once(program: Program, policy: ResourcePolicy, folder: Path) -> dict[str
         verbose=0,
         raise_on_failed_trial=False,
     )
-    seconds = time.time() - begin_s
+    seconds, overhead_s = time.time() - begin_s, overhead_cpu_s() - begin_cpu_s
     logging.getLogger("tune_policies").removeHandler(decisions)
     events = [json.loads(line) for line in (folder / "events").read_text().splitlines()]
     num_lost = sum(trial.status != "TERMINATED" for trial in analysis.trials)
     times = {"begin_s": begin_s, "decisions": decisions.times, "events": events}
-    return {"policy": repr(policy), "seconds": seconds, "num_lost": num_lost, **times}
+    return {
+        "policy": repr(policy),
+        "seconds": seconds,
+        "overhead_cpu_s": overhead_s,
+        "num_lost": num_lost,
+        **times,
+    }
 
 
 def main(folder: Path) -> None:

@@ -91,10 +91,10 @@ class Progress(Protocol):
     def note_start(self, trial_id: str) -> None:
         """Record that a process of a trial starts."""
 
-    def note_end(self, trial_id: str) -> None:
+    def note_end(self, trial_id: str) -> str:
         """Record that a process of a trial has ended."""
 
-    def note_result(self, trial_id: str, num_running: int, now_s: float) -> str:
+    def note_result(self, trial_id: str, *, num_running: int, num_left: int, now_s: float, trained_s: float) -> str:
         """Record a result."""
 
 
@@ -154,8 +154,10 @@ class Simulation:
     """One sweep under one rule. ``run`` returns its outcome.
 
     Trials that are left after ``limit_s`` count as lost. ``starts_s`` are the times in seconds from the start of each
-    process until its training begins. Further processes need their mean. Meanwhile, each of them uses ``start_cpus``. A
-    trial reports ``num_steps`` times.
+    process until its training begins. Further processes need their mean. Meanwhile, each of them uses ``start_cpus``.
+    Tune's driver and Ray's own processes always use ``overhead_cpus``. A trial reports ``num_steps`` times.
+    ``thrashing`` is the fraction by which the total speed of the disk falls if twice as much is requested as it
+    delivers.
     """
 
     machine: Machine
@@ -164,7 +166,9 @@ class Simulation:
     limit_s: float = math.inf
     starts_s: Sequence[float] = (START_S,)
     start_cpus: float = 0.0
+    overhead_cpus: float = 0.0
     num_steps: int = NUM_STEPS
+    thrashing: float = THRASHING
     now_s: float = 0.0
     num_ooms: int = 0
     num_lost: int = 0
@@ -196,10 +200,7 @@ class Simulation:
         """Start the first waiting trials whose requests fit."""
         self._measure_free()
         for index in list(self.waiting):
-            most = None
-            if self.rule.progress is not None:
-                most = self.rule.progress.most_at_once()
-            if most is not None and len(self.running) >= most:
+            if not self._may_run_more():
                 break
             if index not in self.chosen:
                 self.chosen[index] = self.rule.requests(index, self.trials[index].config, self.failed.get(index, ()))
@@ -268,11 +269,12 @@ class Simulation:
         used = sum(process.trial.cpus * process.speed for process in active)
         used += self.start_cpus * (len(self.running) - len(active))
         for process in active:
-            process.speed /= max(1.0, used / self.machine.cpus)
+            # The kernel gives processes that need little what they need, so the trials share the rest.
+            process.speed /= max(1.0, used / (self.machine.cpus - self.overhead_cpus))
         disk = sum(process.trial.disk * process.speed for process in active)
         for process in active:
             if process.trial.disk and disk > 1:
-                process.speed /= disk * (1 + THRASHING * (disk - 1))
+                process.speed /= disk * (1 + self.thrashing * (disk - 1))
 
     def _advance(self) -> None:
         """Advance to the next start of a training, result, growth of memory, or end, and handle it."""
@@ -355,13 +357,28 @@ class Simulation:
             return
         process.reported = steps
         process.num_reports += 1
+        could_run_more = self._may_run_more()
         if self.rule.progress is not None:
-            self.rule.progress.note_result(process.name, len(self.running), self.now_s)
+            num_running = len(self.running)
+            num_left = num_running + len(self.waiting)
+            trained_s = self.now_s - process.training_from_s
+            self.rule.progress.note_result(
+                process.name, num_running=num_running, num_left=num_left, now_s=self.now_s, trained_s=trained_s
+            )
             self.may_start = True  # the limit may have changed
         if process.is_done:
             self._stop(process)
         if process.num_reports == 2 or steps == self.num_steps:
             self._tell(process, TrialNeed())
+        elif self._may_run_more() and not could_run_more:
+            self._resume_in_smaller_slots()
+
+    def _may_run_more(self) -> bool:
+        """Return whether the progress allows another trial."""
+        if self.rule.progress is None:
+            return True
+        most = self.rule.progress.most_at_once()
+        return most is None or len(self.running) < most
 
     def _tell(self, process: _Process, too_little: TrialNeed) -> None:
         """Let the rule learn from a trial."""
@@ -400,8 +417,11 @@ class Simulation:
         )
 
     def _resume_in_smaller_slots(self) -> None:
-        """Restart trials with checkpoints that reserve at least twice what they need, if the restart pays."""
-        if not self.waiting:
+        """Restart trials with checkpoints that reserve at least twice what they need, if the restart pays.
+
+        It pays only if other trials may use what they release.
+        """
+        if not self.waiting or not self._may_run_more():
             return
         for process in list(self.running):
             choices = self.rule.requests(process.index, process.trial.config, self.failed.get(process.index, ()))

@@ -30,7 +30,7 @@ from ray.util.placement_group import placement_group
 
 from tests.on_ray.kernel_kills import be_killed
 from tests.on_ray.rays import local_ray, wait_until
-from tune_policies.ray_compat import trial_actors, tune_request, tune_run, tune_schedulers, tune_trial
+from tune_policies.ray_compat import run_control, trial_actors, tune_request, tune_schedulers, tune_trial
 from tune_policies.ray_compat.autoscaler import start_coordinator_here
 from tune_policies.ray_compat.connection import is_through_client, sent_by_value
 from tune_policies.ray_compat.gcs import (
@@ -45,6 +45,7 @@ from tune_policies.ray_compat.gcs import (
     remove_group,
 )
 from tune_policies.ray_compat.kernel_kills import note_kernel_kills, was_killed_by_kernel
+from tune_policies.ray_compat.placement_groups import PlacementGroups
 
 pytestmark = [pytest.mark.rest, pytest.mark.ray_border]
 
@@ -156,6 +157,27 @@ def test_placement_groups_are_read_with_their_creator_and_can_be_removed():
     ray.kill(owner)
 
 
+def test_lost_placement_groups_are_removed_when_they_are_requested_again():
+    """Ray may still reserve resources for them, for example after it has lost their node."""
+
+    def removed(ids):
+        return {group.group_id for group in placement_groups() if group.group_id in ids and group.is_removed}
+
+    groups, granted = PlacementGroups(), tune.PlacementGroupFactory([{"CPU": 1}])
+    groups.request_resources(granted)
+    groups.request_resources(tune.PlacementGroupFactory([{"CPU": 400}]))
+    wait_until(lambda: groups.has_resources_ready(granted))
+    lost = groups.own_ids
+
+    assert sorted(amounts["CPU"] for amounts in groups.replace_lost(lost)) == [1, 400]
+    assert len(groups.own_ids) == 2
+    wait_until(lambda: removed(lost) == lost)
+    new = groups.own_ids
+    wait_until(lambda: groups.has_resources_ready(granted))
+    groups.clear()
+    wait_until(lambda: removed(new) == new)
+
+
 def test_the_cluster_state_contains_the_nodes_and_the_pending_demand():
     state = read_cluster_state(10)
     task = ray.remote(num_cpus=90)(lambda: None).remote()
@@ -207,7 +229,7 @@ class RecordController(FIFOScheduler):
         self.controller = self.trial = None
 
     def on_trial_add(self, tune_controller_, trial):
-        self.controller, self.trial = tune_run.unwrapped(tune_controller_), trial
+        self.controller, self.trial = run_control.unwrapped(tune_controller_), trial
         super().on_trial_add(tune_controller_, trial)
 
 
@@ -235,16 +257,16 @@ def private_members_used(module, names):
 
 def test_the_check_at_the_start_of_a_run_covers_all_used_private_members_of_tunes_controller():
     """A run checks ``MEMBERS`` at its start, so this tuple must be complete."""
-    found = private_members_used(tune_run, {"controller", "self._controller"})
+    found = private_members_used(run_control, {"controller", "self._controller"})
 
-    assert sorted(tune_run.MEMBERS) == found
+    assert sorted(run_control.MEMBERS) == found
 
 
 def test_a_run_uses_at_most_eight_private_members_of_tunes_controller_and_actor_manager():
     of_actors = private_members_used(trial_actors, {"super()", "tracked_actor_task"})
 
     assert of_actors == ["_actor_task_failed", "_tracked_actor"]
-    assert len(tune_run.MEMBERS) + 1 <= 8
+    assert len(run_control.MEMBERS) + 1 <= 8
 
 
 def test_tunes_actor_manager_has_the_members_that_a_run_overrides():
@@ -262,7 +284,7 @@ def test_tunes_actor_manager_has_the_members_that_a_run_overrides():
 PUBLIC_MEMBERS = ("checkpoint", "get_trials", "pause_trial", "resumed", "scheduler_alg", "search_alg")
 
 
-@pytest.mark.parametrize("name", [*tune_run.MEMBERS, *PUBLIC_MEMBERS])
+@pytest.mark.parametrize("name", [*run_control.MEMBERS, *PUBLIC_MEMBERS])
 def test_tunes_controller_has_the_members_that_this_package_uses(watched, name):
     """The test also checks public members, because Ray does not document them either."""
     assert hasattr(watched.controller, name)

@@ -7,7 +7,6 @@ import logging
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import ray
@@ -39,6 +38,8 @@ def gpu_type(accelerator_type):
     return node_type(CPU=1, GPU=1, **{f"accelerator_type:{accelerator_type}": 1})
 
 
+NEVER_S = 3600  # longer than a test may take, so that a call that waits for the timeout fails
+
 TYPES = {
     "starts": gpu_type("T4"),
     "fails": gpu_type("A100"),
@@ -68,12 +69,6 @@ def gpu_or_cpu(accelerator_type):
     return FirstFeasiblePolicy(GpuPolicy(accelerator_type=accelerator_type), CpuPolicy())
 
 
-def timed(policy, **kwargs):
-    start = time.monotonic()
-    plan = plan_when_ready(policy, **kwargs)
-    return plan, time.monotonic() - start
-
-
 def without_types():
     """Return the probed capacity without the autoscaler's node types, as on KubeRay."""
     return probe_cluster().model_copy(update={"node_types": None, "max_nodes_to_add": None})
@@ -86,7 +81,7 @@ def requested_nodes():
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.ray_border
 def test_planning_waits_for_a_gpu_node_that_can_be_added():
-    plan, _ = timed(gpu_or_cpu("T4"))
+    plan = plan_when_ready(gpu_or_cpu("T4"))
 
     assert (plan.use_gpu, plan.max_concurrent_trials) == (True, 1)
     assert requested_nodes() == {}
@@ -101,25 +96,23 @@ def test_planning_waits_for_a_gpu_node_that_can_be_added():
     ],
     ids=["known node types", "unknown node types"],
 )
-def test_a_policy_for_a_gpu_that_no_node_type_has_is_skipped_within_seconds(probe, why):
-    plan, seconds = timed(gpu_or_cpu("H200"), probe=probe)
+def test_a_policy_for_a_gpu_that_no_node_type_has_is_skipped_before_the_timeout(probe, why):
+    plan = plan_when_ready(gpu_or_cpu("H200"), probe=probe, timeout_s=NEVER_S)
 
     assert not plan.use_gpu
     assert why in plan.reasons[0]
-    assert seconds < 15
     assert requested_nodes() == {}
 
 
 @pytest.mark.ray_border
 def test_a_failed_launch_is_detected_immediately_and_does_not_affect_later_requests(cluster):
     cluster.launches(fails="fail")
-    plan, seconds = timed(gpu_or_cpu("A100"))
+    plan = plan_when_ready(gpu_or_cpu("A100"), timeout_s=NEVER_S)
     cluster.launches(fails="start")
-    later, _ = timed(gpu_or_cpu("A100"))
+    later = plan_when_ready(gpu_or_cpu("A100"))
 
     assert not plan.use_gpu
     assert "the launch of 'fails' failed" in plan.reasons[0]
-    assert seconds < 10
     assert later.use_gpu
 
 
@@ -127,11 +120,10 @@ def test_a_failed_launch_is_detected_immediately_and_does_not_affect_later_reque
 def test_a_hanging_launch_is_abandoned_at_the_timeout(cluster):
     cluster.launches(hangs="hang")
 
-    plan, seconds = timed(gpu_or_cpu("H100"), timeout_s=3)
+    plan = plan_when_ready(gpu_or_cpu("H100"), timeout_s=3)
 
     assert not plan.use_gpu
     assert "no nodes started within 3 s" in plan.reasons[0]
-    assert 3 <= seconds < 15
 
 
 @pytest.mark.rest
@@ -265,18 +257,17 @@ def connected_to_v1(cluster_v1):
 @pytest.mark.rest
 @pytest.mark.ray_border
 def test_autoscaler_v1_adds_a_gpu_node(connected_to_v1):
-    plan, _ = timed(gpu_or_cpu("T4"))
+    plan = plan_when_ready(gpu_or_cpu("T4"))
 
     assert plan.use_gpu
     assert requested_nodes() == {}
 
 
 @pytest.mark.rest
-def test_an_impossible_request_to_autoscaler_v1_is_abandoned_within_seconds(connected_to_v1):
-    plan, seconds = timed(gpu_or_cpu("H200"), probe=without_types)
+def test_an_impossible_request_to_autoscaler_v1_is_abandoned_before_the_timeout(connected_to_v1):
+    plan = plan_when_ready(gpu_or_cpu("H200"), probe=without_types, timeout_s=NEVER_S)
 
     assert "and the autoscaler launches no further nodes for the request" in plan.reasons[0]
-    assert seconds < 10
 
 
 @pytest.mark.rest
@@ -284,10 +275,9 @@ def test_an_impossible_request_to_autoscaler_v1_is_abandoned_within_seconds(conn
 def test_the_reason_for_a_failed_launch_by_autoscaler_v1_is_reported(connected_to_v1):
     connected_to_v1.launches(fails="fail")
 
-    plan, seconds = timed(gpu_or_cpu("A100"))
+    plan = plan_when_ready(gpu_or_cpu("A100"), timeout_s=NEVER_S)
 
     assert "the launch of 'fails' failed: no such machine is left" in plan.reasons[0]
-    assert seconds < 10
 
 
 @pytest.fixture
@@ -300,7 +290,7 @@ def disconnected():
 def test_planning_does_not_wait_without_an_autoscaler(caplog):
     caplog.set_level(logging.INFO, logger="tune_policies")
     with local_ray(num_cpus=2):
-        plan, seconds = timed(gpu_or_cpu("T4"))
+        plan = plan_when_ready(gpu_or_cpu("T4"), timeout_s=NEVER_S)
         request_capacity(plan).release()
         release_capacity()
         with pytest.raises(InfeasibleRequestError, match="this cluster has no autoscaler") as caught:
@@ -310,7 +300,6 @@ def test_planning_does_not_wait_without_an_autoscaler(caplog):
     assert "plan_when_ready" not in str(caught.value)  # the error does not advise calling plan_when_ready again
     assert plan.max_concurrent_trials == 2
     assert "and this cluster has no autoscaler" in plan.reasons[0]
-    assert seconds < 5
     assert "this cluster has no autoscaler, so no nodes are requested" in caplog.messages
 
 

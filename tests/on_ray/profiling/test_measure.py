@@ -34,7 +34,7 @@ from tune_policies import (
 )
 from tune_policies.trainers import measure_gpu_memory, plan_by_measuring
 from tune_policies.trainers.scheduling.run_plan import RunPlan
-from tune_policies.trainers.train.train_loop import plan_for_run
+from tune_policies.trainers.train.build_trainer import plan_for_run
 
 GIB = 2**30
 OVERHEAD = int(0.85 * GIB)

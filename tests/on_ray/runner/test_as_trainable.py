@@ -22,7 +22,7 @@ from tests.on_ray.marked_processes import ends
 from tests.on_ray.rays import wait_until
 from tune_policies import CappedPolicy, CpuPolicy, InvalidResourcesError, tuner
 from tune_policies.trainers import as_trainable
-from tune_policies.trainers.train.slot_check import check_workers
+from tune_policies.trainers.train.scaling_config_check import check_workers
 
 ROOT = Path(__file__).parents[3]
 POLICY = CpuPolicy(cpus=1, num_workers=1)

@@ -1,8 +1,10 @@
 """AuditCallback changes nothing in a run, measures its trials from outside, and estimates the gain of a policy."""
 
+import itertools
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +14,8 @@ import pytest
 from ray import tune
 
 from tests.evidence.audit.comparing import TOLERANCE, estimate_and_gain
-from tune_policies import AuditCallback
+from tune_policies import AuditCallback, ProbeError
+from tune_policies.trainers.usage import policy_callback
 
 RAY = {"num_cpus": 4}
 
@@ -67,6 +70,25 @@ def test_child_processes_of_trials_count(tmp_path, capfd, audited):
 
 
 @pytest.mark.rest
+def test_an_audit_begins_later_if_ray_does_not_answer_at_first(tmp_path, capfd, audited, monkeypatch):
+    read = policy_callback._read_capacity
+    num_failures = itertools.count(1)
+
+    def answer_later():
+        if next(num_failures) <= 3:
+            raise ProbeError("Ray does not answer")
+        return read()
+
+    monkeypatch.setattr(policy_callback, "_read_capacity", answer_later)
+
+    run(tune.with_resources(wait_mostly, {"cpu": 2}), tmp_path, num_samples=4)
+
+    printed = " ".join(capfd.readouterr().out.split())
+    assert "trials with 2 CPUs used 0.0" in printed
+    assert "trials: 4 finished" in printed
+
+
+@pytest.mark.rest
 def test_each_run_of_a_program_has_its_audit_and_its_page(tmp_path, capfd, audited, monkeypatch):
     monkeypatch.setenv("TUNE_POLICIES_AUDIT_PAGES", str(tmp_path / "pages"))
 
@@ -74,7 +96,9 @@ def test_each_run_of_a_program_has_its_audit_and_its_page(tmp_path, capfd, audit
         run(wait_mostly, tmp_path, name, config={"steps": 1})
 
     assert capfd.readouterr().out.count("Audit of the run ") == 2
-    assert sorted(file.name for file in (tmp_path / "pages").iterdir()) == ["first.html", "second.html"]
+    pages = sorted((tmp_path / "pages").iterdir())
+    assert [page.name for page in pages] == ["first.html", "second.html"]
+    assert all("policy is suggested" in page.read_text() for page in pages)
 
 
 @pytest.mark.rest
@@ -115,6 +139,41 @@ def fail_in_the_first_run(config):
     tune.report({"loss": 1})
 
 
+def run_out_of_memory(config):
+    raise MemoryError
+
+
+@pytest.mark.rest
+def test_an_audit_states_what_retries_trials_that_run_out_of_memory(tmp_path, capfd, audited):
+    run(run_out_of_memory, tmp_path, num_samples=2, raise_on_failed_trial=False)
+
+    printed = capfd.readouterr().out
+    assert "out of memory: 2 failures" in printed
+    assert "trials that run out of memory would be retried with more under LearningPolicy()" in printed
+    assert "Let each trial run longer" not in printed  # no trial has finished
+
+
+class Interrupt(tune.Callback):
+    """Presses Ctrl-C when a trial has reported five times and was measured."""
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        if result["training_iteration"] == 5:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.rest
+def test_the_audit_of_an_interrupted_run_promises_no_speed(tmp_path, capfd, audited, monkeypatch):
+    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # they do not close their files after Ctrl-C
+    trainable = tune.with_resources(wait_mostly, {"cpu": 4})
+
+    run(trainable, tmp_path, config={"steps": 100}, num_samples=4, callbacks=[Interrupt()])
+
+    printed = " ".join(capfd.readouterr().out.split())
+    assert "trials: 1 cut off, 3 never started" in printed
+    assert "would run up to 4 trials at once instead of 1" in printed
+    assert "as fast" not in printed
+
+
 class BrokenAudit(AuditCallback):
     """An audit in which every hook of a trial fails."""
 
@@ -122,6 +181,7 @@ class BrokenAudit(AuditCallback):
         raise RuntimeError("out of order")
 
 
+@pytest.mark.rest
 def test_no_error_of_an_audit_ends_the_run(tmp_path, caplog):
     with caplog.at_level(logging.ERROR, logger="tune_policies"):
         analysis = run(wait_mostly, tmp_path, config={"steps": 2}, num_samples=2, callbacks=[BrokenAudit()])

@@ -23,13 +23,6 @@ from tune_policies.trainers.watches.occupancy import remove_abandoned_groups
 
 # Older versions of Ray wrap every error that ends the controller in a ControllerError.
 PASSED_ON = InfeasibleRequestError if hasattr(TrainController, "_run_controller_hook") else ControllerError
-SOON_S = 30 if PASSED_ON is InfeasibleRequestError else 60
-"""The deadline in seconds for the failure of a run that Ray alone would retry indefinitely.
-
-Older versions of Ray detect the failure 30 s later.
-"""
-
-
 RAY = {"num_cpus": 2}
 
 
@@ -48,15 +41,13 @@ def report_once():
 
 @pytest.mark.rest
 @pytest.mark.timeout(120)
-def test_a_train_run_that_is_too_large_for_the_cluster_fails_within_seconds(tmp_path):
+def test_a_train_run_that_is_too_large_for_the_cluster_fails(tmp_path):
     trainer = with_deadlock_check(trainer_for(tmp_path, report_once, num_workers=3))
 
-    start = time.monotonic()
     with pytest.raises(PASSED_ON) as caught:
         trainer.fit()
 
     message = str(caught.value.controller_failure)
-    assert time.monotonic() - start < SOON_S
     assert message.startswith("one trial needs 3 workers, each with 1 CPU")
     assert "leave room for 2" in message
     assert "Request num_workers=2" in message

@@ -15,7 +15,7 @@ from tests.stand_ins import state_counts
 from tune_policies import ClusterCapacity, GpuDevice, GpuMemoryPolicy, PolicyScheduler, Resources
 from tune_policies.trainers import gpu_memory_usage
 from tune_policies.trainers.gpu_memory.fraction_limits import LimitOptions
-from tune_policies.trainers.train.train_loop import build_trainer
+from tune_policies.trainers.train.build_trainer import build_trainer
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, read_usage
 from tune_policies.trainers.usage.oom_report import OomReport
 

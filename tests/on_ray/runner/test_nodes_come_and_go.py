@@ -168,7 +168,7 @@ def test_each_slot_type_runs_on_its_own_node_type(tmp_path, add_node):
 
 
 def report_twice(config):
-    """Report two results. Between them, wait until the record ``continue`` is written."""
+    """Report two results. Between them, wait until ``continue`` is recorded, or after a loss, ``the plan changed``."""
     checkpoint = tune.get_checkpoint()
     record(config, f"{ray.get_runtime_context().get_node_id()} {'first' if checkpoint is None else 'again'}")
     if checkpoint is None:
@@ -176,6 +176,8 @@ def report_twice(config):
             tune.report({"score": 1}, checkpoint=tune.Checkpoint.from_directory(folder))
         record(config, "waits")
         wait_until(lambda: "continue" in records(config["folder"]))
+    else:  # a requeued trial can finish before the remaining nodes have been probed
+        wait_until(lambda: "the plan changed" in records(config["folder"]))
     tune.report({"score": 2})
 
 
@@ -189,10 +191,10 @@ def test_trials_of_a_lost_node_finish_on_another_node_without_a_failure(tmp_path
         lambda trials: all(trial.latest_checkpoint_result for trial in trials) and len(trials) == 2,
         lambda: cluster.remove_node(dies, allow_graceful=False),
     )
+    when_replanned = DoOnce(lambda _: scheduler.changes, lambda: record({"folder": tmp_path}, "the plan changed"))
+    callbacks = [when_both_have_checkpoints, ContinueAfterALoss(tmp_path), when_replanned]
 
-    trials = run(
-        tmp_path, scheduler, report_twice, 2, callbacks=[when_both_have_checkpoints, ContinueAfterALoss(tmp_path)]
-    )
+    trials = run(tmp_path, scheduler, report_twice, 2, callbacks=callbacks)
 
     assert [(trial.status, trial.num_failures) for trial in trials] == [("TERMINATED", 0)] * 2
     assert f"{stays.node_id} again" in records(tmp_path)

@@ -12,8 +12,9 @@ import ray
 from ray import tune
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from tests.rest_parameters import further
 from tune_policies import FreeCapacityPolicy, GpuPolicy, Resources, probe_cluster, run
-from tune_policies.probe.holders import nested_run_error
+from tune_policies.probe.reservation_holders import nested_run_error
 from tune_policies.ray_compat.gcs import programs, read_cluster_state, read_records
 from tune_policies.ray_compat.this_process import this_process
 
@@ -74,7 +75,7 @@ def outer():
         ray.kill(actor)
 
 
-@pytest.mark.parametrize("where", ["read", "read_in_child", "read_in_own_actor"])
+@pytest.mark.parametrize("where", ["read", *further("read_in_child", "read_in_own_actor")])
 def test_the_resources_of_the_actor_in_which_a_program_runs_are_not_available_to_it(outer, where):
     found = ray.get(getattr(outer(), where).remote(), timeout=100)
 

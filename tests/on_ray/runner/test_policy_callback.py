@@ -27,7 +27,7 @@ from tune_policies import (
 from tune_policies.oom import OutOfMemory
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
 from tune_policies.trainers.usage.policy_callback import last_failure
-from tune_policies.trainers.usage.resource_meter import PAUSED
+from tune_policies.trainers.usage.reservation_meter import PAUSED
 from tune_policies.trainers.usage.resource_usage import STARTING, USAGE_FILE, OutOfMemoryCounts, ResourceUsage
 
 RAY = {"num_cpus": 4, "num_gpus": 1}

@@ -14,7 +14,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from tests.on_ray.rays import wait_until
 from tune_policies import ClusterCapacity, CpuPolicy, PolicyScheduler, ReservingPolicy, Resources
 from tune_policies.trainers.gpu_memory.fraction_limits import LimitOptions
-from tune_policies.trainers.train.train_loop import build_trainer
+from tune_policies.trainers.train.build_trainer import build_trainer
 
 CAPACITY = ClusterCapacity.of(Resources(cpus=2))
 MESSAGES = []

@@ -200,7 +200,7 @@ def test_elastic_jax_workers_on_a_shared_gpu_are_rejected():
 
 
 def without_tf_keras(monkeypatch):
-    monkeypatch.setattr("tune_policies.trainers.train.builders.find_spec", lambda _: None)
+    monkeypatch.setattr("tune_policies.trainers.train.framework_trainers.find_spec", lambda _: None)
 
 
 def test_elastic_tensorflow_workers_require_tf_keras_when_the_trainer_is_built(monkeypatch):

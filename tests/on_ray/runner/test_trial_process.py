@@ -408,6 +408,7 @@ def report_own_usage(config):
         tune.report({"usage": usage})
 
 
+@pytest.mark.rest
 def test_a_users_metric_named_usage_keeps_its_statistics(tmp_path):
     (trial,) = run(report_own_usage, CpuPolicy(cpus=2), tmp_path)
 

@@ -16,7 +16,7 @@ from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS, PodDevices
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
-from tune_policies.probe.node_types import addable_node_types, load_cluster_config
+from tune_policies.probe.addable_nodes import addable_node_types, load_cluster_config
 
 INSTALLED = WriteOptions(ray_version=ray.__version__)
 OF_OLD_RAY = WriteOptions(ray_version="2.50.0")

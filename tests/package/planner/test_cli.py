@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from tests.clusters import nodes
 from tune_policies import ClusterCapacity, Resources
 from tune_policies.cli.main import app
-from tune_policies.cluster.capacity import NodeTypeCapacity
+from tune_policies.cluster.node import NodeTypeCapacity
 from tune_policies.plan.trial_plan import TrialPlan
 
 
@@ -102,7 +102,7 @@ def test_plan_prints_the_price_of_a_list_of_nodes(listed, policy):
     assert (done.exit_code, done.stderr) == (0, "")
     assert (lines[0], lines[-1]) == (
         "64 trials at once, limited by GPU",
-        "price: 49.00 USD per hour for 10 worker nodes, or 0.77 USD per concurrent trial",
+        "price: 49.00 USD per hour for 10 worker nodes, or 0.77 USD per trial hour",
     )
 
 
@@ -110,7 +110,7 @@ def test_the_price_states_its_nodes_and_its_number_of_trials(listed, policy):
     done = run("plan", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--cluster", listed, "--num-trials", "4")
 
     assert done.stdout.splitlines()[-3:] == [
-        "price: 49.00 USD per hour for 10 worker nodes, or 0.77 USD per concurrent trial if all 64 slots are in use, "
+        "price: 49.00 USD per hour for 10 worker nodes, or 0.77 USD per trial hour if all 64 slots are in use, "
         "and 12.25 USD with 4 trials",
         "note: the price is for all nodes of the catalog. To rank the nodes to rent for 4 trials, omit their count",
         "4 trials run in 1 round",
@@ -147,6 +147,51 @@ def test_the_nodes_to_rent_for_a_number_of_trials_are_ranked_by_their_price(poli
     assert any("no trial fits on t4: the largest GPUs have 14.7 GiB" in cell for row in below for cell in row)
 
 
+def test_a_deadline_ranks_nodes_for_fewer_trials_at_once_by_their_price(policy, tmp_path, monkeypatch):
+    offers = tmp_path / "offers.yaml"
+    offers.write_text(OFFERS)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    command = ("--cluster", offers, "--num-trials", "64", "--trial-hours", "1", "--deadline-hours", "3")
+    (cheaper,), heading, _, cheapest, *_ = rows_of(run("plan", policy(TWENTY_GIB), *command).stdout)
+    # With 32 nodes, the trials take 2 h, and all slots are in use. With 22, two slots are idle in the last round.
+    assert cheaper.startswith("cheaper: with a deadline of 2 h, all trials would cost 64.00 instead of 66.00 EUR")
+    assert heading[-2:] == ["Time for the trials", "Price of the trials"]
+    assert [cheapest[0], cheapest[1], *cheapest[3:]] == [
+        *("22 l4 nodes", "22 of 64"),
+        *("22.00 EUR", "3 h in 3 rounds", "66.00 EUR"),
+    ]
+
+
+def test_nodes_that_are_too_few_for_the_deadline_are_marked(policy, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    offers = tmp_path / "offers.yaml"
+    offers.write_text(OFFERS.replace("price_per_hour: 3", "price_per_hour: 3, count: 2"))
+
+    command = ("--cluster", offers, "--num-trials", "6", "--trial-hours", "1", "--deadline-hours", "2")
+    done = run("plan", policy(TWENTY_GIB), *command)
+
+    assert "3 h in 3 rounds, after the deadline" in " ".join(done.stdout.split())
+
+
+def test_a_plan_states_the_hours_of_all_trials(listed, policy):
+    half = policy("kind: GpuPolicy\ngpus: 0.5\n")
+
+    command = ("plan", half, "--cluster", listed, "--num-trials", "100", "--trial-hours", "2", "--deadline-hours", "3")
+    assert run(*command).stdout.splitlines()[-1] == "100 trials take 4 h in 2 rounds, after the deadline"
+    assert json.loads(run(*command, "--json").stdout)["hours"] == 4
+
+
+def test_compared_policies_have_the_price_of_all_trials(listed, policy, tmp_path):
+    other = tmp_path / "other.yaml"
+    other.write_text("kind: GpuPolicy\n")
+
+    command = ("--cluster", listed, "--num-trials", "40", "--trial-hours", "2")
+    done = run("plan", policy("kind: GpuPolicy\ngpus: 0.5\n"), other, *command)
+    rows = {line[:22].strip(): line.split("  ")[1:] for line in done.stdout.splitlines()}
+    assert [cell.strip() for cell in rows["Price of the trials"] if cell.strip()] == ["98.00 USD", "196.00 USD"]
+
+
 def test_a_ranking_states_when_slightly_smaller_trials_need_fewer_nodes(policy, tmp_path):
     offers = tmp_path / "offers.yaml"
     offers.write_text(OFFERS)
@@ -162,6 +207,20 @@ def test_a_ranking_states_when_slightly_smaller_trials_need_fewer_nodes(policy, 
         "GPU.",
     ]
     assert {"a100": 32} in [offer["nodes"] for offer in followed["offers"]]
+
+
+def test_a_ranking_begins_with_nodes_that_cost_less_for_slightly_smaller_trials(policy, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    offers = tmp_path / "offers.yaml"
+    offers.write_text(OFFERS.replace("price_per_hour: 3}", "price_per_hour: 1.90}"))
+
+    done = run("plan", policy(TWENTY_GIB), "--cluster", offers, "--num-trials", "64")
+
+    assert done.stdout.splitlines()[0] == (
+        "cheaper: with gpu_memory: 20268MiB (1.0% less than 20 GiB), 32 a100 nodes would be enough, for 60.80 instead "
+        "of 64.00 EUR per hour"
+    )
+    assert "note: with gpu_memory" not in done.stdout
 
 
 def test_a_ranking_says_that_a_gpu_has_less_than_its_nominal_size(policy, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
 from tune_policies import InvalidResourcesError
-from tune_policies.cluster.capacity import HEAD_RESOURCE
+from tune_policies.cluster.ray_totals import HEAD_RESOURCE
 from tune_policies.probe.probe_cluster import _addable
 from tune_policies.ray_compat.gcs import to_cluster_state
 

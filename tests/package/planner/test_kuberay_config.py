@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from tune_policies import InvalidResourcesError, NodeTypeCapacity, Resources
-from tune_policies.probe.node_types import addable_node_types, addable_nodes, load_cluster_config
+from tune_policies.probe.addable_nodes import addable_node_types, addable_nodes, load_cluster_config
 
 
 def pod(**limits):

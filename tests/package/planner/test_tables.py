@@ -5,8 +5,8 @@ from rich.console import Console
 
 from tests.clusters import GIB, gpu_node
 from tune_policies import ClusterCapacity, NodeCapacity, Resources
-from tune_policies.cluster.capacity import NodeTypeCapacity
 from tune_policies.cluster.cluster_view import cluster_view
+from tune_policies.cluster.node import NodeTypeCapacity
 
 NODE = gpu_node("a", gpus=8, cpus=96, gpu_memory_gib=80, accelerator_type="A100", memory_gib=1100)
 

@@ -11,7 +11,7 @@ from tune_policies import (
     InvalidResourcesError,
     ReservingPolicy,
 )
-from tune_policies.placement.counting import BundleGroup
+from tune_policies.placement.bundles import BundleGroup
 from tune_policies.trainers.scheduling.own_slots import slot_of_bundles
 
 HEAD_AND_CHILDREN = BundleGroup([{"CPU": 1}, {"CPU": 2}, {"CPU": 2}], "PACK", [])

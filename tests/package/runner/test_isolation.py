@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import time
 
 import pytest
 
@@ -75,12 +74,10 @@ def test_a_warning_is_added_to_the_limits_if_mps_cannot_limit_the_process(contro
 
 def test_a_query_of_the_mps_daemon_times_out(control):
     control(HANGS)
-    start = time.monotonic()
 
     reason = mps.query_mps_daemon(timeout_s=0.3)
 
     assert reason == "the MPS daemon did not respond within 0.3 s"
-    assert time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from importlib.metadata import distributions, version
 import pytest
 
 from tune_policies import InvalidResourcesError
-from tune_policies.trainers.scheduling.run_plan import check_versions
+from tune_policies.trainers.scheduling.measured_versions import check_versions
 
 
 def test_equal_versions_and_missing_packages_are_accepted():

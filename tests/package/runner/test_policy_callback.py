@@ -74,6 +74,7 @@ USAGE = ResourceUsage(
     slots=(SlotHours(slot="0.5 GPU", accelerator_type="L4", num_starts=3, trial_hours=3, hours={"GPU": 1.5}),),
     trials=TrialCounts(num_finished=2, num_failed=1, num_retries=1),
     out_of_memory=OutOfMemoryCounts(num_gpu_errors=2, num_neighbours=1, num_raised=1, num_refused_allocations=4),
+    raised_trials={"a": ("GPU",)},
     max_trials_at_once=2,
     num_rounds_planned=2,
     num_rounds=2,
@@ -83,9 +84,9 @@ USAGE = ResourceUsage(
 
 SHOWN = """\
 Resources used in 2.0 h
-Resource   Total   Used    Idle
-───────────────────────────────
-GPU        2.0 h   1.5 h   25%
+Resource   Total   Reserved   Idle
+──────────────────────────────────
+GPU        2.0 h   1.5 h      25%
 
 Slot types
 Slot      Type   Starts   Trials     GPU
@@ -98,7 +99,7 @@ Resource   Time       Fraction   Reason
 GPU        30.0 min   25.0%      trials [bold] wait
 
 - trials: 2 finished, 1 failed; 1 failure retried
-- out of memory: 2 failures because of GPU memory; 1 of them because other trials filled the device; 1 trial retried
+- out of memory: 2 failures because of GPU memory, 1 of them because other processes filled the GPU; 1 trial retried
 with more memory; 4 failed allocations reported in results
 - rounds: 2 planned, 2 run; concurrent trials: at most 2, on average 1.5
 - the plan changed 1 time

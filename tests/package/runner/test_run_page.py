@@ -120,7 +120,7 @@ def test_the_page_starts_with_the_advice():
     assert [section.title for section in content.sections] == [
         *("Advice", "Plan", "Slots", "Failures and retries", "GPU memory"),
     ]
-    assert content.sections[0].texts[-1].startswith("20% of the GPU time was idle for one reason: trials were")
+    assert content.sections[0].texts[-1].startswith("20% of the GPU time was idle while trials started")
     assert (
         content.summary == "The peak was 8.3 of 8.0 GiB (9.1 GiB with overhead), so LearningPolicy() would run 1 per "
         "GPU instead of 2."

@@ -6,11 +6,14 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from tune_policies import CpuPolicy, LearningPolicy, load_usage
 from tune_policies.cli.main import app
+from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
 from tune_policies.trainers.usage.resource_usage import USAGE_FILE, ResourceHours, ResourceUsage, SlotHours, TrialSpan
 
 GIB = 2**30
+MIB = 2**20
 
 
 @pytest.fixture
@@ -83,6 +86,23 @@ def test_json_contains_the_gpu_memory_usage_the_advice_and_the_resource_use(cpu_
         "the run had no PolicyCallback, so the use of CPUs, devices and slots is not known. Run again with "
         "run(train_fn, policy, callbacks=[PolicyCallback()]), or with tune.run(…, callbacks=[PolicyCallback()])",
     ]
+
+
+def test_the_command_prints_what_the_policy_of_the_run_has_learned_and_how_to_use_it(cpu_folder):
+    used = TrialNeed(cpus=0.09, host_memory_bytes=300 * MIB)
+    seen = [TrialObservation(trial_id=str(number), used=used, ended=True) for number in range(4)]
+    file = cpu_folder / "learned_policy.json"
+    file.write_text(LearningPolicy(CpuPolicy()).learn(seen).to_json())
+
+    assert load_usage(cpu_folder).advice[-1] == (
+        f'learned from 4 trials: CpuPolicy(cpus=0.1, memory="336MiB"). Next time, write load_policy("{file}")'
+    )
+
+
+def test_a_policy_file_that_cannot_be_read_does_not_stop_the_command(cpu_folder):
+    (cpu_folder / "learned_policy.json").write_text("{}")
+
+    assert usage(cpu_folder).exit_code == 0
 
 
 def test_the_command_writes_a_plot_to_a_file(run_folder, tmp_path):

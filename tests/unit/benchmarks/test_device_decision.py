@@ -180,8 +180,8 @@ def test_a_size_measured_on_only_one_device_is_omitted_and_reported():
     [
         (
             a_run(("cpu",)),
-            "a decision needs times of cpu and gpu, but the run measured cpu. On a machine with a GPU, run "
-            "`tune-policies bench run .*@.* --device cpu --device gpu --cpus 1 --output gpu-run.json`.$",
+            "a decision needs times of cpu and gpu, but the run measured cpu.\nOn a machine with a GPU, run:\n"
+            "tune-policies bench run .*@.* --device cpu --device gpu --cpus 1 --output gpu-run.json$",
         ),
         (
             a_run(("cpu",), devices=(DeviceFound(device="gpu", why_missing="no node has a GPU"),)),
@@ -200,7 +200,7 @@ def test_a_size_measured_on_only_one_device_is_omitted_and_reported():
                     ),
                 ),
             ),
-            r"no size has times of both cpu and gpu: mlp\[1\] on gpu, round 0: it raised",
+            r"no size has times of both cpu and gpu: mlp\[1\] on gpu, round 1: it raised",
         ),
     ],
     ids=["one device", "a device is missing", "nothing", "no size of both"],

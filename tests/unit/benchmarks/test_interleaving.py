@@ -1,17 +1,24 @@
 """Tests of the order of measurements, and of the missing measurements of a stopped run."""
 
+from pathlib import Path
+
 import pytest
 
 from tune_policies import InvalidResourcesError
+from tune_policies.benchmarks.decide.device_decision import UndecidedError, measured_gpu
 from tune_policies.benchmarks.measuring.interleaving import (
     check_same,
-    given_up,
-    groups_of,
     interleave,
-    is_done,
-    num_missing,
     order_of_groups,
     order_of_processes,
+)
+from tune_policies.benchmarks.record.missing_measurements import (
+    given_up,
+    groups_of,
+    interruption,
+    is_done,
+    num_complete_rounds,
+    num_missing,
 )
 from tune_policies.benchmarks.record.run_set import (
     Configuration,
@@ -104,6 +111,25 @@ def test_only_a_configuration_whose_process_died_is_retried_in_the_next_round(ki
 
 def test_all_groups_except_completed_groups_count_as_missing():
     assert num_missing(a_run(*map(process_of, GROUP.configurations))) == 3 * 2 - 1
+
+
+def test_an_interrupted_run_says_what_it_lacks_and_how_to_continue():
+    run_set = a_run(*map(process_of, GROUP.configurations))
+
+    (text,) = interruption(run_set, Path("my run.json"))
+
+    assert num_complete_rounds(run_set) == 0
+    assert text == (
+        "the run was interrupted before it was complete, so it lacks mlp[16] in 1 of 2 rounds, mlp[64] in 2 of 2 "
+        "rounds, cnn[8] in 2 of 2 rounds. To continue, run: tune-policies bench run --resume 'my run.json'"
+    )
+
+
+def test_a_decision_without_times_of_a_gpu_mentions_the_interruption():
+    run_set = a_run(process_of(GROUP.configurations[0]))
+
+    with pytest.raises(UndecidedError, match=r"The run was interrupted .* bench run --resume a\.json"):
+        measured_gpu(run_set, None, Path("a.json"))
 
 
 @pytest.mark.parametrize(

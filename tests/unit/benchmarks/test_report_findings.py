@@ -127,8 +127,8 @@ def test_a_single_device_is_not_compared():
     (found,) = find(a_run_set(workloads=("mlp",), devices=("cpu",), num_rounds=1, has_failure=False), {})
 
     assert found.sentences == (
-        "Only CPU was measured, so there is nothing to compare it with. On a machine with a GPU, run "
-        "`tune-policies bench run mlp@16,64,256,1024,4096 --device cpu --device gpu --cpus 1 --output gpu-run.json`.",
+        "Only CPU was measured, so there is nothing to compare it with. On a machine with a GPU, run: "
+        "tune-policies bench run mlp@16,64,256,1024,4096 --device cpu --device gpu --cpus 1 --output gpu-run.json",
     )
 
 

@@ -16,9 +16,19 @@ from tune_policies.benchmarks.record.run_set import (
     NoiseReading,
     Phase,
     ProcessRun,
+    Settings,
 )
 from tune_policies.benchmarks.record.run_set_file import csv_text
-from tune_policies.benchmarks.record.summary import Spread, digits, ratio_with_bounds, rounds_text, summarize, time_text
+from tune_policies.benchmarks.record.summary import (
+    Spread,
+    digits,
+    how_to_measure_a_gpu,
+    not_measured,
+    ratio_with_bounds,
+    rounds_text,
+    summarize,
+    time_text,
+)
 from tune_policies.benchmarks.report.tables import print_run_set
 
 MLP = Configuration(workload="mlp", size=64, device="cpu")
@@ -99,7 +109,7 @@ def test_a_time_is_rounded_and_has_a_suitable_unit(median, half_iqr, text):
 
 
 @pytest.mark.parametrize(
-    ("is_complete", "text"), [(True, "2 of 4 rounds"), (False, "2 of 4 rounds (the run was interrupted)")]
+    ("is_complete", "text"), [(True, "2 of 4 rounds"), (False, "2 of 4 rounds complete (the run was interrupted)")]
 )
 def test_the_number_of_rounds_says_whether_the_run_was_interrupted(is_complete, text):
     runs = (process(0, 1), process(1, 1))
@@ -107,6 +117,72 @@ def test_the_number_of_rounds_says_whether_the_run_was_interrupted(is_complete, 
 
     assert rounds_text(run_set) == text
     assert f"{text}, configurations" in shown(run_set)
+
+
+@pytest.fixture
+def with_timeouts():
+    """A quick run with sizes 64 and 1024, in which size 1024 timed out in the first round."""
+    settings = Settings(
+        sizes={"mlp": (64, 1024)}, devices=("cpu",), cpus=2, num_rounds=3, num_blocks=5, process_timeout_s=30
+    )
+    late = Configuration(workload="mlp", size=1024, device="cpu")
+    failures = tuple(
+        Failure(configuration=of_both, round=0, kind="timed_out", message="after 30 s, it was still running")
+        for of_both in (late, late.model_copy(update={"is_control": True}))
+    )
+    run = a_run_set(
+        workloads=("mlp",), sizes=(64,), devices=("cpu",), num_rounds=3, has_failure=False, settings=settings
+    )
+    return run.model_copy(update={"failures": failures})
+
+
+def test_the_command_for_a_gpu_repeats_all_requested_sizes_and_the_length_of_the_run(with_timeouts):
+    assert how_to_measure_a_gpu(with_timeouts).splitlines() == [
+        "On a machine with a GPU, run (mlp[1024] was not measured here):",
+        "tune-policies bench run mlp@64,1024 --device cpu --device gpu --cpus 2 --quick --output gpu-run.json",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        ({"num_blocks": 10, "num_rounds": 5, "process_timeout_s": 60}, ""),
+        ({"num_rounds": 9, "process_timeout_s": 40}, " --quick --rounds 9 --process-timeout-s 40"),
+        ({"has_control": False}, " --quick --no-control"),
+    ],
+)
+def test_the_command_for_a_gpu_contains_only_options_that_differ_from_their_default(changes, options, with_timeouts):
+    run = with_timeouts.model_copy(update={"settings": with_timeouts.settings.model_copy(update=changes)})
+
+    assert f"--cpus 2{options} --output gpu-run.json" in how_to_measure_a_gpu(run)
+
+
+def test_the_command_for_a_gpu_contains_the_requested_devices(with_timeouts):
+    settings = with_timeouts.settings.model_copy(update={"devices": ("gpu@0.25", "cpu")})
+
+    command = how_to_measure_a_gpu(with_timeouts.model_copy(update={"settings": settings}))
+    assert "--device gpu@0.25 --device cpu --cpus" in command
+
+
+def test_configurations_without_times_are_listed_by_the_kind_of_their_failure(with_timeouts):
+    raised = Failure(configuration=MLP, round=2, kind="raised", message="ValueError")
+    kept = tuple(run for run in with_timeouts.runs if run.configuration != MLP or run.round < 2)
+
+    changed = {"failures": (*with_timeouts.failures, raised), "runs": kept}
+
+    assert list(not_measured(with_timeouts.model_copy(update=changed))) == [
+        "not measured: mlp[1024] on cpu (3 of 3 rounds), because processes reached their time limit of 30 s. "
+        "Start a new run with a longer --process-timeout-s, or with smaller sizes",
+        "not measured: mlp[64] on cpu (1 of 3 rounds), because the workload raised an error. "
+        "Correct the workload, and start a new run",
+    ]
+
+
+def test_a_round_that_only_has_failures_is_not_counted(with_timeouts):
+    first = tuple(run for run in with_timeouts.runs if run.round == 0)
+
+    text = rounds_text(with_timeouts.model_copy(update={"runs": first}))
+    assert text == "1 of 3 rounds (the other rounds have no times because of failures)"
 
 
 @pytest.mark.parametrize(
@@ -139,16 +215,16 @@ def test_empty_columns_are_omitted():
         (a_run_set(sizes=(16,), num_rounds=1), "- the cluster has no TPU: no node has a TPU"),
         (
             of(failures=[Failure(configuration=MLP, round=n, kind="raised", message="no") for n in (0, 1, 4)]),
-            "- mlp[64] on cpu, rounds 0, 1, 4: no",
+            "- mlp[64] on cpu, rounds 1, 2, 5: no",
         ),
-        (of(*(process(n, 1, warnings=("it was cut",)) for n in (0, 2))), "- mlp[64] on cpu, rounds 0, 2: it was cut"),
+        (of(*(process(n, 1, warnings=("it was cut",)) for n in (0, 2))), "- mlp[64] on cpu, rounds 1, 3: it was cut"),
         (
             of(is_complete=False),
             "- the run was interrupted before it was complete. To continue, run: tune-policies bench run --resume FILE",
         ),
         (
             of(failures=[Failure(configuration=MLP, round=0, kind="raised", message="[red]a\x1b[2Jb")]),
-            r"- mlp[64] on cpu, round 0: [red]a\u001b[2Jb",
+            r"- mlp[64] on cpu, round 1: [red]a\u001b[2Jb",
         ),
         (
             of(noise=[NoiseReading(round=0, load=0.1), NoiseReading(round=1, load=1.5, gpu_throttled=("hot",))]),

@@ -1,6 +1,7 @@
 """Workloads are found by name or in the working directory."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from tune_policies.benchmarks.workloads.registry import (
     SYNTHETIC,
     check_needs,
     check_workload,
+    describe_sizes,
     find_workload,
     load_workload,
 )
@@ -33,6 +35,20 @@ def test_sizes_are_ascending_powers_of_two(name):
 
     assert list(sizes) == sorted(set(sizes))
     assert all(size.bit_count() == 1 for size in sizes)
+
+
+def test_the_sizes_of_workloads_are_described_by_their_unit():
+    assert describe_sizes(["mlp", "matmul", "cnn", "mine:train"]) == (
+        "size: samples per batch (mlp, cnn); rows and columns (matmul); as defined by the workload (mine:train)"
+    )
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_reference_states_the_unit_of_each_size(name):
+    page = Path(__file__).parents[3].joinpath("docs/reference/benchmarks.md").read_text()
+
+    (row,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+    assert f" | {find_workload(name).size_unit}" in row
 
 
 def test_the_error_for_an_unknown_name_suggests_the_most_similar_name_and_lists_all_names():

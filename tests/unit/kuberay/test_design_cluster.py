@@ -17,12 +17,13 @@ from tune_policies import (
     InvalidResourcesError,
     MixedPolicy,
     ReservingPolicy,
-    SelectingPolicy,
 )
 from tune_policies.kuberay import ClusterDesign, NodeCatalog, NodeType, design_cluster
 from tune_policies.kuberay.design.catalog import HEAD
 from tune_policies.kuberay.design.cheapest_nodes import NodePool
 from tune_policies.kuberay.design.cluster_spec import head_of
+from tune_policies.kuberay.design.offers import rank_offers, with_cheaper_nodes
+from tune_policies.kuberay.design.trial_duration import TrialDuration
 from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.policy import ResourcePolicy
 
@@ -260,6 +261,28 @@ def test_the_price_includes_all_nodes_and_the_head():
     assert design_cluster(GpuPolicy(), catalog(L4, head=head), 10).price_per_hour == pytest.approx(7.2)
 
 
+ON_A100 = NodeType(name="a100", cpus=12, gpus=1, memory="64GiB", accelerator_type="A100", price_per_hour=1.8)
+ON_L40S = NodeType(name="l40s", cpus=16, gpus=1, memory="64GiB", accelerator_type="L40S", price_per_hour=1.9)
+
+
+def test_a_design_states_near_the_top_that_slightly_smaller_trials_cost_less():
+    policy, nodes = GpuMemoryPolicy(gpu_memory="20GiB"), NodeCatalog(nodes=(ON_A100, ON_L40S))
+
+    design = with_cheaper_nodes(design_cluster(policy, nodes, 64), policy, nodes)
+
+    saving = (
+        "with gpu_memory: 20268MiB (1.0% less than 20 GiB), 32 a100 nodes would be enough, for 57.60 instead of 60.80 "
+        "USD per hour"
+    )
+    assert design.cheaper == (saving,)
+    assert design.explain().splitlines()[3:5] == [
+        "at most 60.80 USD an hour, 0.95 USD per trial hour, without the head, whose price is unknown",
+        f"cheaper: {saving}",
+    ]
+    followed = design_cluster(GpuMemoryPolicy(gpu_memory="20268MiB"), nodes, 64)
+    assert (groups(followed), followed.price_per_hour) == ({"a100": 32}, pytest.approx(57.6))
+
+
 def test_if_the_catalog_has_too_few_nodes_the_remaining_trials_wait():
     plan = design_cluster(GpuPolicy(), catalog(L4.model_copy(update={"count": 3})), 64)
 
@@ -478,9 +501,10 @@ def test_the_explanation_of_a_design_has_its_nodes_price_and_reasons():
         "room for 64 of 64 trials at once, no worker nodes at first",
         "  l4: 0 to 16 nodes with 4 CPUs, 1 GPU, 16 GiB of host memory (L4), for 64 trials",
         "  each trial: 1 CPU, 0.25 GPU, 5.6 GiB of GPU memory",
-        "at most 11.20 USD an hour, without the head, whose price is unknown",
-        "  - 64 trials on 16 l4 nodes: the cheapest choice with room for them",
-        "  - a trial hour costs 0.175 USD on l4, 0.25 USD on l4-4, if all slots of the nodes are in use",
+        "at most 11.20 USD an hour, 0.17 USD per trial hour, without the head, whose price is unknown",
+        "  - 64 trials on 16 l4 nodes: the lowest price per hour with room for them",
+        "  - the price of a slot per hour is 0.175 USD on l4, 0.25 USD on l4-4. "
+        "A trial hour costs more if some slots are idle",
         "  - 5.6 GiB of GPU memory per trial, based on the smallest GPU that the plan uses",
     ]
 
@@ -493,75 +517,80 @@ def test_the_price_of_a_trial_hour_is_computed_with_the_slots_of_each_node_type(
 
     plan = design_cluster(GpuMemoryPolicy(gpu_memory="20GiB"), types, 16)
 
-    assert "a trial hour costs 0.9 USD on l4, 2 USD on a100, if all slots of the nodes are in use" in plan.reasons
+    assert (
+        "the price of a slot per hour is 0.9 USD on l4, 2 USD on a100. A trial hour costs more if some slots are idle"
+        in plan.reasons
+    )
+
+
+def test_a_deadline_reduces_the_concurrent_trials_and_the_nodes():
+    design = design_cluster(GpuPolicy(gpus=0.25, cpus=1), catalog(L4, FOUR_L4), 64, trial_hours=1, deadline_hours=3)
+
+    assert (design.trials.min_concurrent_trials, design.num_trials) == (24, 64)  # 22 would be enough
+    assert design.hours == 3
+    assert design.price == pytest.approx(3 * design.price_per_hour)
+    assert design.explain().splitlines()[0] == (
+        "room for 24 of 64 trials at once, no worker nodes at first; limited by deadline_hours"
+    )
+
+
+def test_with_a_deadline_the_trials_use_all_slots_of_the_nodes():
+    """One node has four GPUs, and the deadline requires two trials at once."""
+    design = design_cluster(GpuPolicy(cpus=1), catalog(FOUR_L4), 8, trial_hours=1, deadline_hours=4)
+
+    assert (design.trials.max_concurrent_trials, design.hours) == (4, 2)
+    assert design.price == pytest.approx(2 * design.price_per_hour)
+
+
+def test_nodes_in_time_are_ranked_by_the_price_of_all_trials():
+    """The four GPUs cost more per hour, and less in total, because all trials end in a quarter of the time."""
+    policy, nodes = GpuPolicy(cpus=1), catalog(L4, node_type("l4-4", 48, 4, 2.0, accelerator_type="L4"))
+
+    ranked = rank_offers(policy, nodes, 4, TrialDuration(trial_hours=1, deadline_hours=4))
+
+    assert [(str(offer), offer.price) for offer in ranked.offers] == [
+        ("1 l4-4 node", pytest.approx(2.0)),
+        ("1 l4 node", pytest.approx(2.8)),
+    ]
+    assert ranked.cheaper == ()  # the first offer is already the cheapest
+
+
+@pytest.mark.parametrize(
+    ("head", "cheaper"),
+    [
+        pytest.param(
+            7,
+            ("with a deadline of 1 h, all trials would cost 9.80 instead of 30.80 USD, on 4 l4 nodes, because they "
+             "would end earlier",),
+            id="the head costs for each hour",
+        ),
+        pytest.param(0, (), id="each hour of a trial costs the same"),
+    ],
+)  # fmt: skip
+def test_a_design_says_if_more_nodes_would_cost_less_in_total(head, cheaper):
+    nodes = catalog(L4, head=node_type("head", 4, price=head))
+    duration = TrialDuration(trial_hours=1, deadline_hours=4)
+    design = design_cluster(GpuPolicy(cpus=1), nodes, 4, trial_hours=1, deadline_hours=4)
+
+    assert with_cheaper_nodes(design, GpuPolicy(cpus=1), nodes, duration).cheaper == cheaper
+
+
+def test_a_design_reports_that_its_trials_exceed_the_deadline():
+    few = catalog(L4.model_copy(update={"count": 2}))
+
+    design = design_cluster(GpuPolicy(gpus=0.25, cpus=1), few, 64, trial_hours=1, deadline_hours=3)
+    assert "64 trials take 8 h in 8 rounds, after the deadline" in design.reasons
+
+
+def test_the_price_of_a_trial_hour_divides_by_the_trials_and_not_by_idle_slots():
+    design = design_cluster(GpuPolicy(gpus=0.25, cpus=1), catalog(FOUR_L4), 17)
+
+    assert design.price_of_trial_hour == pytest.approx(design.price_per_hour / 17)
 
 
 class PolicyOfAUser(ResourcePolicy):
     def plan(self, capacity):
         return plan_first_feasible([CpuPolicy()], capacity)
-
-
-class NeverPlans(ResourcePolicy):
-    def plan(self, capacity):
-        raise InfeasibleRequestError("a trial", "nothing is enough", "patience", "Ask for less.")
-
-
-@pytest.mark.parametrize(
-    ("policy", "name", "resources"),
-    [
-        pytest.param(PolicyOfAUser(), "cpu-16", "16 CPUs, 64 GiB", id="a user-defined policy"),
-        pytest.param(GpuPolicy(gpus=0.25, cpus=2), "gpu", "8 CPUs, 1 GPU, 32 GiB", id="four trials on a GPU"),
-        pytest.param(GpuPolicy(gpus=2, accelerator_type="A100"), "a100-x2", "16 CPUs, 2 GPUs, 64 GiB", id="two GPUs"),
-        pytest.param(CpuPolicy(cpus=3), "cpu-15", "15 CPUs, 60 GiB", id="CPUs that divide evenly"),
-        pytest.param(CpuPolicy(cpus=32), "cpu-32", "32 CPUs, 128 GiB", id="more CPUs than usual"),
-        pytest.param(CpuPolicy(memory="10GiB"), "cpu-16", "16 CPUs, 161 GiB", id="requested host memory"),
-        pytest.param(CpuPolicy(custom={"license": 0.5}), "cpu-16", "16 CPUs, 8 license, 64 GiB", id="custom resources"),
-        pytest.param(
-            GpuMemoryPolicy(gpu_memory="10GiB", accelerator_type="A100"),
-            "a100",
-            "8 CPUs, 1 GPU, 32 GiB",
-            id="by GPU memory",
-        ),
-        pytest.param(
-            AcceleratorPolicy(resource="HPU", amount=2), "hpu-x2", "16 CPUs, 2 HPUs, 64 GiB", id="other devices"
-        ),
-        pytest.param(ON_SLICES, "tpu-v6e-4x4-x4", "32 CPUs, 4 TPUs, 128 GiB", id="TPU slices"),
-        pytest.param(CappedPolicy(CpuPolicy(), 2), "cpu-16", "16 CPUs, 64 GiB", id="inside a wrapper"),
-        pytest.param(
-            FirstFeasiblePolicy(GpuPolicy(), CpuPolicy()), "gpu", "8 CPUs, 1 GPU, 32 GiB", id="the first choice"
-        ),
-    ],
-)
-def test_without_a_catalog_the_node_type_is_derived_from_the_policy(policy, name, resources):
-    (group,) = design_cluster(policy, None, 16).groups
-
-    assert group.node_type.name == name
-    assert str(group.node_type.resources) == f"{resources} of host memory"
-
-
-@pytest.mark.parametrize(
-    ("policy", "message"),
-    [
-        pytest.param(
-            GpuMemoryPolicy(gpu_memory="6GiB"), "unknown without a GPU type", id="GPU memory without a GPU type"
-        ),
-        pytest.param(
-            GpuMemoryPolicy(gpu_memory="6GiB", accelerator_type="M3-Max"),
-            "unknown for 'M3-Max'",
-            id="a GPU type of unknown memory",
-        ),
-        pytest.param(
-            GpuMemoryPolicy(gpu_memory="60GiB", accelerator_type="T4"),
-            "Types with enough memory: A100",
-            id="a GPU type that is too small",
-        ),
-        pytest.param(SelectingPolicy(CpuPolicy(), label_selector={"zone": "eu"}), "pass a catalog", id="labels"),
-        pytest.param(NeverPlans(), "no default nodes for NeverPlans: pass a catalog", id="a policy that fits no node"),
-    ],
-)
-def test_without_a_catalog_a_policy_that_does_not_determine_a_node_type_is_rejected(policy, message):
-    with pytest.raises(InvalidResourcesError, match=message):
-        design_cluster(policy, None, 64)
 
 
 def test_a_design_for_a_user_defined_policy_uses_the_catalog():

@@ -12,8 +12,8 @@ from tune_policies import (
 )
 from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
-from tune_policies.kuberay.design.comparison import compare_policies
 from tune_policies.kuberay.design.forecast import forecast_trials
+from tune_policies.kuberay.design.policy_comparison import compare_policies
 
 POLICY = GpuPolicy(gpus=0.25, cpus=2)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.evidence.sizing.forecasts import LENGTHS, coverage
-from tune_policies.plan.end_forecast import RunningTrial, forecast_end
+from tune_policies.plan.end_forecast import RunningTrial, RunProgress, forecast_end
 
 
 def test_without_a_known_duration_there_is_no_forecast():
@@ -15,6 +15,16 @@ def test_equal_trials_end_after_the_rounds_that_are_left():
 
     assert forecast.low_s < 200 < forecast.high_s
     assert forecast.median_s == pytest.approx(200, rel=0.15)
+
+
+def test_a_run_with_millions_of_waiting_trials_has_a_forecast_at_once():
+    """The forecast runs in Tune's loop, and must not need an amount of memory that grows with the number of trials."""
+    progress = RunProgress(finished_s=(60.0,) * 20, num_waiting=10_000_000)
+
+    forecast = progress.forecast(4)
+
+    assert forecast.median_s == pytest.approx(60 * 10_000_000 / 4, rel=0.05)
+    assert progress.at_once_before(3600, 4) == pytest.approx(10_000_000 * 60 / 3600, rel=0.1)
 
 
 def test_the_progress_of_the_first_trial_is_enough_for_a_forecast():

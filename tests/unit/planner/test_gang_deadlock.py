@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_policies import InfeasibleRequestError, NodeTypeCapacity, Resources
-from tune_policies.placement.counting import BundleGroup
+from tune_policies.placement.bundles import BundleGroup
 from tune_policies.placement.deadlock import (
     ClusterOccupancy,
     NodeTotals,

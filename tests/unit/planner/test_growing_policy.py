@@ -40,6 +40,32 @@ def test_a_trial_does_not_grow_if(trial, restart_s):
     assert amounts([trial], 6, restart_s=restart_s) == {}
 
 
+@pytest.mark.parametrize(
+    ("trials", "free", "why"),
+    [
+        pytest.param(
+            [running(left_s=12), running("b", left_s=4)],
+            6,
+            "the last trials do not grow: with 4 CPUs, the longest would train about 9 s less. That is not 1.5 times "
+            "the 8 s that a restart takes",
+            id="a restart takes long",
+        ),
+        pytest.param(
+            [running(has_checkpoint=False)],
+            6,
+            "the last trials do not grow, because they have no checkpoints",
+            id="no checkpoints",
+        ),
+        pytest.param([running(left_s=12)], 0, "", id="nothing is free"),
+        pytest.param([running(left_s=None)], 6, "", id="the time left is not known"),
+        pytest.param([running(amount=2, speeds=((1, 1.0), (2, 1.05)))], 6, "", id="more CPUs did not help"),
+    ],
+)
+def test_the_reason_is_stated_if_no_trial_grows_into_free_resources(trials, free, why):
+    assert POLICY.growth(trials, {"n": free}, restart_s=8.0, is_gpu=False) == ()
+    assert POLICY.why_not(trials, {"n": free}, restart_s=8.0, is_gpu=False) == why
+
+
 def test_a_trial_that_does_not_grow_leaves_its_part_to_others():
     assert amounts([running("a", left_s=1), running("b"), running("c")], 4) == {"b": 3, "c": 3}
 

@@ -18,9 +18,9 @@ from tune_policies import (
     Resources,
     SelectingPolicy,
 )
-from tune_policies.cluster.capacity import NodeTypeCapacity
+from tune_policies.cluster.node import NodeTypeCapacity
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.plan.idle import Why, idle
+from tune_policies.plan.idle import Why, idle, idle_to_show
 from tune_policies.plan.trial_plan import TrialPlan
 
 TYPED = ClusterCapacity.of(
@@ -117,6 +117,24 @@ IDLE = {
 @pytest.mark.parametrize(("capacity", "policy", "expected"), IDLE.values(), ids=IDLE)
 def test_idle_resources_have_a_reason(capacity, policy, expected):
     assert explained(capacity, policy) == expected
+
+
+def test_amounts_that_come_from_rounding_are_not_shown():
+    capacity = nodes((2, 0))
+    plan = TrialPlan(slots=(TrialSlot(trial=Resources(cpus=0.6666), max_concurrent_trials=3),), limited_by="CPU")
+
+    assert [part.amount for part in idle(capacity, plan)] == [0.0002]
+    assert idle_to_show(capacity, plan) == ()
+
+
+def test_less_memory_than_a_request_can_contain_is_not_shown():
+    capacity = ClusterCapacity.of(Resources(cpus=2, memory_bytes=2 * GIB + 7))
+
+    plan = CpuPolicy(cpus=1, memory="1GiB").plan(capacity)
+
+    assert [(part.resource, part.amount) for part in idle(capacity, plan)] == [("memory", 7)]
+    assert idle_to_show(capacity, plan) == ()
+    assert plan.explain(capacity).endswith("nothing stays idle")
 
 
 def test_resources_of_added_nodes_are_included():

@@ -390,8 +390,54 @@ def test_one_sentence_states_what_was_learned_and_what_changes():
     policy = LearningPolicy().learn([seen(gib=2.8, cpus=0.4, utilization=0.1) for _ in range(4)])
 
     assert policy.describe(TWO_GPUS) == (
-        "after 4 trials: 3.1 GiB of GPU memory, 10% of the GPU's time, 0.4 CPU; up to 40 at once instead of 2"
+        "after 4 trials: 3.1 GiB of GPU memory, 10% of the GPU's time, 0.4 CPU; 40 would fit at once instead of 2"
     )
+
+
+def test_the_sentence_states_if_as_many_trials_run_as_before():
+    policy = LearningPolicy().learn([seen(gib=60) for _ in range(4)])
+
+    assert policy.describe(TWO_GPUS).endswith("; 2 would fit at once as before")
+
+
+@pytest.mark.parametrize(
+    ("start", "trial", "learned"),
+    [
+        pytest.param(
+            LearningPolicy().start,
+            {"host_gib": 0.3, "cpus": 0.09},
+            'CpuPolicy(cpus=0.1, memory="344MiB")',
+            id="the choice of AutoPolicy that was used",
+        ),
+        pytest.param(
+            LearningPolicy().start,
+            {"host_gib": 0.3, "uses_gpu": True},
+            'GpuPolicy(memory="344MiB")',
+            id="GPUs whose memory is not known",
+        ),
+        pytest.param(
+            GpuPolicy(accelerator_type="A100"),
+            {"gib": 8, "host_gib": 2, "utilization": 0.5},
+            'GpuMemoryPolicy(gpu_memory="9024MiB", max_trials_per_gpu=4, accelerator_type="A100", memory="2304MiB")',
+            id="the other fields of the start policy",
+        ),
+        pytest.param(
+            CappedPolicy(CpuPolicy(), 3), {"host_gib": 1}, "at most 1.1 GiB of host memory", id="a wrapped start policy"
+        ),
+    ],
+)
+def test_what_was_learned_is_one_line_with_a_policy_if_it_does_not_depend_on_the_config(start, trial, learned):
+    policy = LearningPolicy(start).learn([seen(ended=True, **trial) for _ in range(4)])
+
+    assert policy.learned.startswith(f"learned from 4 trials: {learned}")
+
+
+def test_what_was_learned_names_the_numbers_of_the_config_that_explain_it():
+    assert "GPU memory: batch of the config explain 100%" in LearningPolicy().learn(BY_BATCH).learned
+
+
+def test_before_the_policy_has_learned_there_is_nothing_to_tell():
+    assert LearningPolicy().learned == ""
 
 
 def test_the_text_of_a_policy_states_what_it_has_learned_instead_of_all_observations():
@@ -405,6 +451,23 @@ def test_the_text_of_a_policy_states_what_it_has_learned_instead_of_all_observat
     assert "GPU memory: width of the config explain 100% of the differences" in str(learned)
     assert "learned from 4 trials" in learned._repr_html_()
     assert "trial_id" not in str(learned) + learned._repr_html_()
+
+
+def test_sizes_from_before_the_cpus_were_known_are_no_longer_planned():
+    early = LearningPolicy(CpuPolicy()).learn([seen(host_gib=0.2, is_saved=False) for _ in range(4)])
+
+    later = early.learn([seen(host_gib=0.2, cpus=0.1, ended=True) for _ in range(8)])
+
+    assert {slot.trial.cpus for slot in later.plan(CPUS).by_config.slots} == {0.1, 0.2}
+
+
+def test_two_configs_that_differ_in_their_cpus_get_few_sizes():
+    policy = LearningPolicy(CpuPolicy())
+    for number in range(16):
+        n = 1 + number % 2
+        policy = policy.learn([seen({"n": n}, host_gib=(220 + 30 * n) / 1024, cpus=0.045 * n, ended=True)])
+
+    assert len(policy.plan(CPUS).by_config.slots) <= 6
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 4, 8, 64]), st.floats(0.1, 70)), min_size=4, max_size=60))

@@ -15,7 +15,7 @@ from tests.evidence.faults.churn import FAULTS, simulated_run
 from tests.evidence.faults.simulated_ray import Clock, SimulatedCluster
 from tests.unit.strategies import sized_by_the_user, with_kinds
 from tune_policies import InfeasibleRequestError
-from tune_policies.placement.counting import RemainingNode
+from tune_policies.placement.bundles import RemainingNode
 from tune_policies.placement.layout import place_slots
 from tune_policies.values.resources import TICKS
 

@@ -1,5 +1,4 @@
-import time
-
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,7 +87,10 @@ def test_a_learning_rate_that_correlates_by_chance_is_not_in_the_formula():
     assert fit_memory(points).largest.keys() == {"batch"}
 
 
-def test_hundreds_of_measurements_are_fitted_within_seconds():
+def test_measurements_are_not_fitted_once_for_each_omitted_measurement(monkeypatch):
+    calls = []
+    pinv = np.linalg.pinv
+    monkeypatch.setattr(np.linalg, "pinv", lambda matrix: calls.append(matrix) or pinv(matrix))
     points = points_of(
         lambda batch, width, lr, wd: batch * MIB + width**2 * 40,
         batch=[8, 16, 32, 64],
@@ -96,9 +98,8 @@ def test_hundreds_of_measurements_are_fitted_within_seconds():
         lr=[0.1, 0.2, 0.3, 0.4, 0.5],
         wd=[0.1, 0.2, 0.3, 0.4, 0.5],
     )
-    started = time.perf_counter()
 
     fit_memory(points)
 
     assert len(points) == 500
-    assert time.perf_counter() - started < 5  # a separate fit per omitted measurement would take many times as long
+    assert len(calls) < len(points)

@@ -22,9 +22,9 @@ from tune_policies import (
     MixedPolicy,
     Resources,
 )
-from tune_policies.cluster.capacity import NodeTypeCapacity
+from tune_policies.cluster.node import NodeTypeCapacity
 from tune_policies.files.svg import WIDTH, fitted, text_width, wrapped
-from tune_policies.placement.counting import RemainingNode
+from tune_policies.placement.bundles import RemainingNode
 from tune_policies.placement.layout import workers_on_nodes
 
 SVG = "{http://www.w3.org/2000/svg}"

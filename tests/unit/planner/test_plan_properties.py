@@ -33,9 +33,10 @@ from tune_policies import (
     ReservingPolicy,
     Resources,
 )
-from tune_policies.placement.counting import Request, count_trials, with_rounded_memory
+from tune_policies.placement.counting import count_trials, with_rounded_memory
 from tune_policies.placement.launches import has_choice
 from tune_policies.placement.layout import with_places
+from tune_policies.placement.request import Request
 from tune_policies.policies.policy import build_policy
 from tune_policies.policies.reserving import rests
 from tune_policies.testing.clusters import draw_nodes, with_node_types

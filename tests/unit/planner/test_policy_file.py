@@ -82,7 +82,7 @@ def test_a_policy_is_loaded_from_its_file(path, text, policy):
         ("- GpuPolicy", "a policy must be a mapping with a 'kind', got a list"),
         ("GpuPolicy", "a policy must be a mapping with a 'kind', got a string"),
         ("", "a policy must be a mapping with a 'kind', got nothing"),
-        ("gpus: 1", "a policy requires a 'kind' (known: AcceleratorPolicy, "),
+        ("gpus: 1", "a policy requires a 'kind', such as kind: CpuPolicy (known: AcceleratorPolicy, "),
         ("kind: GpuPolcy", "unknown kind 'GpuPolcy'; did you mean 'GpuPolicy'?"),
         ("kind: 7", "unknown kind 7"),
         ("kind: GpuPolicy\ngpu: 1", "unknown field 'gpu'; did you mean 'gpus'? (GpuPolicy has gpus,"),

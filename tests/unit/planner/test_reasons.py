@@ -30,7 +30,7 @@ from tune_policies import (
     Resources,
     SelectingPolicy,
 )
-from tune_policies.plan.build_plan import describe_gpus
+from tune_policies.plan.plan_notes import describe_gpus
 
 of = ClusterCapacity.of
 CPU, GPU, HALF, SIX_GIB = CpuPolicy(), GpuPolicy(), GpuPolicy(gpus=0.5), GpuMemoryPolicy(gpu_memory="6GiB")
@@ -40,6 +40,7 @@ A100_80 = gpu_node("a", cpus=8, gpu_memory_gib=80, accelerator_type="A100")
 ASSUMED = of(*(gpu_node(f"{cpus}", cpus=cpus, accelerator_type="A100") for cpus in (8, 64)))
 UNKNOWN = of(gpu_node("a", gpu_memory_gib=16, memory_gib=8), gpu_node("b"))
 QUOTA = of(*(gpu_node(name, gpus=0, cpus=4).model_copy(update={"usable_cpus": 2}) for name in "ab"))
+REHEARSAL = of(gpu_node("a", gpus=2, cpus=4).model_copy(update={"usable_cpus": 2, "has_simulated_gpus": True}))
 
 # fmt: off
 REASONS = {
@@ -62,7 +63,7 @@ REASONS = {
     "rounds": (nodes((8, 0)), EvenSplitPolicy(num_trials=27),
               "with 1 CPU per trial, 8 concurrent trials would fit and need 4 rounds; 7 concurrent trials"),
     "an earlier choice":
-        (nodes((4, 0)), GPU | CPU, "skipped GpuPolicy: one trial needs 1 GPU, but the largest node has"),
+        (nodes((4, 0)), GPU | CPU, "skipped GpuPolicy: one trial needs 1 GPU, but the largest node has 4 CPUs, 0 GPUs"),
     "a choice with too few trials":
         (FEW_H100, GpuPolicy(accelerator_type="H100", min_trials=3) | CPU, "and min_trials=3, but"),
     "nodes that the autoscaler could add":
@@ -98,6 +99,8 @@ REASONS = {
         (of(gpu_node("a", held={"the entrypoint of this Ray job": Resources(gpus=1)})), CPU,
          "the plan does not use 1 GPU, reserved by the entrypoint of this Ray job"),
     "a quota": (QUOTA, ReservingPolicy(CPU, cpus=1), "Ray counts 4 CPUs per node on 2 nodes, but"),
+    "a rehearsal with more CPUs than exist": (REHEARSAL, CPU,
+        "Ray counts 4 CPUs per node on 1 node, but 2 exist: they are simulated, like the GPUs"),
     "an unknown node":
         (nodes((2, 0)), SelectingPolicy(CPU, exclude_nodes=("10.0.0.9",)), "exclude_nodes contains '10.0.0.9', but no"),
     "an unknown head node": (nodes((2, 0)), SelectingPolicy(CPU, exclude_head=True), "the head node is unknown"),

@@ -7,15 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clusters import gpu_node
-from tune_policies.placement.counting import (
-    BundleGroup,
-    RemainingNode,
-    Request,
-    count_groups,
-    is_held,
-    subtract,
-    workers_on_node,
-)
+from tune_policies.placement.bundles import BundleGroup, RemainingNode, count_groups, is_held
+from tune_policies.placement.counting import subtract, workers_on_node
+from tune_policies.placement.request import Request
 from tune_policies.values.resources import Resources
 
 GPU = 10_000

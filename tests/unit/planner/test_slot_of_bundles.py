@@ -16,8 +16,8 @@ from tune_policies import (
     Resources,
     SelectingPolicy,
 )
-from tune_policies.cluster.capacity import NodeTypeCapacity
-from tune_policies.placement.counting import BundleGroup
+from tune_policies.cluster.node import NodeTypeCapacity
+from tune_policies.placement.bundles import BundleGroup
 from tune_policies.trainers.scheduling.own_slots import requested_plan, slot_of_bundles
 
 CPUS = ClusterCapacity.of(gpu_node("a", gpus=0, cpus=8), gpu_node("b", gpus=0, cpus=4, labels={"zone": "eu"}))

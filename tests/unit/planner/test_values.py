@@ -26,7 +26,8 @@ from tune_policies import (
 from tune_policies.files.yaml_documents import read_documents
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
 from tune_policies.policies.policy import build_policy
-from tune_policies.values.value import FrozenDict, Value
+from tune_policies.values.field_types import FrozenDict
+from tune_policies.values.value import Value
 
 
 def parts_of(value):

@@ -15,7 +15,7 @@ from tune_policies import (
     Resources,
     SelectingPolicy,
 )
-from tune_policies.cluster.capacity import NodeTypeCapacity
+from tune_policies.cluster.node import NodeTypeCapacity
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialGpuMemory
 from tune_policies.trainers.usage.resource_usage import IdleHours, ResourceHours, ResourceUsage, SlotHours
 

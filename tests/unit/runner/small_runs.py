@@ -13,13 +13,14 @@ from ray.tune.schedulers import FIFOScheduler
 from tests.evidence.faults.churn import AtOnce
 from tests.evidence.faults.simulated_ray import Clock
 from tune_policies import ClusterCapacity, OomRetryScheduler, PolicyScheduler
-from tune_policies.ray_compat.tune_run import handler_of
+from tune_policies.ray_compat.run_control import handler_of
 from tune_policies.trainers.gpu_memory.fraction_limits import LimitOptions
 from tune_policies.trainers.retries import oom_retry_scheduler
 from tune_policies.trainers.scheduling import policy_scheduler, run_core, run_plan
 from tune_policies.trainers.scheduling.run_plan import RunPlan
 from tune_policies.trainers.scheduling.run_slots import RunOptions, RunSlots
 from tune_policies.trainers.scheduling.trial_record import record_of
+from tune_policies.trainers.watches import node_watch
 from tune_policies.trainers.watches.run_watch import ClusterReading
 from tune_policies.values.errors import ProbeError
 
@@ -77,15 +78,16 @@ class SmallCluster:
         self.nodes = nodes
         self.clock = Clock()
         self.num_probes = 0
-        replaced = {
-            "plan_with_capacity": lambda policy: (policy.plan(self.capacity()), self.capacity()),
-            "read_cluster_state": lambda _: self.capacity(),
-            "probe_cluster": self._probe,
-            "BackgroundTask": AtOnceWithErrors,
-            "time": self.clock,
-        }
-        for name, instead in replaced.items():
-            monkeypatch.setattr(run_plan, name, instead)
+        replaced = [
+            (run_plan, "plan_with_capacity", lambda policy: (policy.plan(self.capacity()), self.capacity())),
+            (run_plan, "time", self.clock),
+            (node_watch, "read_cluster_state", lambda _: self.capacity()),
+            (node_watch, "probe_cluster", self._probe),
+            (node_watch, "BackgroundTask", AtOnceWithErrors),
+            (node_watch, "time", self.clock),
+        ]
+        for module, name, instead in replaced:
+            monkeypatch.setattr(module, name, instead)
 
     def capacity(self):
         if self.nodes is None:
@@ -418,9 +420,9 @@ class SmallRun:
         def report():
             """Handle a failure as ``TuneController._process_trial_failure`` does."""
             self.controller._has_errored = True
-            trial.run_metadata.num_failures += 1
+            trial.handle_error(error)
             self.processes.started.discard(trial.trial_id)
-            may_retry = trial.run_metadata.num_failures <= trial.max_failures or trial.max_failures < 0
+            may_retry = trial.should_recover()
             trial.set_status(Trial.ERROR)
             self.scheduler.on_trial_error(self.controller, trial)
             if may_retry:

@@ -1,13 +1,17 @@
 """The advice for a run is the plan that a LearningPolicy makes from the use of its trials, with an estimated speed."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.clusters import gpu_node, nodes
 from tune_policies import ClusterCapacity, CpuPolicy, LearningPolicy
 from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
-from tune_policies.trainers.usage.advice import Machines, RunFacts, TrialFacts, advise
+from tune_policies.trainers.usage.advice import advise
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
 from tune_policies.trainers.usage.process_usage import ProcessUsage
+from tune_policies.trainers.usage.run_facts import Machines, RunFacts, TrialFacts
+from tune_policies.trainers.usage.run_simulation import RunSimulation
 
 GIB = 2**30
 
@@ -56,6 +60,13 @@ def test_learning_is_suggested_if_its_pilots_cost_little():
     assert advice.speedup == pytest.approx(360 / 19, rel=0.01)
 
 
+def test_the_estimate_contains_the_time_until_the_run_knows_that_more_trials_are_not_slower():
+    """The pilots end after 60 s. 19 trials may run after 50 s and 76 after 100 s, so the last ones start at 120 s."""
+    simulation = RunSimulation(trials(88, told_s=50.0), nodes((8, 0)), facts(0.0, 8))
+
+    assert simulation.duration_s(8, [1 / 80] * 88, num_pilots=4) == pytest.approx(180, rel=0.01)
+
+
 def test_no_policy_is_suggested_for_trials_that_use_the_cpus_of_the_machine():
     """Ray counts more CPUs than the machine has."""
     found = advise(trials(32, cpus=0.5), nodes((16, 0)), facts(240.0, 8, usable_cpus=2))
@@ -93,12 +104,34 @@ def test_more_processes_take_longer_to_start(load, speedup):
     assert ("rough estimate" in str(found)) is (load > 0)
 
 
+def test_imports_of_the_first_trial_in_a_process_count_for_each_process():
+    """The first trial in a process runs for 3 s more, and uses 2 s more CPU time."""
+    first = trials(4, cpus=0.021, ran_s=63.0, told_s=5.0)
+    later = [replace(trial, reuses_process=True) for trial in trials(12, cpus=0.001, ran_s=60.0, told_s=2.0)]
+
+    simulation = RunSimulation([*first, *later], nodes((8, 0)), facts(0.0, 4, usable_cpus=2, start_cpu_s=1.0))
+
+    assert simulation.duration_s(4) == pytest.approx(4 * 3 / 2 + 4 * 60, rel=0.01)
+    assert simulation.duration_s(16) == pytest.approx(16 * 3 / 2 + 60, rel=0.01)
+
+
+def test_a_trial_that_failed_before_its_imports_ended_takes_no_time_in_a_reused_process():
+    first = trials(4, cpus=0.021, ran_s=63.0, told_s=5.0)
+    later = [replace(trial, reuses_process=True) for trial in trials(12, cpus=0.001, ran_s=60.0, told_s=2.0)]
+    failed = trials(1, ran_s=1.0, told_s=None)
+    some = facts(0.0, 4, usable_cpus=2, start_cpu_s=1.0)
+
+    without_s = RunSimulation([*first, *later], nodes((8, 0)), some).duration_s(16)
+
+    assert RunSimulation([*first, *later, *failed], nodes((8, 0)), some).duration_s(16) == pytest.approx(without_s)
+
+
 def test_trials_on_gpus_share_the_time_of_the_gpu():
     cluster = ClusterCapacity(nodes=(gpu_node("a", gpu_memory_gib=16),))
 
     advice = advise(trials(24, gpus=1.0, gpu_utilization=0.2), cluster, facts(24 * 60.0, 1))
 
-    assert repr(advice.policy) == 'GpuMemoryPolicy(gpu_memory="2256MiB", max_trials_per_gpu=7, memory="144MiB")'
+    assert repr(advice.policy) == 'GpuMemoryPolicy(gpu_memory="2256MiB", max_trials_per_gpu=10, memory="144MiB")'
     assert advice.at_once == advice.policy.plan(cluster).max_concurrent_trials == 7
     assert 4 < advice.speedup < 6
 

@@ -8,8 +8,8 @@ from ray.exceptions import RayActorError
 from tests.clusters import gpu_node
 from tests.unit.runner.small_runs import PlannedRun, SmallCluster
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy
-from tune_policies.trainers.scheduling import run_plan
-from tune_policies.trainers.scheduling.run_plan import NodeWatch, lost_node
+from tune_policies.trainers.watches import node_watch
+from tune_policies.trainers.watches.node_watch import NodeWatch, lost_node
 
 HALVES, CPUS = GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=2)
 A, B, C = gpu_node("a", gpus=1, cpus=2), gpu_node("b", gpus=1, cpus=2), gpu_node("c", gpus=0, cpus=2)
@@ -54,8 +54,8 @@ def test_a_node_is_lost_if_ray_or_its_raylet_says_so(monkeypatch, is_alive, answ
         if not answers:
             server.close()
         node = {"NodeID": "n", "Alive": is_alive, "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": port}
-        monkeypatch.setattr(run_plan.ray, "nodes", lambda: [{**node, "NodeID": "other", "Alive": False}, node])
-        monkeypatch.setattr(run_plan, "node_of_actor", lambda actor_id: {"0" * 32: "n"}.get(actor_id))
+        monkeypatch.setattr(node_watch.ray, "nodes", lambda: [{**node, "NodeID": "other", "Alive": False}, node])
+        monkeypatch.setattr(node_watch, "node_of_actor", lambda actor_id: {"0" * 32: "n"}.get(actor_id))
 
         assert lost_node(RayActorError(actor_id="0" * 32)) == expected
 
@@ -68,7 +68,7 @@ def test_if_ray_does_not_answer_no_node_counts_as_lost(monkeypatch, caplog):
     def fails(*_):
         raise ConnectionError("no answer")
 
-    monkeypatch.setattr(run_plan, "node_of_actor", fails)
+    monkeypatch.setattr(node_watch, "node_of_actor", fails)
 
     assert lost_node(RayActorError(actor_id="0" * 32)) is None
     assert "could not determine whether a trial was lost with its node: no answer" in caplog.text

@@ -10,7 +10,8 @@ from tests.clusters import GIB, gpu_node
 from tune_policies import InfeasibleRequestError
 from tune_policies.oom import OutOfMemory
 from tune_policies.oom.memory_monitor import KilledWorker, NodeProcess
-from tune_policies.placement.counting import DRIVER_BYTES, BundleGroup, is_held
+from tune_policies.placement.bundles import BundleGroup, is_held
+from tune_policies.placement.request import DRIVER_BYTES
 from tune_policies.trainers.retries.memory_floor import MemoryFloor, floor_of, limit_floor, next_share
 from tune_policies.trainers.retries.oom_history import OomRecord, TrialOomHistory
 from tune_policies.trainers.retries.oom_retry import (

@@ -7,32 +7,49 @@ import pytest
 from tests.clusters import gpu_node, nodes
 from tests.unit.runner.metered_runs import GPU_OOM, NO_OOM, begin, finish, plan_of, trial
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, Resources, TrialPlan, TrialSlot
+from tune_policies.trainers.usage.advice import Advice
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
 from tune_policies.trainers.usage.process_usage import ProcessUsage
-from tune_policies.trainers.usage.resource_meter import HELD, NOTHING_RAN, ON_PURPOSE, PAUSED, SEARCH, STARTING
-from tune_policies.trainers.usage.resource_usage import IdleHours, ResourceUsage, TrialCounts
+from tune_policies.trainers.usage.reservation_meter import HELD, NOTHING_RAN, ON_PURPOSE, PAUSED, SEARCH, STARTING
+from tune_policies.trainers.usage.resource_usage import IdleHours, ResourceHours, ResourceUsage, TrialCounts
 from tune_policies.trainers.usage.run_monitor import RunMonitor
 
 
 @pytest.mark.parametrize(
-    ("cut_off", "num_rounds", "text"),
+    ("trials", "is_interrupted"),
     [
-        pytest.param(
-            2,
-            2,
-            "rounds: 4 planned, 2 run (the run was interrupted, for example by Ctrl-C or time_budget_s); ",
-            id="interrupted",
-        ),
-        pytest.param(0, 2, "rounds: 4 planned, 2 run; ", id="the trials ended early"),
-        pytest.param(2, 4, "rounds: 4 planned, 4 run; ", id="interrupted in the last round"),
+        pytest.param({"num_cut_off": 2}, True, id="trials were running"),
+        pytest.param({"num_never_started": 1}, True, id="a trial was waiting"),
+        pytest.param({"num_finished": 4, "num_unfinished": 1}, True, id="Tune did not end a waiting trial"),
+        pytest.param({"num_finished": 4, "num_stopped_early": 1, "num_failed": 1}, False, id="all trials ended"),
     ],
 )
-def test_the_summary_says_that_a_run_was_interrupted(cut_off, num_rounds, text):
-    usage = ResourceUsage(
-        is_final=True, trials=TrialCounts(num_cut_off=cut_off), num_rounds_planned=4, num_rounds=num_rounds
+def test_the_summary_says_that_a_run_was_interrupted(trials, is_interrupted):
+    usage = ResourceUsage(is_final=True, trials=TrialCounts(**trials))
+
+    line = usage.summary[0]
+
+    assert line.endswith(" (the run was interrupted, for example by Ctrl-C, time_budget_s or fail_fast)") == (
+        is_interrupted
     )
 
-    assert any(line.startswith(text) for line in usage.summary)
+
+def test_idle_times_that_are_rounded_to_0_are_not_shown():
+    idle = tuple(IdleHours(reason=reason, hours=hours) for reason, hours in [("a", 1.0), ("b", 1e-6), ("c", 1e-3)])
+    usage = ResourceUsage(resources=(ResourceHours(resource="CPU", total_hours=100, used_hours=99, idle=idle),))
+
+    assert [row[1] for row in usage.idle_rows] == ["a"]
+
+
+@pytest.mark.parametrize(("pids", "reuses"), [((7, 7), True), ((7, 8), False)])
+def test_a_record_states_whether_a_process_ran_several_trials(pids, reuses):
+    run = RunMonitor(plan_of(1), None, 2, None)
+    for one, pid in zip((trial("a"), trial("b")), pids, strict=True):
+        begin(run, one, 0)
+        run.note_result(one, {"node_ip": "10.0.0.1", "pid": pid})
+        finish(run, one)
+
+    assert run.record(1).reuses_processes is reuses
 
 
 def test_a_trial_uses_its_slot_only_while_it_runs():
@@ -197,7 +214,7 @@ def test_the_record_has_the_number_of_rounds_and_the_maximum_number_of_concurren
 
     usage = run.record(1)
 
-    assert (usage.num_rounds_planned, usage.num_rounds, usage.max_trials_at_once) == (3, 5, 1)
+    assert (usage.num_rounds_planned, usage.num_rounds, usage.max_trials_at_once) == (3, 3, 1)
     assert (
         ResourceUsage.from_json(usage.to_json().replace("num_rounds", "num_waves")) == usage
     )  # earlier versions used the name num_waves
@@ -259,10 +276,14 @@ def test_a_trial_with_train_workers_is_counted_in_the_slot_type_with_workers():
     one = trial("a")
     one.placement_group_factory.required_resources = {"memory": 1}
     begin(run, one, 0)
+    run.note_use(one, ProcessUsage(elapsed_s=100, cpus=1, cpu_s=16, host_memory_bytes=2**30), None)
 
     (slot,) = run.record(3600).slots
 
     assert (slot.slot, slot.hours) == (str(with_workers), {"CPU": 2.0})
+    assert slot.use_text.startswith(
+        "workers used 0.16 of 1 CPU, 1 GiB of host memory per worker (trials with 2 workers"
+    )
 
 
 def test_the_advice_for_a_slot_type_follows_from_the_use_of_its_trials():
@@ -280,6 +301,30 @@ def test_the_advice_for_a_slot_type_follows_from_the_use_of_its_trials():
 
     assert slot.use.used_cpus == 0.6
     assert slot.advice == "LearningPolicy() would run up to 8 trials at once instead of 2."
+
+
+@pytest.mark.parametrize(("ends_all", "is_known"), [(True, True), (False, False)], ids=["to its end", "interrupted"])
+def test_no_speed_is_estimated_from_a_run_that_was_interrupted(ends_all, is_known):
+    cluster = nodes((8, 0))
+    run = RunMonitor(CpuPolicy(cpus=4).plan(cluster), None, 8, None)
+    run.read_cluster(cluster, 0)
+    trials = [trial(f"t{number}", last_result={"trial_id": f"t{number}"}) for number in range(8)]
+    for one in trials:
+        one.placement_group_factory.required_resources = {"CPU": 4}
+    run.step(trials, 0)
+    for number, one in enumerate(trials):
+        if number == 0 or ends_all:
+            begin(run, one, 100 * number)
+            run.note_use(one, ProcessUsage(elapsed_s=100, cpus=4, cpu_s=6, host_memory_bytes=2**30), None)
+            finish(run, one)
+            run.step(trials, 100 * number + 100)
+        one.status = "TERMINATED"
+    run.end(trials, 800)
+
+    run.record(800, is_final=True)
+
+    assert isinstance(run.advice, Advice)
+    assert (run.advice.speedup is not None) == is_known
 
 
 def test_a_record_contains_the_forecast_until_the_run_has_ended():
@@ -334,6 +379,27 @@ def test_a_restored_run_continues_its_counts():
     assert (usage.elapsed_s, usage.resources[0].used_hours) == (15, 15 / 3600)
     assert len(usage.plans) == 1
     assert (usage.trials.num_stopped_early, usage.trials.num_finished) == (1, 1)
+
+
+def test_an_interrupted_and_continued_trial_counts_once_in_the_rounds():
+    first = RunMonitor(plan_of(2), None, 4, None)
+    trials = [trial(name) for name in "abcd"]
+    for one in trials[:3]:
+        begin(first, one, 0)
+    finish(first, trials[0])
+    trials[1].status = trials[2].status = "TERMINATED"
+    first.end(trials, 10)
+    interrupted = first.record(10, is_final=True)
+    # Tune saved its state before it ended the running trials.
+    saved = interrupted.model_copy(update={"trials": TrialCounts(num_finished=1, num_unfinished=3)})
+    second = RunMonitor(plan_of(2), None, 4, saved)
+    for one in trials[1:]:
+        one.status = "PENDING"
+        begin(second, one, 0)
+        finish(second, one)
+    second.end(trials, 10)
+
+    assert [(usage.num_rounds_planned, usage.num_rounds) for usage in (interrupted, second.record(10))] == [(2, 2)] * 2
 
 
 def test_a_run_that_is_restored_under_a_plan_with_equal_slots_has_the_same_plan():

@@ -10,7 +10,7 @@ MORE_NODES = ClusterCapacity.of(Resources(cpus=16))
 
 
 class Admission(RunAdmission):
-    """The progress of a run whose trials report at given times."""
+    """The progress of a run with 1,000 trials, which report at given times."""
 
     def __init__(self):
         super().__init__(NODES)
@@ -20,15 +20,25 @@ class Admission(RunAdmission):
     def run(self, number, *, step_s, results=2, first=0):
         """Let trials report, with ``step_s`` between two results."""
         for _ in range(results):
-            self.now_s += step_s
-            for trial in range(first, first + number):
-                self.why.append(self.note_result(f"t{trial}", number, self.now_s))
+            self.report(range(first, first + number), running=number, after_s=step_s)
 
-    def report(self, trials, *, running, after_s):
+    def run_once(self, number, *, trial_s, first):
+        """Let trials start, report once after ``trial_s``, and end."""
+        trials = range(first, first + number)
+        for trial in trials:
+            self.note_start(f"t{trial}")
+        self.report(trials, running=number, after_s=trial_s, trained_s=trial_s)
+        for trial in trials:
+            self.why.append(self.note_end(f"t{trial}"))
+
+    def report(self, trials, *, running, after_s, trained_s=0.0):
         """Let trials report once while ``running`` trials run."""
         self.now_s += after_s
         for trial in trials:
-            self.why.append(self.note_result(f"t{trial}", running, self.now_s))
+            why = self.note_result(
+                f"t{trial}", num_running=running, num_left=1000, now_s=self.now_s, trained_s=trained_s
+            )
+            self.why.append(why)
 
     @property
     def most(self):
@@ -62,12 +72,28 @@ def test_learning_again_changes_nothing(learned):
     assert learned.most == 32
 
 
-def test_without_steps_all_trials_that_fit_may_run():
+def test_without_steps_as_many_trials_run_as_under_the_start_policy():
     admission = Admission()
     admission.run(4, step_s=1, results=1)
     admission.begin(LearningPolicy())
 
-    assert admission.most is None
+    assert admission.most == 4
+
+
+@pytest.mark.parametrize(
+    ("trial_s", "limit"),
+    [pytest.param(10, 64, id="as fast"), pytest.param(100, 4, id="slower together")],
+)
+def test_if_trials_report_only_once_their_training_is_a_step(trial_s, limit):
+    admission = Admission()
+    admission.run_once(4, trial_s=10, first=0)
+    admission.begin(LearningPolicy())
+    assert admission.most == 16
+
+    admission.run_once(16, trial_s=trial_s, first=4)
+    admission.run_once(16, trial_s=trial_s, first=20)
+
+    assert admission.most == limit
 
 
 def test_the_time_before_the_first_result_in_a_window_is_no_step(learned):
@@ -87,16 +113,22 @@ def test_the_first_trials_decide_with_one_step_each_although_the_others_have_onl
     assert learned.most == 64
 
 
-def test_a_step_counts_if_it_began_when_the_others_began_to_train(learned):
-    learned.report(range(4), running=16, after_s=0)
+@pytest.mark.parametrize(
+    ("began_s", "limit"),
+    [
+        pytest.param(1.5, 64, id="all steps since then"),
+        pytest.param(0.5, 16, id="no step before the others began"),
+    ],
+)
+def test_a_step_counts_if_it_began_when_the_others_began_to_train(learned, began_s, limit):
+    learned.report(range(4), running=16, after_s=2)
     for trial in range(4, 16):
         learned.note_start(f"t{trial}")
     learned.report(range(4), running=16, after_s=5)
-    learned.report(range(4, 15), running=16, after_s=1)  # their training began one second before
-
+    learned.report(range(4, 16), running=16, after_s=1, trained_s=began_s)
     learned.report(range(4), running=16, after_s=0)
 
-    assert learned.most == 64
+    assert learned.most == limit
 
 
 def test_steps_do_not_count_while_many_processes_start(learned):
@@ -128,15 +160,15 @@ def test_the_first_result_after_a_restart_is_no_step(learned):
 @pytest.mark.parametrize(
     ("step_s", "why"),
     [
-        pytest.param(1, "", id="twice as fast together"),
-        pytest.param(2, "8 trials at once are not faster together than 4, so no more start", id="as fast"),
-        pytest.param(10, "8 trials at once are 0.20 times as fast together as 4, so at most 6 run at once", id="slow"),
+        pytest.param(1, "8 trials at once do not slow down each other", id="twice as fast together"),
+        pytest.param(2, "8 trials at once are not faster together than 4", id="as fast"),
+        pytest.param(10, "8 trials at once are 0.20 times as fast together as 4", id="slow"),
     ],
 )
 def test_the_reason_is_given_once(learned, step_s, why):
     learned.run(8, step_s=step_s, results=9)
 
-    assert [text for text in learned.why if text] == [why] * bool(why)
+    assert [text for text in learned.why if text] == [why]
 
 
 def test_as_many_trials_run_as_under_the_start_policy():

@@ -15,7 +15,7 @@ from tune_policies import (
     InvalidResourcesError,
     MixedPolicy,
 )
-from tune_policies.ray_compat.tune_run import handler_of_trial
+from tune_policies.ray_compat.run_control import handler_of_trial
 from tune_policies.trainers.process.process_setup import TrialSetup
 from tune_policies.trainers.process.trial_process import SETUP_ARGUMENT
 from tune_policies.trainers.scheduling import run_core

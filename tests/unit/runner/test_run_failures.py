@@ -199,6 +199,30 @@ def test_a_trial_that_cannot_get_more_memory_fails_with_the_reason(run_of, caplo
     assert "more than 1 GPU" in (tmp_path / "error.txt").read_text()
 
 
+@pytest.mark.parametrize(
+    ("is_restoring", "error"),
+    [
+        pytest.param(True, OUT_OF_MEMORY, id="from a checkpoint, with TUNE_RESTORE_RETRY_NUM"),
+        pytest.param(False, RayActorError(preempted=True), id="on a preempted node"),
+        pytest.param(False, RayTaskError("fit", "…", RayActorError(preempted=True)), id="with a preempted worker"),
+    ],
+)
+def test_a_trial_that_cannot_get_more_memory_fails_even_if_tune_would_not_count_the_failure(
+    run_of, monkeypatch, is_restoring, error
+):
+    monkeypatch.setenv("TUNE_RESTORE_RETRY_NUM", "1")
+    run = run_of(GpuPolicy(gpus=1, cpus=1), retries={})
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+    if is_restoring:
+        trial.temporary_state.restoring_from = "a checkpoint"
+
+    ended = run.fail(trial, error, FailureCause(out_of_memory=OutOfMemory(kind="accelerator")))
+
+    assert ended == "failed"
+    assert trial.should_recover()  # only during the report
+
+
 def test_the_reason_is_added_to_the_error_inside_an_error_of_ray(run_of):
     run = run_of(GpuPolicy(gpus=1, cpus=1), retries={})
     (trial,) = run.add()

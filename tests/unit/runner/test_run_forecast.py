@@ -22,7 +22,7 @@ def trial(status, *, elapsed_s=0.0, iteration=0, stop=None, name="a"):
 REPORTED = SlotTimes(reported={"a"})
 
 
-def forecast(trials, *, num_trials=None, at_once=2, ends=None, num_stopped=0, times=REPORTED):
+def forecast(trials, *, num_trials, at_once=2, ends=None, num_stopped=0, times=REPORTED):
     progress = progress_of_run(trials, num_trials=num_trials, ends=ends or {}, num_stopped=num_stopped, times=times)
     return progress and progress.forecast(at_once)
 
@@ -58,6 +58,12 @@ def test_without_any_duration_the_end_is_not_known():
 
 def test_a_run_without_running_trials_has_no_forecast():
     assert forecast([trial("TERMINATED", elapsed_s=60)], num_trials=1) is None
+
+
+def test_a_run_with_an_unknown_number_of_trials_has_no_forecast():
+    trials = [trial("TERMINATED", elapsed_s=60)] * 10 + [trial("RUNNING", elapsed_s=30)] * 2
+
+    assert forecast(trials, num_trials=None) is None
 
 
 def test_the_start_of_processes_delays_waiting_trials():

@@ -97,13 +97,15 @@ def test_no_trial_grows_while_another_one_waits(growing):
     assert run.let_grow(first) == "CONTINUE"
 
 
-def test_a_trial_without_a_checkpoint_does_not_grow(growing):
+def test_a_trial_without_a_checkpoint_does_not_grow_and_the_run_prints_the_reason_once(growing, capsys):
     run = growing(has_checkpoints=False)
     last, *others = run.add(4)
     for trial in others:
         run.run.complete(trial)
 
     assert run.let_grow(last) == "CONTINUE"
+    run.run.step()
+    assert capsys.readouterr().out.count("the last trials do not grow, because they have no checkpoints") == 1
 
 
 def test_without_a_growing_policy_trials_keep_their_resources(growing):
@@ -125,6 +127,9 @@ class Asked:
     def growth(self, trials, free, *, restart_s, is_gpu):
         self.trials, self.free, self.restart_s, self.is_gpu = trials, free, restart_s, is_gpu
         return self.growths
+
+    def why_not(self, trials, free, *, restart_s, is_gpu):
+        return ""
 
 
 class Measured:

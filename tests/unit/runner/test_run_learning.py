@@ -1,6 +1,9 @@
 """Tests of what a run tells its ``LearningPolicy`` about its trials, and of the plans that follow."""
 
+from types import SimpleNamespace
+
 import pytest
+from pyarrow.fs import LocalFileSystem
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import (
     ASHAScheduler,
@@ -19,6 +22,7 @@ from tune_policies import (
     LearningPolicy,
     NodeCapacity,
     Resources,
+    load_policy,
 )
 from tune_policies.oom import OutOfMemory
 from tune_policies.plan.trial_observation import TrialNeed
@@ -52,18 +56,24 @@ def policy_of(run):
     return run.slots.run_plan.learning
 
 
-def test_after_the_pilots_have_reported_twice_smaller_slots_are_planned(run_of):
+def end_pilots(run, **fields):
+    """Let the first trials report twice, 10 s apart, and end."""
+    report_all(run, (1, 2), step_s=10, **fields)
+    for trial in list(run.slots.assignments):
+        run.complete(trial)
+
+
+def test_after_the_pilots_have_reported_twice_smaller_slots_are_planned_and_a_few_more_trials_start(run_of):
     run = run_of(LearningPolicy(START))
     run.add(20)
     pilots = run.run_all()
-    for trial in pilots:
-        report(run, trial)
-        run.complete(trial)
+    end_pilots(run)
 
     later = run.run_all()
 
     assert len(pilots) == 4
-    assert len(later) == 16
+    assert run.slots.run_plan.plan.max_concurrent_trials == 28
+    assert len(later) == 6
 
 
 def test_running_trials_keep_their_slots_when_the_policy_learns(run_of):
@@ -229,12 +239,12 @@ def test_a_retry_gets_the_memory_that_the_policy_has_learned(run_of):
     assert raised.floor.memory_bytes == pytest.approx(needed, rel=0.01)
 
 
-def report_all(run, iterations, *, step_s):
+def report_all(run, iterations, *, step_s, **fields):
     """Let all running trials report, with ``step_s`` between two results."""
     for iteration in iterations:
         run.cluster.clock.advance(step_s)
         for trial in run.slots.assignments:
-            trial.run_metadata.last_result = result_of(training_iteration=iteration, cpus=0.2)
+            trial.run_metadata.last_result = result_of(training_iteration=iteration, **{"cpus": 0.2} | fields)
             run.scheduler.on_trial_result(run.controller, trial, trial.run_metadata.last_result)
     run.step()
 
@@ -243,8 +253,8 @@ def report_all(run, iterations, *, step_s):
     ("step_s", "at_once"),
     [
         pytest.param(10, 28, id="more trials at once are as fast as before"),
-        pytest.param(40, 16, id="they are as fast together as before"),
-        pytest.param(100, 10, id="they are slower together"),
+        pytest.param(27, 11, id="they are as fast together as before"),
+        pytest.param(100, 4, id="they are slower together"),
     ],
 )
 def test_the_number_of_trials_follows_their_progress(run_of, step_s, at_once):
@@ -261,7 +271,7 @@ def test_the_number_of_trials_follows_their_progress(run_of, step_s, at_once):
         run.complete(trial)
     run.run_all()
 
-    assert len(learned) == 14
+    assert len(learned) == 9
     assert len(run.slots.assignments) == at_once
 
 
@@ -304,9 +314,8 @@ def test_trials_with_train_workers_keep_the_requests_of_the_start_policy_and_the
 def test_a_run_learns_under_a_scheduler_that_stops_pauses_or_copies_trials(monkeypatch, inner):
     run = SmallRun(monkeypatch, LearningPolicy(START), NODE, inner=inner())
     run.add(20, config={"lr": 0.1})
-    for trial in run.run_all():
-        report(run, trial, loss=1.0)
-        run.complete(trial)
+    run.run_all()
+    end_pilots(run, loss=1.0)
 
     assert len(run.run_all()) > 4
 
@@ -315,15 +324,14 @@ def test_a_paused_trial_resumes_in_the_slot_that_was_learned_meanwhile(monkeypat
     run = SmallRun(monkeypatch, LearningPolicy(START), NODE)
     run.add(8)
     paused, *others = run.run_all()
-    report(run, paused)
+    report_all(run, (1, 2), step_s=10)
     run.pause(paused)
     for trial in others:
-        report(run, trial)
         run.complete(trial)
 
     run.run_all()
 
-    assert run.slots.assignments[paused].slot.trial.cpus == 0.4
+    assert run.slots.assignments[paused].slot.trial.cpus == 0.2
 
 
 def follow(run, *nodes):
@@ -338,11 +346,10 @@ def follow(run, *nodes):
 def test_what_is_learned_also_applies_to_a_node_that_joins(run_of):
     run = run_of(LearningPolicy(START))
     run.add(60)
-    pilots = run.run_all()
-    for trial in pilots:
-        report(run, trial)
-        run.complete(trial)
-    before = len(run.run_all())
+    run.run_all()
+    end_pilots(run)
+    run.run_all()
+    before = run.slots.run_plan.plan.max_concurrent_trials
 
     follow(run, NODE, NODE.model_copy(update={"node_id": "b"}))
 
@@ -373,12 +380,10 @@ def test_a_policy_learns_beside_other_programs_on_the_free_resources(monkeypatch
     pilots = run.run_all()
     for trial in pilots:
         report(run, trial)
-        run.complete(trial)
-    run.run_all()
+    run.step()
 
-    reserved = sum(assignment.slot.trial.cpus for assignment in run.slots.assignments.values())
     assert len(pilots) == 2
-    assert (len(run.slots.assignments), reserved) == (10, pytest.approx(4))
+    assert run.slots.run_plan.plan.max_concurrent_trials == 10  # 0.4 CPUs each of the free 4 CPUs
 
 
 def observed(run, trial):
@@ -482,3 +487,73 @@ def test_a_line_that_says_the_same_is_printed_once(run_of, capsys):
 
     assert lines
     assert len(lines) == len(set(lines))
+
+
+def test_a_run_tells_how_many_trials_fit_and_how_many_run_until_their_effect_is_known(run_of, capsys):
+    run = run_of(LearningPolicy(START))
+    run.add(20)
+    run.run_all()
+    end_pilots(run)
+    run.run_all()
+
+    assert "; 28 would fit, up to 6 run at once until it is known whether more slow down each other" in lines_of(capsys)
+
+
+def test_a_run_tells_each_time_when_many_more_trials_may_run(run_of, capsys):
+    run = run_of(LearningPolicy(START))
+    run.add(60)
+    pilots = run.run_all()
+    report_all(run, (1, 2), step_s=10)
+    for trial in pilots[:2]:
+        run.complete(trial)
+    run.run_all()
+    report_all(run, (3, 4, 5), step_s=10)
+    run.run_all()
+    report_all(run, (6, 7, 8), step_s=10)
+
+    told = lines_of(capsys)
+    assert told.count("do not slow down each other, so up to 28 run at once") == 1
+
+
+def test_a_number_of_trials_that_changes_little_is_not_told_again(run_of, capsys):
+    run = run_of(LearningPolicy(START))
+    run.add(60)
+    run.run_all()
+    end_pilots(run)
+    run.run_all()
+    lines_of(capsys)
+    before = policy_of(run).needs
+    report_all(run, (1, 2, 3), step_s=10, memory_bytes=540 * MIB)
+    run.step()
+
+    assert policy_of(run).needs != before
+    assert "would fit" not in lines_of(capsys)
+
+
+def lines_of(capsys):
+    return capsys.readouterr().out
+
+
+def test_at_its_end_a_run_tells_what_was_learned_and_how_to_use_it(run_of, capsys, tmp_path):
+    run = run_of(CappedPolicy(LearningPolicy(START), 3))
+    run.add(20)
+    run.run_all()
+    end_pilots(run)
+    run.core.learning._storage = SimpleNamespace(experiment_fs_path=str(tmp_path), storage_filesystem=LocalFileSystem())
+    run.core.end()
+
+    file = tmp_path / "learned_policy.json"
+    assert lines_of(capsys).splitlines()[-2:] == [
+        f"learned from 3 trials: {load_policy(file).with_fixed_amounts()!r}",
+        f'next time: load_policy("{file}"), again inside CappedPolicy',
+    ]
+
+
+def test_a_run_that_has_learned_nothing_tells_nothing_at_its_end(run_of, capsys):
+    run = run_of(LearningPolicy(START))
+    run.add(20)
+    run.run_all()
+    lines_of(capsys)
+    run.core.end()
+
+    assert lines_of(capsys) == ""

@@ -20,9 +20,9 @@ from tune_policies import (
     TrialPlan,
     TrialSlot,
 )
-from tune_policies.cluster.capacity import NodeTypeCapacity
+from tune_policies.cluster.node import NodeTypeCapacity
 from tune_policies.trainers.scheduling import run_plan
-from tune_policies.trainers.scheduling.run_plan import RunPlan, check_seconds, check_versions
+from tune_policies.trainers.scheduling.run_plan import RunPlan, check_seconds
 from tune_policies.values.errors import ProbeError
 
 HALVES, CPUS = GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=2)
@@ -112,10 +112,39 @@ def test_a_plan_is_feasible_again_when_nodes_are_added(planned):
     assert run.places() == [(0, "a", 2), (1, "c", 1)]
 
 
-def test_a_plan_of_one_slot_type_does_not_follow_nodes(planned):
+def test_slots_of_a_plan_that_may_be_on_any_node_stay_the_same_when_nodes_are_added(planned):
     run = planned(HALVES.plan(ClusterCapacity.of(A)), A)
 
     assert not run.follow(A, B)
+    assert run.places() == [(0, None, 2)]
+
+
+def test_a_plan_of_slots_without_devices_is_placed_on_the_remaining_and_new_nodes(planned):
+    """These slots are assigned to nodes, so that nodes without devices are filled first."""
+    run = planned(CPUS.plan(ClusterCapacity.of(A, C)), A, C)
+    assert run.places() == [(0, "c", 1), (0, "a", 1)]
+
+    assert run.follow(A, gpu_node("d", gpus=0, cpus=2))
+    assert run.places() == [(0, "d", 1), (0, "a", 1)]
+
+
+def test_a_plan_of_slots_without_devices_avoids_the_devices_of_a_new_node(planned):
+    run = planned(CPUS.plan(ClusterCapacity.of(C, gpu_node("d", gpus=0, cpus=2))), C, gpu_node("d", gpus=0, cpus=2))
+    assert run.places() == [(0, None, 2)]
+
+    assert run.follow(A, C, gpu_node("d", gpus=0, cpus=2))
+    assert run.places() == [(0, "c", 1), (0, "d", 1)]
+
+
+def test_bundles_of_a_trial_may_use_a_new_node_under_a_plan(planned):
+    run = planned(HALVES.plan(ClusterCapacity.of(A)), A)
+    bundles = PlacementGroupFactory([{"CPU": 1, "GPU": 2}])
+    with pytest.raises(InfeasibleRequestError, match="the nodes do not have room"):
+        run.plan.slot_of_bundles(bundles)
+
+    run.follow(A, gpu_node("d", gpus=2, cpus=2))
+
+    assert run.plan.slot_of_bundles(bundles).slot.max_concurrent_trials == 1
 
 
 def test_a_plan_of_several_slot_types_is_placed_on_the_new_nodes(planned):
@@ -461,23 +490,6 @@ def test_seconds_must_be_a_number_above_0(seconds):
 
 def test_valid_seconds_are_returned_as_a_float():
     assert [check_seconds(seconds, "interval") for seconds in (3, 0.5)] == [3.0, 0.5]
-
-
-def test_a_measurement_with_other_versions_is_refused(monkeypatch):
-    monkeypatch.setattr(run_plan, "version", {"ray": "2.60", "torch-cpu": "2.0", "numpy": "2.1"}.__getitem__)
-    monkeypatch.setattr(run_plan, "PackageNotFoundError", KeyError)
-
-    with pytest.raises(InvalidResourcesError) as caught:
-        check_versions({"torch": "2.4", "ray": "2.50", "numpy": "2.1", "unknown": "1"})
-
-    assert "benchmarks with ray 2.50 (2.60 is installed), torch 2.4 (2.0 is installed). Measure" in str(caught.value)
-
-
-def test_a_measurement_with_the_installed_or_with_unknown_versions_is_valid(monkeypatch):
-    monkeypatch.setattr(run_plan, "version", {"ray": "2.60"}.__getitem__)
-    monkeypatch.setattr(run_plan, "PackageNotFoundError", KeyError)
-
-    assert check_versions({"ray": "2.60", "unknown": "1"}) is None
 
 
 def test_the_versions_of_a_plan_by_config_are_checked_at_the_start(planned, monkeypatch):

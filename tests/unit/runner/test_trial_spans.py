@@ -2,12 +2,11 @@
 
 import pytest
 
-from tests.clusters import GIB, nodes
+from tests.clusters import GIB
 from tests.unit.runner.metered_runs import GPU_OOM, NO_OOM, begin, finish, plan_of, trial
-from tune_policies import CappedPolicy, CpuPolicy
 from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
 from tune_policies.trainers.usage.process_usage import SlotUse
-from tune_policies.trainers.usage.resource_meter import STARTING
+from tune_policies.trainers.usage.reservation_meter import STARTING
 from tune_policies.trainers.usage.resource_usage import (
     IdleHours,
     OutOfMemoryCounts,
@@ -108,7 +107,7 @@ def test_the_status_describes_the_latest_step():
 def test_trials_that_never_started_are_not_cut_off():
     """If a run ends early, Tune also terminates the trials that wait."""
     run = RunMonitor(plan_of(), None, 3, None)
-    running, *_ = trials = [trial(name, last_result={}) for name in "abc"]
+    running, *_ = trials = [trial(name, last_result={"trial_id": name}) for name in "abc"]
     begin(run, running, 0)
     run.step(trials, 1)
     for each in trials:
@@ -127,10 +126,58 @@ def test_after_retries_with_more_host_memory_the_summary_names_the_amount_to_sta
         raised=RaisedMemory(memory_bytes=2**31),
     )
 
-    assert usage.summary[-1] == (
+    assert usage.advice[-1] == (
         'start with memory="1.1GiB" in the policy: 2 of 4 trials were retried because of host memory'
     )
     assert str(use).startswith("0.12 of 1 CPU, ")
+
+
+def test_the_use_of_a_trial_with_workers_is_that_of_a_worker():
+    use = SlotUse(num_trials=1, cpus=1, used_cpus=0.16, host_memory_bytes=2**30)
+
+    alone = SlotHours(slot="4 CPUs", use=use)
+    workers = SlotHours(slot="2 workers, each with 1 CPU; …", use=use.model_copy(update={"num_workers": 2}))
+
+    assert alone.use_text == "trials with 4 CPUs used 0.16 of 1 CPU, 1 GiB of host memory per trial"
+    assert workers.use_text == (
+        "workers used 0.16 of 1 CPU, 1 GiB of host memory per worker (trials with 2 workers, each with 1 CPU; …)"
+    )
+
+
+def retry(run, one, gpus):
+    run.fail(one, GPU_OOM, is_requeued=True)
+    one.status = "PENDING"
+    one.placement_group_factory.required_resources["GPU"] = gpus
+    begin(run, one, 1)
+
+
+def test_the_summary_counts_each_retried_trial_once_even_after_a_restore():
+    run = RunMonitor(plan_of(1), None, 3, None)
+    _, once, twice = trials = [trial(name, gpus=0.25) for name in "abc"]
+    for one in trials:
+        begin(run, one, 0)
+    retry(run, once, 0.5)
+    retry(run, twice, 0.5)
+    restored = RunMonitor(plan_of(1), None, 3, ResourceUsage.from_json(run.record(2).to_json()))
+    retry(restored, twice, 1)
+    for one in trials:
+        finish(restored, one)
+    restored.step(trials, 9)
+    restored.end(trials, 9)
+
+    record = restored.record(9)
+
+    assert "out of memory: 3 failures because of GPU memory; 2 trials retried with more memory" in record.summary
+    assert record.advice_after_retries[-1] == "start with GpuPolicy(): 2 of 3 trials were retried because of GPU memory"
+
+
+def test_a_record_of_an_earlier_version_does_not_contain_which_trials_were_retried():
+    usage = ResourceUsage(
+        trials=TrialCounts(num_finished=3, num_retries=3),
+        out_of_memory=OutOfMemoryCounts(num_gpu_errors=3, num_raised=3),
+    )
+
+    assert "out of memory: 3 failures because of GPU memory; retried 3 times with more memory" in usage.summary
 
 
 def test_the_times_of_a_retried_trial_include_its_failed_attempt():
@@ -188,7 +235,7 @@ def test_after_a_retry_with_a_larger_fraction_the_summary_ends_with_what_the_tri
     run.note_use(large, None, memory)
     run.step(trials, 2)
 
-    assert list(run.record(2).summary[-len(advice) :]) == advice
+    assert list(run.record(2).advice) == advice
 
 
 def test_the_summary_of_a_restored_run_keeps_what_retried_trials_needed():
@@ -200,20 +247,32 @@ def test_the_summary_of_a_restored_run_keeps_what_retried_trials_needed():
 def test_host_memory_that_was_not_measured_is_advised_as_it_was_reserved():
     usage = ResourceUsage(raised=RaisedMemory(memory_bytes=2 * GIB))
 
-    assert 'start with memory="2GiB" in the policy' in usage.summary[-1]
+    assert 'start with memory="2GiB" in the policy' in usage.advice[-1]
 
 
-def test_if_trials_mostly_start_the_summary_names_what_helps():
+@pytest.mark.parametrize(
+    ("num_starts", "reuses", "remedy"),
+    [
+        pytest.param(
+            4,
+            False,
+            "Reuse processes with reuse_actors=True, unless the run already does, or let each trial run longer",
+            id="later trials started processes",
+        ),
+        pytest.param(4, True, "Let each trial run longer", id="the run reuses processes"),
+        pytest.param(2, False, "Let each trial run longer", id="each slot had one trial"),
+    ],
+)
+def test_if_trials_mostly_start_the_advice_names_what_helps(num_starts, reuses, remedy):
     idle = IdleHours(reason=STARTING, hours=6)
-    hours = ResourceHours(resource="CPU", total_hours=10, used_hours=4, idle=(idle,))
-    one_at_once, several = (ResourceUsage(resources=(hours,), max_trials_at_once=most) for most in (1, 5))
+    usage = ResourceUsage(
+        resources=(ResourceHours(resource="CPU", total_hours=10, used_hours=4, idle=(idle,)),),
+        slots=(SlotHours(slot="1 CPU", num_starts=num_starts),),
+        max_trials_at_once=2,
+        reuses_processes=reuses,
+        trials=TrialCounts(num_finished=3),
+    )
 
-    assert one_at_once.summary[-1] == (
-        "60% of the CPU time was idle while trials started. Reuse processes with reuse_actors=True, unless the run "
-        "already does, or let each trial run longer"
-    )
-    assert several.summary[-1] == (
-        f"{one_at_once.summary[-1]}. Or run fewer trials at once: pass CappedPolicy(policy, 2) instead of the policy, "
-        "or max_concurrent_trials=2 if the run has no policy"
-    )
-    assert CappedPolicy(CpuPolicy(), 2).plan(nodes((5, 0))).max_concurrent_trials == 2
+    assert usage.advice == (f"60% of the CPU time was idle while trials started. {remedy}",)
+    if_all_failed = usage.model_copy(update={"trials": TrialCounts(num_failed=3)})
+    assert if_all_failed.advice == ()

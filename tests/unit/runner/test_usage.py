@@ -10,29 +10,36 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tune_policies import (
-    ClusterCapacity,
-    GpuDevice,
-    GpuMemoryPolicy,  # noqa: F401  # an advice contains it
     GpuPolicy,  # noqa: F401  # an advice contains it
     InvalidResourcesError,
-    NodeCapacity,
-    Resources,
     load_usage,
 )
-from tune_policies.oom import OutOfMemory
+from tune_policies.oom import OutOfMemory, classify_oom_text
 from tune_policies.plan.headroom import HEADROOM
-from tune_policies.trainers.usage.gpu_memory_report import advice_of_run, needed_bytes, usage_view
 from tune_policies.trainers.usage.gpu_memory_usage import (
     ASSUMED,
     GpuMemoryUsage,
+    MemoryFailure,
     RunUsage,
     TrialGpuMemory,
     merge_usages,
+    needed_bytes,
     read_usage,
     worker_file,
 )
-from tune_policies.trainers.usage.memory_to_write import gpu_memory_to_write
+from tune_policies.trainers.usage.load_usage import LoadedUsage
 from tune_policies.trainers.usage.oom_report import OomReport
+from tune_policies.trainers.usage.process_usage import ProcessUsage
+from tune_policies.trainers.usage.resource_usage import (
+    STARTING,
+    IdleHours,
+    RaisedMemory,
+    ResourceHours,
+    ResourceUsage,
+    SlotHours,
+    TrialCounts,
+)
+from tune_policies.trainers.usage.usage_report import advice_of_run, summary_view, usage_view
 
 GIB = 2**30
 
@@ -117,10 +124,53 @@ def test_after_out_of_memory_errors_the_advice_is_the_policy_to_write_and_the_ch
     advice = advice_of_run(run_of(used(share_gib - 1, **small, num_ooms=1), *(used(1, **small) for _ in range(3))))
 
     assert advice == [
-        f"1 of 4 trials ran out of memory with {share_gib:.1f} GiB. Write {policy}",
+        f"1 of 4 trials ran out of memory with {share_gib:.1f} GiB, and needed at least {share_gib:.1f} GiB. How much "
+        f"more is not known, so the value is a guess. Write {policy}",
         f"3 of 4 trials fit, so it may be cheaper to keep {1 / gpus:g} per GPU, and to retry the others with more "
         "memory: scheduler=OomRetryScheduler()",
     ]
+
+
+def test_if_no_trial_fits_the_advice_is_a_guess_and_mentions_retries():
+    """The GPU has 16 GiB."""
+    advice = advice_of_run(run_of(*[used(3, gpus=0.25, share_gib=4, num_ooms=1)] * 3))
+
+    assert advice == [
+        "3 of 3 trials ran out of memory with 4.0 GiB, and needed at least 4.0 GiB. How much more is not known, so the "
+        'value is a guess. Write GpuMemoryPolicy(gpu_memory="8GiB"), with 2 per GPU instead of 4, or retry such trials '
+        "with more memory: scheduler=OomRetryScheduler()"
+    ]
+
+
+def test_the_value_to_write_is_known_from_one_error_if_no_peak_was_measured():
+    failure = MemoryFailure(kind="accelerator", needed_bytes=13 * GIB)
+    quarter = {"gpus": 0.25, "share_bytes": 10 * GIB, "device_bytes": 40 * GIB}
+    ran_out, fits = GpuMemoryUsage(**quarter, num_ooms=1), GpuMemoryUsage(**quarter)
+    trials = (
+        TrialGpuMemory(name="a", usage=ran_out, failures=(failure,)),
+        TrialGpuMemory(name="b", usage=fits),
+        TrialGpuMemory(name="c", usage=fits),
+    )
+
+    first, *_ = advice_of_run(RunUsage(trials=trials))
+
+    assert 'needed at least 13.0 GiB. Write GpuMemoryPolicy(gpu_memory="14.3GiB")' in first
+
+
+@pytest.mark.parametrize(
+    ("needed_gib", "policy"),
+    [(9.5, 'GpuMemoryPolicy(gpu_memory="10.5GiB"), with which 1 trial fits'), (20, "which needs a larger GPU")],
+)
+def test_the_guess_is_at_least_what_the_errors_contain(needed_gib, policy):
+    """The GPU has 16 GiB. A failed allocation was larger than the free memory of the fraction."""
+    failure = MemoryFailure(kind="accelerator", needed_bytes=int(needed_gib * GIB))
+    trial = TrialGpuMemory(name="t", usage=used(3, gpus=0.25, share_gib=4, num_ooms=1), failures=(failure,))
+
+    (advice,) = advice_of_run(RunUsage(trials=(trial,)))
+
+    assert f"and needed at least {needed_gib:.1f} GiB" in advice
+    assert advice.endswith("or retry such trials with more memory: scheduler=OomRetryScheduler()")
+    assert policy in advice
 
 
 def test_problems_are_listed_with_their_trials():
@@ -235,6 +285,23 @@ def test_a_trial_retried_with_a_larger_fraction_has_a_record_per_fraction(tmp_pa
     ]
 
 
+def test_after_retries_on_a_simulated_gpu_the_value_follows_from_the_errors(tmp_path):
+    """The memory of a simulated GPU is not measured, so only the errors contain amounts."""
+    simulated = GpuMemoryUsage(gpus=0.5)
+    failure = MemoryFailure(kind="accelerator", needed_bytes=14 * GIB, device_bytes=40 * GIB)
+    trial = TrialGpuMemory(
+        name="a",
+        usage=simulated,
+        of_smaller_shares=(GpuMemoryUsage(gpus=0.25, num_ooms=1),),
+        failures=(failure,),
+    )
+
+    assert advice_of_run(RunUsage(trials=(trial,)))[-1] == (
+        'to run without retries, write GpuMemoryPolicy(gpu_memory="15.4GiB"), with which 2 trials fit on a GPU of '
+        "40 GiB"
+    )
+
+
 def test_fractions_of_unknown_size_are_shown_in_gpus(tmp_path):
     write(tmp_path, "a", result(GpuMemoryUsage(gpus=0.5)), error=noted(GpuMemoryUsage(gpus=0.25, num_ooms=1)))
 
@@ -284,52 +351,6 @@ def test_without_usage_and_errors_there_is_no_table(tmp_path):
     write(tmp_path, "a", json.dumps({"loss": 1}))
 
     assert shown(read_usage(tmp_path))[0].startswith("- no trial reported its GPU memory")
-
-
-@pytest.mark.parametrize(
-    ("needed_gib", "device_gib", "choices"),
-    [
-        pytest.param(
-            24.15,
-            79.1,
-            [
-                'GpuMemoryPolicy(gpu_memory="26.6GiB"), with which 2 trials fit on a GPU of 79.1 GiB',
-                'GpuMemoryPolicy(gpu_memory="26.3GiB"), with which 3 trials fit, because it adds 9% to what the trials '
-                "needed instead of 10%",
-            ],
-            id="one more with slightly less headroom",
-        ),
-        pytest.param(
-            25.5,
-            79.1,
-            ['GpuMemoryPolicy(gpu_memory="28.1GiB"), with which 2 trials fit on a GPU of 79.1 GiB'],
-            id="one more with too little headroom",
-        ),
-        pytest.param(15.5, 16, ["GpuPolicy(), because 1 trial fits on a GPU of 16 GiB"], id="no room for headroom"),
-        pytest.param(
-            20,
-            16,
-            ['GpuMemoryPolicy(gpu_memory="22GiB"), which needs a larger GPU than a GPU of 16 GiB'],
-            id="more than the GPU has",
-        ),
-    ],
-)
-def test_an_advised_amount_states_how_many_trials_fit(needed_gib, device_gib, choices):
-    assert gpu_memory_to_write(int(needed_gib * GIB), int(device_gib * GIB)) == choices
-
-
-@given(st.integers(GIB // 10, 80 * GIB), st.integers(GIB // 10, 80 * GIB))
-def test_as_many_trials_fit_in_a_plan_as_the_advice_states(device_bytes, needed_bytes):
-    node = NodeCapacity(
-        node_id="a",
-        resources=Resources(cpus=1, gpus=1),
-        devices=(GpuDevice(index=0, name="GPU", memory_bytes=device_bytes),),
-    )
-    for choice in gpu_memory_to_write(min(needed_bytes, device_bytes), device_bytes):
-        policy = eval(choice.partition("), ")[0] + ")")  # the code that a user copies
-        count = int(re.search(r"(\d+) trials? fit", choice)[1])
-
-        assert policy.plan(ClusterCapacity(nodes=(node,))).max_concurrent_trials == count
 
 
 def test_the_table_counts_the_oom_errors_of_all_fractions(tmp_path):
@@ -405,7 +426,93 @@ def test_the_errors_of_trials_are_enough_for_an_advice(tmp_path, error, advice):
 def test_errors_that_a_record_explains_better_cause_no_second_advice(tmp_path):
     write(tmp_path, "a", error=failed(f"{TORCH_OOM}\n{report(used(7, num_ooms=1))}"))
 
-    assert not any("needed at least" in line for line in load_usage(tmp_path).advice)
+    assert sum("ran out" in line for line in load_usage(tmp_path).advice) == 1
+
+
+def torch_failure(usage, *, in_use, allowed=""):
+    """Return the failure of a trial that requested 2 GiB. The GPU has 16 GiB, and 1 GiB of them is free."""
+    error = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 16.00 "
+        f"GiB of which 1.00 GiB is free. This process has {in_use} memory in use. {allowed}Of the allocated memory "
+        f"{in_use} is allocated by PyTorch."
+    )
+    return failed(f"{error}\n{OomReport(out_of_memory=classify_oom_text(error), gpu_memory=usage).to_note()}")
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        pytest.param(used(3, num_ooms=1), id="known GPU memory"),
+        pytest.param(GpuMemoryUsage(gpus=0.5, num_ooms=1), id="a simulated GPU"),
+    ],
+)
+def test_a_trial_within_its_fraction_on_a_full_gpu_is_not_advised_to_get_a_larger_fraction(tmp_path, usage):
+    write(tmp_path, "a", error=torch_failure(usage, in_use="4.00 GiB"))
+
+    advice = [text for text in load_usage(tmp_path).advice if "ran out" in text or "per GPU" in text]
+
+    assert advice == [
+        "1 of 1 trial ran out of GPU memory at 6.0 of its 8.0 GiB, because other processes filled the GPU. Stop the "
+        "other programs that nvidia-smi lists, or retry such trials: scheduler=OomRetryScheduler()"
+    ]
+
+
+def test_a_whole_gpu_that_other_processes_filled_is_not_too_small(tmp_path):
+    write(tmp_path, "a", error=torch_failure(used(3, gpus=1, num_ooms=1), in_use="4.00 GiB"))
+
+    assert not any("use a GPU with more memory" in text for text in load_usage(tmp_path).advice)
+
+
+def test_the_needed_memory_in_an_error_is_advised_if_it_exceeds_the_fraction(tmp_path):
+    usage = used(3.2, share_gib=4, gpus=0.25, num_ooms=1)
+    write(tmp_path, "a", error=torch_failure(usage, in_use="3.50 GiB", allowed="3.60 GiB allowed; "))
+
+    assert load_usage(tmp_path).advice[0] == (
+        "1 of 1 trial ran out of memory with 4.0 GiB and needed at least 5.5 GiB. Write "
+        'GpuMemoryPolicy(gpu_memory="6.1GiB"), with which 2 trials fit on a GPU of 16 GiB, or retry such trials with '
+        "more memory: scheduler=OomRetryScheduler()"
+    )
+
+
+def test_usage_contains_the_cpu_time_and_host_memory_of_each_trial(tmp_path):
+    process = ProcessUsage(elapsed_s=10, cpus=2, cpu_s=5, host_memory_bytes=GIB)
+    before = process.model_copy(update={"host_memory_bytes": 2 * GIB})
+    write(tmp_path, "a", *(json.dumps({"usage": each.model_dump()}) + "\n" for each in (before, process)))
+
+    (trial,) = load_usage(tmp_path).trials
+
+    assert (trial.process, trial.host_memory_bytes) == (process, 2 * GIB)
+
+
+def test_the_table_of_trials_without_gpus_has_at_most_20_rows():
+    process = ProcessUsage(elapsed_s=10, cpus=2, cpu_s=5, host_memory_bytes=GIB)
+    trials = tuple(TrialGpuMemory(name=f"t{number:02}", process=process) for number in range(23))
+
+    lines = shown(RunUsage(trials=trials))
+
+    assert lines[1].split("  ")[0] == "Trial"
+    assert lines[3].split() == ["t00", "0.5", "of", "2", "1", "GiB"]
+    assert (lines[22].split()[0], lines[23:]) == ("t19", ["… and 3 more"])
+
+
+def test_the_summary_at_the_end_of_a_run_contains_the_advice_of_its_usage():
+    idle = IdleHours(reason=STARTING, hours=6)
+    record = ResourceUsage(
+        resources=(ResourceHours(resource="CPU", total_hours=10, used_hours=4, idle=(idle,)),),
+        slots=(SlotHours(slot="1 GPU", hours={"GPU": 1}),),
+        raised=RaisedMemory(memory_bytes=GIB),
+        trials=TrialCounts(num_finished=2),
+    )
+    usage = LoadedUsage(trials=run_of(used(6), used(7, num_ooms=1)).trials, resource_usage=record)
+    views = []
+    for view in (summary_view(usage, record), usage):
+        console = Console(width=1000)
+        with console.capture() as capture:
+            console.print(view)
+        views.append([line.rstrip() for line in capture.get().splitlines()])
+
+    assert len(usage.advice) == 4
+    assert [lines[-4:] for lines in views] == [[f"- {text}" for text in usage.advice]] * 2
 
 
 @pytest.mark.parametrize("kind", ["path", "text", "results of Tune", "result of Train"])

@@ -17,14 +17,15 @@ from tune_policies.cluster.accelerators import (
     check_device_amount,
     check_type_of_resource,
 )
-from tune_policies.cluster.capacity import GpuDevice
 from tune_policies.cluster.gpu_sizes import is_nominal, memory_of_nominal
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, check_selector, is_label_value
+from tune_policies.cluster.node import GpuDevice
 from tune_policies.cluster.tpu_slices import SliceShape, check_topology
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import MOST, Count, CustomAmounts, Memory, PositiveCount, Resources, format_amount
 from tune_policies.values.units import format_bytes, format_request
-from tune_policies.values.value import Value, shorten
+from tune_policies.values.value import Value
+from tune_policies.values.wording import kind_of, shorten
 
 _DNS_LABEL: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -397,6 +398,10 @@ class NodeCatalog(Value):
         """Build the catalog from plain data: a mapping of its fields, or only the list of its nodes."""
         if isinstance(data, list):
             data = {"nodes": data}
+        if not isinstance(data, dict):
+            raise InvalidResourcesError(
+                f"it must be YAML or JSON, such as 'nodes: [{{name: l4, cpus: 3, gpus: 1}}]', got {kind_of(data)}"
+            )
         return super().from_dict(data)
 
     @property

@@ -18,12 +18,15 @@ from itertools import islice
 from math import gcd
 from typing import Final, NamedTuple, Self
 
-from tune_policies.cluster.capacity import AlikeNodes, ClusterCapacity, NodeCapacity, NodeGroup
+from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import matcher
+from tune_policies.cluster.node import NodeCapacity, NodeGroup
+from tune_policies.cluster.node_sequences import AlikeNodes
 from tune_policies.cluster.tpu_slices import TOPOLOGY
 from tune_policies.kuberay.design.catalog import NodeType
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
-from tune_policies.placement.counting import count_workers, largest, request_of
+from tune_policies.placement.counting import count_workers, largest
+from tune_policies.placement.request import request_of
 from tune_policies.placement.scale_up import uses_devices
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan

@@ -5,19 +5,14 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, model_validator
 
-from tune_policies.cluster.capacity import (
-    DEFAULT_AUTOSCALER,
-    AutoscalerVersion,
-    ClusterCapacity,
-    GpuDevice,
-    NodeCapacity,
-    NodeTypeCapacity,
-)
+from tune_policies.cluster.capacity import DEFAULT_AUTOSCALER, AutoscalerVersion, ClusterCapacity
+from tune_policies.cluster.node import GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.cluster.tpu_slices import POD_TYPE, SLICE_NAME, TOPOLOGIES, TOPOLOGY, WORKER_ID, SliceShape
 from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Count, PositiveCount, Resources
-from tune_policies.values.value import Value, counted
+from tune_policies.values.value import Value
+from tune_policies.values.wording import counted
 
 MOST_NODES: Final = 10_000
 """The maximum number of nodes in a plan. KubeRay's default limit of 2147483647 means "no limit"."""

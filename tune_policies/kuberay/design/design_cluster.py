@@ -1,186 +1,48 @@
 """Designs a cluster: the worker groups that a policy's trials need.
 
-Without a catalog, the design uses the smallest nodes on which no resource stays idle. A node for trials with devices
-has one device, or the devices of one worker. A node for trials on CPUs has up to 16 CPUs. Nodes have 4 GiB of memory
-per CPU, like general-purpose machines in clouds, or more if the trials need more.
+Without a catalog, the nodes are those of ``default_nodes``.
 """
 
-import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field
 
-from tune_policies.cluster.accelerators import DEVICE_RESOURCES, KNOWN_TYPES, gpu_memory_of_type
-from tune_policies.cluster.tpu_slices import SliceShape
-from tune_policies.kuberay.design.catalog import HEAD, NodeCatalog, NodeType, node_type_name
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.kuberay.design.catalog import HEAD, NodeCatalog, NodeType
 from tune_policies.kuberay.design.cheapest_nodes import MOST_NODES_OF_TYPE, NodePool, Units, workers_in_unit
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, DesignedGroup, capacity_of, head_of
+from tune_policies.kuberay.design.default_nodes import default_catalog
 from tune_policies.kuberay.design.slot_choices import (
     ChosenNodes,
     Measured,
     choose_by_decision,
     nodes_for,
-    policies_by_slot,
     shares_of,
     without_unused,
 )
+from tune_policies.kuberay.design.trial_duration import TrialDuration
 from tune_policies.placement.counting import largest
 from tune_policies.placement.filling import RemainingCapacity
-from tune_policies.placement.scale_up import plan_on_smallest_node
+from tune_policies.placement.request import Limit
 from tune_policies.plan.decision import Decision
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.accelerator import AcceleratorPolicy
 from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.first_feasible import why_not
-from tune_policies.policies.gpu import GpuPolicy
-from tune_policies.policies.gpu_memory import GpuMemoryPolicy
-from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
-from tune_policies.policies.selecting import SelectingPolicy
+from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.values.resources import MOST_AT_ONCE, TICKS, PositiveCount, Resources, check_count, to_ticks
+from tune_policies.values.resources import MOST_AT_ONCE, PositiveCount, check_count
 from tune_policies.values.sanitize import one_line
-from tune_policies.values.units import GIB, format_money
-from tune_policies.values.value import Value, counted, shorten, shorten_names, suggest
-
-_CPUS_PER_DEVICE: Final = 8
-"""The number of CPUs per device of a default node, if the policy does not set the CPUs."""
-
-_CPUS_OF_CPU_NODE: Final = 16
-"""The number of CPUs of a default node without devices, unless a worker needs more."""
-
-_BYTES_PER_CPU: Final = 4 * GIB
+from tune_policies.values.units import format_money
+from tune_policies.values.value import Value
+from tune_policies.values.wording import counted, shorten, shorten_names, suggest
 
 NO_TRIAL_FITS: Final = "no trial fits on "
 """The beginning of a sentence about a node type."""
 
 _MOST_UNUSABLE: Final = 3
 """The maximum number of node types for which a design explains why no trial fits on them."""
-
-_HINT: Final = "pass a catalog of the available nodes (--nodes)"
-
-
-class _Worker(NamedTuple):
-    """The worker for which a default node is designed. With devices and 0 CPUs, it uses all CPUs of the node."""
-
-    amounts: Resources
-    accelerator_type: str | None
-    topology: str | None = None
-
-
-def default_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalog, tuple[str, ...]]:
-    """Return nodes that suit the first choice of a policy, and a note about each node type.
-
-    Raises:
-        InvalidResourcesError: The policy does not determine the nodes.
-    """
-    node_types: dict[str, NodeType] = {}
-    for inner in policies_by_slot(policy.choices[0]):
-        node_type = _node_type(_worker(inner), num_trials)
-        # Two slot types can need different nodes with the same default name.
-        while node_types.get(node_type.name, node_type) != node_type:
-            node_type = node_type.model_copy(update={"name": f"{node_type.name}-b"})
-        node_types[node_type.name] = node_type
-    notes = (
-        f"without a catalog, the design uses a default node type, {node_type.name}: {node_type.resources}"
-        for node_type in node_types.values()
-    )
-    return NodeCatalog(nodes=tuple(node_types.values())), tuple(notes)
-
-
-def _worker(policy: ResourcePolicy) -> _Worker:
-    match policy:
-        case AcceleratorPolicy() if policy.topology is not None:  # the smallest node lacks the labels of slices
-            custom = {policy.resource: policy.amount}
-            amounts = Resources(cpus=policy.cpus or 0, memory_bytes=int(policy.memory or 0) or None, custom=custom)
-            return _Worker(amounts, policy.accelerator_type, policy.topology)
-        case GpuPolicy():
-            if policy.min_gpu_memory is not None:
-                _check_memory(policy, int(policy.min_gpu_memory), _one_type(policy.accelerator_type))
-        case GpuMemoryPolicy():
-            _check_memory(policy, int(policy.gpu_memory or 1), _one_type(policy.accelerator_type))
-            if policy.gpu_memory is None:  # with a profile, design for one whole GPU
-                measured = policy.profile and policy.profile.host_memory_bytes
-                memory = int(policy.memory or measured or 0) or None
-                amounts = Resources(cpus=policy.cpus or 0, gpus=1, memory_bytes=memory, custom=policy.custom)
-                return _Worker(amounts, _one_type(policy.accelerator_type))
-        case SelectingPolicy() if policy.label_selector:
-            raise InvalidResourcesError(f"SelectingPolicy selects nodes by labels, which default nodes lack: {_HINT}")
-        case WrappingPolicy():
-            return _worker(policy.inner.choices[0])
-    plan = plan_on_smallest_node(policy.plan)
-    if plan is None:
-        raise InvalidResourcesError(f"there are no default nodes for {type(policy).__name__}: {_HINT}")
-    return _Worker(plan.slots[0].worker, plan.slots[0].accelerator_type)
-
-
-def _one_type(types: str | tuple[str, ...] | None) -> str | None:
-    if isinstance(types, tuple):
-        return types[0]
-    return types
-
-
-def _check_memory(policy: ResourcePolicy, needed: int, accelerator_type: str | None) -> None:
-    has = gpu_memory_of_type(accelerator_type)
-    if has is None:
-        named = f"for {accelerator_type!r}" if accelerator_type else "without a GPU type"
-        raise InvalidResourcesError(
-            f"{type(policy).__name__} needs the size of the GPU memory, which is unknown {named}: set "
-            f"accelerator_type (such as 'A100'), or {_HINT}"
-        )
-    if has < needed:
-        larger = sorted(name for name in KNOWN_TYPES if (gpu_memory_of_type(name) or 0) >= needed)
-        raise InvalidResourcesError(
-            f"{type(policy).__name__} needs {needed} bytes of GPU memory, but {accelerator_type} has only {has} bytes. "
-            f"Types with enough memory: {', '.join(larger) or 'none'}"
-        )
-
-
-def _node_type(worker: _Worker, num_trials: int) -> NodeType:
-    amounts = worker.amounts
-    by_name = {"GPU": amounts.gpus, **amounts.custom}
-    resource = next((name for name, amount in by_name.items() if amount and name in DEVICE_RESOURCES), None)
-    if resource is None:
-        cpus_each = amounts.cpus or 1
-        devices, workers = 0, max(1, min(int(_CPUS_OF_CPU_NODE / cpus_each), num_trials))
-        cpus = _rounded_up(workers * cpus_each)
-    else:
-        devices, workers = _devices_and_workers(worker, by_name[resource])
-        cpus = _rounded_up(workers * amounts.cpus) or _CPUS_PER_DEVICE * devices
-    custom = {name: float(_rounded_up(workers * amount)) for name, amount in amounts.custom.items() if name != resource}
-    gpus = 0
-    if resource == "GPU":
-        gpus = devices
-    elif resource is not None:
-        custom[resource] = devices
-    topology = [worker.topology] if worker.topology else []
-    return NodeType(
-        name=node_type_name(cpus, resource, devices, worker.accelerator_type, *topology),
-        cpus=cpus,
-        # Trial drivers need memory in addition to the workers.
-        memory=max(cpus * _BYTES_PER_CPU, workers * (amounts.memory_bytes or 0) + GIB),
-        gpus=gpus,
-        custom=custom,
-        accelerator_type=worker.accelerator_type,
-        topology=worker.topology,
-        count=max(1000, 1000 * devices),
-    )
-
-
-def _rounded_up(amount: float) -> int:
-    return math.ceil(round(amount, 4))
-
-
-def _devices_and_workers(worker: _Worker, devices: float) -> tuple[int, int]:
-    """Return the numbers of devices and workers of a node if each worker uses ``devices`` devices."""
-    if worker.topology is not None and worker.accelerator_type is not None:
-        shape = SliceShape(worker.topology, worker.accelerator_type)
-        chips = shape.chips if shape.has_one_host else 4  # every host of a larger slice has 4 chips
-        return chips, max(1, chips // int(devices))
-    if devices < 1:
-        return (1, TICKS // to_ticks(devices))
-    return (int(devices), 1)
 
 
 def _name(name: str) -> str:
@@ -200,12 +62,14 @@ class ClusterDesign(Value):
         name: A DNS label of at most 53 characters.
         groups: At least one group for each slot type, unless its trials fit on the head.
         trials: The plan of the trials on the cluster.
-        num_trials: The requested number of trials.
+        num_trials: The number of trials in the run.
         idle_timeout_s: Seconds after which an idle node is removed.
         price_per_hour: The price of all nodes per hour, with the head if its price is known; ``None`` if the price of a
             worker node is unknown.
-        hours: The hours until the last trial ends; ``None`` if the durations of trials were not measured.
+        hours: The hours until the last trial ends; ``None`` if the durations of trials are unknown.
         currency: The currency of the price.
+        cheaper: Sentences about nodes that cost less if trials get slightly less GPU memory, or in total if the trials
+            end earlier. They are empty until ``with_cheaper_nodes`` of ``offers.py`` adds them.
         reasons: Sentences that explain the choice of the nodes.
     """
 
@@ -218,6 +82,7 @@ class ClusterDesign(Value):
     price_per_hour: float | None = None
     hours: float | None = None
     currency: str = "USD"
+    cheaper: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
 
     @property
@@ -242,6 +107,13 @@ class ClusterDesign(Value):
             return None
         return self.price_per_hour * self.hours
 
+    @property
+    def price_of_trial_hour(self) -> float | None:
+        """The price of a trial per hour while as many trials run as fit, or ``None`` if unknown."""
+        if self.price_per_hour is None:
+            return None
+        return self.price_per_hour / min(self.num_trials, self.trials.max_concurrent_trials)
+
     def explain(self) -> str:
         """Return the design as text: the groups, the trials on them, the cost, and the reasons."""
         most = self.trials.min_concurrent_trials
@@ -256,19 +128,21 @@ class ClusterDesign(Value):
         lines += [f"  {group}" for group in self.groups]
         lines += [f"  each trial: {slot}" for slot in self.trials.slots]
         lines.append(self._cost())
+        lines += [f"cheaper: {text}" for text in self.cheaper]
         lines += [f"  - {reason}" for reason in (*self.reasons, *self.trials.reasons)]
         return "\n".join(map(one_line, lines))
 
     def _cost(self) -> str:
-        if self.price_per_hour is None:
+        if self.price_per_hour is None or self.price_of_trial_hour is None:
             return "the price is unknown: set price_per_hour of each node type"
         head = "with the head"
         if self.head.price_per_hour is None:
             head = "without the head, whose price is unknown"
-        text = f"at most {format_money(self.price_per_hour)} {self.currency} an hour, {head}"
+        per_trial = f"{format_money(self.price_of_trial_hour)} {self.currency} per trial hour"
+        text = f"at most {format_money(self.price_per_hour)} {self.currency} an hour, {per_trial}, {head}"
         if self.price is None:
             return text
-        return f"{text}; all trials take {self.hours:.2g} h and cost {format_money(self.price)} {self.currency}"
+        return f"{text}; all trials take {self.hours:.3g} h and cost {format_money(self.price)} {self.currency}"
 
 
 def design_cluster(
@@ -279,10 +153,14 @@ def design_cluster(
     decision: Decision | None = None,
     workload: str | None = None,
     size: float | None = None,
+    trial_hours: float | None = None,
+    deadline_hours: float | None = None,
     name: str = "tune",
     min_nodes: Mapping[str, int] | None = None,
 ) -> ClusterDesign:
     """Design the worker groups on which ``num_trials`` trials run concurrently, or as many trials as possible.
+
+    With ``deadline_hours``, only as many trials run concurrently as the deadline requires.
 
     The groups have the lowest price according to the catalog or, without prices, the smallest number of nodes. If the
     policy has several slot types, the trials are divided between them, and each type has its own cheapest nodes. Groups
@@ -292,11 +170,13 @@ def design_cluster(
     Args:
         policy: The policy. If it has several choices, the design uses the first choice under which a trial fits.
         catalog: The available nodes; by default nodes that suit the policy.
-        num_trials: The number of trials to run concurrently, at most 100,000.
+        num_trials: The number of trials in the run, at most 100,000.
         decision: The result of benchmarks. If the policy has slots or choices on GPU and CPU, each trial runs
             on the device where it is cheapest.
         workload: The workload of the decision; ``None`` if the decision has only one workload.
         size: The size of the trials; ``None`` for the largest measured size.
+        trial_hours: The duration of each trial, in hours. A decision already contains it.
+        deadline_hours: The time in which all trials must end, in hours.
         name: The name of the cluster, a DNS label.
         min_nodes: The number of nodes to keep, by the name of the node type. It replaces ``min_nodes`` of the catalog.
 
@@ -305,6 +185,9 @@ def design_cluster(
         InfeasibleRequestError: Not even one trial fits on the available nodes.
     """
     num_trials = check_count(num_trials, least=1, most=MOST_AT_ONCE, name="num_trials")
+    duration = TrialDuration.of(trial_hours, deadline_hours)
+    if decision is not None and duration is not None:
+        raise InvalidResourcesError("the decision contains the durations of trials. Omit trial_hours (--trial-hours)")
     measured = None if decision is None else Measured.of(decision, workload, size)
     notes: tuple[str, ...] = ()
     if catalog is None:
@@ -315,7 +198,9 @@ def design_cluster(
             f"the memory of {shorten_names(unknown)} is missing, but pods must request memory. Set the memory that "
             "each node offers to pods, such as memory: 64GiB"
         )
-    design = design_nodes(policy, catalog, num_trials, measured=measured, name=name, min_nodes=min_nodes, notes=notes)
+    design = design_in_time(
+        policy, catalog, num_trials, duration=duration, measured=measured, name=name, min_nodes=min_nodes, notes=notes
+    )
     return design.model_copy(update={"reasons": (*design.reasons, *about_unusable_types(policy, catalog))})
 
 
@@ -336,11 +221,32 @@ def about_unusable_types(policy: ResourcePolicy, catalog: NodeCatalog) -> list[s
     return sentences
 
 
+def design_in_time(
+    policy: ResourcePolicy, catalog: NodeCatalog, num_trials: int, *, duration: TrialDuration | None, **options: Any
+) -> ClusterDesign:
+    """Design the nodes for as many concurrent trials as the deadline requires, or for all trials without a deadline.
+
+    For the other arguments and the errors, see :func:`design_nodes`.
+    """
+    if duration is None:
+        return design_nodes(policy, catalog, num_trials, **options)
+    at_once = duration.trials_at_once(num_trials)
+    design = design_nodes(policy, catalog, at_once, num_in_run=num_trials, **options)
+    plan = design.trials
+    if plan.min_concurrent_trials >= at_once:
+        plan = plan.model_copy(update={"limited_by": Limit.DEADLINE})
+    num_rounds = plan.num_rounds(num_trials)
+    reasons = (f"{counted(num_trials, 'trial')} take {duration.describe(num_rounds)}", *design.reasons)
+    changes = {"num_trials": num_trials, "trials": plan, "hours": duration.hours(num_rounds), "reasons": reasons}
+    return design.model_copy(update=changes)
+
+
 def design_nodes(
     policy: ResourcePolicy,
     catalog: NodeCatalog,
     num_trials: int,
     *,
+    num_in_run: int | None = None,
     measured: Measured | None = None,
     name: str = "tune",
     min_nodes: Mapping[str, int] | None = None,
@@ -352,6 +258,8 @@ def design_nodes(
         policy: The policy.
         catalog: The available nodes.
         num_trials: The number of trials to run concurrently.
+        num_in_run: The number of trials in the run if it is larger. If the nodes have room for more than
+            ``num_trials``, the plan uses it.
         measured: The measured durations of trials.
         name: The name of the cluster.
         min_nodes: The number of nodes to keep, by the name of the node type.
@@ -379,7 +287,9 @@ def design_nodes(
         groups.append(group.model_copy(update={"trials_at_once": by_group[type_name]}))
         if group.max_nodes > group.min_nodes:
             to_add[type_name] = group.max_nodes - group.min_nodes
-    plan = uncapped.capped(num_trials, limited_by="num_trials").model_copy(update={"nodes_to_add": to_add})
+    plan = uncapped.capped(num_in_run or num_trials, limited_by="num_trials").model_copy(
+        update={"nodes_to_add": to_add}
+    )
     hours = None
     trial_s = None if measured is None else measured.trial_s(plan, pool, chosen.units)
     if trial_s is not None:
@@ -506,7 +416,7 @@ def _reasons(
     elif pool.price_per_hour(chosen.units) is None:
         how = "including nodes without a price, because the nodes with a price do not have room for all trials"
     else:
-        how = "the cheapest choice with room for them"
+        how = "the lowest price per hour with room for them"
         if len(plan.slots) > 1:
             how += ", for each slot type"
         if pool.least:
@@ -562,4 +472,4 @@ def _price_reasons(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes) -> Iter
             prices.append((node_type.price_per_hour * node_type.num_hosts / places, name))
     if len(prices) > 1:
         listed = shorten_names([f"{price:.3g} {pool.currency} on {name}" for price, name in sorted(prices)])
-        yield f"a trial hour costs {listed}, if all slots of the nodes are in use"
+        yield f"the price of a slot per hour is {listed}. A trial hour costs more if some slots are idle"

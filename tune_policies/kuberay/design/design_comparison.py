@@ -31,10 +31,9 @@ class DesignedPolicy(Value):
     @property
     def price_of_trial_hour(self) -> float | None:
         """The price of a trial per hour while as many of the requested trials run as fit, or ``None`` if unknown."""
-        design = self.design
-        if design is None or design.price_per_hour is None:
+        if self.design is None:
             return None
-        return design.price_per_hour / min(design.num_trials, design.trials.max_concurrent_trials)
+        return self.design.price_of_trial_hour
 
     @property
     def num_rounds(self) -> int | None:
@@ -48,7 +47,7 @@ class DesignComparison(ShownValue):
     """A comparison of the cheapest clusters for the same number of trials of several policies.
 
     Attributes:
-        num_trials: The number of trials to run concurrently.
+        num_trials: The number of trials in the run.
         policies: The cheapest cluster for each policy.
         cautions: Warnings about amounts in the catalog.
     """
@@ -78,6 +77,8 @@ def compare_designs(
     decision: Decision | None = None,
     workload: str | None = None,
     size: float | None = None,
+    trial_hours: float | None = None,
+    deadline_hours: float | None = None,
     min_nodes: Mapping[str, int] | None = None,
 ) -> DesignComparison:
     """Design the cheapest cluster for each policy. If no trial fits under a policy, its result contains the reason.
@@ -85,10 +86,12 @@ def compare_designs(
     Args:
         policies: The policies, each with its name.
         catalog: The available nodes; by default nodes that suit each policy.
-        num_trials: The number of trials to run concurrently, at most 100,000.
+        num_trials: The number of trials in the run, at most 100,000.
         decision: The result of benchmarks, which also contains the durations of trials.
         workload: The workload of the decision; ``None`` if the decision has only one workload.
         size: The size of the trials; ``None`` for the largest measured size.
+        trial_hours: The duration of each trial, in hours.
+        deadline_hours: The time in which all trials must end, in hours.
         min_nodes: The number of nodes to keep, by the name of the node type.
 
     Raises:
@@ -98,7 +101,15 @@ def compare_designs(
     for name, policy in policies:
         try:
             design = design_cluster(
-                policy, catalog, num_trials, decision=decision, workload=workload, size=size, min_nodes=min_nodes
+                policy,
+                catalog,
+                num_trials,
+                decision=decision,
+                workload=workload,
+                size=size,
+                trial_hours=trial_hours,
+                deadline_hours=deadline_hours,
+                min_nodes=min_nodes,
             )
         except InfeasibleRequestError as error:
             why_not = f"one trial needs {error.asked}, but {error.offered}: short of {error.short_of}"

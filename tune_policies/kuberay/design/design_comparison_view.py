@@ -3,10 +3,10 @@
 from rich.console import Group, RenderableType
 
 from tune_policies.files.terminal import line
-from tune_policies.kuberay.design.comparison_view import side_by_side, slot_texts
 from tune_policies.kuberay.design.design_comparison import DesignComparison, DesignedPolicy
+from tune_policies.kuberay.design.policy_comparison_view import side_by_side, slot_texts
 from tune_policies.values.units import format_money
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
 
 def design_comparison_view(comparison: DesignComparison) -> RenderableType:
@@ -46,4 +46,4 @@ def _time(designed: DesignedPolicy) -> str:
     rounds = counted(designed.num_rounds or 0, "round")
     if designed.design is None or designed.design.hours is None:
         return rounds
-    return f"{designed.design.hours:.2g} h in {rounds}"
+    return f"{designed.design.hours:.3g} h in {rounds}"

@@ -19,7 +19,8 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from tune_policies.values.resources import Count
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_money
-from tune_policies.values.value import Value, counted
+from tune_policies.values.value import Value
+from tune_policies.values.wording import counted
 
 
 class Stage(Value):

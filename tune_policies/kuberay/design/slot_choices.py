@@ -20,7 +20,7 @@ from tune_policies.policies.mixed import MixedPolicy
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import format_amount
-from tune_policies.values.value import shorten_names
+from tune_policies.values.wording import shorten_names
 
 
 class Share(NamedTuple):

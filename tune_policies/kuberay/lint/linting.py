@@ -1,12 +1,13 @@
 """Checks files against all rules. An unreadable file results in a finding instead of an exception."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path as FilePath
+from typing import NamedTuple
 
-from tune_policies.files.yaml_documents import Document, DocumentError, read_documents
+from tune_policies.files.yaml_documents import Document, DocumentError, Path, read_documents
+from tune_policies.kuberay.lint.lenient_reading import Readable, readable
 from tune_policies.kuberay.lint.misspelled_fields import misspelled_fields
 from tune_policies.kuberay.lint.pod_schema import pod_problems
-from tune_policies.kuberay.lint.readable import Readable, readable
 from tune_policies.kuberay.lint.retired_formats import is_chart_values, retired_fields
 from tune_policies.kuberay.lint.rule import Finding, Found, Rule
 from tune_policies.kuberay.lint.rules import (
@@ -26,7 +27,7 @@ from tune_policies.kuberay.reading.documents import (
     read_text,
     with_intended_kind,
 )
-from tune_policies.kuberay.reading.kuberay_models import FieldProblem
+from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, FieldProblem
 from tune_policies.values.errors import InvalidResourcesError
 
 
@@ -55,47 +56,82 @@ def lint_text(text: str, source: str, name: str | None = None) -> list[Finding]:
         documents = read_documents(text, source)
     except DocumentError as error:
         return [_file_finding(UNREADABLE, source, error.line, error.reason)]
-    manifests = [
-        (number, *manifest) for number, document in enumerate(documents) for manifest in manifests_in(document)
-    ]
-    if name is not None:
-        check_name(name, (manifest for _, _, manifest in manifests), source)
-        manifests = [(number, top, manifest) for number, top, manifest in manifests if name_of(manifest) == name]
-    kinds = [(number, top, *with_intended_kind(manifest)) for number, top, manifest in manifests]
-    read = [(number, top, manifest, *clusters_in(manifest)) for number, top, manifest, _ in kinds]
-    retired = [found for _, _, manifest, _, _ in read for found in retired_fields(manifest)]
-    has_cluster = any(
-        clusters or problems or name_of(manifest) is not None for _, _, manifest, clusters, problems in read
-    )
-    if not has_cluster and not retired:
+    manifests = _read_manifests(documents, source, name)
+    if not any(map(_is_of_ray, manifests)):
         message = "the file contains no Ray cluster, job or service"
-        if any(is_chart_values(manifest) for _, _, manifest, _, _ in read):
+        if any(is_chart_values(read.manifest) for read in manifests):
             message = f"{message}: it has values of KubeRay's Helm chart. Pipe the output of `helm template` into lint"
         return [_file_finding(NO_CLUSTER, source, 1, message)]
-    findings = []
-    for (number, top, manifest, clusters, problems), (_, _, _, of_kind) in zip(read, kinds, strict=True):
-        part = readable(manifest, clusters, problems)
-        for rule, found in _check(manifest, part, [*of_kind, *problems]):
-            unchecked = None
-            if rule in (INVALID_FIELD, RETIRED):
-                unchecked = part.omitted_by(found.path)
-            if unchecked is not None:
-                unchecked = (*top, *unchecked)
-            findings.append(
-                Finding(
-                    rule=rule.name,
-                    severity=found.severity or rule.severity,
-                    source=manifest.source,
-                    document=number,
-                    line=manifest.line(found.path),
-                    why=rule.why,
-                    path=(*top, *found.path),
-                    message=found.message,
-                    fix=found.fix,
-                    unchecked=unchecked,
-                )
-            )
+    findings: list[Finding] = []
+    for read in manifests:
+        findings += _findings(read)
     return sorted(findings, key=lambda finding: (finding.line, finding.rule, finding.message))
+
+
+class _ReadManifest(NamedTuple):
+    """A manifest of a file, and what the reader found in it.
+
+    Attributes:
+        document: The number of its document in the file, starting at 0.
+        top: Its path in the document, which is empty unless the document is a ``List``.
+        manifest: The manifest, with the kind that its author probably intended.
+        kind_problems: The problem of its own kind, or an empty list.
+        clusters: The cluster that it describes, or an empty list.
+        problems: The problems of its other fields.
+    """
+
+    document: int
+    top: Path
+    manifest: Document
+    kind_problems: list[FieldProblem]
+    clusters: list[ClusterInFile]
+    problems: list[FieldProblem]
+
+
+def _read_manifests(documents: Iterable[Document], source: str, name: str | None) -> list[_ReadManifest]:
+    """Read all manifests, or only those with ``name``."""
+    found = []
+    for number, document in enumerate(documents):
+        for top, manifest in manifests_in(document):
+            found.append((number, top, manifest))
+    if name is not None:
+        check_name(name, (manifest for _, _, manifest in found), source)
+        found = [(number, top, manifest) for number, top, manifest in found if name_of(manifest) == name]
+    read = []
+    for number, top, manifest in found:
+        intended, kind_problems = with_intended_kind(manifest)
+        clusters, problems = clusters_in(intended)
+        read.append(_ReadManifest(number, top, intended, kind_problems, clusters, problems))
+    return read
+
+
+def _is_of_ray(read: _ReadManifest) -> bool:
+    """Return whether a manifest is written for KubeRay or for the operator that KubeRay replaced."""
+    if read.clusters or read.problems or name_of(read.manifest) is not None:
+        return True
+    return any(True for _ in retired_fields(read.manifest))
+
+
+def _findings(read: _ReadManifest) -> Iterator[Finding]:
+    part = readable(read.manifest, read.clusters, read.problems)
+    for rule, found in _check(read.manifest, part, [*read.kind_problems, *read.problems]):
+        unchecked = None
+        if rule in (INVALID_FIELD, RETIRED):
+            unchecked = part.omitted_by(found.path)
+        if unchecked is not None:
+            unchecked = (*read.top, *unchecked)
+        yield Finding(
+            rule=rule.name,
+            severity=found.severity or rule.severity,
+            source=read.manifest.source,
+            document=read.document,
+            line=read.manifest.line(found.path),
+            why=rule.why,
+            path=(*read.top, *found.path),
+            message=found.message,
+            fix=found.fix,
+            unchecked=unchecked,
+        )
 
 
 def _file_finding(rule: Rule, source: str, line: int, message: str) -> Finding:

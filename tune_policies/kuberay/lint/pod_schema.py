@@ -18,7 +18,7 @@ from tune_policies.files.plain_data import parse_json
 from tune_policies.files.yaml_documents import Document, Path
 from tune_policies.kuberay.reading.documents import read_text
 from tune_policies.kuberay.reading.quantities import check_quantity
-from tune_policies.values.value import shorten, suggest
+from tune_policies.values.wording import shorten, suggest
 
 _NEAR: Final = 0.7
 """The minimum similarity of an unknown field and a suggested field."""

@@ -54,7 +54,9 @@ def retired_fields(manifest: Document) -> Iterator[Found]:
         yield from _retired(data, ())
     else:
         place, cluster = cluster_of(manifest)
-        yield from (found for name in _SURE if name in cluster for found in _retired({name: cluster[name]}, place))
+        for name in _SURE:
+            if name in cluster:
+                yield from _retired({name: cluster[name]}, place)
         groups: list[tuple[Path, Any]] = [((*place, "headGroupSpec"), cluster.get("headGroupSpec"))]
         for number, group in enumerate(as_list(cluster.get("workerGroupSpecs"))):
             groups.append(((*place, "workerGroupSpecs", number), group))

@@ -135,6 +135,7 @@ def _local_cluster_fields(data: dict[str, Any]) -> dict[str, Any]:
         return {}
     provider, least, most = data["provider"], data.get("min_workers"), data.get("max_workers")
     ips = provider.get("worker_ips")
+    # As in ``ray.autoscaler._private.local.config``. With a coordinator, the file does not list the machines.
     if isinstance(ips, list) and "coordinator_address" not in provider:
         least = _at_most(len(ips), least)
         most = _at_most(len(ips), most)

@@ -24,7 +24,7 @@ from tune_policies.kuberay.reading.kuberay_models import (
     read_part,
 )
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import kind_of, most_similar, shorten, suggest
+from tune_policies.values.wording import kind_of, most_similar, shorten, suggest
 
 _GZIP: Final = b"\x1f\x8b"
 """The first bytes of a gzipped file."""

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from tune_policies.cluster.accelerators import gpu_memory_of_type
-from tune_policies.cluster.capacity import GpuDevice
+from tune_policies.cluster.node import GpuDevice
 from tune_policies.kuberay.design.catalog import parts_of_gpus
 from tune_policies.kuberay.design.device_plugins import ray_resource
 from tune_policies.kuberay.reading.kuberay_models import Container, Metadata, PodTemplate
@@ -206,6 +206,8 @@ def node_labels_of(template: PodTemplate) -> dict[str, str]:
         if isinstance(key, str) and expression.get("operator") == "In" and isinstance(values, list) and values:
             texts = [str(value) for value in values]
             if key in _REPLICAS:
+                # Whole numbers are sorted by their length and then by their digits, so that texts that are no numbers
+                # need no check.
                 texts.sort(key=lambda text: (len(text), text), reverse=True)  # the largest number first
             shared = [text for text in texts if re.search(r"-SHARED$|-MIG-", text)]
             labels.setdefault(key, (shared or texts)[0])

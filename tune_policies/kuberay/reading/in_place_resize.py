@@ -13,7 +13,7 @@ from tune_policies.files.plain_data import parse_json
 from tune_policies.kuberay.reading.kuberay_models import HEAD_GROUP, ClusterInFile, HeadGroup
 from tune_policies.kuberay.reading.quantities import parse_quantity
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import shorten
+from tune_policies.values.wording import shorten
 
 ANNOTATION: Final = "ray.io/ippr"
 

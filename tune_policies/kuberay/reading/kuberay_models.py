@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from tune_policies.cluster.capacity import DEFAULT_AUTOSCALER, AutoscalerVersion
 from tune_policies.files.yaml_documents import Path
 from tune_policies.kuberay.reading.quantities import Quantity
-from tune_policies.values.value import shorten
+from tune_policies.values.wording import shorten
 
 
 class Part(BaseModel):
@@ -207,6 +207,7 @@ def read_part(model: type[_ModelT], data: object) -> tuple[_ModelT | None, list[
         subject = names[-1] if names else "the document"
         problems.append(FieldProblem(detail["loc"], f"{subject} {_explain(detail)}"))
     texts = {tuple(detail["loc"]) for detail in details if _lacks_quotes(detail)}
+    # Only missing quotes can be corrected. All problems are reported in any case.
     if len(texts) < len(problems):
         return None, problems
     return read_part(model, _with_texts(data, texts, ()))[0], problems

@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import Any, Final
 
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, accelerator_type_of, to_resources
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.node import NodeCapacity
+from tune_policies.cluster.ray_totals import accelerator_type_of, to_resources
 from tune_policies.files.plain_data import (
     MAX_PARTS,
     MAX_RECORD_PARTS,
@@ -48,7 +50,7 @@ from tune_policies.kuberay.reading.kuberay_models import (
 from tune_policies.kuberay.reading.ray_counts import device_type, ray_counts, slice_shape, started_counts, states_cpus
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
-from tune_policies.values.value import kind_of, shorten
+from tune_policies.values.wording import kind_of, shorten
 
 HEAD_UNKNOWN: Final = "the head counts as a node without CPUs because its resources are unknown"
 

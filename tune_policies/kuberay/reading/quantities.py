@@ -8,11 +8,11 @@ from typing import Annotated, Final
 from pydantic import BeforeValidator
 
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import shorten
+from tune_policies.values.wording import shorten
 
 _FACTORS: Final = {
     "": Fraction(1),
-    **{unit: Fraction(1, 1000 ** (power + 1)) for power, unit in enumerate("mun")},
+    **{unit: Fraction(1, 1000 ** (power + 1)) for power, unit in enumerate("mun")},  # milli, micro and nano
     **{unit: Fraction(1000 ** (power + 1)) for power, unit in enumerate("kMGTPE")},
     **{f"{unit}i": Fraction(1024 ** (power + 1)) for power, unit in enumerate("KMGTPE")},
 }

@@ -25,8 +25,8 @@ from itertools import chain
 from typing import Final
 
 from tune_policies.cluster.accelerators import FAMILIES, family_of_type, type_of_product
-from tune_policies.cluster.capacity import accelerator_type_of
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
+from tune_policies.cluster.ray_totals import accelerator_type_of
 from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.files.plain_data import parse_json
 from tune_policies.kuberay.design.device_plugins import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE, TPU_KEY, TPU_TYPES, ray_resource
@@ -34,7 +34,7 @@ from tune_policies.kuberay.reading.gpu_sharing import kai_gpus
 from tune_policies.kuberay.reading.kuberay_models import HeadGroup
 from tune_policies.kuberay.reading.quantities import ray_amount
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import shorten
+from tune_policies.values.wording import shorten
 
 _NOT_CUSTOM: Final = ("CPU", "GPU", "TPU", "memory")
 
@@ -97,6 +97,7 @@ def slice_shape(group: HeadGroup) -> SliceShape | None:
 
 
 def _custom(group: HeadGroup) -> dict[str, int]:
+    # The field replaces the parameter completely, as in Ray's ``_get_custom_resources``.
     if group.resources:
         return {name: ray_amount(amount) for name, amount in group.resources.items() if name not in _NOT_CUSTOM}
     if "resources" not in group.rayStartParams:
@@ -202,6 +203,7 @@ def started_counts(group: HeadGroup) -> dict[str, int]:
     """
     detected: dict[str, int] = {}
     limits = group.template.spec.containers[0].resources.limits
+    # In reverse order, because KubeRay uses the first key in alphabetical order (``addWellKnownAcceleratorResources``).
     for key in sorted(limits, reverse=True):
         resource, amount = ray_resource(key), ray_amount(limits[key])
         if resource is None or amount == 0:

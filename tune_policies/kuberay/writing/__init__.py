@@ -11,7 +11,7 @@ from tune_policies.kuberay.writing.block_yaml import to_block_yaml
 from tune_policies.kuberay.writing.manifests import cluster_yaml, has_nvidia, node_selector, ray_cluster
 from tune_policies.kuberay.writing.options import WriteOptions
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import counted, shorten_names
+from tune_policies.values.wording import counted, shorten_names
 
 __all__ = ["WriteOptions", "write_cluster"]
 
@@ -58,11 +58,13 @@ def _selected_alike(nodes: Sequence[NodeType], options: WriteOptions) -> list[li
         selector = node_selector(node, options.platform)
         if selector:
             found.setdefault(tuple(sorted(selector.items())), []).append(node)
-    return [
-        [node.name for node in alike]
-        for alike in found.values()
-        if any(node.resources != alike[0].resources for node in alike)
-    ]
+    groups = []
+    for alike in found.values():
+        first, *others = alike
+        if any(node.resources != first.resources for node in others):
+            names = [node.name for node in alike]
+            groups.append(names)
+    return groups
 
 
 def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:

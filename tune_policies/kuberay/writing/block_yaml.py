@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import yaml
 
-from tune_policies.values.value import FrozenDict
+from tune_policies.values.field_types import FrozenDict
 
 Path: TypeAlias = tuple[str | int, ...]
 """The keys and indices that lead to a part of the data."""
@@ -48,10 +48,14 @@ def to_block_yaml(data: Mapping[str, Any], comments: Iterable[str], optional: Op
     body = yaml.dump(data, Dumper=_BlockDumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
     root = yaml.compose(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     lines = body.split("\n")
-    above = sorted(((_position(root, path), texts) for path, texts in optional.items()), key=itemgetter(0))
+    above = [(_position(root, path), texts) for path, texts in optional.items()]
+    above.sort(key=itemgetter(0))
     for (line, column), texts in reversed(above):  # from the bottom, so that the positions above stay valid
         lines[line:line] = [f"{' ' * column}# {text}" for text in texts]
-    return "".join(f"{line}\n" for paragraph in comments for line in _comment(paragraph)) + "\n".join(lines)
+    top: list[str] = []
+    for paragraph in comments:
+        top += _comment(paragraph)
+    return "\n".join([*top, *lines])
 
 
 def _position(node: Any, path: Path) -> tuple[int, int]:

@@ -9,7 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from tune_policies.kuberay.design.device_plugins import Platform
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.ray_versions import OLDEST_TRIED
-from tune_policies.values.value import Value, shorten
+from tune_policies.values.value import Value
+from tune_policies.values.wording import shorten
 
 Format = Literal["kuberay", "cluster-yaml"]
 """A manifest for KubeRay, or a cluster YAML for Ray's cluster launcher."""

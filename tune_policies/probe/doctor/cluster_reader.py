@@ -13,8 +13,8 @@ from typing import Any, Final
 import ray
 from ray.exceptions import RayError
 
-from tune_policies.cluster.capacity import accelerator_type_of
-from tune_policies.files.child_python import child_python
+from tune_policies.cluster.ray_totals import accelerator_type_of
+from tune_policies.files.child_python import child_python, reason_of_exit
 from tune_policies.probe import node_facts
 from tune_policies.probe.doctor.node_checks import Diagnosis, NodeFacts, RayCounts, diagnose
 from tune_policies.probe.run_on_nodes import run_on_nodes
@@ -67,7 +67,7 @@ def _read_this_machine(timeout_s: float) -> NodeFacts:
     except subprocess.TimeoutExpired:
         return NodeFacts(name=name, failure=f"no answer within {timeout_s:g} s")
     except subprocess.CalledProcessError as error:
-        return NodeFacts(name=name, failure=error.stderr.strip().splitlines()[-1])
+        return NodeFacts(name=name, failure=reason_of_exit(error.returncode, error.stderr))
     # Parse only the last line, because code that Python runs at startup, such as a sitecustomize, can also print.
     return NodeFacts.from_dict({"name": name, **json.loads(done.stdout.splitlines()[-1])})
 

@@ -16,7 +16,8 @@ from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.values.resources import format_amount
 from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
 from tune_policies.values.units import GIB, format_bytes
-from tune_policies.values.value import Value, counted, shorten_names
+from tune_policies.values.value import Value
+from tune_policies.values.wording import counted, shorten_names
 
 
 class Gpu(Value):

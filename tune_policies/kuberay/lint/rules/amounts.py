@@ -20,7 +20,7 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
 )
 from tune_policies.kuberay.reading.kuberay_models import HeadGroup, WorkerGroupSpec
 from tune_policies.kuberay.reading.quantities import Quantity
-from tune_policies.values.value import shorten
+from tune_policies.values.wording import shorten
 
 RULES: Final = RuleBook()
 

@@ -29,7 +29,7 @@ from tune_policies.kuberay.reading.gpu_sharing import STRATEGIES, gpus_given, ha
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
 from tune_policies.kuberay.reading.ray_counts import NEURON_CHIPS, ray_counts
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import counted, shorten_names, suggest
+from tune_policies.values.wording import counted, shorten_names, suggest
 
 RULES: Final = RuleBook()
 

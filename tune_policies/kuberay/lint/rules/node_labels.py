@@ -12,7 +12,7 @@ from tune_policies.kuberay.lint.rule import Found, Rule
 from tune_policies.kuberay.lint.rules.pod_parts import node_requirements
 from tune_policies.kuberay.lint.rules.pod_templates import is_filled_in_later, template_rule
 from tune_policies.kuberay.reading.gpu_sharing import GPU_PRODUCT
-from tune_policies.values.value import shorten_names
+from tune_policies.values.wording import shorten_names
 
 RULES: Final[list[Rule]] = []
 

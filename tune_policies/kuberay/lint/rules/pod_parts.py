@@ -12,7 +12,7 @@ from tune_policies.files.yaml_documents import Path
 from tune_policies.kuberay.lint.pod_schema import PodTemplate, as_list, as_mapping
 from tune_policies.kuberay.lint.rule import Found, Rule
 from tune_policies.kuberay.lint.rules.pod_templates import VALIDATION, is_filled_in_later, template_rule
-from tune_policies.values.value import shorten, suggest
+from tune_policies.values.wording import shorten, suggest
 
 RULES: Final[list[Rule]] = []
 

@@ -17,7 +17,7 @@ from tune_policies.kuberay.lint.rule import Found, Rule, Severity, why
 from tune_policies.kuberay.lint.rules.cluster_parts import exact
 from tune_policies.kuberay.reading.gpu_sharing import HAMI_CORES, HAMI_MEMORY, HAMI_PERCENTAGE
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile
-from tune_policies.values.value import shorten, suggest
+from tune_policies.values.wording import shorten, suggest
 
 RULES: Final[list[Rule]] = []
 

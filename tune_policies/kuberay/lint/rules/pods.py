@@ -33,7 +33,7 @@ from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGrou
 from tune_policies.kuberay.reading.ray_counts import device_type, ray_counts
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.ray_versions import NEWEST_TRIED, OLDEST_TRIED, TRIED, is_tried
-from tune_policies.values.value import suggest
+from tune_policies.values.wording import suggest
 
 RULES: Final = RuleBook()
 

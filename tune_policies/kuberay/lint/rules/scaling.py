@@ -20,7 +20,7 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     workers_of,
 )
 from tune_policies.kuberay.reading.kuberay_models import HEAD_GROUP, ClusterInFile, HeadGroup, WorkerGroupSpec
-from tune_policies.values.value import counted
+from tune_policies.values.wording import counted
 
 RULES: Final = RuleBook()
 

@@ -37,7 +37,7 @@ from tune_policies.kuberay.reading.in_place_resize import (
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup
 from tune_policies.kuberay.reading.ray_counts import ray_counts
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import suggest
+from tune_policies.values.wording import suggest
 
 RULES: Final = RuleBook()
 
