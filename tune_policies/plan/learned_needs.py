@@ -85,6 +85,11 @@ class LearnedNeeds(Value):
         return self.need_for(config) | TrialNeed(**raised)
 
     @cached_property
+    def usual(self) -> TrialNeed:
+        """The need of a config inside the observed range, if it is the same for all configs."""
+        return self.need_of({})
+
+    @cached_property
     def observed(self) -> TrialNeed:
         """The largest observed amounts, with headroom for memory."""
         return self._times(1)

@@ -14,30 +14,26 @@ The policy contains all statistics and is a value like any other. A run uses it 
 5. It saves the policy with ``to_json``. A restored or later run that starts from this policy continues to learn.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from statistics import fmean
 from typing import Final
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.plan.learned_needs import PARTS_OF_CPU, LearnedNeeds, learn_needs
+from tune_policies.plan.learned_needs import LearnedNeeds, learn_needs
+from tune_policies.plan.learned_sizes import MOST_SAMPLED, learned_sizes
 from tune_policies.plan.slots_by_config import SlotsByNeed, total_resources
-from tune_policies.plan.trial_observation import MEMORY, TrialNeed, TrialObservation
+from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.auto import AutoPolicy
 from tune_policies.policies.cpu import CpuPolicy
-from tune_policies.policies.first_feasible import FirstFeasiblePolicy
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
-from tune_policies.policies.gpu_selection import GpuTypesPolicy
-from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, WorkersPolicy, WrappingPolicy
-from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, WrappingPolicy
+from tune_policies.policies.with_need import plan_for_need, with_need
 from tune_policies.values.field_types import Many
-from tune_policies.values.resources import TICKS, PositiveCount, to_ticks
-from tune_policies.values.units import MIB
+from tune_policies.values.resources import TICKS, PositiveCount
 from tune_policies.values.value import Value
 from tune_policies.values.wording import counted
 
@@ -47,29 +43,11 @@ LEARNED_FILE: Final = "learned_policy.json"
 MOST_REQUESTS: Final = 32
 """The maximum number of distinct requests in a run, because each of them is a scheduling class of Ray."""
 
-_MOST_SIZES: Final = 12
-"""The maximum number of sizes that are added when the policy learns again."""
-
-_MOST_KEPT: Final = 24
-"""The maximum number of sizes of a run. The other requests are for trials that ran out of memory."""
-
 _MOST_OBSERVATIONS: Final = 512
 """The maximum number of trials that the policy remembers: the latest ones, and those that used the most memory."""
 
 _CROWDING: Final = 2.0
 """The sum of the utilizations of trials on a GPU. It is above 1, because a busy GPU may still have time (NVML)."""
-
-_WORTH_FEWER_CPUS: Final = 0.96
-"""Trials get fewer CPUs than they use if they otherwise use at most this part of the CPUs that they could use."""
-
-_MOST_SAMPLED: Final = 32
-"""The maximum number of observed configs from whose needs the sizes are chosen."""
-
-_NEAR: Final = 1.1
-"""An earlier size is used again if its amounts are larger by at most this factor."""
-
-_FAR: Final = 1.3
-"""A size is added between two sizes if their memory differs by more than this factor."""
 
 
 class LearningPolicy(ResourcePolicy):
@@ -145,7 +123,7 @@ class LearningPolicy(ResourcePolicy):
         if not self._is_due(remembered, new):
             return self.model_copy(update={"observations": remembered})
         needs = learn_needs(remembered)
-        sizes = _sizes(needs, remembered, self.sizes)
+        sizes = learned_sizes(needs, remembered, self.sizes)
         return self.model_copy(update={"observations": remembered, "needs": needs, "sizes": sizes})
 
     def _is_due(self, remembered: Sequence[TrialObservation], new: Sequence[TrialObservation]) -> bool:
@@ -225,7 +203,7 @@ class LearningPolicy(ResourcePolicy):
             before = _plan_of(self.start, capacity).max_concurrent_trials
             compared = "as before" if now == before else f"instead of {before}"
             at_once = f"{now} would fit at once {compared}"
-        need = f"up to {self.needs.observed}" if self.needs.depends_on_config else str(_usual(self.needs))
+        need = f"up to {self.needs.observed}" if self.needs.depends_on_config else str(self.needs.usual)
         return f"after {counted(self.needs.num_trials, 'trial')}: {need}; {at_once}"
 
     @property
@@ -252,7 +230,7 @@ class LearningPolicy(ResourcePolicy):
             kinds = (GpuPolicy, GpuMemoryPolicy)
         for choice in self.start.choices:
             if isinstance(choice, kinds):
-                return with_need(choice, _usual(needs).model_copy(update={"gpu_utilization": self._least_share()}))
+                return with_need(choice, needs.usual.model_copy(update={"gpu_utilization": self._least_share()}))
         return None
 
     def _pilots(self, capacity: ClusterCapacity) -> TrialPlan:
@@ -295,7 +273,7 @@ class LearningPolicy(ResourcePolicy):
             memory = limited.gpu_memory_bytes
             parts = [device // (device // memory) for device in devices if memory and device >= memory]
             planned = {"gpu_memory_bytes": min(parts, default=memory), "gpu_utilization": least}
-            plan = _plan_for(self.start, limited.model_copy(update=planned), capacity)
+            plan = plan_for_need(self.start, limited.model_copy(update=planned), capacity)
             if plan is not None:
                 yield limited, plan
 
@@ -312,7 +290,7 @@ class LearningPolicy(ResourcePolicy):
         if self.needs is None or not self.observations or "gpu_utilization" not in self.needs.amounts:
             return 0.0
         utilization = self.needs.amounts["gpu_utilization"]
-        observed = self.observations[:: max(1, len(self.observations) // _MOST_SAMPLED)]
+        observed = self.observations[:: max(1, len(self.observations) // MOST_SAMPLED)]
         return fmean(min(1.0, utilization.amount_for(seen.features) / TICKS) for seen in observed)
 
     def expected_speed(self, num_running: int, capacity: ClusterCapacity) -> float:
@@ -333,7 +311,7 @@ class LearningPolicy(ResourcePolicy):
             return TrialNeed()
         if needs.depends_on_config:
             return _limited(needs.observed, _largest_amounts(capacity))
-        return _limited(_usual(needs), _largest_amounts(capacity))
+        return _limited(needs.usual, _largest_amounts(capacity))
 
     def _about_start(self) -> Iterable[str]:
         if not _is_learned(self.start):
@@ -386,77 +364,6 @@ def _remembered(observations: Sequence[TrialObservation]) -> tuple[TrialObservat
     return (*(older[i] for i in sorted(ranked[:half])), *latest)
 
 
-def _usual(needs: LearnedNeeds) -> TrialNeed:
-    """Return the need of a config inside the observed range, if it is the same for all configs."""
-    return needs.need_for({})
-
-
-def _sizes(
-    needs: LearnedNeeds, observations: Sequence[TrialObservation], earlier: Sequence[TrialNeed]
-) -> tuple[TrialNeed, ...]:
-    """Return the sizes for these needs in ascending order, with the earlier sizes."""
-    if needs.depends_on_config:
-        step = max(1, len(observations) // _MOST_SAMPLED)
-        wanted = {needs.need_of(seen.features) for seen in observations[::step]} | {needs.observed}
-    else:
-        wanted = {_usual(needs)}
-    ordered = sorted(wanted - {needs.outside}, key=_order)
-    waste = [_waste(small, large) for small, large in pairwise(ordered)]
-    # Merge the neighbors that waste the least together, because each size is a scheduling class of Ray.
-    while len(ordered) > _MOST_SIZES - 1:
-        at = waste.index(min(waste))
-        ordered[at : at + 2] = [ordered[at] | ordered[at + 1]]
-        near = ordered[max(0, at - 1) : at + 2]
-        waste[max(0, at - 1) : at + 2] = [_waste(small, large) for small, large in pairwise(near)]
-    # Otherwise, a config between two distant sizes would get much more than it needs.
-    while len(ordered) < _MOST_SIZES - 1 and len(ordered) > 1:
-        gaps = [_distance(small, large, MEMORY) for small, large in pairwise(ordered)]
-        at = gaps.index(max(gaps))
-        if gaps[at] < _FAR:
-            break
-        between = _between(ordered[at], ordered[at + 1])
-        if between in ordered:
-            break
-        ordered.insert(at + 1, between)
-    new = {_near(size, earlier) for size in (*ordered, needs.outside)}
-    # A size without the CPUs that trials are now known to use would get those of the start policy.
-    complete = [size for size in earlier if all(getattr(size, name) is not None for name in needs.amounts)]
-    unused = [size for size in complete if size not in new]
-    kept = unused[len(unused) - max(0, _MOST_KEPT - len(new)) :]  # the largest ones, in which smaller trials also fit
-    return tuple(sorted((*kept, *new), key=_order))
-
-
-def _near(size: TrialNeed, earlier: Sequence[TrialNeed]) -> TrialNeed:
-    """Return an earlier size that is at most slightly larger than ``size``, or ``size``."""
-    return next((known for known in earlier if known.covers(size) and _distance(size, known) <= _NEAR), size)
-
-
-def _order(size: TrialNeed) -> tuple[float, ...]:
-    memory = size.gpu_memory_bytes or 0, size.host_memory_bytes or 0
-    return *memory, size.cpus or 0, size.gpu_utilization or 0
-
-
-def _distance(small: TrialNeed, large: TrialNeed, names: Sequence[str] = (*MEMORY, "cpus")) -> float:
-    """Return the largest factor between two amounts with the same name."""
-    pairs = [(getattr(small, name), getattr(large, name)) for name in names]
-    return max((more / less for less, more in pairs if less and more), default=1.0)
-
-
-def _waste(small: TrialNeed, large: TrialNeed) -> float:
-    """Return the largest factor between an amount of ``small`` and the maximum of both amounts."""
-    return max(1.0, _distance(small, large))
-
-
-def _between(small: TrialNeed, large: TrialNeed) -> TrialNeed:
-    """Return a size between two sizes: the geometric mean of the memory, and the larger of the other amounts."""
-    size = (small | large).model_dump()
-    for name in MEMORY:
-        less, more = getattr(small, name), getattr(large, name)
-        if less and more:
-            size[name] = max(less, round((less * more) ** 0.5))
-    return TrialNeed(**size)
-
-
 def _largest_amounts(capacity: ClusterCapacity) -> Mapping[str, float | None]:
     """Return the largest amount of each resource on a node, or on a GPU. ``None`` means that an amount is unknown."""
     nodes = [node for node, _ in capacity.groups]
@@ -482,54 +389,6 @@ def _limited(size: TrialNeed, most: Mapping[str, float | None]) -> TrialNeed:
     return size
 
 
-@lru_cache(maxsize=128)
-def _plan_for(start: ResourcePolicy, size: TrialNeed, capacity: ClusterCapacity) -> TrialPlan | None:
-    """Return the plan for trials of this size, or ``None`` if they do not fit.
-
-    GPU trials divide the CPUs of their node, unless this gives them fewer than they use. The plans of most sizes stay
-    the same when the policy learns again.
-    """
-    plan = None
-    fitting = _with_fitting_cpus(size, capacity)
-    for divides_cpus in (True, False):
-        policy = with_need(start, fitting, divides_cpus=divides_cpus)
-        if policy is None:
-            return None
-        try:
-            plan = policy.plan(capacity)
-        except InfeasibleRequestError:
-            continue
-        if not plan.use_gpu or plan.worker.cpus >= (size.cpus or 0):
-            break
-    return plan
-
-
-def _with_fitting_cpus(size: TrialNeed, capacity: ClusterCapacity) -> TrialNeed:
-    """Return ``size`` with fewer CPUs if trials would leave many CPUs of a node unused.
-
-    For example, trials of 6 CPUs use 30 of 32 CPUs, and trials of 4 CPUs use all of them. On 2 CPUs, three trials of
-    3/4 of a CPU are hardly slower than two, because a trial rarely needs a CPU all the time.
-    """
-    if size.cpus is None:
-        return size
-    if size.cpus > 1:
-        most = math.ceil(size.cpus)
-        choices = [float(cpus) for cpus in range(most, (most - 1) // 2, -1)]
-    else:
-        smaller = [part for part in reversed(PARTS_OF_CPU) if size.cpus / 2 <= part < size.cpus]
-        choices = [size.cpus, *smaller]
-
-    def num_used(cpus: float) -> float:
-        ticks = to_ticks(cpus)
-        used = sum(count * (node.resources.ticks.get("CPU", 0) // ticks) for node, count in capacity.groups)
-        return round(used * cpus, 2)  # so that three times 0.6666 is 2
-
-    best = max(choices, key=num_used)  # the largest of the best
-    if num_used(best) * _WORTH_FEWER_CPUS > num_used(choices[0]):
-        return size.model_copy(update={"cpus": best})
-    return size
-
-
 @lru_cache(maxsize=16)
 def _plan_of(start: ResourcePolicy, capacity: ClusterCapacity) -> TrialPlan:
     return start.plan(capacity)
@@ -540,11 +399,6 @@ def _is_learned(start: ResourcePolicy) -> bool:
     return with_need(start, TrialNeed()) is not None
 
 
-@lru_cache(maxsize=16)
-def _choices_of(start: AutoPolicy) -> FirstFeasiblePolicy:
-    return FirstFeasiblePolicy(*start.choices)
-
-
 def with_learned(policy: ResourcePolicy, learned: LearningPolicy) -> ResourcePolicy:
     """Return ``policy`` with ``learned`` instead of the ``LearningPolicy`` that it is or wraps."""
     if isinstance(policy, LearningPolicy):
@@ -552,54 +406,3 @@ def with_learned(policy: ResourcePolicy, learned: LearningPolicy) -> ResourcePol
     if isinstance(policy, WrappingPolicy):
         return policy.model_copy(update={"inner": with_learned(policy.inner, learned)})
     return policy
-
-
-def with_need(policy: ResourcePolicy, need: TrialNeed, *, divides_cpus: bool = True) -> ResourcePolicy | None:
-    """Return ``policy`` with the amounts of ``need``, or ``None`` if it contains a policy whose requests are kept.
-
-    Args:
-        policy: The policy.
-        need: The amounts. Unknown amounts stay as in the policy.
-        divides_cpus: Whether GPU trials divide the CPUs of a node instead of reserving the CPUs of ``need``.
-    """
-    if isinstance(policy, WorkersPolicy) and policy.num_workers:
-        return None
-    host = {}
-    if need.host_memory_bytes is not None:
-        host["memory"] = max(MIB, need.host_memory_bytes)
-    match policy:
-        case AutoPolicy(profile=None):
-            return with_need(_choices_of(policy), need, divides_cpus=divides_cpus)
-        case CpuPolicy():
-            cpus = {} if need.cpus is None else {"cpus": need.cpus}
-            return policy.model_copy(update={**cpus, **host})
-        case GpuPolicy(gpus=gpus) if gpus <= 1:
-            return _gpu_policy(policy, need, host, divides_cpus=divides_cpus)
-        case GpuMemoryPolicy(profile=None):
-            return _gpu_policy(policy, need, host, divides_cpus=divides_cpus)
-        case WrappingPolicy():
-            inner = with_need(policy.inner, need, divides_cpus=divides_cpus)
-            if inner is None:
-                return None
-            return policy.model_copy(update={"inner": inner})
-        case FirstFeasiblePolicy():
-            changed = [with_need(choice, need, divides_cpus=divides_cpus) for choice in policy.policies]
-            known = [choice for choice in changed if choice is not None]
-            if len(known) == len(changed):
-                return policy.model_copy(update={"policies": tuple(known)})
-            return None
-        case _:
-            return None
-
-
-def _gpu_policy(
-    policy: GpuTypesPolicy, need: TrialNeed, host: Mapping[str, int], *, divides_cpus: bool
-) -> ResourcePolicy:
-    cpus = {} if divides_cpus or need.cpus is None else {"cpus": need.cpus}
-    changes = {**host, **cpus}
-    if need.gpu_memory_bytes is None:
-        return policy.model_copy(update=changes)
-    fields = {name: getattr(policy, name) for name in GpuTypesPolicy.model_fields}
-    if need.gpu_utilization:
-        fields["max_trials_per_gpu"] = max(1, round(1 / need.gpu_utilization))
-    return GpuMemoryPolicy(**{**fields, **changes, "gpu_memory": max(MIB, need.gpu_memory_bytes)})

@@ -1,4 +1,4 @@
-"""Random cluster designs for Hypothesis, with all device families, TPU slices, parts of GPUs, and labels."""
+"""Node types, and random cluster designs for Hypothesis with all device families, TPU slices and parts of GPUs."""
 
 import re
 
@@ -9,7 +9,7 @@ from tests.clusters import nodes
 from tune_policies import GpuPolicy
 from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.cluster.tpu_slices import SliceShape
-from tune_policies.kuberay.design.catalog import HEAD, NodeType, Toleration
+from tune_policies.kuberay.design.catalog import HEAD, NodeCatalog, NodeType, Toleration
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS
@@ -130,3 +130,23 @@ def cluster_plans(draw, hosts=None):
         idle_timeout_s=draw(st.integers(30, 600)),
         reasons=tuple(draw(st.lists(st.text(max_size=200), max_size=2))),
     )
+
+
+def node_type(name, cpus, gpus=0, price=None, **fields):
+    return NodeType(
+        name=name,
+        cpus=cpus,
+        gpus=gpus,
+        memory=f"{4 * cpus}GiB",
+        price_per_hour=price,
+        count=fields.pop("count", 100),
+        **fields,
+    )
+
+
+def catalog(*node_types, **fields):
+    return NodeCatalog(nodes=node_types, **fields)
+
+
+L4 = node_type("l4", 4, 1, 0.7, accelerator_type="L4")
+FOUR_L4 = node_type("l4-4", 48, 4, 4.0, accelerator_type="L4")

@@ -22,8 +22,9 @@ from tune_policies import (
 from tune_policies.plan.learned_amount import most_productive
 from tune_policies.plan.learned_needs import learn_needs
 from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
-from tune_policies.policies.learning import MOST_REQUESTS, _choices_of, _plan_for, _plan_of, with_need
+from tune_policies.policies.learning import MOST_REQUESTS, _plan_of
 from tune_policies.policies.policy import build_policy
+from tune_policies.policies.with_need import _choices_of, plan_for_need, with_need
 
 GIB = 2**30
 MIB = 2**20
@@ -512,7 +513,7 @@ def test_a_decision_is_the_same_as_one_that_computes_everything_again(trials):
         )
         fresh = ResourcePolicy.from_json(policy.to_json())
         policy, plan = policy.learn([observed]), policy.learn([observed]).plan(TWO_GPUS)
-        for cache in (_plan_for, _plan_of, _choices_of):
+        for cache in (plan_for_need, _plan_of, _choices_of):
             cache.cache_clear()
 
         assert (fresh.learn([observed]), fresh.learn([observed]).plan(TWO_GPUS)) == (policy, plan)

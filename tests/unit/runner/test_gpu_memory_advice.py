@@ -1,0 +1,263 @@
+"""Tests of the advice about GPU memory, from measured peaks and from out-of-memory errors."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.runner.usage_files import GIB, TORCH_OOM, failed, report, run_of, used, write
+from tune_policies import (
+    GpuPolicy,  # noqa: F401  # an advice contains it
+    load_usage,
+)
+from tune_policies.oom import classify_oom_text
+from tune_policies.plan.headroom import HEADROOM
+from tune_policies.trainers.usage.gpu_memory_usage import (
+    GpuMemoryUsage,
+    MemoryFailure,
+    RunUsage,
+    TrialGpuMemory,
+    needed_bytes,
+)
+from tune_policies.trainers.usage.oom_report import OomReport
+from tune_policies.trainers.usage.usage_report import advice_of_run
+
+
+@pytest.mark.parametrize(
+    ("usages", "advice"),
+    [
+        (
+            [used(2), used(2.9)],
+            "the peak was 2.9 of 8.0 GiB (3.7 GiB with overhead), so LearningPolicy() would run 3 per GPU instead of 2",
+        ),
+        ([used(6)], "the peak was 6.0 of 8.0 GiB (6.8 GiB with overhead), so 2 trials per GPU is right"),
+        (
+            [used(7)],
+            "the peak was 7.0 of 8.0 GiB (7.8 GiB with overhead), so LearningPolicy() would run 1 per GPU instead of 2",
+        ),
+        (
+            [used(2.9, gpus=1)],
+            "the peak was 2.9 of 16.0 GiB (3.7 GiB with overhead), so LearningPolicy() would run 3 per GPU instead "
+            "of 1",
+        ),
+        (
+            [used(2, overhead_bytes=GIB)],
+            "the peak was 3.0 of 8.0 GiB, so LearningPolicy() would run 4 per GPU instead of 2",
+        ),
+        (
+            # The limit of a fraction subtracts 0.85 GiB, although the driver reported an overhead of 0.5 GiB.
+            [used(1, gpus=1, overhead_bytes=GIB // 2, process_bytes=3 * GIB // 2)],
+            "the peak was 1.5 of 16.0 GiB (1.8 GiB with overhead), so LearningPolicy() would run 7 per GPU instead "
+            "of 1",
+        ),
+        (
+            # The plan used a measured overhead of 0.5 GiB.
+            [used(2, overhead_bytes=GIB // 2, limit_bytes={"torch": int(7.5 * GIB)})],
+            "the peak was 2.5 of 8.0 GiB, so LearningPolicy() would run 5 per GPU instead of 2",
+        ),
+        (
+            [used(2, process_bytes=4 * GIB)],
+            "the peak was 4.0 of 8.0 GiB, so LearningPolicy() would run 3 per GPU instead of 2",
+        ),
+        (
+            [used(15, gpus=1, num_ooms=1)],
+            "1 of 1 trial ran out of memory with 16.0 GiB (a whole GPU), so use a GPU with more memory",
+        ),
+        (
+            [None],
+            "no trial reported its GPU memory. Only trials that have a GPU and run under a PolicyScheduler report it. "
+            "With resources_per_trial alone, a trial's GPU memory is not limited",
+        ),
+    ],
+)
+def test_the_advice_depends_on_the_trial_with_the_highest_peak(usages, advice):
+    assert advice_of_run(run_of(*usages)) == [advice]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "policy"),
+    [
+        (0.5, "GpuPolicy(), with 1 per GPU instead of 2"),
+        (0.25, 'GpuMemoryPolicy(gpu_memory="8GiB"), with 2 per GPU instead of 4'),
+    ],
+)
+def test_after_out_of_memory_errors_the_advice_is_the_policy_to_write_and_the_cheaper_way(gpus, policy):
+    """The GPU has 16 GiB."""
+    share_gib = 16 * gpus
+    small = {"gpus": gpus, "share_gib": share_gib}
+
+    advice = advice_of_run(run_of(used(share_gib - 1, **small, num_ooms=1), *(used(1, **small) for _ in range(3))))
+
+    assert advice == [
+        f"1 of 4 trials ran out of memory with {share_gib:.1f} GiB, and needed at least {share_gib:.1f} GiB. How much "
+        f"more is not known, so the value is a guess. Write {policy}",
+        f"3 of 4 trials fit, so it may be cheaper to keep {1 / gpus:g} per GPU, and to retry the others with more "
+        "memory: scheduler=OomRetryScheduler()",
+    ]
+
+
+def test_if_no_trial_fits_the_advice_is_a_guess_and_mentions_retries():
+    """The GPU has 16 GiB."""
+    advice = advice_of_run(run_of(*[used(3, gpus=0.25, share_gib=4, num_ooms=1)] * 3))
+
+    assert advice == [
+        "3 of 3 trials ran out of memory with 4.0 GiB, and needed at least 4.0 GiB. How much more is not known, so the "
+        'value is a guess. Write GpuMemoryPolicy(gpu_memory="8GiB"), with 2 per GPU instead of 4, or retry such trials '
+        "with more memory: scheduler=OomRetryScheduler()"
+    ]
+
+
+def test_the_value_to_write_is_known_from_one_error_if_no_peak_was_measured():
+    failure = MemoryFailure(kind="accelerator", needed_bytes=13 * GIB)
+    quarter = {"gpus": 0.25, "share_bytes": 10 * GIB, "device_bytes": 40 * GIB}
+    ran_out, fits = GpuMemoryUsage(**quarter, num_ooms=1), GpuMemoryUsage(**quarter)
+    trials = (
+        TrialGpuMemory(name="a", usage=ran_out, failures=(failure,)),
+        TrialGpuMemory(name="b", usage=fits),
+        TrialGpuMemory(name="c", usage=fits),
+    )
+
+    first, *_ = advice_of_run(RunUsage(trials=trials))
+
+    assert 'needed at least 13.0 GiB. Write GpuMemoryPolicy(gpu_memory="14.3GiB")' in first
+
+
+@pytest.mark.parametrize(
+    ("needed_gib", "policy"),
+    [(9.5, 'GpuMemoryPolicy(gpu_memory="10.5GiB"), with which 1 trial fits'), (20, "which needs a larger GPU")],
+)
+def test_the_guess_is_at_least_what_the_errors_contain(needed_gib, policy):
+    """The GPU has 16 GiB. A failed allocation was larger than the free memory of the fraction."""
+    failure = MemoryFailure(kind="accelerator", needed_bytes=int(needed_gib * GIB))
+    trial = TrialGpuMemory(name="t", usage=used(3, gpus=0.25, share_gib=4, num_ooms=1), failures=(failure,))
+
+    (advice,) = advice_of_run(RunUsage(trials=(trial,)))
+
+    assert f"and needed at least {needed_gib:.1f} GiB" in advice
+    assert advice.endswith("or retry such trials with more memory: scheduler=OomRetryScheduler()")
+    assert policy in advice
+
+
+def test_problems_are_listed_with_their_trials():
+    usage = used(7, share_kept=False, left_over_bytes=5, not_enforceable=("numba",), warnings=("no limit",))
+
+    assert advice_of_run(run_of(usage, used(7)))[1:] == [
+        "1 trial exceeded the GPU fraction: t0",
+        "1 trial started with memory that an earlier trial had not released: t0",
+        "the GPU memory of numba was not limited: t0",
+        "no limit",
+    ]
+
+
+@given(st.lists(st.integers(1, 80 * GIB), min_size=1), st.sampled_from([0.1, 0.25, 0.5, 1]))
+def test_the_advised_number_of_trials_fits_on_the_device_if_all_need_as_little_as_the_smallest(peaks, gpus):
+    usages = [GpuMemoryUsage(gpus=gpus, device_bytes=80 * GIB, peak_reserved_bytes=peak) for peak in peaks]
+
+    (line,) = advice_of_run(run_of(*usages))
+
+    count = int(re.search(r"(\d+) (trials? )?per GPU", line)[1])
+    assert count == 1 or count * min(peaks) * (1 + HEADROOM) <= 80 * GIB * 1.001
+
+
+def test_without_a_peak_the_needed_memory_is_not_known():
+    assert needed_bytes(GpuMemoryUsage(overhead_bytes=GIB)) is None
+
+
+NUMPY_OOM = (
+    "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8.00 GiB for an array with shape (1073741824,) and "
+    "data type float64"
+)
+RETRY = "retry such trials with more memory: scheduler=OomRetryScheduler()"
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        pytest.param(
+            failed(TORCH_OOM),
+            "1 of 2 trials ran out of GPU memory and needed at least 20 GiB. Write "
+            f'GpuMemoryPolicy(gpu_memory="22GiB"), with which 3 trials fit on a GPU of 79.2 GiB, or {RETRY}',
+            id="GPU memory",
+        ),
+        pytest.param(
+            failed("ValueError: x", NUMPY_OOM, "ValueError: y"),
+            '1 of 2 trials ran out of host memory and needed at least 8 GiB. Write memory="8.8GiB" in the policy, such '
+            f'as CpuPolicy(memory="8.8GiB"), or {RETRY}',
+            id="host memory, and then another error",
+        ),
+        pytest.param(
+            failed(TORCH_OOM.replace("GPU 0 has a total capacity of 79.25 GiB of which 1.25 GiB is free.", "")),
+            '1 of 2 trials ran out of GPU memory and needed at least 20 GiB. Write GpuMemoryPolicy(gpu_memory="22GiB") '
+            f"(its plan shows how many trials fit on a GPU), or {RETRY}",
+            id="GPU memory of a GPU of unknown size",
+        ),
+        pytest.param(
+            failed("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+            f"1 of 2 trials ran out of GPU memory. The errors do not contain how much they needed, so {RETRY}",
+            id="only the failed request, which may be a small part of the needed memory",
+        ),
+        pytest.param(
+            failed("RuntimeError: CUDA error: out of memory"),
+            f"1 of 2 trials ran out of GPU memory. The errors do not contain how much they needed, so {RETRY}",
+            id="an unknown amount",
+        ),
+    ],
+)
+def test_the_errors_of_trials_are_enough_for_an_advice(tmp_path, error, advice):
+    write(tmp_path, "a", json.dumps({"loss": 1}), error=error)
+    write(tmp_path, "b", json.dumps({"loss": 1}), error=failed("ValueError: CUDA out of memory"))
+
+    assert load_usage(tmp_path).advice[-2] == advice
+
+
+def test_errors_that_a_record_explains_better_cause_no_second_advice(tmp_path):
+    write(tmp_path, "a", error=failed(f"{TORCH_OOM}\n{report(used(7, num_ooms=1))}"))
+
+    assert sum("ran out" in line for line in load_usage(tmp_path).advice) == 1
+
+
+def torch_failure(usage, *, in_use, allowed=""):
+    """Return the failure of a trial that requested 2 GiB. The GPU has 16 GiB, and 1 GiB of them is free."""
+    error = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 16.00 "
+        f"GiB of which 1.00 GiB is free. This process has {in_use} memory in use. {allowed}Of the allocated memory "
+        f"{in_use} is allocated by PyTorch."
+    )
+    return failed(f"{error}\n{OomReport(out_of_memory=classify_oom_text(error), gpu_memory=usage).to_note()}")
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        pytest.param(used(3, num_ooms=1), id="known GPU memory"),
+        pytest.param(GpuMemoryUsage(gpus=0.5, num_ooms=1), id="a simulated GPU"),
+    ],
+)
+def test_a_trial_within_its_fraction_on_a_full_gpu_is_not_advised_to_get_a_larger_fraction(tmp_path, usage):
+    write(tmp_path, "a", error=torch_failure(usage, in_use="4.00 GiB"))
+
+    advice = [text for text in load_usage(tmp_path).advice if "ran out" in text or "per GPU" in text]
+
+    assert advice == [
+        "1 of 1 trial ran out of GPU memory at 6.0 of its 8.0 GiB, because other processes filled the GPU. Stop the "
+        "other programs that nvidia-smi lists, or retry such trials: scheduler=OomRetryScheduler()"
+    ]
+
+
+def test_a_whole_gpu_that_other_processes_filled_is_not_too_small(tmp_path):
+    write(tmp_path, "a", error=torch_failure(used(3, gpus=1, num_ooms=1), in_use="4.00 GiB"))
+
+    assert not any("use a GPU with more memory" in text for text in load_usage(tmp_path).advice)
+
+
+def test_the_needed_memory_in_an_error_is_advised_if_it_exceeds_the_fraction(tmp_path):
+    usage = used(3.2, share_gib=4, gpus=0.25, num_ooms=1)
+    write(tmp_path, "a", error=torch_failure(usage, in_use="3.50 GiB", allowed="3.60 GiB allowed; "))
+
+    assert load_usage(tmp_path).advice[0] == (
+        "1 of 1 trial ran out of memory with 4.0 GiB and needed at least 5.5 GiB. Write "
+        'GpuMemoryPolicy(gpu_memory="6.1GiB"), with which 2 trials fit on a GPU of 16 GiB, or retry such trials with '
+        "more memory: scheduler=OomRetryScheduler()"
+    )
