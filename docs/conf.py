@@ -55,6 +55,7 @@ nitpick_ignore_regex = [
 myst_enable_extensions = ["colon_fence", "html_image"]
 myst_heading_anchors = 4
 highlight_language = "none"
+smartquotes_action = "qe"  # quotes and ellipses; a dash would make an option such as --audit unusable
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
 

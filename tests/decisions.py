@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from tune_policies.plan.decision import Decision, DeviceTimes, SizeDecision, WorkloadDecision
+from tune_policies.plan.benchmark_decision import Decision, DeviceTimes, SizeDecision, WorkloadDecision
 
 MEASURED_AT = datetime(2026, 6, 1, tzinfo=UTC)
 

@@ -3,7 +3,7 @@
 from tests.decisions import device_times
 from tests.run_sets import BEGAN
 from tune_policies.benchmarks.record.packing_record import ThroughputRecord, ThroughputSample
-from tune_policies.plan.decision import Decision, SizeDecision, WorkloadDecision
+from tune_policies.plan.benchmark_decision import Decision, SizeDecision, WorkloadDecision
 
 
 def a_decision(workload="mlp", sizes=(16, 64, 256, 1024, 4096), *, has_prices=True):

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import typer
 
-from tune_policies.cli.command_groups import HELP, GuardedCommands
+from tune_policies.cli.guarded_commands import HELP, GuardedCommands
 from tune_policies.values.errors import InvalidResourcesError
 
 from . import decide, record, run

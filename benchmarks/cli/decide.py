@@ -12,12 +12,12 @@ from tune_policies import InvalidResourcesError
 from tune_policies.cli.options import Address, Force, Json, TimeoutS, option, read_cluster
 from tune_policies.files.terminal import print_to_stderr
 from tune_policies.files.writing import check_new, write_new
-from tune_policies.plan.decision import Decision
+from tune_policies.plan.benchmark_decision import Decision
 from tune_policies.values.wording import counted
 
 if TYPE_CHECKING:
     from ..decide.device_decision import Decided
-    from ..record.run_set import Settings
+    from ..record.settings import Settings
 
 app = typer.Typer()
 

@@ -11,7 +11,7 @@ from tune_policies.cli.options import Force, Json, Redact
 from tune_policies.files.reading import read_value
 from tune_policies.files.terminal import print_to_stderr
 from tune_policies.files.writing import check_new, write_new
-from tune_policies.plan.decision import Decision
+from tune_policies.plan.benchmark_decision import Decision
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import LEFT_OUT
 

@@ -13,7 +13,8 @@ from tune_policies import InvalidResourcesError
 from tune_policies.cli.options import Address, Force, Json, TimeoutS
 from tune_policies.files.terminal import print_to_stderr
 
-from ..record.run_set import QUICK, THOROUGH, RunSet, Settings
+from ..record.run_set import RunSet
+from ..record.settings import QUICK, THOROUGH, Settings
 
 app = typer.Typer()
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from pydantic import Field
 
-from tune_policies.plan.decision import GpuOrNodes
+from tune_policies.plan.benchmark_decision import GpuOrNodes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import PositiveCount
 from tune_policies.values.value import Value

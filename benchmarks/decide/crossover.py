@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from tune_policies.plan.decision import Answer
+from tune_policies.plan.benchmark_decision import Answer
 
 _RANKS: Final[dict[Answer, int]] = {"CPU": 0, "same": 1, "ambiguous": 1, "GPU": 2}
 """The rank of each answer. With a single crossover, the rank never decreases as the size increases."""
@@ -44,7 +44,10 @@ def describe(answers: Mapping[int, Answer], better: str = "faster") -> str:
     elif found.above is None:
         text = f"no crossover: the GPU is {better} at all sizes"
     elif ranks == sorted(ranks):
-        text = f"the GPU is {better} from size {found.at} on, but not clearly at {found.above}"
+        below = f"but not clearly at {found.above}"
+        if answers[found.above] == "CPU":
+            below = f"and the CPU up to size {found.above}"
+        text = f"the GPU is {better} from size {found.at} on, {below}"
     else:
         changes = []
         for answer, alike in groupby(sizes, key=lambda size: answers[size]):

@@ -13,7 +13,14 @@ from typing import Any, Final, NamedTuple
 from pydantic import Field
 
 from tune_policies import ClusterCapacity, CpuPolicy, GpuMemoryPolicy, GpuPolicy, InfeasibleRequestError, ResourcePolicy
-from tune_policies.plan.decision import Answer, Decision, DeviceTimes, GpuOrNodes, SizeDecision, WorkloadDecision
+from tune_policies.plan.benchmark_decision import (
+    Answer,
+    Decision,
+    DeviceTimes,
+    GpuOrNodes,
+    SizeDecision,
+    WorkloadDecision,
+)
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.values.resources import PositiveCount
 from tune_policies.values.units import GIB

@@ -11,7 +11,8 @@ from typing import TypeVar
 from tune_policies.values.errors import InvalidResourcesError
 
 from ..record.missing_measurements import Group
-from ..record.run_set import Configuration, Phase, RunSet, Settings
+from ..record.run_set import Configuration, Phase, RunSet
+from ..record.settings import Settings
 
 _Item = TypeVar("_Item")
 

@@ -18,7 +18,8 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.trainers.process.process_setup import ProcessSetup, limit_options
 
-from ..record.run_set import Block, Configuration, Failure, Phase, ProcessRun, Settings
+from ..record.run_set import Block, Configuration, Failure, Phase, ProcessRun
+from ..record.settings import Settings
 from .noise import NoiseCounters
 from .timed_workload import FirstEpoch, Raised, Task, WorkloadProcess
 

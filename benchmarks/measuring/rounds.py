@@ -23,8 +23,9 @@ from tune_policies.values.wording import counted
 
 from ..record.machine import read_environment
 from ..record.missing_measurements import Group, given_up, groups_of, is_done, num_missing
-from ..record.run_set import Configuration, Environment, Failure, NoiseReading, ProcessRun, RunSet, Settings
+from ..record.run_set import Configuration, Environment, Failure, NoiseReading, ProcessRun, RunSet
 from ..record.run_set_file import read_run_set, write_run_set
+from ..record.settings import Settings
 from .colocation import Colocation, PlannedDevice, colocate, parse_device, parse_devices, plan_device
 from .interleaving import check_same, interleave, order_of_groups, order_of_processes, settings_of
 from .measured_process import MeasuredProcess, NoTimesError, Round
@@ -311,7 +312,7 @@ class ProgressLines:
         about = f"{max(1, round(left_s))} s"
         if left_s >= 100:
             about = f"{round(left_s / 60)} min"
-        return f"measured {num_done} of {counted(self.num_groups, 'group')}, about {about} left"
+        return f"ran {num_done} of {counted(self.num_groups, 'group')}, about {about} left"
 
 
 @contextmanager

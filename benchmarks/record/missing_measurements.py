@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 
 from tune_policies.values.wording import counted, shorten_names
 
-from .run_set import Configuration, RunSet, Settings
+from .run_set import Configuration, RunSet
+from .settings import Settings
 
 GIVEN_UP: Final = frozenset({"raised", "timed_out"})
 """Kinds of failures that would recur. Later rounds skip a configuration with such a failure. If a process died, later

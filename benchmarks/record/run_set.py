@@ -5,28 +5,20 @@ from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import AfterValidator, AliasChoices, Field, model_validator
+from pydantic import AfterValidator, AliasChoices, Field
 
 from tune_policies.cluster.accelerators import public_text
 from tune_policies.values.field_types import Many
-from tune_policies.values.resources import Amount, Bytes, Count, PositiveCount, UsedBytes, format_amount
+from tune_policies.values.resources import Bytes, Count, PositiveCount, UsedBytes, format_amount
 from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 from tune_policies.values.wording import counted, shorten
 
-
-def ignoring_fields(*names: str) -> Any:
-    """Return a validator that ignores these obsolete fields, so that files of earlier versions can still be read."""
-
-    def without_them(data: Any) -> Any:
-        if isinstance(data, dict):
-            return {key: value for key, value in data.items() if key not in names}
-        return data
-
-    return model_validator(mode="before")(without_them)
+from .obsolete_fields import ignoring_fields
+from .settings import Settings
 
 
 class GpuFacts(Value):
@@ -89,47 +81,6 @@ class Environment(Value):
         versions += [f"{name} {version}" for name, version in self.versions.items()]
         lines = (", ".join(parts), self.platform, ", ".join(versions))
         return "; ".join(filter(None, lines))
-
-
-class Effort(NamedTuple):
-    """How much a run measures: its number of rounds, the blocks per process, and the time limit of a process."""
-
-    num_rounds: int
-    num_blocks: int
-    process_timeout_s: float
-
-
-THOROUGH: Final = Effort(num_rounds=5, num_blocks=10, process_timeout_s=60)
-"""The default of a run."""
-
-QUICK: Final = Effort(num_rounds=3, num_blocks=5, process_timeout_s=30)
-"""The default of a run with ``--quick``. Fewer than 3 rounds do not show how much processes differ."""
-
-
-class Settings(Value):
-    """The requested measurements, and the time limit of a process.
-
-    Attributes:
-        sizes: The sizes of each workload, by its name or ``module:function``.
-        devices: The distinct devices to measure, such as ``"cpu"``, ``"gpu"``, ``"gpu@0.25"`` or ``"TPU"``.
-        cpus: The number of CPUs of a trial, on every device.
-        num_rounds: The number of rounds. Each round measures every configuration in a fresh process.
-        num_blocks: The number of blocks of each phase in each process, without warm-ups.
-        process_timeout_s: The maximum total time that the driver waits for a process, in seconds.
-        seed: The seed of the random order.
-        has_control: Whether to measure a second, equal configuration, to show how noisy the machine is.
-    """
-
-    sizes: dict[str, tuple[PositiveCount, ...]] = Field(min_length=1)
-    devices: tuple[str, ...] = Field(min_length=1)
-    cpus: Amount = 1.0
-    num_rounds: PositiveCount = THOROUGH.num_rounds
-    num_blocks: PositiveCount = THOROUGH.num_blocks
-    process_timeout_s: float = Field(default=THOROUGH.process_timeout_s, gt=0)
-    seed: Count = 0
-    has_control: bool = True
-
-    _former = ignoring_fields("max_steps", "max_seconds")
 
 
 def _one_line(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple
 from matplotlib.figure import Figure
 
 from tune_policies.files.html_page import Content, Finding, Picture, Section
-from tune_policies.plan.decision import Decision, WorkloadDecision
+from tune_policies.plan.benchmark_decision import Decision, WorkloadDecision
 from tune_policies.values.wording import counted
 
 from ..compare.doubts import Verdict, verdicts

@@ -16,7 +16,7 @@ from matplotlib.ticker import AutoLocator, LogLocator, NullLocator
 
 from tune_policies.files.html_page import ON_DARK
 from tune_policies.files.svg import PAGE_FONT, PAGE_WIDTH, cut_middle
-from tune_policies.plan.decision import WorkloadDecision
+from tune_policies.plan.benchmark_decision import WorkloadDecision
 
 from ..compare.doubts import Verdict
 from ..record.packing_record import PackingMode, ThroughputRecord

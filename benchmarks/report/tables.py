@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 
 from tune_policies.files.html_page import Table
 from tune_policies.files.terminal import TextConsole, empty_table, line
-from tune_policies.plan.decision import Decision, DeviceTimes, GpuOrNodes, WorkloadDecision
+from tune_policies.plan.benchmark_decision import Decision, DeviceTimes, GpuOrNodes, WorkloadDecision
 from tune_policies.values.sanitize import indented, one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.wording import counted

@@ -5,7 +5,8 @@ import pytest
 from tests.on_ray.rays import local_ray
 from tune_policies import probe_cluster
 from tune_policies.benchmarks.record.machine import read_environment
-from tune_policies.benchmarks.record.run_set import Configuration, Phase, Settings
+from tune_policies.benchmarks.record.run_set import Configuration, Phase
+from tune_policies.benchmarks.record.settings import Settings
 from tune_policies.benchmarks.workloads.steps import Steps
 
 pytestmark = pytest.mark.gpu

@@ -22,7 +22,7 @@ VIEWS_OF = {
     "tune_policies.kuberay.design.policy_comparison": {"tune_policies.kuberay.design.policy_comparison_view"},
     "tune_policies.kuberay.design.design_comparison": {"tune_policies.kuberay.design.design_comparison_view"},
     "tune_policies.kuberay.design.offers": {"tune_policies.kuberay.design.offers_view"},
-    "tune_policies.plan.decision": {"tune_policies.plan.plan_view"},
+    "tune_policies.plan.benchmark_decision": {"tune_policies.plan.plan_view"},
     "tune_policies.plan.trial_plan": {
         f"tune_policies.plan.{name}" for name in ("plan_picture", "plan_text", "plan_view")
     },

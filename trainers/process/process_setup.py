@@ -19,6 +19,7 @@ from tune_policies.values.value import Value
 from ..gpu_memory.fraction_limits import GpuShare, LimitOptions, SharedDevice
 from ..gpu_memory.overhead import load_overheads
 from .current_process import CURRENT
+from .process_threads import num_threads_of
 
 
 def limit_options(isolation: Literal["mps"] | None, on_unenforced_limit: Literal["raise", "warn"]) -> LimitOptions:
@@ -65,8 +66,7 @@ class ProcessSetup(Value):
             # An actor keeps its devices. A process that runs tasks gets new devices for each task.
             CURRENT.devices.bind(context.get_actor_id() or context.get_task_id())
         note_kernel_kills()
-        # Rounded down and at least 1, as in Ray's ``set_omp_num_threads_if_unset``.
-        CURRENT.threads.bind(max(1, int(assigned.get("CPU", 0))))
+        CURRENT.threads.bind(num_threads_of(assigned.get("CPU", 0)))
         if not assigned.get("GPU"):  # some Ray versions make all GPUs visible to a trial without GPUs
             os.environ.update(dict.fromkeys(GPU_VISIBILITY_VARIABLES, ""))
         CURRENT.bind_trial(assigned.get("CPU", 0), self._share(assigned), self.limits)

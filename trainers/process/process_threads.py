@@ -24,6 +24,11 @@ _VARIABLES_OF_LIBRARIES: Final = {
 """The variables of loaded libraries by the names that ``threadpoolctl`` uses."""
 
 
+def num_threads_of(cpus: float) -> int:
+    """Return the number of threads for a number of CPUs: rounded down, and at least 1."""
+    return max(1, int(cpus))  # as in Ray's ``set_omp_num_threads_if_unset``
+
+
 class ProcessThreads:
     """The threads of this process.
 

@@ -124,7 +124,10 @@ def about_fit(total_bytes: int, gpus: GpusToUse) -> tuple[str, str]:
         smallest = f"{name} ({format_bytes(least)})"
         add = f"Use a smaller batch, or a GPU with more memory, such as {smallest}"
     if size is not None and size < needed:
-        return f"this is more than {gpus.text} has ({format_bytes(size)}). {add}", amount
+        subject = "this"
+        if total_bytes <= size:
+            subject = f"with headroom ({format_bytes(needed)}), this"
+        return f"{subject} is more than {gpus.text} has ({format_bytes(size)}). {add}", amount
     if size is not None:
         trials = counted(trials_with(amount, size), "trial")
         return f"{trials} of this size would fit on {gpus.text} ({format_bytes(size)})", amount

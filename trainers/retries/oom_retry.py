@@ -13,12 +13,12 @@ from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.node import NodeCapacity, NodeGroup
 from tune_policies.oom import OutOfMemory
 from tune_policies.placement.bundles import BundleGroup
-from tune_policies.placement.counting import count_trials, room_to_grow
+from tune_policies.placement.count_trials import count_trials, room_to_grow
 from tune_policies.placement.request import DRIVER_BYTES, Request
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import TICKS, amount_of, format_amount
+from tune_policies.values.resources import TICKS, amount_of, format_amount, from_ticks
 from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.value import Value
 
@@ -126,9 +126,11 @@ def _decide_gpu_memory(
     After ``MAX_SAME_MEMORY_RETRIES`` such retries, the trial gets a larger fraction, so that fewer trials share its
     device.
     """
-    if not floor_of(reservation.bundles).gpu_ticks:
+    gpu_ticks = floor_of(reservation.bundles).gpu_ticks
+    if not gpu_ticks:
         return _left_to_tune("the trial does not reserve a GPU, so the error comes from another process")
-    if out_of_memory.cause == "neighbour" and history.num_same_memory_retries < MAX_SAME_MEMORY_RETRIES:
+    cause = out_of_memory.cause_with(from_ticks(gpu_ticks))
+    if cause == "neighbour" and history.num_same_memory_retries < MAX_SAME_MEMORY_RETRIES:
         reason = "is retried with the same GPU fraction because other trials filled the GPU"
         return RetryDecision(kind="same_memory", reason=reason)
     if nodes is None:

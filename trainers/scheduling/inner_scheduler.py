@@ -11,10 +11,31 @@ from typing import Any, NamedTuple
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import HyperBandScheduler, ResourceChangingScheduler, TrialScheduler
 
+from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.ray_compat.run_control import TuneRun
+from tune_policies.values.errors import InvalidResourcesError
 
 from .trial_record import TrialRecord
 from .wrapping_scheduler import ignores_waiting, nested_schedulers, runs_first_waiting
+
+
+def changes_resources(scheduler: TrialScheduler) -> bool:
+    """Return whether a scheduler is or contains Ray's ``ResourceChangingScheduler``."""
+    return any(isinstance(part, ResourceChangingScheduler) for part in nested_schedulers(scheduler))
+
+
+def check_inner_scheduler(scheduler: TrialScheduler, plan: TrialPlan) -> None:
+    """Check that the user's scheduler can run trials with the slots of a plan.
+
+    Raises:
+        InvalidResourcesError: The scheduler changes the resources of trials, and the plan has several slot types.
+    """
+    has_several_types = len(plan.slots) > 1 or plan.by_config is not None
+    if has_several_types and changes_resources(scheduler):
+        raise InvalidResourcesError(
+            "ResourceChangingScheduler requires the same request for all trials, but the plan has several slot "
+            "types. Use a policy with one slot type, or omit ResourceChangingScheduler"
+        )
 
 
 class Choice(NamedTuple):
@@ -42,7 +63,7 @@ class InnerScheduler:
         schedulers = list(nested_schedulers(scheduler))
         self._tune = tune
         self.has_hyperband = any(isinstance(part, HyperBandScheduler) for part in schedulers)
-        self.changes_resources = any(isinstance(part, ResourceChangingScheduler) for part in schedulers)
+        self.changes_resources = changes_resources(scheduler)
         self.runs_first = runs_first_waiting(scheduler)
         self._ignores_waiting = ignores_waiting(scheduler)
         self.has_paused = False

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import FIFOScheduler, ResourceChangingScheduler, TrialScheduler
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
@@ -26,12 +26,13 @@ from tune_policies.values.wording import shorten
 from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import limit_options
 from ..retries.oom_retry_scheduler import OomRetries
+from .inner_scheduler import changes_resources, check_inner_scheduler
 from .run_core import RunCore
-from .run_growth import RunGrowth
 from .run_learning import RunLearning
 from .run_plan import PlanChange, RunPlan, check_seconds
 from .run_scheduler import RunScheduler
 from .run_slots import RunOptions, RunSlots
+from .trial_growth import TrialGrowth
 from .trial_record import TrialRecord
 from .wrapping_scheduler import nested_schedulers
 
@@ -181,19 +182,11 @@ class PolicyScheduler(RunScheduler):
         run_plan = RunPlan(
             options.policy, interval_s=options.replan_interval_s, wait_for_nodes_s=options.wait_for_nodes_s
         )
-        if self._changes_resources() and (len(run_plan.plan.slots) > 1 or run_plan.plan.by_config is not None):
-            raise InvalidResourcesError(
-                "ResourceChangingScheduler requires the same request for all trials, but the plan has several slot "
-                "types. Use a policy with one slot type, or omit ResourceChangingScheduler"
-            )
+        check_inner_scheduler(self.inner, run_plan.plan)
         if isinstance(options.policy, ResourcePolicy):  # a plan that the user made is not printed
             print(_ABOUT_STATUSES)
         self._run_plan = run_plan
         return run_plan
-
-    def _changes_resources(self) -> bool:
-        """Return whether Ray's ``ResourceChangingScheduler`` decides about the resources of the trials."""
-        return any(isinstance(part, ResourceChangingScheduler) for part in nested_schedulers(self.inner))
 
     def _join(self, core: RunCore) -> None:
         super()._join(core)
@@ -204,7 +197,7 @@ class PolicyScheduler(RunScheduler):
         core.limits = limit_options(self._options.limits.isolation, self._options.limits.on_unenforced_limit)
         show_gpu_warning()
         core.watch.watch_tasks()
-        if self._changes_resources():
+        if changes_resources(self.inner):
             if run_plan.learning is not None:
                 core.retries = core.retries or OomRetries()
             if run_plan.learning is not None or run_plan.growing is not None:
@@ -221,7 +214,7 @@ class PolicyScheduler(RunScheduler):
             longest: dict[str, float] = {}
             for part in nested_schedulers(self.inner):
                 longest |= longest_trials(part)
-            core.growth = RunGrowth(run_plan.growing, longest)
+            core.growth = TrialGrowth(run_plan.growing, longest)
 
     @property
     def plan(self) -> TrialPlan | None:

@@ -1,7 +1,7 @@
 """The core of a run: it keeps one record per trial, and turns each event into one decision.
 
 Tune calls its scheduler for each event, and ``TuneRun`` passes on the failures of processes. ``run_slots`` decides
-which trial starts where, ``run_failures`` what happens with a failed trial, and ``run_growth`` which trial restarts
+which trial starts where, ``run_failures`` what happens with a failed trial, and ``trial_growth`` which trial restarts
 with more or less. The core applies these decisions. Each decision is logged once, at debug level, with its trial and
 its reason.
 """
@@ -40,10 +40,10 @@ from .run_failures import (
     decide_failure,
     look_up_cause,
 )
-from .run_growth import RunGrowth
 from .run_learning import RunLearning
 from .run_slots import RunSlots, Start, Withdraw
 from .slot_board import SlotAssignment
+from .trial_growth import TrialGrowth
 from .trial_record import TrialRecord, record_of, request_of
 from .trial_requests import TrialRequests
 
@@ -88,7 +88,7 @@ class RunCore:
         self.limits: LimitOptions | None = None
         self.retries: MemoryRetries | None = None
         self.learning: RunLearning | None = None
-        self.growth: RunGrowth | None = None
+        self.growth: TrialGrowth | None = None
         self.watch = RunWatch()
         self.enforcement = Enforcement()
         self._trial_of: dict[str, Trial] = {}

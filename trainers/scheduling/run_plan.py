@@ -10,7 +10,7 @@ from ray.tune import PlacementGroupFactory
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.node import NodeCapacity
-from tune_policies.placement.filling import Placement
+from tune_policies.placement.fill_nodes import Placement
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_observation import TrialObservation

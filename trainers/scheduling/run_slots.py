@@ -16,7 +16,7 @@ from ray.tune.experiment import Trial
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.node import NodeCapacity
 from tune_policies.oom.unusable_device import is_unusable_device
-from tune_policies.placement.filling import Placement
+from tune_policies.placement.fill_nodes import Placement
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.slots_by_config import share_unequally
 from tune_policies.plan.trial_plan import TrialPlan

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.labels import format_selector
-from tune_policies.placement.filling import Placement
+from tune_policies.placement.fill_nodes import Placement
 from tune_policies.placement.trial_slot import TrialSlot, WorkerNodes
 
 PATIENCE_S: Final = 3.0

@@ -15,7 +15,7 @@ from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 
 from tune_policies.oom import OutOfMemory
-from tune_policies.placement.counting import num_slots_for
+from tune_policies.placement.count_trials import num_slots_for
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.ray_compat.tune_request import bundles_of, from_data, to_data, with_bundles
 from tune_policies.values.errors import InvalidResourcesError

@@ -85,7 +85,8 @@ def run(
     watch = InterruptionWatch()
     results = tune.run(trainable, **{**tune_run_kwargs, "scheduler": scheduler})
     if watch.was_interrupted():
-        _logger.warning(_CONTINUE, line_for_run(trainable, policy, kwargs, results.experiment_path))
+        line = line_for_run(trainable, policy, kwargs, results.experiment_path)
+        _logger.warning("%s (the line of Tune above does not contain the policy)", _CONTINUE % line)
     return results
 
 

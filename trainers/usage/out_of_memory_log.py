@@ -52,7 +52,7 @@ class OutOfMemoryLog:
         self._ran_out_with[trial_id] = dict(amounts)
         counter = "num_gpu_errors" if error.kind == "accelerator" else "num_host_errors"
         self._counts[counter] += 1
-        if error.cause == "neighbour":
+        if error.cause_with(amounts.get("GPU", 1.0)) == "neighbour":
             self._counts["num_neighbours"] += 1
 
     def note_start(self, trial_id: str, amounts: Mapping[str, float]) -> None:

@@ -159,7 +159,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._writing: BackgroundTask[None] = BackgroundTask()
         self._metrics: RunMetrics | None = None
         self._began_s = self._next_step_s = self._next_read_s = self._next_write_s = self._next_report_s = 0.0
-        self._next_forecast_s = self._forecast_every_s
+        self._next_forecast_s = self._forecast_every_s(0.0)
         self._has_warned = False
         self._storage: Any = None
         self._function_trainables: dict[str, bool] = {}
@@ -174,9 +174,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self.__dict__.update(state)
         self._reset_run()
 
-    @property
-    def _forecast_every_s(self) -> float:
-        if self._deadline_s is None:
+    def _forecast_every_s(self, now_s: float) -> float:
+        if self._deadline_s is None or now_s >= self._deadline_s:
             return _FORECAST_EVERY_S
         return min(_FORECAST_EVERY_S, self._deadline_s / _FORECASTS_BEFORE_DEADLINE)
 
@@ -358,7 +357,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         run.note_forecast(describe_forecast(forecast, self._price_per_hour, now_s), now_s)
         if now_s < self._next_forecast_s:
             return
-        self._next_forecast_s = now_s + self._forecast_every_s
+        self._next_forecast_s = now_s + self._forecast_every_s(now_s)
         if not self._is_silent:
             ended = str(sum(trial.is_finished() for trial in trials))
             text = f"{ended} of {self._num_trials} trials have ended, and the run {run.forecast}"

@@ -401,6 +401,8 @@ class RunMonitor:
         start_s = 0.0
         if self._gaps_s:
             start_s = median(self._gaps_s)
+        if self._free_since_s:  # the next trial takes at least as long to start as it has already taken
+            start_s = max(start_s, self._meter.elapsed_s - max(self._free_since_s.values()))
         return SlotTimes(
             total_s={trial_id: known.ran_s for trial_id, known in self._trial_runs.items()},
             current_s={trial_id: self._meter.elapsed_s - run.span.began_s for trial_id, run in self._running.items()},

@@ -9,7 +9,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_policies.cli.command_groups import fail
+from tune_policies.cli.guarded_commands import fail
 from tune_policies.cli.options import Address, Json, Redact, TimeoutS, ray_output_on_stderr
 from tune_policies.files.terminal import TextConsole, TextTable, line
 from tune_policies.probe.doctor.node_checks import Diagnosis, Finding, Severity

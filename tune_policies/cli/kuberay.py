@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import typer
 
-from tune_policies.cli.command_groups import HELP, ImportedCommands
+from tune_policies.cli.guarded_commands import HELP, ImportedCommands
 
 
 class _Commands(ImportedCommands):

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from tune_policies.cli.command_groups import HELP, ImportedCommands
+from tune_policies.cli.guarded_commands import HELP, ImportedCommands
 from tune_policies.cli.program import AfterCommand
 
 

@@ -30,6 +30,8 @@ class OutOfMemory(Value):
         limit_bytes: The memory limit of the process, in bytes.
         cause: ``"own_limit"`` if the process reached its own limit, or ``"neighbour"`` if it was within its limit, but
             other processes used the rest of the device.
+        needed_share: The part of the device that a process without a limit needed at least. It was within its limit
+            only if it reserved this part, see :meth:`cause_with`.
         killed_workers: The workers that Ray's memory monitor killed at the same time.
         other_processes: The largest processes of the node that are not Ray's workers, according to the memory monitor.
             The child processes of a trial are among them.
@@ -41,8 +43,19 @@ class OutOfMemory(Value):
     used_bytes: Bytes | None = None
     limit_bytes: Bytes | None = None
     cause: Literal["own_limit", "neighbour"] | None = None
+    needed_share: float | None = None
     killed_workers: tuple[KilledWorker, ...] = ()
     other_processes: tuple[NodeProcess, ...] = ()
+
+    def cause_with(self, gpus: float) -> Literal["own_limit", "neighbour"] | None:
+        """Return the cause of the error of a process that reserved ``gpus`` GPUs.
+
+        The error of a process without a limit does not contain its GPU fraction. If it needed more than this fraction,
+        other processes are not the cause.
+        """
+        if self.cause == "neighbour" and self.needed_share is not None and self.needed_share > gpus:
+            return "own_limit"
+        return self.cause
 
     def of_actor(self, actor_id: str | None) -> "OutOfMemory":
         """Return the error with the memory of the worker that ran this actor.
@@ -155,6 +168,7 @@ def match_signature(types: Sequence[str], text: str) -> OutOfMemory | None:
         requested_bytes=requested_bytes(text),
         limit_bytes=limit_bytes(text),
         cause=cause(text),
+        needed_share=needed_share(text),
     )
 
 
@@ -319,6 +333,14 @@ def cause(text: str) -> Cause | None:
     if free < asked and in_use + asked <= total:
         return "neighbour"
     return None
+
+
+def needed_share(text: str) -> float | None:
+    """Return the part of its device that a process needed at least, or ``None`` if it has a limit or is unknown."""
+    asked, total, in_use = requested_bytes(text), _amount(_TOTAL, text), _amount(_IN_USE, text)
+    if asked is None or not total or in_use is None or limit_bytes(text) is not None:
+        return None
+    return (in_use + asked) / total
 
 
 def _amount(pattern: re.Pattern[str], text: str) -> int | None:

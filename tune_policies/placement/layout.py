@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.node import NodeCapacity
-from tune_policies.placement.counting import with_rounded_memory
-from tune_policies.placement.filling import FilledSlots, Placement, RemainingCapacity
+from tune_policies.placement.count_trials import with_rounded_memory
+from tune_policies.placement.fill_nodes import FilledSlots, Placement, RemainingCapacity
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.values.value import Value
 

@@ -16,7 +16,7 @@ from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.node import NodeCapacity
-from tune_policies.placement.counting import largest, subtract, with_rounded_memory, workers_on_node
+from tune_policies.placement.count_trials import largest, subtract, with_rounded_memory, workers_on_node
 from tune_policies.placement.request import request_of
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError

@@ -9,7 +9,7 @@ from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_R
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.node import GpuDevice, NodeCapacity, NodeGroup, NodeTypeCapacity
-from tune_policies.placement.counting import count_drivers, count_workers, largest
+from tune_policies.placement.count_trials import count_drivers, count_workers, largest
 from tune_policies.placement.layout import with_places
 from tune_policies.placement.request import Limit, Request, request_of
 from tune_policies.placement.trial_slot import TrialSlot

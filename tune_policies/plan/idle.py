@@ -15,7 +15,7 @@ from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_R
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.node import NodeGroup
-from tune_policies.placement.counting import slots_on_node, workers_on_node
+from tune_policies.placement.count_trials import slots_on_node, workers_on_node
 from tune_policies.placement.request import Limit, Request, request_of
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan

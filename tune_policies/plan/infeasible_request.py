@@ -11,7 +11,7 @@ from tune_policies.cluster.accelerators import (
 )
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.node import NodeCapacity, NodeGroup, NodeTypeCapacity
-from tune_policies.placement.counting import (
+from tune_policies.placement.count_trials import (
     count_trials,
     count_workers,
     count_workers_beside,

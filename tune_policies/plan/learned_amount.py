@@ -133,7 +133,8 @@ class LearnedAmount(Value):
         """Return how the amount was decided, as text. ``unit`` is the name of the resource."""
         if self.terms:
             numbers = sorted({name for term, _ in self.terms for name in term}) or ["no number"]
-            return f"{unit}: {', '.join(numbers)} of the config explain {self.explained:.0%} of the differences"
+            explain = "explains" if len(numbers) == 1 else "explain"
+            return f"{unit}: {', '.join(numbers)} of the config {explain} {self.explained:.0%} of the differences"
         if self.failing:
             return f"{unit}: the config does not explain it; {self.failing:.0%} of the trials need more than the amount"
         return f"{unit}: the same amount for all configs"

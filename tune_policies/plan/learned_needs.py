@@ -90,6 +90,14 @@ class LearnedNeeds(Value):
         return self.need_of({})
 
     @cached_property
+    def at_most(self) -> TrialNeed:
+        """The largest need of an observed config. An amount without a formula is the same for all configs."""
+        amounts = {}
+        for name, amount in self.amounts.items():
+            amounts[name] = getattr(self.observed if amount.terms else self.usual, name)
+        return TrialNeed(**amounts)
+
+    @cached_property
     def observed(self) -> TrialNeed:
         """The largest observed amounts, with headroom for memory."""
         return self._times(1)

@@ -29,7 +29,7 @@ def learned_sizes(
     """Return the sizes for these needs in ascending order, with the earlier sizes."""
     if needs.depends_on_config:
         step = max(1, len(observations) // MOST_SAMPLED)
-        wanted = {needs.need_of(seen.features) for seen in observations[::step]} | {needs.observed}
+        wanted = {needs.need_of(seen.features) for seen in observations[::step]} | {needs.at_most}
     else:
         wanted = {needs.usual}
     ordered = sorted(wanted - {needs.outside}, key=_order)

@@ -9,7 +9,7 @@ from tune_policies.cluster.accelerators import (
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.gpu_sizes import total_of_type
 from tune_policies.cluster.node import NodeCapacity, NodeGroup
-from tune_policies.placement.counting import workers_on_node
+from tune_policies.placement.count_trials import workers_on_node
 from tune_policies.placement.request import Request
 from tune_policies.plan.trial_plan import NodeNote
 from tune_policies.values.resources import (

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from tune_policies.cluster.labels import format_selector
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.plan.decision import Decision, SizeDecision, WorkloadDecision
+from tune_policies.plan.benchmark_decision import Decision, SizeDecision, WorkloadDecision
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.resources import amount_of, format_amount
 from tune_policies.values.units import format_bytes
@@ -118,7 +118,10 @@ def _crossover(decided: WorkloadDecision) -> str:
     trials = f"{decided.workload}: in trials of {counted(decided.steps_per_trial, 'step')}"
     if decided.crossover_at is None:
         return f"{trials}, the GPU is not clearly faster at any measured size"
-    sentence = f"{trials}, the GPU is faster from size {decided.crossover_at}"
-    if decided.crossover_above is not None:
-        sentence += f", but not clearly at {decided.crossover_above}"
-    return sentence
+    sentence = f"{trials}, the GPU is faster from size {decided.crossover_at} on"
+    if decided.crossover_above is None:
+        return sentence
+    answers = {size.size: size.answer for size in decided.sizes}
+    if answers.get(decided.crossover_above) == "CPU":
+        return f"{sentence}, and the CPU up to size {decided.crossover_above}"
+    return f"{sentence}, but not clearly at {decided.crossover_above}"

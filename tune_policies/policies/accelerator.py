@@ -23,7 +23,7 @@ from tune_policies.cluster.tpu_slices import (
     check_topology,
     find_slices,
 )
-from tune_policies.placement.counting import count_workers, device_slots, holds
+from tune_policies.placement.count_trials import count_workers, device_slots, holds
 from tune_policies.placement.request import Limit, Request
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan

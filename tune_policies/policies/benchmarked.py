@@ -11,7 +11,7 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.node import NodeCapacity
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.plan.decision import Decision, Objective, WorkloadDecision
+from tune_policies.plan.benchmark_decision import Decision, Objective, WorkloadDecision
 from tune_policies.plan.slots_by_config import Device, SlotsByDecision
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.autoscaling import AutoscalingPolicy

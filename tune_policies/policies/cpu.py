@@ -51,7 +51,7 @@ class CpuPolicy(WorkersPolicy):
             anywhere = self.model_copy(update={"exclude_gpu_nodes": False})
             return _off_device_nodes(anywhere, capacity)
         request = self._request(self.cpus, custom=self.custom)
-        reasons = [f"each {request.unit} reserves {request.worker}, as requested, and no GPU"]
+        reasons = [f"each {request.unit} reserves {request.worker} and no GPU"]
         return build_plan(self._with_rounded_memory(capacity), request, reasons)
 
 

@@ -6,7 +6,7 @@ from pydantic import model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.node import NodeGroup
-from tune_policies.placement.counting import count_trials, largest, limiting_resource, workers_on_node
+from tune_policies.placement.count_trials import count_trials, largest, limiting_resource, workers_on_node
 from tune_policies.placement.request import Limit
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.infeasible_request import infeasible

@@ -1,6 +1,7 @@
 """A policy that falls back from one policy to the next, for instance from GPUs to CPUs."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
@@ -11,6 +12,9 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from tune_policies.values.resources import PositiveCount
 from tune_policies.values.value import Value
 from tune_policies.values.wording import counted
+
+SKIPPED: Final = "skipped"
+"""The first word of the reason why a plan does not use a policy."""
 
 
 class FirstFeasiblePolicy(ResourcePolicy):
@@ -119,7 +123,7 @@ def _after_others(
         if explains_headline:
             why_no_gpus = f"{error.offered}. {error.suggestion}".removesuffix(".")
         if is_expected or explains_headline:
-            notes.append(f"skipped {type(policy).__name__}: one trial needs {error.asked}, but {error.offered}")
+            notes.append(f"{SKIPPED} {type(policy).__name__}: one trial needs {error.asked}, but {error.offered}")
         else:
             notes.append(why_not(policy, error))
     if why_no_gpus:
@@ -129,7 +133,7 @@ def _after_others(
 
 def why_not(policy: ResourcePolicy, error: InfeasibleRequestError) -> str:
     """Return a sentence that explains why a policy is skipped, without the suggested fallback policy."""
-    return f"skipped {type(policy).__name__}: {error.with_texts(fallback='')}"
+    return f"{SKIPPED} {type(policy).__name__}: {error.with_texts(fallback='')}"
 
 
 def _fewer(at_once: int) -> str:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.cluster.node import NodeCapacity, NodeGroup
-from tune_policies.placement.counting import count_trials, device_slots, workers_on_node
+from tune_policies.placement.count_trials import count_trials, device_slots, workers_on_node
 from tune_policies.placement.request import Request
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import has_simulated_gpus

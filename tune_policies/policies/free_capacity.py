@@ -5,7 +5,7 @@ import math
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.node import NodeCapacity
-from tune_policies.placement.counting import subtract
+from tune_policies.placement.count_trials import subtract
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.policies.reserving import added, leaving_free

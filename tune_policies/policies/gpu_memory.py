@@ -15,7 +15,7 @@ from tune_policies.cluster.accelerators import may_be_nvidia
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.gpu_sizes import MOST_RESERVED
 from tune_policies.cluster.node import NodeGroup
-from tune_policies.placement.counting import count_trials, holds
+from tune_policies.placement.count_trials import count_trials, holds
 from tune_policies.placement.request import DRIVER_BYTES, Limit
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.plan.headroom import HEADROOM, Headroom, with_headroom

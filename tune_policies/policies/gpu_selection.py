@@ -14,7 +14,7 @@ from tune_policies.cluster.accelerators import check_accelerator_type, check_typ
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, format_selector, is_label_value, is_one_of
 from tune_policies.cluster.node import NodeCapacity, NodeGroup
-from tune_policies.placement.counting import workers_on_node
+from tune_policies.placement.count_trials import workers_on_node
 from tune_policies.placement.request import Request
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.plan_notes import describe_gpus

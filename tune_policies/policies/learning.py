@@ -26,8 +26,10 @@ from tune_policies.plan.learned_sizes import MOST_SAMPLED, learned_sizes
 from tune_policies.plan.slots_by_config import SlotsByNeed, total_resources
 from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.when_to_learn import is_time_to_learn
 from tune_policies.policies.auto import AutoPolicy
 from tune_policies.policies.cpu import CpuPolicy
+from tune_policies.policies.first_feasible import SKIPPED
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, WrappingPolicy
@@ -120,24 +122,12 @@ class LearningPolicy(ResourcePolicy):
             if known.counts and known != before:
                 new.append(known)
         remembered = _remembered(list(merged.values()))
-        if not self._is_due(remembered, new):
+        can_learn = bool(new) and _is_learned(self.start)
+        if not can_learn or not is_time_to_learn(remembered, new, self.needs, self.num_pilots):
             return self.model_copy(update={"observations": remembered})
         needs = learn_needs(remembered)
         sizes = learned_sizes(needs, remembered, self.sizes)
         return self.model_copy(update={"observations": remembered, "needs": needs, "sizes": sizes})
-
-    def _is_due(self, remembered: Sequence[TrialObservation], new: Sequence[TrialObservation]) -> bool:
-        """Return whether the policy has enough new observations to learn again from all that it remembers."""
-        if not new or not _is_learned(self.start):
-            return False
-        counting = sum(seen.counts for seen in remembered)
-        if self.needs is None:
-            have_all_reported = counting == len(remembered)
-            return counting >= self.num_pilots or (counting >= 2 and have_all_reported)
-        if counting >= 2 * self.needs.num_trials or (not self.needs.num_ended and any(seen.ended for seen in new)):
-            return True
-        needs, observed = self.needs, self.needs.observed
-        return any(seen.ran_out or not observed.covers(seen.used) or needs.is_outside(seen.config) for seen in new)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
@@ -151,6 +141,8 @@ class LearningPolicy(ResourcePolicy):
         reasons = tuple(self._reasons())
         if not self.needs.depends_on_config and len(usual.slots) > 1:
             return usual.with_reasons(*reasons)
+        # A reason such as "each trial reserves 1 GiB" holds only for one size.
+        shared = [reason for reason in usual.reasons if _is_reason_of_all(reason, [plan for _, plan in planned])]
         common = usual.common_slot
         size_of: dict[TrialSlot, TrialNeed] = {}
         for size, plan in planned:
@@ -164,7 +156,7 @@ class LearningPolicy(ResourcePolicy):
         by_config = SlotsByNeed(
             slots=tuple(slots), sizes=tuple(sizes), needs=self.needs, total=total_resources(capacity)
         )
-        changes = {"slots": (common,), "common": None, "by_config": by_config, "reasons": (*reasons, *usual.reasons)}
+        changes = {"slots": (common,), "common": None, "by_config": by_config, "reasons": (*reasons, *shared)}
         return usual.model_copy(update=changes)
 
     def __str__(self) -> str:
@@ -203,7 +195,7 @@ class LearningPolicy(ResourcePolicy):
             before = _plan_of(self.start, capacity).max_concurrent_trials
             compared = "as before" if now == before else f"instead of {before}"
             at_once = f"{now} would fit at once {compared}"
-        need = f"up to {self.needs.observed}" if self.needs.depends_on_config else str(self.needs.usual)
+        need = f"up to {self.needs.at_most}" if self.needs.depends_on_config else str(self.needs.usual)
         return f"after {counted(self.needs.num_trials, 'trial')}: {need}; {at_once}"
 
     @property
@@ -265,6 +257,8 @@ class LearningPolicy(ResourcePolicy):
         least = self._least_share()
         seen: set[TrialNeed] = set()
         for size in self.sizes:
+            if not self._is_size_of_a_config(size):
+                continue
             limited = _limited(size, most)
             if limited in seen:
                 continue
@@ -276,6 +270,13 @@ class LearningPolicy(ResourcePolicy):
             plan = plan_for_need(self.start, limited.model_copy(update=planned), capacity)
             if plan is not None:
                 yield limited, plan
+
+    def _is_size_of_a_config(self, size: TrialNeed) -> bool:
+        """Return whether a config may get this size. An earlier size may have other CPUs than all configs now need."""
+        needs = self.needs
+        if needs is None or "cpus" not in needs.amounts or needs.amounts["cpus"].terms:
+            return True
+        return size.cpus in {needs.usual.cpus, needs.outside.cpus}
 
     def _least_share(self) -> float | None:
         """Return the smallest part of a GPU for a trial, or ``None``, so that the GPU's time is enough for all."""
@@ -309,9 +310,7 @@ class LearningPolicy(ResourcePolicy):
         needs = self.needs
         if needs is None:
             return TrialNeed()
-        if needs.depends_on_config:
-            return _limited(needs.observed, _largest_amounts(capacity))
-        return _limited(needs.usual, _largest_amounts(capacity))
+        return _limited(needs.at_most, _largest_amounts(capacity))
 
     def _about_start(self) -> Iterable[str]:
         if not _is_learned(self.start):
@@ -328,7 +327,7 @@ class LearningPolicy(ResourcePolicy):
     def _reasons(self) -> Iterable[str]:
         if self.needs is None:
             return
-        yield f"learned from {counted(self.needs.num_trials, 'trial')}: at most {self.needs.observed} with headroom"
+        yield f"learned from {counted(self.needs.num_trials, 'trial')}: at most {self.needs.at_most} with headroom"
         for name, amount in self.needs.amounts.items():
             yield amount.describe(_UNITS[name])
         yield from self._about_failures()
@@ -392,6 +391,10 @@ def _limited(size: TrialNeed, most: Mapping[str, float | None]) -> TrialNeed:
 @lru_cache(maxsize=16)
 def _plan_of(start: ResourcePolicy, capacity: ClusterCapacity) -> TrialPlan:
     return start.plan(capacity)
+
+
+def _is_reason_of_all(reason: str, plans: Sequence[TrialPlan]) -> bool:
+    return reason.startswith(SKIPPED) or all(reason in plan.reasons for plan in plans)
 
 
 def _is_learned(start: ResourcePolicy) -> bool:

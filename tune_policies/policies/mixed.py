@@ -12,8 +12,8 @@ from pydantic import model_validator
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.node_sequences import ReducedNodes, original_nodes
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
-from tune_policies.placement.counting import with_rounded_memory
-from tune_policies.placement.filling import FilledSlots, RemainingCapacity
+from tune_policies.placement.count_trials import with_rounded_memory
+from tune_policies.placement.fill_nodes import FilledSlots, RemainingCapacity
 from tune_policies.placement.request import Limit
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.plan_notes import about_the_nodes

@@ -29,7 +29,7 @@ from pydantic import (
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.plain_data import parse_json
-from tune_policies.placement.counting import with_rounded_memory
+from tune_policies.placement.count_trials import with_rounded_memory
 from tune_policies.placement.request import Request
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.as_code import as_code, readable_signature, written_fields

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tune_policies.files.plain_data import format_of
 from tune_policies.files.reading import read_data, read_value, wrong_file
-from tune_policies.plan.decision import Decision
+from tune_policies.plan.benchmark_decision import Decision
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.policies.benchmarked import BenchmarkedPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy

@@ -9,7 +9,7 @@ from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import NODE_ID, is_none_of, matcher
 from tune_policies.cluster.node import GpuDevice, NodeCapacity, NodeTypeCapacity
-from tune_policies.placement.counting import count_trials, with_rounded_memory, workers_on_node
+from tune_policies.placement.count_trials import count_trials, with_rounded_memory, workers_on_node
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.request import request_of
 from tune_policies.placement.reservations import first_reservations, other_reservations, reserve

@@ -16,7 +16,7 @@ from ray.tune import PlacementGroupFactory
 
 from tune_policies import Resources, TrialSlot
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
-from tune_policies.placement.filling import Placement
+from tune_policies.placement.fill_nodes import Placement
 from tune_policies.trainers.gpu_memory.fraction_limits import LimitOptions
 from tune_policies.trainers.retries.memory_floor import MemoryFloor
 from tune_policies.trainers.scheduling.run_slots import RunOptions, RunSlots, Start, Withdraw

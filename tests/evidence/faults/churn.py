@@ -40,11 +40,11 @@ from tune_policies import (
 )
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.terminal import TextConsole, empty_table
-from tune_policies.placement.filling import Placement
+from tune_policies.placement.fill_nodes import Placement
 from tune_policies.ray_compat import run_control, trial_actors
 from tune_policies.ray_compat.trial_actors import TrialActors
 from tune_policies.trainers.retries import oom_failure
-from tune_policies.trainers.scheduling import run_core, run_failures, run_growth, run_plan
+from tune_policies.trainers.scheduling import run_core, run_failures, run_plan, trial_growth
 from tune_policies.trainers.scheduling.run_core import RunCore
 from tune_policies.trainers.scheduling.run_slots import RunSlots
 from tune_policies.trainers.scheduling.trial_record import slots_taken
@@ -390,7 +390,7 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
             (run_core, "RunWatch", lambda: SimulatedRunWatch(churn.cluster, lambda: churn.actors)),
             (run_failures, "lost_node", node_lost_with),
             (run_core, "actor_of", actor_of),
-            (run_growth, "actor_of", actor_of),
+            (trial_growth, "actor_of", actor_of),
             (run_plan, "time", churn.clock),
             (run_plan, "plan_with_capacity", with_capacity),
             (run_plan, "NodeWatch", lambda *_, **__: Watch(churn.cluster, churn.clock, churn.rng)),

@@ -61,7 +61,7 @@ RUN_CORE: Final = (
     "run_admission",
     "run_core",
     "run_failures",
-    "run_growth",
+    "trial_growth",
     "run_learning",
     "run_plan",
     "run_slots",

@@ -16,8 +16,9 @@ from tune_policies import probe_cluster
 from tune_policies.benchmarks.measuring.rounds import measure, new_run_set
 from tune_policies.benchmarks.measuring.timed_workload import GPU_USE_UNKNOWN
 from tune_policies.benchmarks.record.missing_measurements import num_missing
-from tune_policies.benchmarks.record.run_set import Environment, Phase, Settings
+from tune_policies.benchmarks.record.run_set import Environment, Phase
 from tune_policies.benchmarks.record.run_set_file import read_run_set
+from tune_policies.benchmarks.record.settings import Settings
 from tune_policies.probe.probe_cluster import ProbeWarning
 
 HERE = "tests.on_ray.benchmarks.measured_workloads"

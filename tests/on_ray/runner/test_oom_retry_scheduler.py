@@ -256,8 +256,8 @@ FROM_THE_START = tuple(f"{step} at 0.5" for step in (1, 2, 3, 4))
 
 
 NEIGHBOUR = (
-    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 1.00 GiB is free. "
-    "Including non-PyTorch memory, this process has 1.50 GiB memory in use."
+    "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 0.50 GiB is free. "
+    "Including non-PyTorch memory, this process has 0.50 GiB memory in use."
 )
 ERRORS = {
     "gpu": RuntimeError(OUT_OF_MEMORY),

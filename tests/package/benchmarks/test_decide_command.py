@@ -9,8 +9,8 @@ from tests.clusters import gpu_node
 from tests.measured_runs import a_run
 from tune_policies import BenchmarkedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, load_decision, load_policy
 from tune_policies.benchmarks.cli import app
-from tune_policies.benchmarks.record.run_set import Settings
 from tune_policies.benchmarks.record.run_set_file import write_run_set
+from tune_policies.benchmarks.record.settings import Settings
 
 CLUSTER = ClusterCapacity.of(gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=16, accelerator_type="A10G"))
 PRICES = "{date: 2026-05-01, currency: USD, cpu: 0.05, gpus: {A10G: 0.4}}"
@@ -38,7 +38,7 @@ def test_the_command_prints_the_better_device_and_writes_the_decision_for_the_po
 
     assert done.exit_code == 0
     assert (
-        "mlp, in trials of 1,000 steps: the GPU is faster from size 256 on, but not clearly at 16; "
+        "mlp, in trials of 1,000 steps: the GPU is faster from size 256 on, and the CPU up to size 16; "
         "measured from 1 to 256" in done.stdout
     )
     policy = BenchmarkedPolicy(load_decision(tmp_path / "decision.json"), gpu=GpuPolicy(cpus=4), cpu=CpuPolicy(cpus=4))

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from tests.run_sets import a_run_set
 from tune_policies.benchmarks.cli import app
-from tune_policies.benchmarks.record.run_set import Settings
 from tune_policies.benchmarks.record.run_set_file import write_run_set
+from tune_policies.benchmarks.record.settings import Settings
 
 
 def run(*arguments):

@@ -248,6 +248,12 @@ T4S = ClusterCapacity.of(gpu_node("a", gpus=2).model_copy(update={"accelerator_t
         ),
         pytest.param(
             EIGHT_GIB,
+            {"gpu_memory": "8.5GiB"},
+            "with headroom (8.8 GiB), this is more than the GPU has (8.5 GiB)",
+            id="too small only with headroom",
+        ),
+        pytest.param(
+            EIGHT_GIB,
             {"capacity": T4S, "accelerator_type": "L4"},
             "the cluster has no GPU of type L4",
             id="another type",

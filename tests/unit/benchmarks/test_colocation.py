@@ -5,7 +5,7 @@ import pytest
 from tests.clusters import nodes
 from tune_policies.benchmarks.measuring.colocation import colocate, parse_device, plan_device
 from tune_policies.benchmarks.record.missing_measurements import groups_of
-from tune_policies.benchmarks.record.run_set import Settings
+from tune_policies.benchmarks.record.settings import Settings
 
 
 def colocated(capacity, cpus, *devices, has_control=True):

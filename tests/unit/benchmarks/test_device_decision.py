@@ -222,7 +222,7 @@ def test_the_table_has_the_verdict_the_times_the_costs_and_their_conditions():
     text = captured.get()
 
     assert (
-        "mlp, in trials of 1,000 steps: the GPU is faster from size 256 on, but not clearly at 16; "
+        "mlp, in trials of 1,000 steps: the GPU is faster from size 256 on, and the CPU up to size 16; "
         "measured from 1 to 256" in text
     )
     assert "mlp, by cost: no crossover: the GPU is not clearly cheaper at any size; measured from 1 to 256" in text
@@ -240,13 +240,19 @@ def test_the_table_has_the_verdict_the_times_the_costs_and_their_conditions():
         (["GPU"], None, 1, "no crossover: the GPU is faster at all sizes; measured at 1 only"),
         (["CPU", "same", "GPU"], 2, 4, "the GPU is faster from size 4 on, but not clearly at 2; measured from 1 to 4"),
         (
+            ["CPU", "CPU", "GPU"],
+            2,
+            4,
+            "the GPU is faster from size 4 on, and the CPU up to size 2; measured from 1 to 4",
+        ),
+        (
             ["CPU", "GPU", "GPU", "ambiguous", "GPU"],
             *(8, 16),
             "no single crossover, because the answer changes back (1: CPU, 2: GPU, 8: ambiguous, 16: GPU); measured "
             "from 1 to 16",
         ),
     ],
-    ids=["never", "always", "one size", "once", "it changes back"],
+    ids=["never", "always", "one size", "once", "once, above the CPU", "it changes back"],
 )
 def test_the_gpu_is_the_answer_for_every_size_from_the_crossover_on(answers, above, at, text):
     by_size = {2**power: answer for power, answer in enumerate(answers)}

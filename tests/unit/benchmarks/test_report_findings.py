@@ -101,9 +101,9 @@ def test_each_further_device_has_a_finding_of_its_own():
 
 def test_a_decision_adds_the_results_for_whole_trials_and_their_cost():
     assert finding("gpu", "gpu", decision=a_decision()).sentences[-2:] == (
-        "Over a whole trial of 1,000 steps: the GPU is faster from size 1024 on, but not clearly at 256; "
+        "Over a whole trial of 1,000 steps: the GPU is faster from size 1024 on, and the CPU up to size 256; "
         "measured from 16 to 4096.",
-        "By cost, at prices of 2026-01-01: the GPU is cheaper from size 4096 on, but not clearly at 1024; "
+        "By cost, at prices of 2026-01-01: the GPU is cheaper from size 4096 on, and the CPU up to size 1024; "
         "measured from 16 to 4096.",
     )
 

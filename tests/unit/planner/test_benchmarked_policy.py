@@ -20,7 +20,7 @@ from tune_policies import (
     MixedPolicy,
     SelectingPolicy,
 )
-from tune_policies.plan.decision import SizeDecision
+from tune_policies.plan.benchmark_decision import SizeDecision
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
 
 NODE = gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=40, accelerator_type="A100").model_copy(
@@ -127,7 +127,7 @@ def test_the_plan_explains_devices_by_size_and_the_measured_range():
         "the decision was measured on 2026-06-01",
     )
     assert "on the GPU: each trial reserves 2 CPUs, 1 GPU, as requested" not in reasons
-    assert "on the CPU: each trial reserves 2 CPUs, as requested, and no GPU" in reasons
+    assert "on the CPU: each trial reserves 2 CPUs and no GPU" in reasons
 
 
 @pytest.mark.parametrize(

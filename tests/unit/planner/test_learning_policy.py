@@ -434,7 +434,7 @@ def test_what_was_learned_is_one_line_with_a_policy_if_it_does_not_depend_on_the
 
 
 def test_what_was_learned_names_the_numbers_of_the_config_that_explain_it():
-    assert "GPU memory: batch of the config explain 100%" in LearningPolicy().learn(BY_BATCH).learned
+    assert "GPU memory: batch of the config explains 100%" in LearningPolicy().learn(BY_BATCH).learned
 
 
 def test_before_the_policy_has_learned_there_is_nothing_to_tell():
@@ -449,7 +449,7 @@ def test_the_text_of_a_policy_states_what_it_has_learned_instead_of_all_observat
         "LearningPolicy: starts with GpuPolicy(); learns from the first 4 trials, 0 trials observed so far"
     )
     assert str(learned).startswith("LearningPolicy: starts with GpuPolicy(); learned from 4 trials: at most 8")
-    assert "GPU memory: width of the config explain 100% of the differences" in str(learned)
+    assert "GPU memory: width of the config explains 100% of the differences" in str(learned)
     assert "learned from 4 trials" in learned._repr_html_()
     assert "trial_id" not in str(learned) + learned._repr_html_()
 
@@ -460,6 +460,20 @@ def test_sizes_from_before_the_cpus_were_known_are_no_longer_planned():
     later = early.learn([seen(host_gib=0.2, cpus=0.1, ended=True) for _ in range(8)])
 
     assert {slot.trial.cpus for slot in later.plan(CPUS).by_config.slots} == {0.1, 0.2}
+
+
+def test_if_only_the_memory_depends_on_the_config_a_plan_states_one_number_of_cpus_for_observed_configs():
+    policy = LearningPolicy(CpuPolicy())
+    for cpus in (0.06, 0.09, 0.02):  # the first mean is larger than the last one
+        policy = policy.learn([seen({"n": n}, host_gib=0.2 * n, cpus=cpus, ended=True) for n in (1, 2, 3, 4)])
+    usual = policy.needs.usual.cpus
+
+    plan = policy.plan(CPUS)
+
+    assert {slot.trial.cpus for slot in plan.by_config.slots} == {usual, policy.needs.outside.cpus}
+    assert {plan.slot_for({"n": n}).trial.cpus for n in (1, 2, 3, 4)} == {usual}
+    assert f"at most {policy.needs.usual}".partition(",")[0] in policy.learned
+    assert not any("each trial reserves" in reason for reason in plan.reasons)
 
 
 def test_two_configs_that_differ_in_their_cpus_get_few_sizes():

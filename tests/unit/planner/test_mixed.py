@@ -16,7 +16,7 @@ from tune_policies import (
     SelectingPolicy,
     TrialPlan,
 )
-from tune_policies.placement.filling import Placement
+from tune_policies.placement.fill_nodes import Placement
 from tune_policies.placement.layout import place_slots
 
 

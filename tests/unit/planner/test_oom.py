@@ -31,9 +31,29 @@ def cases(table):
 def test_an_accelerator_oom_error_is_recognized_with_its_numbers(form, expected):
     framework, asked, limit, cause = expected
 
-    assert classify_oom(build(*form)) == OutOfMemory(
+    found = classify_oom(build(*form))
+
+    assert found.model_copy(update={"needed_share": None}) == OutOfMemory(
         kind="accelerator", framework=framework, requested_bytes=asked, limit_bytes=limit, cause=cause
     )
+
+
+@pytest.mark.parametrize(
+    ("in_use", "gpus", "cause"),
+    [
+        pytest.param("8.90 GiB", 0.25, "own_limit", id="more than its fraction"),
+        pytest.param("8.90 GiB", 0.5, "neighbour", id="within its fraction"),
+        pytest.param("8.90 GiB", 1, "neighbour", id="within a whole GPU"),
+    ],
+)
+def test_other_processes_are_the_cause_only_if_the_trial_was_within_its_fraction(in_use, gpus, cause):
+    """Without a limit of PyTorch, as on a simulated GPU, the error does not contain the fraction."""
+    error = RuntimeError(
+        "CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of 39.56 GiB of which 2.10 GiB is "
+        f"free. Including non-PyTorch memory, this process has {in_use} memory in use."
+    )
+
+    assert classify_oom(error).cause_with(gpus) == cause
 
 
 @pytest.mark.parametrize(("form", "expected"), cases(HOST))

@@ -33,7 +33,7 @@ from tune_policies import (
     ReservingPolicy,
     Resources,
 )
-from tune_policies.placement.counting import count_trials, with_rounded_memory
+from tune_policies.placement.count_trials import count_trials, with_rounded_memory
 from tune_policies.placement.launches import has_choice
 from tune_policies.placement.layout import with_places
 from tune_policies.placement.request import Request

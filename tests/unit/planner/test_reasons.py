@@ -191,7 +191,7 @@ def test_reasons_about_nodes_appear_once_and_other_reasons_with_their_policy():
         "  6 with 2 CPUs (speed 1)",
         "  - CappedPolicy: GPU memory was not read on every node, so the memory of a fraction is unknown",
         "  - CappedPolicy: 8 trials would fit, but max_concurrent_trials limits the number to 4",
-        "  - CpuPolicy: each trial reserves 2 CPUs, as requested, and no GPU",
+        "  - CpuPolicy: each trial reserves 2 CPUs and no GPU",
         "  - the plan does not use 1 draining node",
     ]
 

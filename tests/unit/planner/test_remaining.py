@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.clusters import gpu_node
 from tune_policies.placement.bundles import BundleGroup, RemainingNode, count_groups, is_held
-from tune_policies.placement.counting import subtract, workers_on_node
+from tune_policies.placement.count_trials import subtract, workers_on_node
 from tune_policies.placement.request import Request
 from tune_policies.values.resources import Resources
 

@@ -19,7 +19,7 @@ from tune_policies import (
     ReservingPolicy,
     Resources,
 )
-from tune_policies.placement.counting import subtract
+from tune_policies.placement.count_trials import subtract
 from tune_policies.values.resources import TICKS
 
 T4 = {"gpus": 1, "cpus": 8, "gpu_memory_gib": 16, "accelerator_type": "T4"}

@@ -125,6 +125,8 @@ def decide(bundle, out_of_memory, *, nodes=NODES, growth=2.0, **history):
         (OutOfMemory(kind="accelerator", cause="own_limit"), 0, "more_memory"),
         (OutOfMemory(kind="accelerator", cause="neighbour"), 1, "same_memory"),
         (OutOfMemory(kind="accelerator", cause="neighbour"), 2, "more_memory"),
+        (OutOfMemory(kind="accelerator", cause="neighbour", needed_share=0.25), 0, "same_memory"),
+        (OutOfMemory(kind="accelerator", cause="neighbour", needed_share=0.3), 0, "more_memory"),
     ],
 )
 def test_after_an_oom_error_caused_by_a_neighbour_retries_keep_the_fraction_at_most_twice(

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_policies import Resources, TrialSlot
-from tune_policies.placement.counting import num_slots_for
-from tune_policies.placement.filling import Placement
+from tune_policies.placement.count_trials import num_slots_for
+from tune_policies.placement.fill_nodes import Placement
 from tune_policies.trainers.scheduling.slot_board import (
     BLOCKED_S,
     PATIENCE_S,

@@ -10,7 +10,7 @@ from ray.tune import PlacementGroupFactory
 from tests.clusters import GIB
 from tests.unit.runner.small_runs import ONE_CPU, new_trial
 from tune_policies import Resources, TrialSlot
-from tune_policies.placement.counting import num_slots_for
+from tune_policies.placement.count_trials import num_slots_for
 from tune_policies.ray_compat.tune_request import bundles_of
 from tune_policies.trainers.retries.memory_floor import MemoryFloor
 from tune_policies.trainers.retries.oom_history import OomRecord, TrialOomHistory

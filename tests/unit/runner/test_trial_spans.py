@@ -180,6 +180,19 @@ def test_a_record_of_an_earlier_version_does_not_contain_which_trials_were_retri
     assert "out of memory: 3 failures because of GPU memory; retried 3 times with more memory" in usage.summary
 
 
+def test_the_next_trial_takes_at_least_as_long_to_start_as_it_already_has():
+    run = RunMonitor(plan_of(1), None, 3, None)
+    trials = one, two, _ = [trial(name) for name in "abc"]
+    begin(run, one, 0)
+    finish(run, one)
+    run.step(trials, 10)
+    begin(run, two, 14)
+    finish(run, two)
+    run.step(trials, 20)
+
+    assert [run.slot_times(now_s).start_s for now_s in (22, 50)] == [4, 30]
+
+
 def test_the_times_of_a_retried_trial_include_its_failed_attempt():
     run = RunMonitor(plan_of(1), None, 2, None)
     one, two = trials = [trial(name) for name in "ab"]

@@ -25,7 +25,7 @@ from tune_policies.cluster.node_sequences import AlikeNodes
 from tune_policies.cluster.tpu_slices import TOPOLOGY
 from tune_policies.kuberay.design.catalog import NodeType
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
-from tune_policies.placement.counting import count_workers, largest
+from tune_policies.placement.count_trials import count_workers, largest
 from tune_policies.placement.request import request_of
 from tune_policies.placement.scale_up import uses_devices
 from tune_policies.placement.trial_slot import TrialSlot

@@ -23,10 +23,10 @@ from tune_policies.kuberay.design.slot_choices import (
     without_unused,
 )
 from tune_policies.kuberay.design.trial_duration import TrialDuration
-from tune_policies.placement.counting import largest
-from tune_policies.placement.filling import RemainingCapacity
+from tune_policies.placement.count_trials import largest
+from tune_policies.placement.fill_nodes import RemainingCapacity
 from tune_policies.placement.request import Limit
-from tune_policies.plan.decision import Decision
+from tune_policies.plan.benchmark_decision import Decision
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.first_feasible import why_not

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tune_policies.kuberay.design.catalog import NodeCatalog
 from tune_policies.kuberay.design.design_cluster import ClusterDesign, design_cluster
-from tune_policies.plan.decision import Decision
+from tune_policies.plan.benchmark_decision import Decision
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import PositiveCount

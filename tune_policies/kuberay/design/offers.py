@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _SHORTER_DEADLINES: Final = 12
 """The number of equal parts of the time at which a lower price of all trials is searched."""
 
-_WORTH_MORE_NODES: Final = 0.97
+_WORTH_MORE_NODES: Final = 0.99
 """More nodes are suggested if the price of all trials falls at least to this part."""
 
 
@@ -240,16 +240,16 @@ def cheaper_in_total(
     """Yield a sentence if more nodes than the deadline requires cost less in total, because all trials end earlier."""
     if duration is None or duration.deadline_hours is None or best.price is None or best.hours is None:
         return
-    cheapest, price = best, best.price
     num_rounds = round(best.hours / duration.trial_hours)
     parts = {num_rounds * part // _SHORTER_DEADLINES for part in range(1, _SHORTER_DEADLINES)}
+    cheapest, price = best, best.price
     for fewer in sorted(parts - {0}, reverse=True):
         sooner = duration.model_copy(update={"deadline_hours": fewer * duration.trial_hours})
         offer = NodeOffer.of(design_in_time(policy, catalog, num_trials, duration=sooner))
         is_sooner = offer.hours is not None and offer.hours < best.hours
-        if is_sooner and offer.price is not None and offer.price < _WORTH_MORE_NODES * price:
+        if is_sooner and offer.price is not None and offer.price < price:
             cheapest, price = offer, offer.price
-    if cheapest is best:
+    if price > _WORTH_MORE_NODES * best.price:
         return
     prices = f"{format_money(price)} instead of {format_money(best.price)} {catalog.currency}"
     yield (

@@ -12,7 +12,7 @@ from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.kuberay.design.catalog import NodeType
 from tune_policies.kuberay.design.cheapest_nodes import NodeChoice, NodePool, Units, choose_nodes, trimmed
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.plan.decision import Decision, DeviceTimes, Objective, SizeDecision
+from tune_policies.plan.benchmark_decision import Decision, DeviceTimes, Objective, SizeDecision
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.benchmarked import BenchmarkedPolicy
 from tune_policies.policies.by_config import ByConfigPolicy

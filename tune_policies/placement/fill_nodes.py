@@ -18,7 +18,7 @@ from tune_policies.cluster.labels import NODE_ID, conditions_of
 from tune_policies.cluster.node import NodeCapacity, NodeGroup, Shape
 from tune_policies.cluster.node_sequences import ReducedNodes, original_nodes
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
-from tune_policies.placement.counting import count_trials, drivers_on_node, subtract, workers_on_node
+from tune_policies.placement.count_trials import count_trials, drivers_on_node, subtract, workers_on_node
 from tune_policies.placement.request import request_of
 from tune_policies.placement.trial_slot import TrialSlot, WorkerNodes
 from tune_policies.values.resources import TICKS, Count, PositiveCount, Resources

@@ -59,7 +59,7 @@ class _SlotProgress:
     speeds: dict[float, float] = field(default_factory=dict)
 
 
-class RunGrowth:
+class TrialGrowth:
     """The growth of the trials of one run.
 
     Args:

@@ -7,8 +7,8 @@ from tests.unit.runner.small_runs import SmallRun, new_trial, reading
 from tune_policies import CappedPolicy, ClusterCapacity, CpuPolicy, GrowingPolicy, NodeCapacity, Resources
 from tune_policies.policies.growing import Growth
 from tune_policies.ray_compat.tune_request import bundles_of, with_bundles
-from tune_policies.trainers.scheduling import run_core, run_growth
-from tune_policies.trainers.scheduling.run_growth import RunGrowth
+from tune_policies.trainers.scheduling import run_core, trial_growth
+from tune_policies.trainers.scheduling.trial_growth import TrialGrowth
 from tune_policies.trainers.scheduling.trial_record import record_of
 
 NODE = NodeCapacity(node_id="a", resources=Resources(cpus=4, memory_bytes=16 * GIB))
@@ -22,7 +22,7 @@ class Growing:
     def __init__(self, monkeypatch, policy, *, has_checkpoints=True):
         self.run = SmallRun(monkeypatch, policy, NODE)
         self.has_checkpoints = has_checkpoints
-        for module in (run_core, run_growth):
+        for module in (run_core, trial_growth):
             monkeypatch.setattr(module, "actor_of", lambda trial: trial.trial_id)
 
     def add(self, number):
@@ -137,7 +137,7 @@ class Measured:
 
     def __init__(self, *growths, longest=None, in_use=None, bundle=None):
         self.asked = Asked(*growths)
-        self.growth = RunGrowth(self.asked, longest or {})
+        self.growth = TrialGrowth(self.asked, longest or {})
         self.bundle = bundle or {"CPU": 1.0}
         self.capacity = ClusterCapacity.of(NODE.model_copy(update={"in_use": in_use}))
         self.records = {}
