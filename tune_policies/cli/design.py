@@ -4,7 +4,7 @@ import json as json_text
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -12,6 +12,7 @@ from tune_policies.cli.options import DeadlineHours, Force, Json, Output, TrialH
 from tune_policies.files.terminal import TextConsole, print_to_stderr
 from tune_policies.files.writing import check_new, write_new
 from tune_policies.kuberay.design.allocatable import about_whole_machines
+from tune_policies.kuberay.design.catalog import NodeCatalog
 from tune_policies.kuberay.design.design_cluster import design_cluster
 from tune_policies.kuberay.design.design_comparison import compare_designs
 from tune_policies.kuberay.design.offers import with_cheaper_nodes
@@ -106,57 +107,37 @@ def design(
         check_new(output, force=force, inputs=(*policies, nodes, decision, runtime_env))
     catalog = None if nodes is None else load_catalog(nodes)
     decided = None if decision is None else load_decision(decision)
+    options: dict[str, Any] = {
+        "decision": decided,
+        "workload": workload,
+        "size": size,
+        "trial_hours": trial_hours,
+        "deadline_hours": deadline_hours,
+        "min_nodes": dict(map(_name_and_number, min_nodes)),
+    }
     if len(policies) > 1:
-        compared = compare_designs(
-            [(str(path), load_policy(path)) for path in policies],
-            catalog,
-            num_trials,
-            decision=decided,
-            workload=workload,
-            size=size,
-            trial_hours=trial_hours,
-            deadline_hours=deadline_hours,
-            min_nodes=dict(map(_name_and_number, min_nodes)),
-        )
-        if json:
-            print(compared.to_json())
-        else:
-            TextConsole().print(compared)
-        if not compared.is_feasible:
-            raise typer.Exit(1)
+        _compare(policies, catalog, num_trials, options, json=json)
         return
     policy = load_policy(policies[0])
-    design = design_cluster(
-        policy,
-        catalog,
-        num_trials,
-        decision=decided,
-        workload=workload,
-        size=size,
-        trial_hours=trial_hours,
-        deadline_hours=deadline_hours,
-        name=name,
-        min_nodes=dict(map(_name_and_number, min_nodes)),
-    )
+    design = design_cluster(policy, catalog, num_trials, name=name, **options)
     if catalog is not None and decided is None:  # with a decision, the price of a trial depends on its duration
         # With nodes to keep, other nodes would cost more than ``with_cheaper_nodes`` knows.
         duration = None if min_nodes else TrialDuration.of(trial_hours, deadline_hours)
         design = with_cheaper_nodes(design, policy, catalog, duration)
     from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
-    platform_labels = None if platform == "none" else platform
     environment = None if runtime_env is None else load_runtime_env(runtime_env)
-    options = WriteOptions(
+    write_options = WriteOptions(
         format=format,
         ray_version=ray_version or version("ray"),
         image=image,
-        platform=platform_labels,
+        platform=None if platform == "none" else platform,
         num_gpus=num_gpus,
         namespace=namespace,
         job=job,
         runtime_env=environment,
     )
-    text = write_cluster(design, options)
+    text = write_cluster(design, write_options)
     print(design.explain(), file=sys.stderr)
     if catalog is not None and format == "kuberay":
         for sentence in about_whole_machines(catalog):
@@ -167,6 +148,20 @@ def design(
         print(json_text.dumps({**design.model_dump(mode="json"), "file": text}, indent=2, ensure_ascii=False))
     elif output is None:
         print(text, end="")
+
+
+def _compare(
+    policies: list[Path], catalog: NodeCatalog | None, num_trials: int, options: dict[str, Any], *, json: bool
+) -> None:
+    """Print the cheapest clusters for several policies side by side."""
+    loaded = [(str(path), load_policy(path)) for path in policies]
+    compared = compare_designs(loaded, catalog, num_trials, **options)
+    if json:
+        print(compared.to_json())
+    else:
+        TextConsole().print(compared)
+    if not compared.is_feasible:
+        raise typer.Exit(1)
 
 
 def _name_and_number(text: str) -> tuple[str, int]:

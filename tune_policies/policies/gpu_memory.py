@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from heapq import nlargest
 from itertools import accumulate, pairwise
@@ -14,9 +14,10 @@ from pydantic import model_validator
 from tune_policies.cluster.accelerators import may_be_nvidia
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.gpu_sizes import MOST_RESERVED
-from tune_policies.cluster.node import NodeGroup
+from tune_policies.cluster.node import NodeCapacity, NodeGroup
 from tune_policies.placement.count_trials import count_trials, holds
 from tune_policies.placement.request import DRIVER_BYTES, Limit
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.plan.headroom import HEADROOM, Headroom, with_headroom
 from tune_policies.plan.infeasible_request import infeasible
@@ -190,56 +191,37 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         Raises:
             InfeasibleRequestError: The largest config that did not run out of memory fits no device.
         """
-        sizes = {gpu_memory_of(node) for node, _ in usable.groups}
-        largest_device = max(sizes, default=0)
-        nodes = capacity.nodes_of(usable.groups)
-        gpu_models: set[str | None] = set()
-        for node in nodes:
-            if node.devices:
-                gpu_models.update(gpu.name for gpu in node.devices)
-            else:
-                gpu_models.add(None)
+        largest_device = max((gpu_memory_of(node) for node, _ in usable.groups), default=0)
+        gpu_models = _models_of(capacity.nodes_of(usable.groups))
         overhead = profile.overhead_bytes(gpu_models)
-        successful = [measured for measured in profile.measurements if not measured.ran_out]
-        ran = [profile.gpu_memory_bytes(measured.config, overhead) for measured in successful]
-        held = [needed for needed in ran if needed is not None]
+        held = _needs_of_successful(profile, overhead)
         not_held = [measured.total_bytes for measured in profile.measurements if measured.ran_out]
         if not held:  # all configs ran out of memory, so only a larger device may be enough
             held = [max(max(not_held) + 1, largest_device)]
         # The headroom must not increase the need of a config above the memory of the largest device.
         wanted = sorted({min(with_headroom(needed, self.headroom), max(needed, largest_device)) for needed in held})
-        plan, selection = self._best(capacity, usable, wanted[-1])
-        selections = [selection]
-        if len(sizes) > 1:  # small configs may fit on small devices, and unknown configs need the largest device
-            for needed in (wanted[0], largest_device):
-                with suppress(InfeasibleRequestError):  # too few devices have this size
-                    selections.append(self._best(capacity, usable, needed)[1])
-        selections = list(without_duplicates(selections))
-        first = plan.slots[0]
+        plan, best = self._best(capacity, usable, wanted[-1])
+        selections = list(without_duplicates([best, *self._other_selections(capacity, usable, wanted[0])]))
+        overheads = {"gpu_overhead_bytes": overhead, "measured_with": profile.versions}
+        first = plan.slots[0].model_copy(update=overheads)
         slots = {first.gpu_memory_bytes or 0: first}
         for size in _spread(wanted, largest_device):
-            fitting = []
-            for choice in selections:
-                with suppress(InfeasibleRequestError):  # the choice has too few whole GPUs with enough CPUs
-                    if choice.memory_bytes >= size:
-                        fitting.append(self._plan_choice(capacity, usable, choice, size).slots[0])
-            if fitting:
-                most = max(fitting, key=lambda slot: slot.max_concurrent_trials)
-                slots.setdefault(most.gpu_memory_bytes or 0, most)
-        overheads = {"gpu_overhead_bytes": overhead, "measured_with": profile.versions}
-        sized = tuple(slot.model_copy(update=overheads) for _, slot in sorted(slots.items()))
+            slot = self._most_slots(capacity, usable, selections, size)
+            if slot is not None:
+                slots.setdefault(slot.gpu_memory_bytes or 0, slot.model_copy(update=overheads))
+        sized = tuple(slot for _, slot in sorted(slots.items()))
         by_config = SlotsByProfile(profile=profile, headroom=self.headroom, slots=sized)
-        ran_out = [
-            f"the slot sizes do not depend on {counted(len(not_held), 'config')} that ran out of memory on a GPU of "
-            f"{format_bytes(most)}"
-            for most in sorted(not_held)[-1:]
-        ]
-        largest = sized[-1]
-        unit = self._with_gpus(1).unit
+        ran_out: tuple[str, ...] = ()
+        if not_held:
+            ran_out = (
+                f"the slot sizes do not depend on {counted(len(not_held), 'config')} that ran out of memory on a GPU "
+                f"of {format_bytes(max(not_held))}",
+            )
         share = "a whole GPU"
-        if largest.has_gpu_fraction:
-            share = f"{format_amount(largest.worker.gpus)} GPU per {unit}, the largest possible fraction"
-        reasons = [
+        if sized[-1].has_gpu_fraction:
+            per_unit = f"{format_amount(sized[-1].worker.gpus)} GPU per {self._with_gpus(1).unit}"
+            share = f"{per_unit}, the largest possible fraction"
+        reasons = (
             _describe_profile(profile, held, self.headroom),
             *ran_out,
             *_describe_slots(by_config),
@@ -249,9 +231,28 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             *self._about_host_memory(profile),
             f"a config without a measurement or formula gets {share}",
             *(f"for the largest: {reason}" for reason in plan.reasons),
-        ]
-        changes = {"slots": (first.model_copy(update=overheads),), "by_config": by_config, "reasons": tuple(reasons)}
-        return plan.model_copy(update=changes)
+        )
+        return plan.model_copy(update={"slots": (first,), "by_config": by_config, "reasons": reasons})
+
+    def _other_selections(self, capacity: ClusterCapacity, usable: Selection, smallest: int) -> Iterator[Selection]:
+        """Yield the GPUs for the smallest config, and for configs of unknown size, which need the largest GPU."""
+        sizes = {gpu_memory_of(node) for node, _ in usable.groups}
+        if len(sizes) < 2:
+            return
+        for needed in (smallest, max(sizes)):
+            with suppress(InfeasibleRequestError):  # too few devices have this size
+                yield self._best(capacity, usable, needed)[1]
+
+    def _most_slots(
+        self, capacity: ClusterCapacity, usable: Selection, selections: Sequence[Selection], size: int
+    ) -> TrialSlot | None:
+        """Return the slot for a size with the most concurrent trials, or ``None`` if the size fits no GPU."""
+        fitting = []
+        for choice in selections:
+            with suppress(InfeasibleRequestError):  # the choice has too few whole GPUs with enough CPUs
+                if choice.memory_bytes >= size:
+                    fitting.append(self._plan_choice(capacity, usable, choice, size).slots[0])
+        return max(fitting, key=lambda slot: slot.max_concurrent_trials, default=None)
 
     def _about_host_memory(self, profile: GpuMemoryProfile) -> Iterator[str]:
         """Yield a sentence about the reserved and the measured host memory, if both are known."""
@@ -387,33 +388,57 @@ class GpuMemoryPolicy(GpuTypesPolicy):
                 f"Request at most {format_request(max(known))} of GPU memory, or add a larger GPU."
                 f"{gpu_memory_hint(there.groups)}",
             )
-        count = sum(count for _, count in there.groups)
-        types = sorted({node.accelerator_type for node, _ in there.groups if node.accelerator_type})
-        listed = ((node.resources.gpus, len(node.devices or ())) for node, _ in there.groups)
-        partly = min(((gpus, devices) for gpus, devices in listed if 0 < devices < gpus), default=None)
-        unknown, hint = "", "set their accelerator type"
-        if partly:
-            unknown = f" in full: only {partly[1]} of {partly[0]:g} GPUs are listed as devices"
-            hint = how_to_state_gpu_memory(node for node, _ in there.groups)
-        elif types:
-            unknown = f", and is unknown for the type {shorten_names(types)}"
-            hint = how_to_state_gpu_memory(node for node, _ in there.groups)
-        if all(node.has_simulated_gpus for node, _ in there.groups):
-            num_gpus = max(node.resources.gpus for node, _ in there.groups)
-            unknown += " (its GPUs are simulated)" if count == 1 else " (their GPUs are simulated)"
-            hint = (
-                "declare the type of simulated GPUs, as in "
-                f'ray.init(num_gpus={num_gpus:g}, resources={{"accelerator_type:A100": 1}})'
-            )
-        elif any(node.address and may_be_nvidia(node.accelerator_type) for node, _ in there.groups):
-            hint = f"install nvidia-ml-py on the GPU nodes and probe again, {hint}"
-        where = "the GPU node" if count == 1 else f"all {count} GPU nodes"
-        return InfeasibleRequestError(
-            str(request),
-            f"the GPU memory of {where} was not read{unknown}",
-            Limit.GPU_MEMORY,
-            f"{hint[0].upper()}{hint[1:]}, or use GpuPolicy with a fraction of a GPU.",
+        return _unread(str(request), there.groups)
+
+
+def _models_of(nodes: Iterable[NodeCapacity]) -> set[str | None]:
+    """Return the GPU models of nodes, and ``None`` if a node does not list its GPUs."""
+    models: set[str | None] = set()
+    for node in nodes:
+        if node.devices:
+            models.update(gpu.name for gpu in node.devices)
+        else:
+            models.add(None)
+    return models
+
+
+def _needs_of_successful(profile: GpuMemoryProfile, overhead: int | None) -> list[int]:
+    """Return the GPU memory, in bytes, of each measured config that did not run out of memory."""
+    successful = [measured for measured in profile.measurements if not measured.ran_out]
+    needs = [profile.gpu_memory_bytes(measured.config, overhead) for measured in successful]
+    return [needed for needed in needs if needed is not None]
+
+
+def _unread(asked: str, groups: Sequence[NodeGroup]) -> InfeasibleRequestError:
+    """Return the error for nodes with GPUs of unknown memory, with how to state their memory."""
+    nodes = [node for node, _ in groups]
+    num_nodes = sum(count for _, count in groups)
+    types = sorted({node.accelerator_type for node in nodes if node.accelerator_type})
+    listed = ((node.resources.gpus, len(node.devices or ())) for node in nodes)
+    partly = min(((gpus, devices) for gpus, devices in listed if 0 < devices < gpus), default=None)
+    unknown, hint = "", "set their accelerator type"
+    if partly:
+        unknown = f" in full: only {partly[1]} of {partly[0]:g} GPUs are listed as devices"
+        hint = how_to_state_gpu_memory(nodes)
+    elif types:
+        unknown = f", and is unknown for the type {shorten_names(types)}"
+        hint = how_to_state_gpu_memory(nodes)
+    if all(node.has_simulated_gpus for node in nodes):
+        num_gpus = max(node.resources.gpus for node in nodes)
+        unknown += " (its GPUs are simulated)" if num_nodes == 1 else " (their GPUs are simulated)"
+        hint = (
+            "declare the type of simulated GPUs, as in "
+            f'ray.init(num_gpus={num_gpus:g}, resources={{"accelerator_type:A100": 1}})'
         )
+    elif any(node.address and may_be_nvidia(node.accelerator_type) for node in nodes):
+        hint = f"install nvidia-ml-py on the GPU nodes and probe again, {hint}"
+    where = "the GPU node" if num_nodes == 1 else f"all {num_nodes} GPU nodes"
+    return InfeasibleRequestError(
+        asked,
+        f"the GPU memory of {where} was not read{unknown}",
+        Limit.GPU_MEMORY,
+        f"{hint[0].upper()}{hint[1:]}, or use GpuPolicy with a fraction of a GPU.",
+    )
 
 
 def memory_for_one_more(device_bytes: int, needed: int, most: int | None = None) -> int | None:

@@ -72,17 +72,25 @@ def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
     waiting = "" if at_once >= design.num_trials else f" ({at_once} run at once; the other trials wait)"
     yield f"Written by tune-policies: a Ray cluster for {counted(design.num_trials, 'trial')}{waiting}."
     yield from design.reasons
-    nodes = design.node_types
     if options.format == "cluster-yaml":
-        yield "The fields provider and node_config depend on the cloud. Complete them."
-        empty = [node.name for node in nodes if not node.node_config]
-        if empty:
-            yield (
-                f"The machine types of {shorten_names(empty)} are missing. Add them to node_config, such as "
-                "{InstanceType: g6.xlarge}."
-            )
-        yield "Optional fields are commented out. Uncomment and complete the fields that you need."
-        return
+        yield from _comments_of_cluster_yaml(design)
+    else:
+        yield from _comments_of_manifest(design, options)
+
+
+def _comments_of_cluster_yaml(design: ClusterDesign) -> Iterator[str]:
+    yield "The fields provider and node_config depend on the cloud. Complete them."
+    empty = [node.name for node in design.node_types if not node.node_config]
+    if empty:
+        yield (
+            f"The machine types of {shorten_names(empty)} are missing. Add them to node_config, such as "
+            "{InstanceType: g6.xlarge}."
+        )
+    yield "Optional fields are commented out. Uncomment and complete the fields that you need."
+
+
+def _comments_of_manifest(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
+    nodes = design.node_types
     yield (
         "A pod requests all CPUs and all memory of its node type. It stays pending indefinitely if the machine has "
         "fewer allocatable CPUs or less allocatable memory."
