@@ -4,7 +4,7 @@ import json as json_text
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,13 +13,16 @@ from tune_policies.files.terminal import TextConsole, print_to_stderr
 from tune_policies.files.writing import check_new, write_new
 from tune_policies.kuberay.design.allocatable import about_whole_machines
 from tune_policies.kuberay.design.catalog import NodeCatalog
-from tune_policies.kuberay.design.design_cluster import design_cluster
+from tune_policies.kuberay.design.design_cluster import ClusterDesign, design_cluster
 from tune_policies.kuberay.design.design_comparison import compare_designs
 from tune_policies.kuberay.design.offers import with_cheaper_nodes
 from tune_policies.kuberay.design.trial_duration import TrialDuration
 from tune_policies.kuberay.reading.load_cluster import load_catalog
 from tune_policies.policies.policy_file import load_decision, load_policy, load_runtime_env
 from tune_policies.values.wording import shorten
+
+if TYPE_CHECKING:
+    from tune_policies.kuberay.writing import WriteOptions
 
 app = typer.Typer()
 
@@ -139,15 +142,25 @@ def design(
     )
     text = write_cluster(design, write_options)
     print(design.explain(), file=sys.stderr)
-    if catalog is not None and format == "kuberay":
-        for sentence in about_whole_machines(catalog):
-            print_to_stderr(f"warning: {sentence}")
+    if format == "kuberay":
+        _warn(design, catalog, write_options)
     if output is not None:
         write_new(output, text, force=force)
     if json:
         print(json_text.dumps({**design.model_dump(mode="json"), "file": text}, indent=2, ensure_ascii=False))
     elif output is None:
         print(text, end="")
+
+
+def _warn(design: ClusterDesign, catalog: NodeCatalog | None, options: "WriteOptions") -> None:
+    """Print what may prevent the pods of a design from running on the intended nodes."""
+    from tune_policies.kuberay.writing import about_unselected
+
+    warnings = list(about_unselected(design, options))
+    if catalog is not None:
+        warnings += about_whole_machines(catalog)
+    for sentence in warnings:
+        print_to_stderr(f"warning: {sentence}")
 
 
 def _compare(

@@ -125,6 +125,23 @@ def test_a_file_without_a_cluster_is_reported_as_a_note(text):
     assert [(each.rule, each.severity) for each in lint_text(text, "x")] == [("no-cluster", "note")]
 
 
+@pytest.mark.parametrize(("second_type", "severity"), [("L4", "note"), ("L40S", "warning")])
+def test_pods_that_may_get_a_device_of_another_type_are_a_warning(second_type, severity):
+    pod = 'resources: {limits: {cpu: "2", memory: 2Gi, nvidia.com/gpu: "1"}}'
+    head, small = CLUSTER.partition("  - groupName: small")[::2]
+    group = "  - groupName: NAME\n    labels: {ray.io/accelerator-type: NAME}" + small.replace("&pod", "")
+    group = group.replace('resources: {limits: {cpu: "2"}}', pod)
+    text = (
+        head
+        + group.replace("NAME", "L4", 2)
+        + group.replace("groupName: NAME", "groupName: two").replace("NAME", second_type)
+    )
+
+    found = [each.severity for each in lint_text(text, "demo.yaml") if each.rule == "node-selector-missing"]
+
+    assert found == [severity] * 2
+
+
 def test_a_number_without_quotes_is_reported_and_other_fields_are_checked():
     text = CLUSTER.replace("minReplicas: 0", "minReplicas: 7\n    rayStartParams: {num-cpus: 4}")
 

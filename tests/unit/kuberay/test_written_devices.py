@@ -7,6 +7,7 @@ from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.kuberay.design.catalog import Toleration
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS, type_selector
+from tune_policies.kuberay.writing import WriteOptions, about_unselected
 
 
 def group(node_type, **options):
@@ -218,3 +219,25 @@ def test_memory_is_written_to_the_byte(memory):
 
 def test_each_device_family_has_a_device_plugin():
     assert [plugin.family for plugin in DEVICE_PLUGINS] == [str(family) for family in FAMILIES]
+
+
+@pytest.mark.parametrize(
+    ("node_types", "expected"),
+    [
+        pytest.param(
+            [gpu_type(name="l4"), gpu_type(name="l40s", accelerator_type="L40S")],
+            ["no label selects the nodes of l40s, so its pods may run on nodes with L4. Set node_selector of l40s in "
+             "the catalog"],
+            id="the platform has no label for a type",
+        ),
+        pytest.param(
+            [gpu_type(name="l4"), gpu_type(name="l40s", accelerator_type="L40S", node_selector={"gpu": "l40s"})],
+            [],
+            id="the catalog has one",
+        ),
+        pytest.param([gpu_type(name="l40s", accelerator_type="L40S")], [], id="the only type"),
+        pytest.param([cpu_type(), gpu_type(name="l40s", accelerator_type="L40S")], [], id="beside nodes without GPUs"),
+    ],
+)  # fmt: skip
+def test_a_design_warns_of_pods_that_may_get_another_device(node_types, expected):
+    assert list(about_unselected(a_design(*node_types), WriteOptions())) == expected

@@ -13,7 +13,7 @@ from tune_policies.kuberay.writing.options import WriteOptions
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.wording import counted, shorten_names
 
-__all__ = ["WriteOptions", "write_cluster"]
+__all__ = ["WriteOptions", "about_unselected", "write_cluster"]
 
 _IN_RAYS_IMAGES: Final = {"NVIDIA GPU", "Google TPU"}
 """The device families whose software is in Ray's images. TPUs only need Python packages."""
@@ -35,6 +35,27 @@ def write_cluster(design: ClusterDesign, options: WriteOptions | None = None) ->
         _check_for_old_autoscaler(design, options.ray_version)
     data, optional = _WRITERS[options.format](design, options)
     return to_block_yaml(data, _comments(design, options), optional)
+
+
+def about_unselected(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
+    """Yield a sentence for each node type whose pods may run on nodes with other devices, because it has no label."""
+    for node in design.node_types:
+        if node_selector(node, options.platform):
+            continue
+        others = {str(other.accelerator_type) for other in design.node_types if _has_other_type(other, node)}
+        if others:
+            yield (
+                f"no label selects the nodes of {node.name}, so its pods may run on nodes with "
+                f"{', '.join(sorted(others))}. Set node_selector of {node.name} in the catalog"
+            )
+
+
+def _has_other_type(other: NodeType, node: NodeType) -> bool:
+    """Return whether two node types have devices of one family, but of different types."""
+    own, its = devices_of(node), devices_of(other)
+    if own is None or its is None or own.plugin != its.plugin:
+        return False
+    return other.accelerator_type != node.accelerator_type
 
 
 def _check_for_old_autoscaler(design: ClusterDesign, ray_version: str) -> None:

@@ -1,7 +1,7 @@
 """Rules for the images of pods, for their nodes, and for the GPUs that are visible to their processes."""
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -194,22 +194,33 @@ def _taint_of(at: Group[HeadGroup], key: str) -> Toleration:
 )
 def _node_selector_missing(cluster: ClusterInFile) -> Iterator[Found]:
     """If nodes have different devices, the device that a trial gets is random."""
-    keys = Counter(key for at in workers_of(cluster) for key in at.devices)
+    groups_with: defaultdict[str, list[Group[WorkerGroupSpec]]] = defaultdict(list)
     for at in workers_of(cluster):
         for key in at.devices:
-            if keys[key] > 1 and not at.pod.nodeSelector and not extra(at.pod, "affinity"):
+            groups_with[key].append(at)
+    for key, groups in groups_with.items():
+        types = {_stated_type(at) for at in groups} - {None}
+        severity: Severity = "warning" if len(types) > 1 else "note"
+        for at in groups:
+            if len(groups) > 1 and not at.pod.nodeSelector and not extra(at.pod, "affinity"):
                 message = f"the pods of {at} can run on any node with {key}, including nodes of other groups"
-                yield Found(at.pod_path, message, "add a nodeSelector for the device type of its nodes")
+                fix = "add a nodeSelector for the device type of its nodes"
+                yield Found(at.pod_path, message, fix, severity)
+
+
+def _stated_type(at: Group[HeadGroup]) -> str | None:
+    """Return the device type that a group states in its labels or resources, or ``None``."""
+    try:
+        counted = ray_counts(at.spec)
+    except InvalidResourcesError:
+        counted = {}
+    return device_type(counted, at.spec.labels, {})
 
 
 @RULES.of_each(groups_of, "device-type-contradicted", "warning", _LABELS)
 def _type_contradicted(at: Group[HeadGroup]) -> Iterator[Found]:
     """Trials that request the type get nodes with another type."""
-    try:
-        counted = ray_counts(at.spec)
-    except InvalidResourcesError:
-        counted = {}
-    stated = device_type(counted, at.spec.labels, {})
+    stated = _stated_type(at)
     there = device_type({}, {}, at.pod.nodeSelector)
     if stated and there and not _is_kind_of(stated, there) and not _is_kind_of(there, stated):
         path = (*at.path, "labels", ACCELERATOR_TYPE) if ACCELERATOR_TYPE in at.spec.labels else at.path
