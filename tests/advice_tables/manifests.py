@@ -23,6 +23,7 @@ from tune_policies.kuberay.design.offers import rank_offers
 from tune_policies.kuberay.design.policy_comparison import compare_policies
 from tune_policies.kuberay.design.trial_duration import TrialDuration
 from tune_policies.kuberay.reading.load_cluster import read_nodes
+from tune_policies.kuberay.writing import about_unselected
 
 SLICE = {"cpus": 8, "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E", "topology": "4x4"}
 ON_SLICES = AcceleratorPolicy(resource="TPU", amount=4, topology="4x4", accelerator_type="TPU-V6E", num_workers=4)
@@ -70,6 +71,12 @@ def written(policy, *nodes, head=None, num_trials=2, name="trials", **options):
     nodes = catalog(*nodes, head=head and NodeType(**head))
     design = design_cluster(policy, num_trials=num_trials, catalog=nodes, name=name)
     return " ".join(write_cluster(design, WriteOptions(**options)).replace("\n#", " ").split())
+
+
+def unselected(policy, *nodes):
+    """Return the warnings about pods of a design that may get another device."""
+    design = design_cluster(policy, num_trials=2, catalog=catalog(*nodes))
+    return "\n".join(about_unselected(design, WriteOptions()))
 
 
 def forecast(policy, *groups, catalog=None, num_trials=None, **spec):
@@ -273,6 +280,12 @@ DESIGN_ROWS = [
         "written(GpuPolicy(), {**L4, 'accelerator_type': 'AMD-Instinct-MI300X-OAM'})",
         "Use an image that contains it.",
         "written(GpuPolicy(), {**L4, 'accelerator_type': 'AMD-Instinct-MI300X-OAM'}, image='registry.example/rocm:1')",
+    ),
+    Row(
+        "unselected(GpuPolicy(), {**L4, 'count': 1}, {**L4, 'name': 'b', 'accelerator_type': 'L40S', 'count': 1})",
+        "Set node_selector of b in the catalog",
+        "unselected(GpuPolicy(), {**L4, 'count': 1},"
+        " {**L4, 'name': 'b', 'accelerator_type': 'L40S', 'count': 1, 'node_selector': {'gpu': 'l40s'}})",
     ),
     Row(
         "written(GpuPolicy(), L4, platform=None)",
@@ -507,6 +520,7 @@ FUNCTIONS = (
     catalog,
     designed,
     like_machines,
+    unselected,
     written,
     forecast,
     loaded,

@@ -193,7 +193,10 @@ def _taint_of(at: Group[HeadGroup], key: str) -> Toleration:
     "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
 )
 def _node_selector_missing(cluster: ClusterInFile) -> Iterator[Found]:
-    """If nodes have different devices, the device that a trial gets is random."""
+    """If nodes have different devices, the device that a trial gets is random.
+
+    If the groups state different device types, it is a warning.
+    """
     groups_with: defaultdict[str, list[Group[WorkerGroupSpec]]] = defaultdict(list)
     for at in workers_of(cluster):
         for key in at.devices:
