@@ -30,8 +30,8 @@ class OutOfMemory(Value):
         limit_bytes: The memory limit of the process, in bytes.
         cause: ``"own_limit"`` if the process reached its own limit, or ``"neighbour"`` if it was within its limit, but
             other processes used the rest of the device.
-        needed_share: The part of the device that a process without a limit needed at least. It was within its limit
-            only if it reserved this part, see :meth:`cause_with`.
+        needed_share: The fraction of the device that a process without a limit needed at least, for
+            :meth:`cause_with`.
         killed_workers: The workers that Ray's memory monitor killed at the same time.
         other_processes: The largest processes of the node that are not Ray's workers, according to the memory monitor.
             The child processes of a trial are among them.

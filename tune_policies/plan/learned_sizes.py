@@ -38,6 +38,10 @@ def learned_sizes(
     new = {_near(size, earlier) for size in (*ordered, needs.outside)}
     # A size without the CPUs that trials are now known to use would get those of the start policy.
     complete = [size for size in earlier if all(getattr(size, name) is not None for name in needs.amounts)]
+    if "cpus" not in needs.amounts or not needs.amounts["cpus"].terms:
+        # All observed configs now get the same CPUs, so no config would get a size with other CPUs.
+        cpus = {size.cpus for size in new}
+        complete = [size for size in complete if size.cpus in cpus]
     unused = [size for size in complete if size not in new]
     num_kept = max(0, _MOST_KEPT - len(new))
     kept = unused[len(unused) - num_kept :]  # the largest ones, in which smaller trials also fit

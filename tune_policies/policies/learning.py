@@ -257,8 +257,6 @@ class LearningPolicy(ResourcePolicy):
         least = self._least_share()
         seen: set[TrialNeed] = set()
         for size in self.sizes:
-            if not self._is_size_of_a_config(size):
-                continue
             limited = _limited(size, most)
             if limited in seen:
                 continue
@@ -270,13 +268,6 @@ class LearningPolicy(ResourcePolicy):
             plan = plan_for_need(self.start, limited.model_copy(update=planned), capacity)
             if plan is not None:
                 yield limited, plan
-
-    def _is_size_of_a_config(self, size: TrialNeed) -> bool:
-        """Return whether a config may get this size. An earlier size may have other CPUs than all configs now need."""
-        needs = self.needs
-        if needs is None or "cpus" not in needs.amounts or needs.amounts["cpus"].terms:
-            return True
-        return size.cpus in {needs.usual.cpus, needs.outside.cpus}
 
     def _least_share(self) -> float | None:
         """Return the smallest part of a GPU for a trial, or ``None``, so that the GPU's time is enough for all."""

@@ -476,6 +476,17 @@ def test_if_only_the_memory_depends_on_the_config_a_plan_states_one_number_of_cp
     assert not any("each trial reserves" in reason for reason in plan.reasons)
 
 
+def test_an_earlier_size_with_slightly_more_cpus_is_used_again():
+    capacity = ClusterCapacity.of(gpu_node("a", gpus=0, cpus=64, memory_gib=64))
+    policy = LearningPolicy(CpuPolicy(cpus=12))
+    for cpus in (11.4, 9.6):  # first 11 CPUs, then 10
+        policy = policy.learn([seen({"n": n}, host_gib=n, cpus=cpus, ended=True) for n in (1, 2, 3, 4)])
+
+    plan = policy.plan(capacity)
+
+    assert plan.slot_for({"n": 1}).trial.memory_bytes < plan.slot_for({"n": 4}).trial.memory_bytes < 5 * GIB
+
+
 def test_two_configs_that_differ_in_their_cpus_get_few_sizes():
     policy = LearningPolicy(CpuPolicy())
     for number in range(16):
