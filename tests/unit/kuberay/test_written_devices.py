@@ -237,6 +237,13 @@ def test_each_device_family_has_a_device_plugin():
         ),
         pytest.param([gpu_type(name="l40s", accelerator_type="L40S")], [], id="the only type"),
         pytest.param([cpu_type(), gpu_type(name="l40s", accelerator_type="L40S")], [], id="beside nodes without GPUs"),
+        pytest.param([gpu_type(name="l4"), gpu_type(name="any", accelerator_type=None)], [], id="no type is stated"),
+        pytest.param(
+            [gpu_type(name="l40s", accelerator_type="L40S"),
+             gpu_type(name="mig", accelerator_type="H100", device_key="nvidia.com/mig-1g.10gb")],
+            [],
+            id="other devices have another key",
+        ),
     ],
 )  # fmt: skip
 def test_a_design_warns_of_pods_that_may_get_another_device(node_types, expected):

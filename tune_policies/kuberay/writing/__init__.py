@@ -51,9 +51,11 @@ def about_unselected(design: ClusterDesign, options: WriteOptions) -> Iterator[s
 
 
 def _has_other_type(other: NodeType, node: NodeType) -> bool:
-    """Return whether two node types have devices of one family, but of different types."""
+    """Return whether pods for one node type can run on nodes of another type, which state another device type."""
     own, its = devices_of(node), devices_of(other)
-    if own is None or its is None or own.plugin != its.plugin:
+    if own is None or its is None or own.key != its.key:
+        return False
+    if other.accelerator_type is None or node.accelerator_type is None:
         return False
     return other.accelerator_type != node.accelerator_type
 

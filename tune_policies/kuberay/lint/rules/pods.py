@@ -195,16 +195,17 @@ def _taint_of(at: Group[HeadGroup], key: str) -> Toleration:
 def _node_selector_missing(cluster: ClusterInFile) -> Iterator[Found]:
     """If nodes have different devices, the device that a trial gets is random.
 
-    If the groups state different device types, it is a warning.
+    If a group and another group state different device types, it is a warning.
     """
-    groups_with: defaultdict[str, list[Group[WorkerGroupSpec]]] = defaultdict(list)
-    for at in workers_of(cluster):
+    groups_with: defaultdict[str, list[Group[HeadGroup]]] = defaultdict(list)
+    for at in groups_of(cluster):
         for key in at.devices:
             groups_with[key].append(at)
     for key, groups in groups_with.items():
         types = {_stated_type(at) for at in groups} - {None}
-        severity: Severity = "warning" if len(types) > 1 else "note"
         for at in groups:
+            own = _stated_type(at)
+            severity: Severity = "warning" if own and types != {own} else "note"
             if len(groups) > 1 and not at.pod.nodeSelector and not extra(at.pod, "affinity"):
                 message = f"the pods of {at} can run on any node with {key}, including nodes of other groups"
                 fix = "add a nodeSelector for the device type of its nodes"
