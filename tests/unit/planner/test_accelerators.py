@@ -109,6 +109,7 @@ def test_an_impossible_amount_raises_an_error_with_the_nearest_amounts(amount, r
     ("check", "name", "message"),
     [
         (check_accelerator_type, "tpu-v6", "unknown accelerator type 'tpu-v6'; did you mean 'TPU-V6E'?"),
+        (check_accelerator_type, "RTX3090", "unknown accelerator type 'RTX3090'; did you mean 'GeForce-RTX-3090'?"),
         (check_accelerator_type, "xyz", "unknown accelerator type 'xyz'. Use the type that `tune-policies probe`"),
         (
             check_device_resource,
