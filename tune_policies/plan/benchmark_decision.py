@@ -110,10 +110,13 @@ class SizeDecision(Value):
     flips_at: float | None = None
     gpu_or_nodes: GpuOrNodes | None = None
 
+    def answer_for(self, objective: Objective = "time") -> Answer | None:
+        """Return the better device for the objective, or ``None`` if it is the cost and there are no prices."""
+        return self.answer if objective == "time" else self.cheapest
+
     def device(self, objective: Objective = "time") -> Device:
         """Return the device for trials of this size: the GPU if it is measurably better, and otherwise the CPU."""
-        answer = self.answer if objective == "time" else self.cheapest
-        if answer == "GPU":
+        if self.answer_for(objective) == "GPU":
             return "GPU"
         return "CPU"
 

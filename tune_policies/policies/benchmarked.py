@@ -11,7 +11,7 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.node import NodeCapacity
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.plan.benchmark_decision import Decision, Objective, WorkloadDecision
+from tune_policies.plan.benchmark_decision import Decision, Objective, SizeDecision, WorkloadDecision
 from tune_policies.plan.slots_by_config import Device, SlotsByDecision
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.autoscaling import AutoscalingPolicy
@@ -31,11 +31,10 @@ _AGAIN: Final = (
 )
 
 
-_WHY: Final[dict[tuple[Device, Objective], str]] = {
-    ("GPU", "time"): "is measurably faster",
-    ("CPU", "time"): "is not measurably faster",
-    ("GPU", "cost"): "measurably costs less",
-    ("CPU", "cost"): "does not measurably cost less",
+_IS_BETTER: Final[dict[Objective, str]] = {"time": "is measurably faster", "cost": "measurably costs less"}
+_IS_NOT_BETTER: Final[dict[Objective, str]] = {
+    "time": "is not measurably faster",
+    "cost": "does not measurably cost less",
 }
 
 _GPU: Final = GpuPolicy()
@@ -268,10 +267,20 @@ def _describe_decision(decided: WorkloadDecision, size: str, objective: Objectiv
             _, next_sizes = runs[at + 1]
             bounds.append(f"below {size} {next_sizes[0].size}")
         where = " and ".join(bounds) or f"with any {size}"
-        why = _WHY[device, objective]
-        yield f"trials of {decided.workload} {where} run on the {device}, because a trial {why} on a GPU"
+        why = _why(sizes, objective)
+        yield f"trials of {decided.workload} {where} run on the {device}, because a trial {why}"
     smallest, largest = decided.sizes[0].size, decided.sizes[-1].size
     yield f"{size} was measured from {smallest} to {largest}; smaller and larger values use the nearest measured value"
+
+
+def _why(sizes: Iterable[SizeDecision], objective: Objective) -> str:
+    """Return why trials of these sizes, which have the same device, run on it."""
+    answers = {measured.answer_for(objective) for measured in sizes}
+    if answers == {"GPU"}:
+        return f"{_IS_BETTER[objective]} on a GPU"
+    if answers == {"CPU"}:
+        return f"{_IS_BETTER[objective]} on a CPU"
+    return f"{_IS_NOT_BETTER[objective]} on a GPU"
 
 
 def _about_amounts(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:

@@ -131,6 +131,23 @@ def test_the_plan_explains_devices_by_size_and_the_measured_range():
 
 
 @pytest.mark.parametrize(
+    ("answers", "objective", "why"),
+    [
+        (["CPU", "CPU"], "time", "a trial is measurably faster on a CPU"),
+        (["CPU", "same"], "time", "a trial is not measurably faster on a GPU"),
+        (["CPU", "ambiguous"], "cost", "a trial does not measurably cost less on a GPU"),
+        (["GPU", "GPU"], "cost", "a trial measurably costs less on a GPU"),
+    ],
+)
+def test_the_reason_for_a_device_is_as_strong_as_the_measurement(answers, objective, why):
+    sizes = {size: a_size(size, answer, cheapest=answer) for size, answer in zip((16, 64), answers, strict=True)}
+
+    first, *_ = policy(a_decision("A100", sizes), objective=objective).plan(CLUSTER).reasons
+
+    assert first.endswith(f"because {why}")
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         (
