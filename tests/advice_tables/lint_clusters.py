@@ -149,7 +149,7 @@ NAMES = {
 TABLE = AdviceTable(
     parts=(
         "tune_policies/kuberay/lint/rules/scaling.py",
-        "tune_policies/kuberay/lint/rules/amounts.py",
+        "tune_policies/kuberay/lint/rules/cpus_and_memory.py",
         "tune_policies/kuberay/lint/rules/launcher.py",
         "tune_policies/kuberay/lint/rules/cluster_parts.py",
     ),

@@ -218,7 +218,7 @@ NAMES = {
 
 TABLE = AdviceTable(
     parts=(
-        "tune_policies/kuberay/lint/rules/devices.py",
+        "tune_policies/kuberay/lint/rules/device_amounts.py",
         "tune_policies/kuberay/lint/rules/sharing.py",
     ),
     rows=ROWS,

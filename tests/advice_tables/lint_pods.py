@@ -135,7 +135,9 @@ NAMES = {
 
 TABLE = AdviceTable(
     parts=(
-        "tune_policies/kuberay/lint/rules/pods.py",
+        "tune_policies/kuberay/lint/rules/images.py",
+        "tune_policies/kuberay/lint/rules/device_nodes.py",
+        "tune_policies/kuberay/lint/rules/visible_devices.py",
         "tune_policies/kuberay/lint/rules/node_labels.py",
     ),
     rows=ROWS,

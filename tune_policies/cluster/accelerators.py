@@ -219,11 +219,11 @@ def check_accelerator_type(name: str) -> str:
 
     A name that differs from a known type only in letter case or separators is a misspelling of this type.
     """
-    intended = name
-    if name not in KNOWN_TYPES:
+    plain = _plain(name)
+    intended = _TYPE_BY_PLAIN_NAME.get(plain, name)
+    if intended != name or family_of_type(name) is None:
         # Almost all cards without a series in their name are GeForce cards: RTX-3090 is a type that few drivers report.
-        plain = _plain(name)
-        intended = _TYPE_BY_PLAIN_NAME.get(f"geforce{plain}") or _TYPE_BY_PLAIN_NAME.get(plain, name)
+        intended = _TYPE_BY_PLAIN_NAME.get(f"geforce{plain}", intended)
     is_product = " " in name.strip() or name.lower().startswith(_VENDORS)
     if intended == name and is_product:
         intended = type_in_text(name) or type_of_product(name)

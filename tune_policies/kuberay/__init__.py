@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tune_policies.kuberay.lint.rule import Finding
     from tune_policies.kuberay.reading.load_cluster import load_capacity, load_catalog, load_cluster
     from tune_policies.kuberay.writing import write_cluster
-    from tune_policies.kuberay.writing.options import WriteOptions
+    from tune_policies.kuberay.writing.write_options import WriteOptions
 
 __all__ = [
     "ClusterDesign",
@@ -45,7 +45,7 @@ _MODULES: Final = {
     "Finding": "lint.rule",
     **dict.fromkeys(("load_capacity", "load_catalog", "load_cluster"), "reading.load_cluster"),
     "write_cluster": "writing",
-    "WriteOptions": "writing.options",
+    "WriteOptions": "writing.write_options",
 }
 """The module that defines each public name."""
 

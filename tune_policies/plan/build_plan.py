@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.node import NodeGroup
-from tune_policies.placement.count_trials import count_trials, limiting_resource, room_to_grow, workers_on_node
+from tune_policies.placement.count_trials import count_trials, room_to_grow, workers_on_node
+from tune_policies.placement.limiting_resource import limiting_resource
 from tune_policies.placement.request import DRIVER, Request
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.infeasible_request import in_context, infeasible

@@ -16,10 +16,10 @@ from tune_policies.placement.count_trials import (
     count_workers,
     count_workers_beside,
     largest,
-    limiting_resource,
     slots_on_node,
     workers_on_node,
 )
+from tune_policies.placement.limiting_resource import limiting_resource
 from tune_policies.placement.request import DRIVER, Limit, Request
 from tune_policies.plan.plan_notes import describe_held, describe_unusable
 from tune_policies.values.errors import InfeasibleRequestError

@@ -27,17 +27,16 @@ from tune_policies.placement.count_trials import count_workers, device_slots, ho
 from tune_policies.placement.request import Limit, Request
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.fractions_and_cpus import (
-    Selection,
+from tune_policies.policies.cpus_per_worker import (
     about_equal_cpus,
     about_nodes_without_cpus,
-    equal_device_fraction,
     max_cpus_without_idle_device,
     plan_without_cpus_if_needed,
-    with_own_slots,
 )
+from tune_policies.policies.equal_fractions import equal_device_fraction
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.policy import WorkersPolicy
+from tune_policies.policies.slots_by_node_type import Selection, with_own_slots
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import (
     TICKS,

@@ -6,12 +6,13 @@ from pydantic import model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.node import NodeGroup
-from tune_policies.placement.count_trials import count_trials, largest, limiting_resource, workers_on_node
+from tune_policies.placement.count_trials import count_trials, largest, workers_on_node
+from tune_policies.placement.limiting_resource import limiting_resource
 from tune_policies.placement.request import Limit
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.infeasible_request import infeasible
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.fractions_and_cpus import equal_device_fraction, fraction_of_gpu_memory
+from tune_policies.policies.equal_fractions import equal_device_fraction, fraction_of_gpu_memory
 from tune_policies.policies.gpu_selection import gpus_of_type
 from tune_policies.policies.policy import WorkersPolicy
 from tune_policies.values.errors import InvalidResourcesError

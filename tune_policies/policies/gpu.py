@@ -10,13 +10,8 @@ from tune_policies.placement.request import Limit
 from tune_policies.plan.infeasible_request import infeasible
 from tune_policies.plan.plan_notes import describe_gpus, gpu_memory_hint
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.fractions_and_cpus import (
-    Selection,
-    about_nodes_without_cpus,
-    equal_device_fraction,
-    nodes_with_cpus,
-    with_own_slots,
-)
+from tune_policies.policies.cpus_per_worker import about_nodes_without_cpus, nodes_with_cpus
+from tune_policies.policies.equal_fractions import equal_device_fraction
 from tune_policies.policies.gpu_selection import (
     GpuTypesPolicy,
     about_listed_nodes,
@@ -27,6 +22,7 @@ from tune_policies.policies.gpu_selection import (
     select_gpus,
     selections_of,
 )
+from tune_policies.policies.slots_by_node_type import Selection, with_own_slots
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import (
     TICKS,

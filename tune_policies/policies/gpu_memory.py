@@ -24,7 +24,8 @@ from tune_policies.plan.infeasible_request import infeasible
 from tune_policies.plan.plan_notes import describe_gpus, gpu_memory_hint, how_to_state_gpu_memory
 from tune_policies.plan.slots_by_config import SlotsByProfile
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.fractions_and_cpus import Selection, equal_device_fraction, nodes_with_cpus, with_own_slots
+from tune_policies.policies.cpus_per_worker import nodes_with_cpus
+from tune_policies.policies.equal_fractions import equal_device_fraction
 from tune_policies.policies.gpu_selection import (
     GpuTypesPolicy,
     about_listed_nodes,
@@ -37,6 +38,7 @@ from tune_policies.policies.gpu_selection import (
     sized_for,
     without_duplicates,
 )
+from tune_policies.policies.slots_by_node_type import Selection, with_own_slots
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import (
     TICKS,

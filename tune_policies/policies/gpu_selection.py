@@ -19,17 +19,17 @@ from tune_policies.placement.request import Request
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.plan_notes import describe_gpus
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.first_feasible import plan_first_feasible
-from tune_policies.policies.fractions_and_cpus import (
-    Selection,
+from tune_policies.policies.cpus_per_worker import (
     about_equal_cpus,
     about_nodes_without_cpus,
-    fraction_of_gpu_memory,
     max_cpus_without_idle_device,
     nodes_with_cpus,
     plan_without_cpus_if_needed,
 )
+from tune_policies.policies.equal_fractions import fraction_of_gpu_memory
+from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.policy import ResourcePolicy, WantedCustom, WorkersPolicy
+from tune_policies.policies.slots_by_node_type import Selection
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, Amount, PositiveCount, to_ticks
 from tune_policies.values.units import format_bytes

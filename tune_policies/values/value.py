@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tune_policies.values.as_code import as_code, given_defaults, written_fields
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.field_types import frozen, may_contain_mappings
-from tune_policies.values.mistakes import ExplainedModel, arguments_by_name, explain
+from tune_policies.values.invalid_fields import ExplainedModel, arguments_by_name, explain
 from tune_policies.values.wording import kind_of
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tune_policies import (
 from tune_policies.kuberay import design_cluster
 from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
 from tune_policies.kuberay.writing import write_cluster
-from tune_policies.kuberay.writing.options import WriteOptions
+from tune_policies.kuberay.writing.write_options import WriteOptions
 
 # A probe warns because NVML does not list simulated GPUs.
 pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")]

@@ -29,7 +29,7 @@ from tune_policies import (
 )
 from tune_policies.kuberay import design_cluster
 from tune_policies.kuberay.writing import write_cluster
-from tune_policies.kuberay.writing.options import WriteOptions
+from tune_policies.kuberay.writing.write_options import WriteOptions
 from tune_policies.placement.trial_slot import Bundle
 from tune_policies.ray_compat.autoscaler_config import read_ray_cluster
 

@@ -207,6 +207,8 @@ PRODUCTS = {
     "Quadro RTX 6000": "RTX-6000",
     "NVIDIA RTX 6000 Ada Generation": "RTX-6000",
     "RTX 4090": "GeForce-RTX-4090",
+    "rtx4090": "GeForce-RTX-4090",
+    "gtx1080ti": "GeForce-GTX-1080-Ti",
     "GeForce RTX 2080 Ti": "GeForce-RTX-2080-Ti",
     "NVIDIA-GeForce-RTX-3080-Ti": "GeForce-RTX-3080-Ti",
     "A100 80GB": "A100-80G",

@@ -9,7 +9,7 @@ from tune_policies.kuberay.design.device_plugins import NODE_POOLS, devices_of, 
 from tune_policies.kuberay.reading.ray_counts import check_resource_name
 from tune_policies.kuberay.writing.block_yaml import to_block_yaml
 from tune_policies.kuberay.writing.manifests import cluster_yaml, has_nvidia, node_selector, ray_cluster
-from tune_policies.kuberay.writing.options import WriteOptions
+from tune_policies.kuberay.writing.write_options import WriteOptions
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.wording import counted, shorten_names
 

@@ -24,7 +24,7 @@ from tune_policies.kuberay.design.device_plugins import (
 from tune_policies.kuberay.reading.kuberay_models import HEAD_GROUP
 from tune_policies.kuberay.reading.ray_counts import quoted_amounts
 from tune_policies.kuberay.writing.block_yaml import Optional, Path
-from tune_policies.kuberay.writing.options import WriteOptions
+from tune_policies.kuberay.writing.write_options import WriteOptions
 from tune_policies.values.errors import InvalidResourcesError
 
 _NO_GPU: Final = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}

@@ -9,15 +9,17 @@ from typing import Final
 
 from tune_policies.kuberay.lint.rule import Rule
 from tune_policies.kuberay.lint.rules import (
-    amounts,
-    devices,
+    cpus_and_memory,
+    device_amounts,
+    device_nodes,
+    images,
     launcher,
     node_labels,
     pod_parts,
     pod_templates,
-    pods,
     scaling,
     sharing,
+    visible_devices,
 )
 
 _API = "https://ray-project.github.io/kuberay/reference/api/"
@@ -51,9 +53,11 @@ RULES: Final = (
     *pod_templates.RULES,
     *pod_parts.RULES,
     *node_labels.RULES,
-    *devices.RULES,
-    *pods.RULES,
-    *amounts.RULES,
+    *device_amounts.RULES,
+    *images.RULES,
+    *device_nodes.RULES,
+    *visible_devices.RULES,
+    *cpus_and_memory.RULES,
     *scaling.RULES,
     *sharing.RULES,
     *launcher.RULES,
