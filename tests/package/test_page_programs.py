@@ -29,7 +29,6 @@ for folder in sys.argv[1:]:
 """
 
 
-@pytest.mark.ray
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "pages",

@@ -109,7 +109,6 @@ def new_environment(built, tmp_path_factory):
     return folder / "bin"
 
 
-@pytest.mark.ray
 def test_the_program_of_the_readme_runs_with_only_the_declared_dependencies(
     new_environment, tmp_path, isolated_environment
 ):
