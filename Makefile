@@ -148,7 +148,7 @@ check: install
 docs: install
 	rm -rf docs/reference/generated build/site
 	$(BIN)/python -m sphinx --builder html --nitpicky --fail-on-warning --keep-going --quiet --jobs auto docs build/site
-	$(BIN)/python docs/check_site.py build/site
+	$(BIN)/python docs/check_search.py build/site
 
 bench: install
 	$(BIN)/python -m tests.evidence planning

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from .process.current_process import gpu_memory_usage
     from .process.remote_process import with_limits
     from .process.trial_process import trial_plan
-    from .profiling.calibration import calibrate_gpu_overhead
     from .profiling.estimate import GpuMemoryEstimate, estimate_gpu_memory
     from .profiling.measure import measure_gpu_memory, plan_by_measuring
+    from .profiling.measure_overhead import calibrate_gpu_overhead
     from .scheduling.policy_scheduler import PolicyScheduler
     from .start.tune_run import applied, run, tuner
     from .train.as_trainable import as_trainable
@@ -61,7 +61,7 @@ __all__ = [
 _MODULES = {
     "process.current_process": ("gpu_memory_usage",),
     "watches.deadlock_watch": ("with_deadlock_check",),
-    "profiling.calibration": ("calibrate_gpu_overhead",),
+    "profiling.measure_overhead": ("calibrate_gpu_overhead",),
     "gpu_memory.counters": ("peak_gpu_memory_bytes",),
     "profiling.estimate": ("GpuMemoryEstimate", "estimate_gpu_memory"),
     "gpu_memory.framework_settings": ("GpuMemoryLimit",),

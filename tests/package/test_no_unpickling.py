@@ -14,7 +14,7 @@ UNPICKLES = re.compile(
 OF_RAY_ITSELF = {
     ("tune_policies/ray_compat/tune_trial.py", "cloudpickle.loads"): "the error of a trial, as Tune has saved it",
     ("tune_policies/testing/check_policy.py", "pickle.loads"): "what it has just pickled",
-    ("tune_policies/cli/program.py", "exec"): "the user's program, as Python runs it",
+    ("tune_policies/cli/run_program.py", "exec"): "the user's program, as Python runs it",
 }
 
 

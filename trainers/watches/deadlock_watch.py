@@ -26,7 +26,7 @@ from tune_policies.ray_compat.train_run import (
 )
 from tune_policies.values.errors import InfeasibleRequestError, ProbeError, RayVersionError
 
-from .occupancy import OccupancyReader, StuckRuns, remove_abandoned_groups, remove_groups
+from .stuck_runs import OccupancyReader, StuckRuns, remove_abandoned_groups, remove_groups
 
 _logger = logging.getLogger(__name__)
 

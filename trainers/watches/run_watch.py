@@ -33,7 +33,7 @@ from tune_policies.ray_compat.gcs import (
 from tune_policies.ray_compat.this_process import ThisProcess, this_process
 from tune_policies.values.errors import InfeasibleRequestError, RayVersionError
 
-from .occupancy import OccupancyReader, StuckRuns, remove_abandoned_groups
+from .stuck_runs import OccupancyReader, StuckRuns, remove_abandoned_groups
 from .task_watch import warn_about_tasks
 
 _logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tune_policies.cli.options import argument, option
-from tune_policies.cli.program import AfterCommand, run_program
+from tune_policies.cli.run_program import AfterCommand, run_program
 from tune_policies.policies.policy_file import load_policy
 
 app = typer.Typer()

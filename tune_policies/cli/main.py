@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from tune_policies.cli.guarded_commands import HELP, ImportedCommands
-from tune_policies.cli.program import AfterCommand
+from tune_policies.cli.run_program import AfterCommand
 
 
 class _Commands(ImportedCommands):

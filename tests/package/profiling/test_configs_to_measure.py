@@ -6,7 +6,8 @@ from ray import tune
 
 from tune_policies import InvalidResourcesError
 from tune_policies.trainers import measure_gpu_memory, plan_by_measuring
-from tune_policies.trainers.profiling.measure import check_trainable, configs_to_measure
+from tune_policies.trainers.profiling.configs_to_measure import configs_to_measure
+from tune_policies.trainers.profiling.measure import check_trainable
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_measured_overheads_are_saved_for_later_plans(node):
 
 
 @pytest.mark.rest
-def test_calibration_raises_an_error_with_advice_if_the_gpu_stays_in_use(node):
+def test_measure_overhead_raises_an_error_with_advice_if_the_gpu_stays_in_use(node):
     @ray.remote(num_gpus=1, num_cpus=0)
     class Busy:
         def ready(self):

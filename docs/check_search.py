@@ -1,6 +1,6 @@
 """Checks the built site: what search finds, and the parts of a page that Sphinx does not check.
 
-Usage: ``python docs/check_site.py build/site``
+Usage: ``python docs/check_search.py build/site``
 """
 
 import json

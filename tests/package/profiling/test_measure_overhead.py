@@ -7,8 +7,8 @@ import pytest
 from tests.stand_ins import state_counts, write_stand_ins
 from tune_policies import ClusterCapacity, GpuDevice, NodeCapacity, ProbeError, Resources
 from tune_policies.trainers import calibrate_gpu_overhead, load_overheads
-from tune_policies.trainers.profiling import calibration
-from tune_policies.trainers.profiling.calibration import (
+from tune_policies.trainers.profiling import measure_overhead
+from tune_policies.trainers.profiling.measure_overhead import (
     Place,
     measure_on_this_gpu,
     overhead_fields,
@@ -131,8 +131,8 @@ def only_torch(monkeypatch, tmp_path):
         return [torch if name == "torch" else {"framework": name, **missing} for name in names]
 
     monkeypatch.setenv("TUNE_POLICIES_CACHE", str(tmp_path))
-    monkeypatch.setattr(calibration, "probe_cluster", lambda: ClusterCapacity.of(node("a", "T4")))
-    monkeypatch.setattr(calibration, "_measure_on", measure_on)
+    monkeypatch.setattr(measure_overhead, "probe_cluster", lambda: ClusterCapacity.of(node("a", "T4")))
+    monkeypatch.setattr(measure_overhead, "_measure_on", measure_on)
 
 
 def test_by_default_only_the_installed_frameworks_are_measured_and_saved(only_torch):
