@@ -84,7 +84,7 @@ def decide(
     from ..decide.cpu_nodes import NodesQuestion
     from ..decide.device_decision import Terms, measured_gpu
     from ..decide.device_decision import decide as decide_from
-    from ..decide.prices import load_prices
+    from ..decide.price_file import load_prices
     from ..measuring.colocation import parse_device
     from ..record.packing_record import read_throughput
     from ..record.run_set_file import read_run_set

@@ -37,7 +37,7 @@ from ..record.run_set import Configuration, Phase, RunSet
 from ..record.summary import how_to_measure_a_gpu, sentence
 from .cpu_nodes import Nodes, NodesQuestion
 from .crossover import crossover
-from .prices import Prices
+from .price_file import Prices
 
 PHASE = Phase.TRANSFERS
 """The phase whose times are compared: steps with transfers, because the data of a trial are in host memory."""

@@ -16,7 +16,7 @@ from tests.measured_runs import a_run
 from tests.run_sets import a_run_set
 from tests.unit.kuberay.planted.sound import CLUSTER, LAUNCHER
 from tune_policies import ClusterCapacity
-from tune_policies.benchmarks.decide.prices import Instance, Prices
+from tune_policies.benchmarks.decide.price_file import Instance, Prices
 from tune_policies.benchmarks.record.run_set_file import file_text
 from tune_policies.cli.main import app
 

@@ -16,12 +16,12 @@ from tune_policies import (
     SelectingPolicy,
 )
 from tune_policies.kuberay import NodeCatalog, NodeType, WriteOptions, design_cluster, load_cluster, write_cluster
-from tune_policies.kuberay.design.allocatable import about_whole_machines
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup, capacity_of
 from tune_policies.kuberay.design.forecast import forecast_trials
 from tune_policies.kuberay.design.offers import rank_offers
 from tune_policies.kuberay.design.policy_comparison import compare_policies
 from tune_policies.kuberay.design.trial_duration import TrialDuration
+from tune_policies.kuberay.design.whole_machines import about_whole_machines
 from tune_policies.kuberay.reading.load_cluster import read_nodes
 from tune_policies.kuberay.writing import about_unselected
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tune_policies import InvalidResourcesError, load_decision, load_policy
-from tune_policies.benchmarks.decide.prices import load_prices
+from tune_policies.benchmarks.decide.price_file import load_prices
 from tune_policies.benchmarks.record.packing_record import read_throughput
 from tune_policies.benchmarks.record.run_set_file import read_run_set
 from tune_policies.files.yaml_documents import DocumentError

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.hostile_table import FORMS, HEAVY, LOADERS, MOST_BYTES, MOST_S, NAME, OF_RACES, device, huge, pipe
 from tune_policies import CpuPolicy, InvalidResourcesError, load_policy
-from tune_policies.benchmarks.decide.prices import load_prices
+from tune_policies.benchmarks.decide.price_file import load_prices
 from tune_policies.files import reading
 from tune_policies.files.plain_data import parse_data, parse_json
 from tune_policies.files.reading import UnreadableFileError, read_bytes, read_text

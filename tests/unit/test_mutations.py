@@ -18,7 +18,7 @@ from tune_policies import (
     load_decision,
     load_policy,
 )
-from tune_policies.benchmarks.decide.prices import load_prices
+from tune_policies.benchmarks.decide.price_file import load_prices
 from tune_policies.benchmarks.record.packing_record import read_throughput
 from tune_policies.benchmarks.record.run_set_file import KEY, read_run_set
 from tune_policies.files.reading import read_value

@@ -25,6 +25,9 @@ from tune_policies.values.value import Value
 from .memory_floor import SHARED_DEVICES, MemoryFloor, floor_of, largest_that_fits, most_devices, next_share
 from .oom_history import MemorySettings, OomRecord, TrialOomHistory
 
+GROWTH: Final = 2.0
+"""The default factor by which the memory of a trial grows at a retry."""
+
 ASSUMED_MEMORY_BYTES: Final = 2 * GIB
 """The assumed host memory of a trial, in bytes, if neither its reservation nor its error contains an amount."""
 

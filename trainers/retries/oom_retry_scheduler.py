@@ -24,7 +24,7 @@ from ..scheduling.run_scheduler import RunScheduler
 from ..scheduling.trial_record import TrialRecord, request_of
 from .memory_floor import MemoryFloor, floor_of, limit_floor
 from .oom_history import OomRecord, floor_for, memory_settings, unknown_keys
-from .oom_retry import decide_retry, history_after
+from .oom_retry import GROWTH, decide_retry, history_after
 
 _logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class OomRetryScheduler(RunScheduler):
         self,
         inner: TrialScheduler | None = None,
         *,
-        growth: float = 2.0,
+        growth: float = GROWTH,
         max_gpus: float = 1.0,
         memory_keys: Sequence[str] | None = None,
     ) -> None:
@@ -91,7 +91,7 @@ class OomRetries:
 
     def __init__(
         self,
-        growth: float = 2.0,
+        growth: float = GROWTH,
         max_gpus: float = 1.0,
         memory_keys: Sequence[str] | None = None,
         learned_growth: Callable[[TrialRecord], float | None] | None = None,

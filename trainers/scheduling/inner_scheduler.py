@@ -14,6 +14,7 @@ from ray.tune.schedulers import HyperBandScheduler, ResourceChangingScheduler, T
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.ray_compat.run_control import TuneRun
 from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.wording import shorten
 
 from .trial_record import TrialRecord
 from .wrapping_scheduler import ignores_waiting, nested_schedulers, runs_first_waiting
@@ -22,6 +23,25 @@ from .wrapping_scheduler import ignores_waiting, nested_schedulers, runs_first_w
 def changes_resources(scheduler: TrialScheduler) -> bool:
     """Return whether a scheduler is or contains Ray's ``ResourceChangingScheduler``."""
     return any(isinstance(part, ResourceChangingScheduler) for part in nested_schedulers(scheduler))
+
+
+def check_has_no_policy(inner: TrialScheduler | None, with_policy: type[TrialScheduler]) -> None:
+    """Check that the user's scheduler is a scheduler of Tune without a policy of its own.
+
+    Args:
+        inner: The user's scheduler, if any.
+        with_policy: The class of schedulers that have a policy.
+
+    Raises:
+        InvalidResourcesError: It is another object, or it has a policy.
+    """
+    if inner is not None and not isinstance(inner, TrialScheduler):
+        raise InvalidResourcesError(f"inner must be a scheduler of Tune, got {shorten(inner)}")
+    if any(isinstance(part, with_policy) for part in nested_schedulers(inner)):
+        raise InvalidResourcesError(
+            "inner already has a policy, but a run has only one. Omit one PolicyScheduler, or combine the policies, "
+            "such as GpuPolicy() | CpuPolicy()"
+        )
 
 
 def check_inner_scheduler(scheduler: TrialScheduler, plan: TrialPlan) -> None:

@@ -11,12 +11,12 @@ import typer
 from tune_policies.cli.options import DeadlineHours, Force, Json, Output, TrialHours, argument, option
 from tune_policies.files.terminal import TextConsole, print_to_stderr
 from tune_policies.files.writing import check_new, write_new
-from tune_policies.kuberay.design.allocatable import about_whole_machines
 from tune_policies.kuberay.design.catalog import NodeCatalog
 from tune_policies.kuberay.design.design_cluster import ClusterDesign, design_cluster
 from tune_policies.kuberay.design.design_comparison import compare_designs
 from tune_policies.kuberay.design.offers import with_cheaper_nodes
 from tune_policies.kuberay.design.trial_duration import TrialDuration
+from tune_policies.kuberay.design.whole_machines import about_whole_machines
 from tune_policies.kuberay.reading.load_cluster import load_catalog
 from tune_policies.policies.policy_file import load_decision, load_policy, load_runtime_env
 from tune_policies.values.wording import shorten

@@ -24,7 +24,7 @@ from tune_policies.plan.infeasible_request import infeasible
 from tune_policies.plan.plan_notes import describe_gpus, gpu_memory_hint, how_to_state_gpu_memory
 from tune_policies.plan.slots_by_config import SlotsByProfile
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.cpus_per_worker import nodes_with_cpus
+from tune_policies.policies.default_cpus import nodes_with_cpus
 from tune_policies.policies.device_fractions import equal_device_fraction
 from tune_policies.policies.gpu_selection import (
     GpuTypesPolicy,

@@ -19,7 +19,7 @@ from tune_policies.placement.request import Request
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.plan_notes import describe_gpus
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.cpus_per_worker import (
+from tune_policies.policies.default_cpus import (
     about_equal_cpus,
     about_nodes_without_cpus,
     max_cpus_without_idle_device,

@@ -11,7 +11,7 @@ from tune_policies import ClusterCapacity, InvalidResourcesError
 from tune_policies.benchmarks.decide.cpu_nodes import Nodes, NodesQuestion
 from tune_policies.benchmarks.decide.crossover import crossover, describe
 from tune_policies.benchmarks.decide.device_decision import Terms, UndecidedError, decide
-from tune_policies.benchmarks.decide.prices import Instance, Prices
+from tune_policies.benchmarks.decide.price_file import Instance, Prices
 from tune_policies.benchmarks.record.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
 from tune_policies.benchmarks.record.run_set import Configuration, DeviceFound, Failure, NoiseReading
 from tune_policies.benchmarks.report.tables import print_decision

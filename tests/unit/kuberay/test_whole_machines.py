@@ -3,7 +3,7 @@
 import pytest
 
 from tune_policies.kuberay import NodeCatalog, NodeType
-from tune_policies.kuberay.design.allocatable import about_whole_machines, allocatable
+from tune_policies.kuberay.design.whole_machines import about_whole_machines, allocatable
 
 GIB = 2**30
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tune_policies import InvalidResourcesError
-from tune_policies.benchmarks.decide.prices import Instance, Prices, load_prices
+from tune_policies.benchmarks.decide.price_file import Instance, Prices, load_prices
 
 HEAD = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice,AvailabilityZone\n"
 VMS = (
