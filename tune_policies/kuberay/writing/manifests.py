@@ -27,6 +27,12 @@ from tune_policies.kuberay.writing.block_yaml import Optional, Path
 from tune_policies.kuberay.writing.write_options import WriteOptions
 from tune_policies.values.errors import InvalidResourcesError
 
+_PYTHON: Final = "py311"
+"""The oldest Python version that tune-policies supports.
+
+If the tag of Ray's image contains no Python version, the image has an older Python.
+"""
+
 _NO_GPU: Final = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 """Hides the node's GPUs from a pod that requests none. By default, NVIDIA's container runtime exposes all GPUs."""
 
@@ -63,7 +69,7 @@ def _pod_template(
     hides_gpus = is_beside_nvidia and not has_cuda
     ray = {
         "name": container,
-        "image": options.image_of(has_cuda=has_cuda),
+        "image": _image(options, has_cuda=has_cuda),
         "env": [_NO_GPU] if hides_gpus else [],
         "resources": {"limits": amounts, "requests": amounts | {"ephemeral-storage": _DISK}},
         "volumeMounts": [{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}],  # noqa: S108 - a path in the pod
@@ -108,6 +114,14 @@ def _optional_fields(pod: Path, container: Path) -> Optional:
         ),
         (*pod, "volumes", 0): ("- {name: results, persistentVolumeClaim: {claimName: tune-results}}  # ReadWriteMany",),
     }
+
+
+def _image(options: WriteOptions, *, has_cuda: bool) -> str:
+    """Return the image of a pod: the user's, or Ray's image, which has CUDA only if its tag says so."""
+    if options.image is not None:
+        return options.image
+    variant = "-gpu" if has_cuda else ""
+    return f"rayproject/ray:{options.ray_version}-{_PYTHON}{variant}"
 
 
 def node_selector(node_type: NodeType, platform: Platform | None) -> dict[str, str]:

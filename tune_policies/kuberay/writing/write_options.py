@@ -18,12 +18,6 @@ Format = Literal["kuberay", "cluster-yaml"]
 _VERSION: Final = re.compile(r"([0-9]+)\.([0-9]+)\.[0-9]+((a|b|rc|\.post|\.dev)[0-9]+)*")
 """Matches a full version, because the tags of Ray's images have three numbers."""
 
-_PYTHON: Final = "py311"
-"""The oldest Python version that tune-policies supports.
-
-If the tag of Ray's image contains no Python version, the image has an older Python.
-"""
-
 _IMAGE: Final = re.compile(r"[a-z0-9][a-z0-9._:/@-]*", re.ASCII | re.IGNORECASE)
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -144,13 +138,6 @@ class WriteOptions(Value):
         KubeRay requires Ray 2.52: ``ValidateRayClusterSpec`` in ray-operator/controllers/ray/utils/validation.go.
         """
         return _minor(self.ray_version) >= (2, 52)
-
-    def image_of(self, *, has_cuda: bool) -> str:
-        """Return the image of a pod."""
-        if self.image is not None:
-            return self.image
-        variant = "-gpu" if has_cuda else ""
-        return f"rayproject/ray:{self.ray_version}-{_PYTHON}{variant}"
 
 
 def _minor(version: str) -> tuple[int, int]:
