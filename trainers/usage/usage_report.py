@@ -69,9 +69,13 @@ def _processes_view(run: RunUsage) -> RenderableType | None:
         if process.elapsed_s > 0:
             cpus = f"{process.cpu_s / process.elapsed_s:.2g} of {format_amount(process.cpus)}"
         view.add_row(trial.name, cpus, format_bytes(trial.host_memory_bytes or process.host_memory_bytes))
-    if len(known) <= _MOST_ROWS:
-        return view
-    return Group(view, line(f"… and {len(known) - _MOST_ROWS} more"))
+    below: list[RenderableType] = []
+    if len(known) > _MOST_ROWS:
+        below.append(line(f"… and {len(known) - _MOST_ROWS} more"))
+    without_result = len(run.trials) - len(known)
+    if without_result:
+        below.append(line(f"… and {counted(without_result, 'trial')} without a result"))
+    return Group(view, *below)
 
 
 def _without_repetition(run: RunUsage, record: ResourceUsage) -> ResourceUsage:

@@ -211,6 +211,15 @@ def test_the_table_of_trials_without_gpus_has_at_most_20_rows():
     assert (lines[22].split()[0], lines[23:]) == ("t19", ["… and 3 more"])
 
 
+def test_the_table_of_trials_without_gpus_counts_trials_without_a_result():
+    process = ProcessUsage(elapsed_s=10, cpus=2, cpu_s=5, host_memory_bytes=GIB)
+
+    lines = shown(RunUsage(trials=(TrialGpuMemory(name="t0", process=process), TrialGpuMemory(name="t1"))))
+
+    assert lines[0] == "2 trials"
+    assert "… and 1 trial without a result" in lines
+
+
 def test_the_summary_at_the_end_of_a_run_contains_the_advice_of_its_usage():
     idle = IdleHours(reason=STARTING, hours=6)
     record = ResourceUsage(
