@@ -22,7 +22,9 @@ app = typer.Typer()
 def lint(
     files: Annotated[
         list[Path],
-        argument("A RayCluster, RayJob or RayService manifest, a cluster YAML, or - for stdin.", metavar="FILE"),
+        argument(
+            "A RayCluster, RayJob, RayCronJob or RayService manifest, a cluster YAML, or - for stdin.", metavar="FILE"
+        ),
     ],
     *,
     name: Annotated[str | None, option("Check only the cluster, job or service with this name.")] = None,

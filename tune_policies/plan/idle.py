@@ -130,6 +130,14 @@ def idle_to_show(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]
     return tuple(part for part in idle(capacity, plan) if not _is_rounding(part))
 
 
+def idle_heading(plan: TrialPlan, left: Collection[Idle]) -> str:
+    """Return the heading of the idle resources ``left``. They are idle while all slots of the plan are in use."""
+    heading = "stays idle" if left else "nothing stays idle"
+    if plan.by_config is not None:
+        heading += " if the configs use all slots"
+    return heading
+
+
 def _is_rounding(part: Idle) -> bool:
     if part.resource == "memory":
         return part.amount < MIB  # a request of memory is at least 1 MiB

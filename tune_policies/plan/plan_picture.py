@@ -15,7 +15,7 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.node import NodeCapacity
 from tune_policies.files.svg import COLORS, INNER, LARGE, MARGIN, SMALL, WIDTH, Column, Picture, fitted, text_width
 from tune_policies.placement.layout import NodeWorkers, workers_on_nodes
-from tune_policies.plan.idle import idle_to_show, with_planned_nodes
+from tune_policies.plan.idle import idle_heading, idle_to_show, with_planned_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, amount_of, format_amount, from_ticks
@@ -58,8 +58,7 @@ def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
     if capacity.draining:
         column.lines(f"The plan does not use {counted(len(capacity.draining), 'draining node')}")
     column.y += 2
-    heading = "Stays idle" if left else "Nothing stays idle"
-    column.lines(heading, style="tp-bold")
+    column.lines(idle_heading(plan, left).capitalize(), style="tp-bold")
     for part in left:
         column.lines(str(part), x=MARGIN + 8)
     notes = []

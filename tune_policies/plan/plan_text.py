@@ -9,7 +9,7 @@ from typing import Final
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.default_overhead import safe_overhead_bytes
-from tune_policies.plan.idle import idle_to_show
+from tune_policies.plan.idle import idle_heading, idle_to_show
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
@@ -32,10 +32,19 @@ def plan_text(plan: TrialPlan, capacity: ClusterCapacity | None) -> str:
         lines.append(f"  {about_nodes_to_add(plan)}")
     lines += (f"  - {reason}" for reason in all_reasons(plan))
     if capacity is not None:
-        left = idle_to_show(capacity, plan)
-        lines.append("stays idle:" if left else "nothing stays idle")
-        lines += [f"  {part}" for part in left]
+        lines += _idle_lines(plan, capacity)
     return "\n".join(map(one_line, lines))
+
+
+def _idle_lines(plan: TrialPlan, capacity: ClusterCapacity) -> Iterator[str]:
+    """Yield what stays idle while all slots of the plan are in use."""
+    left = idle_to_show(capacity, plan)
+    heading = idle_heading(plan, left)
+    if left:
+        heading += ":"
+    yield heading
+    for part in left:
+        yield f"  {part}"
 
 
 def headline(plan: TrialPlan) -> str:

@@ -112,8 +112,8 @@ def _to_node_type(name: str, node_type: dict[str, Any], more: int, key: str) -> 
 def load_cluster_config(path: str | Path) -> dict[str, Any]:
     """Read a cluster YAML or a KubeRay manifest, and return it in the configuration format of Ray's autoscaler.
 
-    In a KubeRay manifest, the function reads the RayCluster, or the cluster in a RayJob or RayService. Without
-    ``enableInTreeAutoscaling``, KubeRay starts no autoscaler, so no node can be added.
+    In a KubeRay manifest, the function reads the RayCluster, or the cluster in a RayJob, RayCronJob or RayService.
+    Without ``enableInTreeAutoscaling``, KubeRay starts no autoscaler, so no node can be added.
 
     Raises:
         InvalidResourcesError: The file cannot be read, is not YAML, or has no cluster. The message contains the path.

@@ -243,6 +243,12 @@ def test_a_decision_is_rejected_if_it_is_too_old_at_the_date_of_the_capacity(is_
     assert policy(max_age_days=91).plan(later) == policy(max_age_days=None).plan(later)
 
 
+def test_the_idle_resources_are_those_of_a_run_whose_configs_use_all_slots():
+    explanation = policy().plan(CLUSTER).explain(CLUSTER)
+
+    assert explanation.splitlines()[-1] == "nothing stays idle if the configs use all slots"
+
+
 def test_the_plan_contains_the_measured_versions_unless_other_versions_are_accepted():
     decision = a_decision("A100", versions={"torch": "2.9.0"})
 

@@ -1,8 +1,8 @@
 """Checks pod templates against Kubernetes' own definition of a PodTemplateSpec.
 
-The API server accepts a RayCluster, RayJob or RayService with any pod template, because KubeRay's definitions do not
-check most of its values. The operator then cannot create the pods, and the cluster stays empty. ``make
-pod-template-schema`` writes the file ``pod_template.json`` from the OpenAPI definitions of Kubernetes.
+The API server accepts a RayCluster, RayJob, RayCronJob or RayService with any pod template, because KubeRay's
+definitions do not check most of its values. The operator then cannot create the pods, and the cluster stays empty.
+``make pod-template-schema`` writes the file ``pod_template.json`` from the OpenAPI definitions of Kubernetes.
 """
 
 import difflib

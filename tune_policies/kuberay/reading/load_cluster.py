@@ -384,7 +384,7 @@ def _find_in(documents: Sequence[Document], path: str, name: str | None) -> Clus
             path,
             "cluster's file",
             data,
-            "it must define a cluster in a KubeRay RayCluster, RayJob or RayService, or in a cluster YAML "
+            "it must define a cluster in a KubeRay RayCluster, RayJob, RayCronJob or RayService, or in a cluster YAML "
             f"(available_node_types), but defines none (found: {_listed(manifests) or 'nothing'})",
         )
     return found[0]
