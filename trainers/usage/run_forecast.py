@@ -9,10 +9,8 @@ from tune_policies.values.units import format_money
 from tune_policies.values.wording import counted
 
 from .resource_usage import format_hours
+from .trial_outcomes import RUNNING, TERMINATED
 
-# The constants of Tune's ``Trial``, which this module does not import.
-_RUNNING: Final = "RUNNING"
-_TERMINATED: Final = "TERMINATED"
 _TIME: Final = "time_total_s"
 """The key of the time that a trial has run, in a result of Tune."""
 
@@ -60,9 +58,9 @@ def progress_of_run(
     for trial in trials:
         result = trial.run_metadata.last_result or {}
         elapsed_s = float(result.get(_TIME, 0))
-        if trial.status == _TERMINATED and elapsed_s > 0:
+        if trial.status == TERMINATED and elapsed_s > 0:
             finished_s.append(max(elapsed_s, times.total_s.get(trial.trial_id, 0.0)))
-        if trial.status == _RUNNING:
+        if trial.status == RUNNING:
             current_s = times.current_s.get(trial.trial_id, 0.0)
             progress = None
             if trial.trial_id in times.reported:
@@ -72,7 +70,7 @@ def progress_of_run(
             if progress is None:
                 elapsed_s = max(elapsed_s, current_s)
             running.append(RunningTrial(elapsed_s=elapsed_s, progress=progress))
-        num_started += trial.is_finished() or trial.status == _RUNNING
+        num_started += trial.is_finished() or trial.status == RUNNING
     num_waiting = max(len(trials), num_trials) - num_started
     if not running and not num_waiting:
         return None

@@ -34,13 +34,7 @@ from .reservation_meter import (
 from .resource_usage import OutOfMemoryCounts, PlanInUse, ResourceUsage, SlotHours, SpanEnd, TrialCounts, TrialSpan
 from .run_facts import Machines, RunFacts, TrialFacts
 from .run_forecast import SlotTimes
-from .trial_outcomes import Outcome, TrialOutcomes
-
-# The constants of Tune's ``Trial``, which this module does not import.
-_PENDING: Final = "PENDING"
-_PAUSED: Final = "PAUSED"
-_RUNNING: Final = "RUNNING"
-_TERMINATED: Final = "TERMINATED"
+from .trial_outcomes import PAUSED, PENDING, RUNNING, TERMINATED, Outcome, TrialOutcomes
 
 _MOST_SPANS: Final = 2000
 """The maximum number of spans in a record. Records must be small, because they are written every few seconds."""
@@ -224,7 +218,7 @@ class RunMonitor:
     def step(self, trials: Sequence[Any], now_s: float) -> Sequence[PlanInUse]:
         """Read the trials after a step of Tune, and return the new plans since the last step."""
         self._find_new(trials)
-        ended = [run for run in self._running.values() if run.trial.status != _RUNNING]
+        ended = [run for run in self._running.values() if run.trial.status != RUNNING]
         num_plans = len(self._plans)
         if self._scheduler and len(self._scheduler.changes) > self._num_changes:
             self._meter.count_until(now_s)
@@ -251,16 +245,16 @@ class RunMonitor:
             if trial.trial_id not in self._known_ids:
                 self._known_ids.add(trial.trial_id)
                 num_new -= 1
-                if trial.status in (_PENDING, _PAUSED):  # some trials of a restored run have ended
+                if trial.status in (PENDING, PAUSED):  # some trials of a restored run have ended
                     self._waiting[trial.trial_id] = trial
 
     def _end_run(self, run: _TrialRun) -> None:
         trial = run.trial
         self._end_span(trial)
         self._meter.end_trial(trial.trial_id)
-        if trial.status in (_PENDING, _PAUSED):
+        if trial.status in (PENDING, PAUSED):
             self._waiting[trial.trial_id] = trial
-        elif trial.status == _TERMINATED:
+        elif trial.status == TERMINATED:
             self._outcomes.note(trial.trial_id, "cut_off")  # unless a hook has reported another outcome
 
     def _end_span(self, trial: Any) -> None:
@@ -268,8 +262,8 @@ class RunMonitor:
         if run is None:
             return
         end: SpanEnd = "paused"
-        if trial.status not in (_PENDING, _PAUSED, _RUNNING):
-            otherwise: Outcome = "cut_off" if trial.status == _TERMINATED else "failed"
+        if trial.status not in (PENDING, PAUSED, RUNNING):
+            otherwise: Outcome = "cut_off" if trial.status == TERMINATED else "failed"
             end = self._outcomes.of(trial.trial_id, otherwise)
         self._trial_runs[trial.trial_id].ran_s += self._meter.elapsed_s - run.span.began_s
         self._free_since_s[run.span.slot, run.span.place] = self._meter.elapsed_s
@@ -283,14 +277,14 @@ class RunMonitor:
         num_waiting = num_paused = num_starting = 0
         parked: Collection[Any] = () if self._handler is None else self._handler.waiting
         for trial_id, trial in list(self._waiting.items()):
-            if trial.status == _PENDING or (trial.status == _PAUSED and trial in parked):
+            if trial.status == PENDING or (trial.status == PAUSED and trial in parked):
                 num_waiting += 1
-                num_starting += trial.status == _PENDING
-            elif trial.status == _PAUSED:
+                num_starting += trial.status == PENDING
+            elif trial.status == PAUSED:
                 num_paused += 1
-            elif trial.status != _RUNNING:  # Tune reports a start before it sets the status
+            elif trial.status != RUNNING:  # Tune reports a start before it sets the status
                 del self._waiting[trial_id]
-                if trial.status == _TERMINATED:
+                if trial.status == TERMINATED:
                     # In a restored run, a trial may have reported before. Tune adds its ID to each last result.
                     if trial_id in self._trial_runs or "training_iteration" in trial.last_result:
                         self._outcomes.note(trial_id, "cut_off")

@@ -9,9 +9,12 @@ from typing import Any, Final, Literal
 
 from .resource_usage import TrialCounts
 
-# The constants of Tune's ``Trial``, which this module does not import.
-_TERMINATED: Final = "TERMINATED"
-_ERROR: Final = "ERROR"
+# The constants of Tune's ``Trial``, without an import of Ray.
+PENDING: Final = "PENDING"
+PAUSED: Final = "PAUSED"
+RUNNING: Final = "RUNNING"
+TERMINATED: Final = "TERMINATED"
+ERROR: Final = "ERROR"
 
 Outcome = Literal["finished", "stopped_early", "failed", "cut_off"]
 """The possible outcomes of a trial."""
@@ -62,7 +65,7 @@ class TrialOutcomes:
         """
         statuses = Counter(trial.status for trial in trials)
         outcomes = Counter(self._outcome_of.values())
-        terminated, failed = statuses[_TERMINATED], statuses[_ERROR]
+        terminated, failed = statuses[TERMINATED], statuses[ERROR]
         cut_off = min(self._before.num_cut_off + outcomes["cut_off"], terminated)
         never_started = min(self._num_never_started, terminated - cut_off)
         most = terminated - cut_off - never_started

@@ -32,7 +32,7 @@ _logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 0.5
 _LONGEST_INTERVAL_S: Final = 5.0
-_PATIENCE_S: Final = 4.0
+_FAIL_AFTER_S: Final = 4.0
 """The time in seconds that the same runs must be stuck before the youngest run fails. The second youngest run fails
 after twice this time."""
 
@@ -177,7 +177,7 @@ class _Wait:
         # Include earlier nodes, because a lost node may be replaced.
         self._nodes |= {node.node_id: node for node in view.nodes}
         view = view.model_copy(update={"nodes": tuple(self._nodes.values())})
-        found = self._stuck.errors(view, lambda place: _PATIENCE_S * place)
+        found = self._stuck.errors(view, lambda place: _FAIL_AFTER_S * place)
         return next((error for run, error in found if run.run_id == self._reader.own_id), None)
 
 

@@ -39,7 +39,7 @@ from .task_watch import warn_about_tasks
 _logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 2.0
-_PATIENCE_S: Final = 6.0
+_REPORT_AFTER_S: Final = 6.0
 """The time in seconds that the same Train runs must be stuck before they are reported. A ``DeadlockWatch`` may end one
 of them earlier."""
 _MIN_WAIT_S: Final = 4.0
@@ -159,7 +159,7 @@ class RunWatch:
         now_s = time.monotonic()
         if error is None:
             self._blocked_since_s = now_s
-        if now_s - self._blocked_since_s >= _PATIENCE_S:
+        if now_s - self._blocked_since_s >= _REPORT_AFTER_S:
             return error
         return None
 
@@ -182,7 +182,7 @@ class RunWatch:
         )
 
     def _find_stuck(self, records: Records) -> dict[str, InfeasibleRequestError]:
-        found = self._stuck.errors(OccupancyReader().read(records), lambda _: _PATIENCE_S)
+        found = self._stuck.errors(OccupancyReader().read(records), lambda _: _REPORT_AFTER_S)
         return {run.driver_id: error.with_texts(suggestion=_suggestion(run)) for run, error in found if run.driver_id}
 
 

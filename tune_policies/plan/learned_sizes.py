@@ -16,7 +16,7 @@ _MOST_KEPT: Final = 24
 MOST_SAMPLED: Final = 32
 """The maximum number of observed configs from whose needs the sizes are chosen."""
 
-_NEAR: Final = 1.1
+_SAME_SIZE: Final = 1.1
 """An earlier size is used again if its amounts are larger by at most this factor."""
 
 _FAR: Final = 1.3
@@ -73,7 +73,7 @@ def _fill_gaps(ordered: list[TrialNeed]) -> None:
 
 def _near(size: TrialNeed, earlier: Sequence[TrialNeed]) -> TrialNeed:
     """Return an earlier size that is at most slightly larger than ``size``, or ``size``."""
-    return next((known for known in earlier if known.covers(size) and _distance(size, known) <= _NEAR), size)
+    return next((known for known in earlier if known.covers(size) and _distance(size, known) <= _SAME_SIZE), size)
 
 
 def _order(size: TrialNeed) -> tuple[float, ...]:

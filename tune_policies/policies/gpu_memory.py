@@ -62,7 +62,7 @@ With 12 sizes from 1 to 80 GiB, an average trial gets about a sixth more memory 
 _MOST_SELECTIONS: Final = 32
 """The maximum number of larger device sizes to compare. Sizes with room for the most trials are preferred."""
 
-_NEAR: Final = 1.1
+_LEAST_GAP: Final = 1.1
 """No size is added between two sizes that differ by less than this factor."""
 
 _MOST_NEAR_MISSES: Final = 8
@@ -500,7 +500,7 @@ def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
     while len(sizes) < _MOST_SIZES:
         gaps = ((high / low, i) for i, (low, high) in enumerate(pairwise(sizes)))
         gap, at = max(gaps, default=(1.0, 0))
-        if gap < _NEAR:
+        if gap < _LEAST_GAP:
             break
         sizes.insert(at + 1, math.isqrt(sizes[at] * sizes[at + 1]))
     yield from sizes

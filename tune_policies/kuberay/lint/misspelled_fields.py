@@ -21,7 +21,7 @@ from tune_policies.kuberay.reading.kuberay_models import (
     WorkerGroupSpec,
 )
 
-_NEAR: Final = 0.88
+_MIN_SIMILARITY: Final = 0.88
 """The minimum similarity of a misspelled name and a known field.
 
 A name with an additional letter or two swapped letters reaches this similarity.
@@ -70,7 +70,7 @@ def _misspelled(data: Any, part: type[Part] | _Fields, path: Path) -> Iterator[t
                 if inner is not None:
                     yield from _misspelled(value, inner, (*path, key))
                 continue
-            meant = similar_field(key, fields, _NEAR)
+            meant = similar_field(key, fields, _MIN_SIMILARITY)
             owner = owner_of(str(key)) if part in (HeadGroup, WorkerGroupSpec) else None
             if meant is not None:
                 yield (*path, key), f"unknown field {key!r}; did you mean {meant!r}?"

@@ -20,7 +20,7 @@ from tune_policies.kuberay.reading.documents import read_text
 from tune_policies.kuberay.reading.quantities import check_quantity
 from tune_policies.values.wording import shorten, suggest
 
-_NEAR: Final = 0.7
+_MIN_SIMILARITY: Final = 0.7
 """The minimum similarity of an unknown field and a suggested field."""
 
 
@@ -154,7 +154,7 @@ def _problems(data: object, definition: str, top: Path) -> Iterator[PodProblem]:
         elif error.validator == "required":
             fields = error.schema.get("properties", {})
             unknown = error.instance.keys() - fields.keys()
-            misspelled = {similar_field(other, fields, _NEAR) for other in unknown}
+            misspelled = {similar_field(other, fields, _MIN_SIMILARITY) for other in unknown}
             for name in error.validator_value:
                 if name not in error.instance and name not in misspelled:
                     yield PodProblem((*path, name), f"{name} is missing in {_named(path)}")
@@ -266,7 +266,7 @@ def _unknown(name: str, schema: Mapping[str, Any]) -> str:
     meant = _MEANT.get((str(schema.get("title")), name))
     if meant is not None:
         return f"unknown field {name!r}; did you mean {meant!r}?"
-    near = similar_field(name, schema.get("properties", {}), _NEAR)
+    near = similar_field(name, schema.get("properties", {}), _MIN_SIMILARITY)
     owner = "the group, next to template" if name in _GROUP_FIELDS else owner_of(name)
     if near is not None and (not owner or _plain(near) == _plain(name)):
         return f"unknown field {name!r}; did you mean {near!r}?"
