@@ -13,8 +13,9 @@ from tune_policies import InvalidResourcesError
 from tune_policies.cli.options import Address, Force, Json, TimeoutS
 from tune_policies.files.terminal import print_to_stderr
 
+from ..measuring.effort import QUICK, THOROUGH
 from ..record.run_set import RunSet
-from ..record.settings import QUICK, THOROUGH, Settings
+from ..record.settings import Settings
 
 app = typer.Typer()
 

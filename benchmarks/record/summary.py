@@ -12,9 +12,10 @@ from tune_policies.values.resources import UsedBytes
 from tune_policies.values.value import Value
 from tune_policies.values.wording import counted, shorten_names
 
+from ..measuring.effort import QUICK, THOROUGH
 from .missing_measurements import num_complete_rounds
 from .run_set import Configuration, Phase, RunSet
-from .settings import QUICK, THOROUGH, Settings
+from .settings import Settings
 
 _LONG: Final = ((7200, 3600, "h"), (600, 60, "min"))
 """Units for long times: the shortest time in seconds that uses the unit, the unit in seconds, and its name."""

@@ -26,7 +26,7 @@ from tune_policies.values.wording import counted, shorten
 from ..gpu_memory.overhead import load_overheads
 from ..scheduling.policy_scheduler import PolicyScheduler
 from .configs_to_measure import Configs, configs_to_measure
-from .measured_trial import MEASURED, Caps, Reading, Recorder, measured_trial
+from .measured_trial import DEFAULT_CAPS, MEASURED, Caps, Reading, Recorder, measured_trial
 
 Trainable = Callable[..., Any] | type[tune.Trainable]
 
@@ -39,8 +39,8 @@ def measure_gpu_memory(
     trainable: Trainable,
     configs: Configs | None = None,
     *,
-    max_steps: int = 5,
-    timeout_s: float = 60.0,
+    max_steps: int = DEFAULT_CAPS.max_steps,
+    timeout_s: float = DEFAULT_CAPS.timeout_s,
     num_samples: int = 8,
     seed: int = 0,
     capacity: ClusterCapacity | None = None,
@@ -95,8 +95,8 @@ def plan_by_measuring(
     configs: Configs | None = None,
     *,
     headroom: float = HEADROOM,
-    max_steps: int = 5,
-    timeout_s: float = 60.0,
+    max_steps: int = DEFAULT_CAPS.max_steps,
+    timeout_s: float = DEFAULT_CAPS.timeout_s,
     num_samples: int = 8,
     seed: int = 0,
     capacity: ClusterCapacity | None = None,

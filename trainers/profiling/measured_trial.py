@@ -92,6 +92,9 @@ class Caps(NamedTuple):
     timeout_s: float
 
 
+DEFAULT_CAPS: Final = Caps(max_steps=5, timeout_s=60.0)
+
+
 def measured_trial(
     trainable: Callable[..., Any] | type[tune.Trainable], recorder: Any, caps: Caps, overheads: Overheads
 ) -> type[tune.Trainable]:
