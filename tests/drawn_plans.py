@@ -5,7 +5,7 @@ from typing import Final
 
 from tests.evidence.plans.random_clusters import draw_policies, draw_sizing_policy
 from tune_policies import AcceleratorPolicy, ClusterCapacity, CpuPolicy, MixedPolicy, ResourcePolicy
-from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.design.catalog_file import NodeCatalog, NodeType
 
 GIB: Final = 2**30
 _GPU_TYPES: Final = (None, "T4", "A10G", "A100", "H100")

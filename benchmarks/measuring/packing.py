@@ -24,7 +24,7 @@ from tune_policies.files.terminal import print_to_stderr
 from tune_policies.files.writing import check_new, locked, write_new
 from tune_policies.trainers import measure_gpu_memory
 from tune_policies.trainers.gpu_memory.mps import query_mps_daemon
-from tune_policies.trainers.usage.gpu_memory_usage import GPU_MEMORY_KEY
+from tune_policies.trainers.usage.gpu_memory_records import GPU_MEMORY_KEY
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, from_ticks
 

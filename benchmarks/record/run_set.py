@@ -17,7 +17,7 @@ from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 from tune_policies.values.wording import counted, shorten
 
-from .obsolete_fields import ignoring_fields
+from .obsolete_fields import OF_ENVIRONMENT, OF_NOISE_READING, OF_PROCESS_RUN, ignoring
 from .settings import Settings
 
 
@@ -63,7 +63,7 @@ class Environment(Value):
     platform: str = ""
     python: str = ""
     versions: dict[str, str] = Field(default_factory=dict)
-    _former = ignoring_fields("commit", "has_changes")
+    _former = ignoring(OF_ENVIRONMENT)
 
     def __str__(self) -> str:
         cpus = counted(self.num_cpus, "CPU")
@@ -192,7 +192,7 @@ class ProcessRun(Value):
     tolerance: float = 0.02
     warnings: tuple[WithoutSecrets, ...] = ()
 
-    _former = ignoring_fields("start_up_s", "prepare_s", "energy_j")
+    _former = ignoring(OF_PROCESS_RUN)
 
     def times_s(self, phase: Phase) -> tuple[float, ...]:
         """Return the seconds per step of each block except warm-ups, or the duration of the first epoch in seconds."""
@@ -252,7 +252,7 @@ class NoiseReading(Value):
     throttled_s: float | None = None
     gpu_throttled: tuple[str, ...] = ()
 
-    _former = ignoring_fields("cpu_mhz")
+    _former = ignoring(OF_NOISE_READING)
 
 
 class Incident(NamedTuple):

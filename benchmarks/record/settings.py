@@ -6,7 +6,7 @@ from tune_policies.values.resources import Amount, Count, PositiveCount
 from tune_policies.values.value import Value
 
 from ..measuring.effort import THOROUGH
-from .obsolete_fields import ignoring_fields
+from .obsolete_fields import OF_SETTINGS, ignoring
 
 
 class Settings(Value):
@@ -32,4 +32,4 @@ class Settings(Value):
     seed: Count = 0
     has_control: bool = True
 
-    _former = ignoring_fields("max_steps", "max_seconds")
+    _former = ignoring(OF_SETTINGS)

@@ -19,7 +19,7 @@ from tune_policies.trainers.scheduling.own_slots import slot_of_bundles
 from tune_policies.trainers.train.scaling_config_check import check_workers
 from tune_policies.trainers.usage.advice import Advice, advise
 from tune_policies.trainers.usage.audit_callback import audit_lines
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage, RunUsage
 from tune_policies.trainers.usage.load_usage import load_usage
 from tune_policies.trainers.usage.oom_report import OomReport
 from tune_policies.trainers.usage.process_usage import ProcessUsage

@@ -11,7 +11,7 @@ from ray import tune
 from tests.on_ray.rays import local_ray
 from tune_policies import GpuPolicy, PolicyScheduler, probe_cluster
 from tune_policies.oom import classify_oom
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage
 
 pytestmark = pytest.mark.gpu
 

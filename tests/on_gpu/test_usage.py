@@ -17,7 +17,7 @@ from tune_policies import GpuPolicy, MemoryLimitError, PolicyScheduler, ProbeWar
 from tune_policies.probe.nvml import read_device_use
 from tune_policies.trainers.gpu_memory.fraction_limits import GpuShare
 from tune_policies.trainers.gpu_memory.free_memory import wait_for_free_memory
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage
 from tune_policies.trainers.usage.oom_report import OomReport
 
 pytestmark = pytest.mark.gpu

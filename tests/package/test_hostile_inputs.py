@@ -21,7 +21,7 @@ from tune_policies.benchmarks.record.run_set import Configuration, Failure
 from tune_policies.benchmarks.record.run_set_file import write_run_set
 from tune_policies.cli.main import app as tune_policies
 from tune_policies.cluster.node import NodeTypeCapacity
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage
 from tune_policies.trainers.usage.resource_usage import IdleHours, PlanInUse, ResourceHours, ResourceUsage, TrialSpan
 from tune_policies.values.resources import Resources
 

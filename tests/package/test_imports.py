@@ -26,7 +26,7 @@ VIEWS_OF = {
     "tune_policies.plan.trial_plan": {
         f"tune_policies.plan.{name}" for name in ("plan_picture", "plan_text", "plan_view")
     },
-    "tune_policies.trainers.usage.gpu_memory_usage": {"tune_policies.trainers.usage.usage_report"},
+    "tune_policies.trainers.usage.gpu_memory_records": {"tune_policies.trainers.usage.usage_report"},
 }
 """The modules that show a value, by the module of the value. A method of the value imports them when it is called."""
 FOREIGN = {"ray", "torch", "tensorflow", "jax", "cupy", "pynvml"}

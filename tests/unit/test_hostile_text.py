@@ -12,7 +12,7 @@ from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.cluster.labels import check_selector, is_label_value
 from tune_policies.cluster.ray_totals import to_resources
 from tune_policies.files.yaml_documents import read_scalar
-from tune_policies.kuberay.design.catalog import check_dns_label, parts_of_gpus
+from tune_policies.kuberay.design.catalog_file import check_dns_label, parts_of_gpus
 from tune_policies.kuberay.lint.linting import lint_text
 from tune_policies.kuberay.reading.quantities import parse_quantity
 from tune_policies.oom import classify_oom_text

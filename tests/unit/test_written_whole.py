@@ -13,7 +13,7 @@ from tests.run_sets import a_run_set
 from tune_policies import InvalidResourcesError
 from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run_set
 from tune_policies.files.writing import BusyFileError, check_new, locked, replace_file, write_new
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialGpuMemory
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage, RunUsage, TrialGpuMemory
 from tune_policies.trainers.usage.usage_pictures import plot_usage
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

@@ -13,7 +13,7 @@ import wrapt
 
 from ..gpu_memory.enforcement import MODULES
 from ..gpu_memory.fraction_limits import GpuShare, LimitOptions
-from ..usage.gpu_memory_usage import GpuMemoryUsage
+from ..usage.gpu_memory_records import GpuMemoryUsage
 from .current_trial import CurrentTrial
 from .process_devices import ProcessDevices
 from .process_threads import ProcessThreads

@@ -9,7 +9,7 @@ import copyreg
 from contextlib import suppress
 from typing import Any
 
-from ..usage.gpu_memory_usage import OOM_NOTE
+from ..usage.gpu_memory_records import OOM_NOTE
 from ..usage.oom_report import OomReport
 
 

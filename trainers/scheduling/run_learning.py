@@ -22,7 +22,7 @@ from tune_policies.ray_compat.tune_request import bundles_of
 from tune_policies.values.as_code import as_code
 from tune_policies.values.errors import InvalidResourcesError
 
-from ..usage.gpu_memory_usage import GPU_MEMORY_KEY, GpuMemoryUsage
+from ..usage.gpu_memory_records import GPU_MEMORY_KEY, GpuMemoryUsage
 from ..usage.process_usage import USAGE_KEY, ProcessUsage
 from ..usage.run_facts import need_of
 from .run_admission import RunAdmission

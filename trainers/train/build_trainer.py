@@ -17,7 +17,7 @@ from tune_policies.ray_compat.train_run import RunConfig, add_to_reports, is_ver
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 
 from ..gpu_memory.fraction_limits import LimitOptions
-from ..gpu_memory.trial_usage import RunFolder
+from ..gpu_memory.measure_trial_memory import RunFolder
 from ..process.current_process import CURRENT
 from ..process.process_setup import ProcessSetup, set_up_before
 from ..process.trial_process import plan_of_trial, reserved_for_trial

@@ -20,7 +20,7 @@ from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.values.resources import Resources
 
-from .gpu_memory_usage import GpuMemoryUsage, bytes_to_plan
+from .gpu_memory_records import GpuMemoryUsage, bytes_to_plan
 from .process_usage import SHORTEST_S
 from .run_facts import RunFacts, TrialFacts
 from .run_simulation import RunSimulation

@@ -9,7 +9,7 @@ from tune_policies.files.terminal import TextConsole
 from tune_policies.files.writing import write_new
 
 from .advice import Advice
-from .gpu_memory_usage import RunUsage
+from .gpu_memory_records import RunUsage
 from .policy_callback import PolicyCallback
 from .resource_usage import ResourceUsage, resource_usage_view
 from .run_monitor import RunMonitor

@@ -19,7 +19,7 @@ from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.wording import counted, shorten_names
 
 from .advice import trials_per_gpu
-from .gpu_memory_usage import (
+from .gpu_memory_records import (
     GpuMemoryUsage,
     MemoryFailure,
     RunUsage,

@@ -15,7 +15,7 @@ from tune_policies.values.as_code import as_code
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.wording import shorten
 
-from .gpu_memory_usage import RunUsage, read_usage
+from .gpu_memory_records import RunUsage, read_usage
 from .resource_usage import USAGE_FILE, ResourceUsage
 from .usage_report import CALLBACK, advice_of_run, usage_view
 

@@ -13,7 +13,7 @@ from tune_policies.oom.classify import walk_errors
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import Value
 
-from .gpu_memory_usage import OOM_NOTE, GpuMemoryUsage
+from .gpu_memory_records import OOM_NOTE, GpuMemoryUsage
 
 _MAX_CHARACTERS: Final = 100_000
 

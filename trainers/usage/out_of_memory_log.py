@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tune_policies.oom import OutOfMemory
 
-from .gpu_memory_usage import GpuMemoryUsage, bytes_to_plan, device_bytes
+from .gpu_memory_records import GpuMemoryUsage, bytes_to_plan, device_bytes
 from .process_usage import ProcessUsage
 from .resource_usage import OutOfMemoryCounts, RaisedMemory, ResourceUsage
 

@@ -34,7 +34,7 @@ from tune_policies.values.wording import shorten
 from ..scheduling.own_slots import requested_plan
 from ..scheduling.wrapping_scheduler import nested_schedulers
 from ..watches.run_watch import ClusterReading, RunWatch
-from .gpu_memory_usage import GPU_MEMORY_KEY, OOM_NOTE, GpuMemoryUsage, RunUsage, read_usage
+from .gpu_memory_records import GPU_MEMORY_KEY, OOM_NOTE, GpuMemoryUsage, RunUsage, read_usage
 from .load_usage import LoadedUsage
 from .oom_report import OomReport
 from .process_usage import USAGE_KEY, ProcessUsage

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from tune_policies.plan.trial_observation import TrialNeed
 from tune_policies.values.resources import MOST
 
-from .gpu_memory_usage import GpuMemoryUsage, bytes_to_plan
+from .gpu_memory_records import GpuMemoryUsage, bytes_to_plan
 from .process_usage import SHORTEST_S, ProcessUsage
 
 _BUSY: Final = 0.95

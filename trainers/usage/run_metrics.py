@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from ray.util.metrics import Counter, Gauge, Metric
 
+from .gpu_memory_records import needed_bytes
 from .gpu_memory_report import share_or_device_bytes
-from .gpu_memory_usage import needed_bytes
 from .resource_usage import TRIAL_STATES
 from .run_monitor import RunStatus
 

@@ -13,8 +13,8 @@ from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.wording import counted
 
+from .gpu_memory_records import GpuMemoryUsage, RunUsage, needed_bytes
 from .gpu_memory_report import Verdict, is_without_gpus, share_or_device_bytes, share_text
-from .gpu_memory_usage import GpuMemoryUsage, RunUsage, needed_bytes
 from .reservation_meter import unplanned
 from .resource_usage import MUCH_IDLE, STARTING, USAGE_FILE, ResourceUsage, TrialSpan
 from .usage_pictures import PEAKS, TIMELINE, lanes_of, memory_svg, time_text, timeline_svg

@@ -22,7 +22,7 @@ from tune_policies.ray_compat.background import BackgroundTask
 from tune_policies.ray_compat.connection import sent_by_value
 from tune_policies.ray_compat.gcs import living_actors
 
-from .gpu_memory_usage import GpuMemoryUsage
+from .gpu_memory_records import GpuMemoryUsage
 from .process_usage import ProcessUsage, mean_utilization
 
 _logger = logging.getLogger(__name__)

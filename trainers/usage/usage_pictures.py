@@ -17,8 +17,8 @@ from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.wording import counted
 
+from .gpu_memory_records import GpuMemoryUsage, RunUsage, needed_bytes
 from .gpu_memory_report import Verdict, share_or_device_bytes
-from .gpu_memory_usage import GpuMemoryUsage, RunUsage, needed_bytes
 from .resource_usage import ResourceUsage, TrialSpan, format_hours
 from .usage_report import CALLBACK
 

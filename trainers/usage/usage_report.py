@@ -13,8 +13,8 @@ from tune_policies.values.resources import format_amount
 from tune_policies.values.units import format_bytes
 from tune_policies.values.wording import counted
 
+from .gpu_memory_records import RunUsage
 from .gpu_memory_report import about_gpu_memory, advise_on_failures, gpu_memory_view, is_retried_with_larger_share
-from .gpu_memory_usage import RunUsage
 from .resource_usage import ResourceUsage, facts_view
 
 CALLBACK: Final = "callbacks=[PolicyCallback()]"

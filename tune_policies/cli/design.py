@@ -11,7 +11,7 @@ import typer
 from tune_policies.cli.options import DeadlineHours, Force, Json, Output, TrialHours, argument, option
 from tune_policies.files.terminal import TextConsole, print_to_stderr
 from tune_policies.files.writing import check_new, write_new
-from tune_policies.kuberay.design.catalog import NodeCatalog
+from tune_policies.kuberay.design.catalog_file import NodeCatalog
 from tune_policies.kuberay.design.design_cluster import ClusterDesign, design_cluster
 from tune_policies.kuberay.design.design_comparison import compare_designs
 from tune_policies.kuberay.design.offers import with_cheaper_nodes

@@ -23,7 +23,7 @@ from tune_policies.cli.options import (
 from tune_policies.values.sanitize import one_line
 
 if TYPE_CHECKING:
-    from tune_policies.kuberay.design.catalog import NodeCatalog
+    from tune_policies.kuberay.design.catalog_file import NodeCatalog
     from tune_policies.kuberay.design.cluster_spec import Nodes
     from tune_policies.kuberay.design.forecast import TrialForecast
     from tune_policies.kuberay.design.trial_duration import TrialDuration
@@ -86,7 +86,7 @@ def plan(
         raise typer.BadParameter("--trial-hours requires the number of trials. Pass it with --num-trials")
     # Help and usage errors do not need these imports.
     from tune_policies.files.writing import check_new
-    from tune_policies.kuberay.design.catalog import NodeCatalog
+    from tune_policies.kuberay.design.catalog_file import NodeCatalog
     from tune_policies.kuberay.design.cluster_spec import ClusterSpec
     from tune_policies.kuberay.design.trial_duration import TrialDuration
     from tune_policies.kuberay.reading.load_cluster import load_catalog, read_nodes
@@ -155,7 +155,7 @@ def _plan(
     force: bool,
     json: bool,
 ) -> None:
-    from tune_policies.kuberay.design.catalog import NodeCatalog
+    from tune_policies.kuberay.design.catalog_file import NodeCatalog
     from tune_policies.kuberay.design.cluster_spec import ClusterSpec, capacity_of
 
     if isinstance(nodes, NodeCatalog) and nodes.lists_offers and num_trials is not None:
@@ -206,7 +206,7 @@ def _rank(
 
 def _about_catalog(nodes: "Nodes", answer: "TrialPlan", num_trials: int | None) -> list[str]:
     """Return lines about the price of a catalog's nodes, and about amounts that may be wrong."""
-    from tune_policies.kuberay.design.catalog import NodeCatalog
+    from tune_policies.kuberay.design.catalog_file import NodeCatalog
 
     if not isinstance(nodes, NodeCatalog):
         return []

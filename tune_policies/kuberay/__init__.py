@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType, Toleration
+    from tune_policies.kuberay.design.catalog_file import NodeCatalog, NodeType, Toleration
     from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
     from tune_policies.kuberay.design.design_cluster import ClusterDesign, design_cluster
     from tune_policies.kuberay.design.forecast import TrialForecast, forecast_trials
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    **dict.fromkeys(("NodeCatalog", "NodeType", "Toleration"), "design.catalog"),
+    **dict.fromkeys(("NodeCatalog", "NodeType", "Toleration"), "design.catalog_file"),
     **dict.fromkeys(("ClusterSpec", "WorkerGroup"), "design.cluster_spec"),
     **dict.fromkeys(("ClusterDesign", "design_cluster"), "design.design_cluster"),
     **dict.fromkeys(("TrialForecast", "forecast_trials"), "design.forecast"),

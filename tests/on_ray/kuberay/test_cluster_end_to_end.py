@@ -19,7 +19,7 @@ from tune_policies import (
     request_capacity,
 )
 from tune_policies.kuberay import design_cluster
-from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.design.catalog_file import NodeCatalog, NodeType
 from tune_policies.kuberay.writing import write_cluster
 from tune_policies.kuberay.writing.write_options import WriteOptions
 

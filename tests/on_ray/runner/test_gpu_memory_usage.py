@@ -16,7 +16,7 @@ from tune_policies import ClusterCapacity, GpuDevice, GpuMemoryPolicy, PolicySch
 from tune_policies.trainers import gpu_memory_usage
 from tune_policies.trainers.gpu_memory.fraction_limits import LimitOptions
 from tune_policies.trainers.train.build_trainer import build_trainer
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, read_usage
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage, read_usage
 from tune_policies.trainers.usage.oom_report import OomReport
 
 GIB = 2**30

@@ -25,7 +25,7 @@ from tune_policies import (
     tuner,
 )
 from tune_policies.oom import OutOfMemory
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage
 from tune_policies.trainers.usage.policy_callback import last_failure
 from tune_policies.trainers.usage.reservation_meter import PAUSED
 from tune_policies.trainers.usage.resource_usage import STARTING, USAGE_FILE, OutOfMemoryCounts, ResourceUsage

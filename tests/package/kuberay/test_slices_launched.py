@@ -9,7 +9,7 @@ from tests.autoscaler_v2 import nodes_launched, nodes_launched_for_groups
 from tune_policies import AcceleratorPolicy
 from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.kuberay import design_cluster, forecast_trials
-from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.design.catalog_file import NodeCatalog, NodeType
 from tune_policies.kuberay.reading.load_cluster import load_cluster
 from tune_policies.kuberay.writing import write_cluster
 from tune_policies.placement.trial_slot import Bundle

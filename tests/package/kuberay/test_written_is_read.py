@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.unit.kuberay.designed_clusters import cluster_plans
 from tune_policies import AcceleratorPolicy, GpuPolicy
-from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.design.catalog_file import NodeCatalog, NodeType
 from tune_policies.kuberay.design.design_cluster import design_cluster
 from tune_policies.kuberay.design.forecast import forecast_trials
 from tune_policies.kuberay.reading.load_cluster import load_cluster

@@ -8,7 +8,7 @@ import time
 from tune_policies.trainers.gpu_memory import fraction_limits
 from tune_policies.trainers.gpu_memory.fraction_limits import GpuShare, LimitOptions
 from tune_policies.trainers.process.current_trial import CurrentTrial
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage
 from tune_policies.trainers.usage.process_meter import ProcessMeter
 
 BURN = """

@@ -9,7 +9,7 @@ from tests.package.browser import PROBLEMS, SCREENS, Browser, look_at, needs_chr
 from tune_policies.cli.main import app
 from tune_policies.files.html_page import colour_variable, html_page
 from tune_policies.files.svg import COLORS
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialGpuMemory
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage, RunUsage, TrialGpuMemory
 from tune_policies.trainers.usage.resource_usage import (
     USAGE_FILE,
     IdleHours,

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from tune_policies import CpuPolicy, LearningPolicy, load_usage
 from tune_policies.cli.main import app
 from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage
 from tune_policies.trainers.usage.resource_usage import USAGE_FILE, ResourceHours, ResourceUsage, SlotHours, TrialSpan
 
 GIB = 2**30

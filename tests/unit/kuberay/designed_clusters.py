@@ -9,7 +9,7 @@ from tests.clusters import nodes
 from tune_policies import GpuPolicy
 from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.cluster.tpu_slices import SliceShape
-from tune_policies.kuberay.design.catalog import HEAD, NodeCatalog, NodeType, Toleration
+from tune_policies.kuberay.design.catalog_file import HEAD, NodeCatalog, NodeType, Toleration
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS

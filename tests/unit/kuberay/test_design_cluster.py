@@ -20,7 +20,7 @@ from tune_policies import (
     ReservingPolicy,
 )
 from tune_policies.kuberay import ClusterDesign, NodeCatalog, NodeType, design_cluster
-from tune_policies.kuberay.design.catalog import HEAD
+from tune_policies.kuberay.design.catalog_file import HEAD
 from tune_policies.kuberay.design.cheapest_nodes import NodePool
 from tune_policies.kuberay.design.cluster_spec import head_of
 from tune_policies.kuberay.design.offers import with_cheaper_nodes

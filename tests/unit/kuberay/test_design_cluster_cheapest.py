@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tune_policies import AcceleratorPolicy, CappedPolicy, CpuPolicy, GpuMemoryPolicy, GpuPolicy, InfeasibleRequestError
 from tune_policies.kuberay import NodeType
-from tune_policies.kuberay.design.catalog import HEAD
+from tune_policies.kuberay.design.catalog_file import HEAD
 from tune_policies.kuberay.design.cheapest_nodes import NodePool, choose_nodes
 from tune_policies.kuberay.design.cluster_spec import head_of
 

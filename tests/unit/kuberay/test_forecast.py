@@ -10,7 +10,7 @@ from tune_policies import (
     InvalidResourcesError,
     Resources,
 )
-from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.design.catalog_file import NodeCatalog, NodeType
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
 from tune_policies.kuberay.design.forecast import forecast_trials
 from tune_policies.kuberay.design.policy_comparison import compare_policies

@@ -12,7 +12,7 @@ from tune_policies import (
     MixedPolicy,
 )
 from tune_policies.kuberay import NodeCatalog, NodeType, design_cluster
-from tune_policies.kuberay.design.catalog import parts_of_gpus
+from tune_policies.kuberay.design.catalog_file import parts_of_gpus
 from tune_policies.kuberay.design.forecast import forecast_trials
 
 GKE_PROFILE = {"cloud.google.com/gke-gpu-partition-size": "3g.20gb"}

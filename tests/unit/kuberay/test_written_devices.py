@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.kuberay.designed_clusters import GPU_HEAD, a_design, cpu_type, gpu_type, spec
 from tune_policies.cluster.accelerators import FAMILIES
-from tune_policies.kuberay.design.catalog import Toleration
+from tune_policies.kuberay.design.catalog_file import Toleration
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS, type_selector
 from tune_policies.kuberay.writing import WriteOptions, about_unselected

@@ -16,7 +16,7 @@ from tune_policies import (
     SelectingPolicy,
 )
 from tune_policies.cluster.node import NodeTypeCapacity
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialGpuMemory
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage, RunUsage, TrialGpuMemory
 from tune_policies.trainers.usage.resource_usage import IdleHours, ResourceHours, ResourceUsage, SlotHours
 
 HOSTILE = '<script>alert(1)</script>&"\N{RIGHT-TO-LEFT OVERRIDE}\x1b[31m[red]'

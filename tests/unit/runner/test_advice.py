@@ -8,7 +8,7 @@ from tests.clusters import gpu_node, nodes
 from tune_policies import ClusterCapacity, CpuPolicy, LearningPolicy
 from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
 from tune_policies.trainers.usage.advice import advise
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage
 from tune_policies.trainers.usage.process_usage import ProcessUsage
 from tune_policies.trainers.usage.run_facts import Machines, RunFacts, TrialFacts
 from tune_policies.trainers.usage.run_simulation import RunSimulation

@@ -14,7 +14,7 @@ from tune_policies import (
 )
 from tune_policies.oom import classify_oom_text
 from tune_policies.plan.headroom import HEADROOM
-from tune_policies.trainers.usage.gpu_memory_usage import (
+from tune_policies.trainers.usage.gpu_memory_records import (
     GpuMemoryUsage,
     MemoryFailure,
     RunUsage,

@@ -16,7 +16,7 @@ from tune_policies import (
 )
 from tune_policies.plan.headroom import HEADROOM, with_headroom
 from tune_policies.policies.device_fractions import equal_device_fraction
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialGpuMemory
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage, RunUsage, TrialGpuMemory
 from tune_policies.trainers.usage.memory_to_write import (
     amount_to_write,
     equal_part_to_write,

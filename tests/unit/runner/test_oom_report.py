@@ -10,7 +10,7 @@ from tests.unit.oom_errors import KILLED_BY_RAY, SEVERAL_KILLED, TORCH_OOM, buil
 from tune_policies.oom import OutOfMemory
 from tune_policies.trainers.process.oom_note import add_report
 from tune_policies.trainers.retries.oom_failure import classify_failure
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage
 from tune_policies.trainers.usage.oom_report import OomReport
 
 GIB = 2**30

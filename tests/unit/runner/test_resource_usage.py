@@ -8,7 +8,7 @@ from tests.clusters import gpu_node, nodes
 from tests.unit.runner.metered_runs import GPU_OOM, NO_OOM, begin, finish, plan_of, trial
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, Resources, TrialPlan, TrialSlot
 from tune_policies.trainers.usage.advice import Advice
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage
 from tune_policies.trainers.usage.process_usage import ProcessUsage
 from tune_policies.trainers.usage.reservation_meter import HELD, NOTHING_RAN, ON_PURPOSE, PAUSED, SEARCH, STARTING
 from tune_policies.trainers.usage.resource_usage import IdleHours, ResourceHours, ResourceUsage, TrialCounts

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tune_policies.files.reading import read_data
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage
 from tune_policies.trainers.usage.resource_usage import DASHBOARD, OutOfMemoryCounts, TrialCounts
 from tune_policies.trainers.usage.run_metrics import COUNTERS, GAUGES, counts_of, gauges_of
 from tune_policies.trainers.usage.run_monitor import RunStatus

@@ -4,7 +4,7 @@ import pytest
 
 from tests.clusters import GIB
 from tests.unit.runner.metered_runs import GPU_OOM, NO_OOM, begin, finish, plan_of, trial
-from tune_policies.trainers.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage
 from tune_policies.trainers.usage.process_usage import SlotUse
 from tune_policies.trainers.usage.reservation_meter import STARTING
 from tune_policies.trainers.usage.resource_usage import (

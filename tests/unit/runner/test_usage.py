@@ -13,7 +13,7 @@ from tune_policies import (
     InvalidResourcesError,
     load_usage,
 )
-from tune_policies.trainers.usage.gpu_memory_usage import (
+from tune_policies.trainers.usage.gpu_memory_records import (
     ASSUMED,
     GpuMemoryUsage,
     MemoryFailure,

@@ -3,7 +3,7 @@
 import json
 
 from tune_policies.oom import OutOfMemory
-from tune_policies.trainers.usage.gpu_memory_usage import (
+from tune_policies.trainers.usage.gpu_memory_records import (
     GpuMemoryUsage,
     RunUsage,
     TrialGpuMemory,

@@ -23,7 +23,7 @@ from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.node import NodeCapacity, NodeGroup
 from tune_policies.cluster.node_sequences import AlikeNodes
 from tune_policies.cluster.tpu_slices import TOPOLOGY
-from tune_policies.kuberay.design.catalog import NodeType
+from tune_policies.kuberay.design.catalog_file import NodeType
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.placement.count_trials import count_workers, largest
 from tune_policies.placement.request import request_of

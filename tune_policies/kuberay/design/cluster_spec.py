@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from tune_policies.cluster.capacity import DEFAULT_AUTOSCALER, AutoscalerVersion, ClusterCapacity
 from tune_policies.cluster.node import GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.cluster.tpu_slices import POD_TYPE, SLICE_NAME, TOPOLOGIES, TOPOLOGY, WORKER_ID, SliceShape
-from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.design.catalog_file import NodeCatalog, NodeType
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Count, PositiveCount, Resources
 from tune_policies.values.value import Value

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES, KNOWN_TYPES, gpu_memory_of_type
 from tune_policies.cluster.tpu_slices import SliceShape
-from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType, node_type_name
+from tune_policies.kuberay.design.catalog_file import NodeCatalog, NodeType, node_type_name
 from tune_policies.kuberay.design.slot_choices import policies_by_slot
 from tune_policies.placement.scale_up import plan_on_smallest_node
 from tune_policies.policies.accelerator import AcceleratorPolicy

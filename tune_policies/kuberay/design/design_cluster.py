@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, Field
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.kuberay.design.catalog import HEAD, NodeCatalog, NodeType
+from tune_policies.kuberay.design.catalog_file import HEAD, NodeCatalog, NodeType
 from tune_policies.kuberay.design.cheapest_nodes import MOST_NODES_OF_TYPE, NodePool, Units, workers_in_unit
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, DesignedGroup, capacity_of, head_of
 from tune_policies.kuberay.design.default_nodes import default_catalog

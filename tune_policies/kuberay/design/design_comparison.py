@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from tune_policies.kuberay.design.catalog import NodeCatalog
+from tune_policies.kuberay.design.catalog_file import NodeCatalog
 from tune_policies.kuberay.design.design_cluster import ClusterDesign, design_cluster
 from tune_policies.plan.benchmark_decision import Decision
 from tune_policies.policies.policy import ResourcePolicy

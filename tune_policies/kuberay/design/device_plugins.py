@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from tune_policies.cluster.accelerators import FAMILIES, families_of, family_of_type
 from tune_policies.cluster.tpu_slices import TOPOLOGIES, SliceShape
-from tune_policies.kuberay.design.catalog import NodeType, Toleration
+from tune_policies.kuberay.design.catalog_file import NodeType, Toleration
 from tune_policies.values.errors import InvalidResourcesError
 
 Platform = Literal["gke", "eks", "aks", "karpenter", "gpu-operator"]

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import AutoscalerVersion, ClusterCapacity
-from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.design.catalog_file import NodeCatalog, NodeType
 from tune_policies.kuberay.design.cluster_spec import MOST_NODES, ClusterSpec, WorkerGroup, slice_shape_of
 from tune_policies.placement.launches import format_nodes
 from tune_policies.plan.trial_plan import TrialPlan

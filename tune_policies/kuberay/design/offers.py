@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from tune_policies.kuberay.design.catalog import NodeCatalog
+from tune_policies.kuberay.design.catalog_file import NodeCatalog
 from tune_policies.kuberay.design.cluster_spec import capacity_of
 from tune_policies.kuberay.design.design_cluster import (
     ClusterDesign,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tune_policies.kuberay.design.catalog import NodeCatalog
+from tune_policies.kuberay.design.catalog_file import NodeCatalog
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, Nodes, capacity_of
 from tune_policies.kuberay.design.forecast import Stage, forecast_trials
 from tune_policies.kuberay.design.trial_duration import TrialDuration

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.kuberay.design.catalog import NodeType
+from tune_policies.kuberay.design.catalog_file import NodeType
 from tune_policies.kuberay.design.cheapest_nodes import NodeChoice, NodePool, Units, choose_nodes, trimmed
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.benchmark_decision import Decision, DeviceTimes, Objective, SizeDecision

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from math import floor
 from typing import Final
 
-from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.design.catalog_file import NodeCatalog, NodeType
 from tune_policies.values.units import GIB, MIB
 
 _RESERVED_CPUS: Final = ((1, 0.06), (1, 0.01), (2, 0.005))

@@ -24,7 +24,7 @@ from tune_policies.files.plain_data import (
 )
 from tune_policies.files.reading import read_value, wrong_file
 from tune_policies.files.yaml_documents import Document, read_documents
-from tune_policies.kuberay.design.catalog import NodeCatalog
+from tune_policies.kuberay.design.catalog_file import NodeCatalog
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, Nodes, WorkerGroup, capacity_of
 from tune_policies.kuberay.reading.cluster_yaml import (
     ClusterYaml,
@@ -36,7 +36,6 @@ from tune_policies.kuberay.reading.cluster_yaml import (
     read_cluster_yaml,
 )
 from tune_policies.kuberay.reading.documents import check_name, clusters_in, manifests_in, name_of, read_text
-from tune_policies.kuberay.reading.gpu_sharing import devices_of_pod, gpus_given, has_misplaced_kai_part
 from tune_policies.kuberay.reading.in_place_resize import Resize, resizes_of
 from tune_policies.kuberay.reading.kuberay_models import (
     HEAD_GROUP,
@@ -48,6 +47,7 @@ from tune_policies.kuberay.reading.kuberay_models import (
     WorkerGroupSpec,
 )
 from tune_policies.kuberay.reading.ray_counts import device_type, ray_counts, slice_shape, started_counts, states_cpus
+from tune_policies.kuberay.reading.shared_gpu_memory import devices_of_pod, gpus_given, has_misplaced_kai_part
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.wording import kind_of, shorten

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tune_policies.kuberay.design.catalog import NodeType
+from tune_policies.kuberay.design.catalog_file import NodeType
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.design.device_plugins import NODE_POOLS, devices_of, type_selector
 from tune_policies.kuberay.reading.ray_counts import check_resource_name

@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
-from tune_policies.kuberay.design.catalog import NodeType, Toleration, check_dns_label
+from tune_policies.kuberay.design.catalog_file import NodeType, Toleration, check_dns_label
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.design.device_plugins import (

@@ -25,9 +25,9 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     ray_version_of,
     workers_of,
 )
-from tune_policies.kuberay.reading.gpu_sharing import STRATEGIES, gpus_given, has_misplaced_kai_part
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
 from tune_policies.kuberay.reading.ray_counts import NEURON_CHIPS, ray_counts
+from tune_policies.kuberay.reading.shared_gpu_memory import STRATEGIES, gpus_given, has_misplaced_kai_part
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.wording import counted, shorten_names, suggest
 

@@ -11,7 +11,7 @@ from tune_policies.kuberay.lint.pod_schema import PodTemplate, as_list, as_mappi
 from tune_policies.kuberay.lint.rule import Found, Rule
 from tune_policies.kuberay.lint.rules.pod_parts import node_requirements
 from tune_policies.kuberay.lint.rules.pod_templates import is_filled_in_later, template_rule
-from tune_policies.kuberay.reading.gpu_sharing import GPU_PRODUCT
+from tune_policies.kuberay.reading.shared_gpu_memory import GPU_PRODUCT
 from tune_policies.values.wording import shorten_names
 
 RULES: Final[list[Rule]] = []

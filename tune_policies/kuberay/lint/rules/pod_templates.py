@@ -15,8 +15,8 @@ from tune_policies.files.yaml_documents import Document, Path
 from tune_policies.kuberay.lint.pod_schema import PodTemplate, as_list, as_mapping, cluster_of, templates_of
 from tune_policies.kuberay.lint.rule import Found, Rule, Severity, why
 from tune_policies.kuberay.lint.rules.cluster_parts import exact
-from tune_policies.kuberay.reading.gpu_sharing import HAMI_CORES, HAMI_MEMORY, HAMI_PERCENTAGE
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile
+from tune_policies.kuberay.reading.shared_gpu_memory import HAMI_CORES, HAMI_MEMORY, HAMI_PERCENTAGE
 from tune_policies.values.wording import shorten, suggest
 
 RULES: Final[list[Rule]] = []

@@ -9,7 +9,18 @@ from tune_policies.files.yaml_documents import Document
 from tune_policies.kuberay.lint.pod_schema import as_list
 from tune_policies.kuberay.lint.rule import Found, Rule, RuleBook, why
 from tune_policies.kuberay.lint.rules.cluster_parts import Group, exact, extra, groups_of
-from tune_policies.kuberay.reading.gpu_sharing import (
+from tune_policies.kuberay.reading.in_place_resize import (
+    ANNOTATION,
+    FIRST_RAY,
+    groups_by_name,
+    is_too_old,
+    resize_problems,
+    too_small,
+    unknown_groups,
+)
+from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup
+from tune_policies.kuberay.reading.ray_counts import ray_counts
+from tune_policies.kuberay.reading.shared_gpu_memory import (
     HAMI_CORES,
     HAMI_MEMORY,
     HAMI_PERCENTAGE,
@@ -25,17 +36,6 @@ from tune_policies.kuberay.reading.gpu_sharing import (
     kai_memory_mib,
     may_be_gpu_claim,
 )
-from tune_policies.kuberay.reading.in_place_resize import (
-    ANNOTATION,
-    FIRST_RAY,
-    groups_by_name,
-    is_too_old,
-    resize_problems,
-    too_small,
-    unknown_groups,
-)
-from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup
-from tune_policies.kuberay.reading.ray_counts import ray_counts
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.wording import suggest
 

@@ -7,7 +7,7 @@ import pytest
 
 from tune_policies import GpuPolicy, InvalidResourcesError
 from tune_policies.kuberay import NodeCatalog, NodeType, load_catalog
-from tune_policies.kuberay.design.catalog import Toleration
+from tune_policies.kuberay.design.catalog_file import Toleration
 from tune_policies.kuberay.design.cluster_spec import capacity_of
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.cluster.node import GpuDevice
-from tune_policies.kuberay.design.catalog import parts_of_gpus
+from tune_policies.kuberay.design.catalog_file import parts_of_gpus
 from tune_policies.kuberay.design.device_plugins import ray_resource
 from tune_policies.kuberay.reading.kuberay_models import Container, Metadata, PodTemplate
 from tune_policies.kuberay.reading.quantities import parse_quantity

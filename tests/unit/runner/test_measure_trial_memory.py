@@ -6,8 +6,8 @@ from tune_policies.probe.nvml import NvmlError
 from tune_policies.trainers.gpu_memory import trial_usage
 from tune_policies.trainers.gpu_memory.counters import FrameworkMemory
 from tune_policies.trainers.gpu_memory.fraction_limits import FractionLimits, GpuShare
-from tune_policies.trainers.gpu_memory.trial_usage import TrialUsage
-from tune_policies.trainers.usage.gpu_memory_usage import needed_bytes
+from tune_policies.trainers.gpu_memory.measure_trial_memory import TrialUsage
+from tune_policies.trainers.usage.gpu_memory_records import needed_bytes
 
 GIB = 2**30
 
