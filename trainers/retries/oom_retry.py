@@ -125,16 +125,16 @@ def _decide_gpu_memory(
 ) -> RetryDecision:
     """Decide about a trial that ran out of GPU memory.
 
-    If another trial filled the device and this trial was within its limit, the same fraction may be enough for a retry.
-    After ``MAX_SAME_MEMORY_RETRIES`` such retries, the trial gets a larger fraction, so that fewer trials share its
-    device.
+    If other processes filled the device and this trial was within its limit, the same fraction may be enough for a
+    retry. After ``MAX_SAME_MEMORY_RETRIES`` such retries, the trial gets a larger fraction, so that fewer trials share
+    its device.
     """
     gpu_ticks = floor_of(reservation.bundles).gpu_ticks
     if not gpu_ticks:
         return _left_to_tune("the trial does not reserve a GPU, so the error comes from another process")
     cause = out_of_memory.cause_with(from_ticks(gpu_ticks))
     if cause == "neighbour" and history.num_same_memory_retries < MAX_SAME_MEMORY_RETRIES:
-        reason = "is retried with the same GPU fraction because other trials filled the GPU"
+        reason = "is retried with the same GPU fraction because other processes filled the GPU"
         return RetryDecision(kind="same_memory", reason=reason)
     if nodes is None:
         return _left_to_tune(_UNREAD_NODES)

@@ -40,9 +40,9 @@ class OomRetryScheduler(RunScheduler):
     numbers is smaller than in the retried config, and all other entries, except fractional numbers, are equal. If
     Tune restores the experiment, the trials keep this memory.
 
-    If a trial was within its GPU fraction but other trials filled the GPU, it is first retried up to two times with the
-    same fraction. If Ray's memory monitor kills a trial that was within its reserved host memory, the trial is retried
-    up to two times with the same memory, and then the error counts as a failure.
+    If a trial was within its GPU fraction but other processes filled the GPU, it is first retried up to two times with
+    the same fraction. If Ray's memory monitor kills a trial that was within its reserved host memory, the trial is
+    retried up to two times with the same memory, and then the error counts as a failure.
 
     Args:
         inner: The scheduler that makes all other decisions. The default is Tune's ``FIFOScheduler``.

@@ -126,6 +126,30 @@ def test_after_retries_on_a_simulated_gpu_the_value_follows_from_the_errors(tmp_
     )
 
 
+@pytest.mark.parametrize(
+    ("failed_with", "finished_with", "needed_gib", "value"),
+    [
+        (0.5, 1, 17, "GpuPolicy()"),
+        (0.3333, 0.5, 12, "GpuPolicy(gpus=0.5), with which 2 trials fit on a GPU"),
+        (0.25, 0.5, 12, 'GpuMemoryPolicy(gpu_memory="13.2GiB"), with which 3 trials fit on a GPU of 40 GiB'),
+    ],
+)
+def test_after_retries_no_amount_is_advised_that_gives_a_fraction_that_failed(
+    failed_with, finished_with, needed_gib, value
+):
+    failure = MemoryFailure(kind="accelerator", needed_bytes=needed_gib * GIB, device_bytes=40 * GIB)
+    trial = TrialGpuMemory(
+        name="a",
+        usage=GpuMemoryUsage(gpus=finished_with),
+        of_smaller_shares=(GpuMemoryUsage(gpus=failed_with, num_ooms=1),),
+        failures=(failure,),
+    )
+
+    *_, advice = (text for text in advice_of_run(RunUsage(trials=(trial,))) if "without retries" in text)
+
+    assert advice == f"to run without retries, write {value}"
+
+
 def test_fractions_of_unknown_size_are_shown_in_gpus(tmp_path):
     write(tmp_path, "a", result(GpuMemoryUsage(gpus=0.5)), error=noted(GpuMemoryUsage(gpus=0.25, num_ooms=1)))
 
