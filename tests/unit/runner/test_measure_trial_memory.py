@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tune_policies.probe.nvml import NvmlError
-from tune_policies.trainers.gpu_memory import trial_usage
+from tune_policies.trainers.gpu_memory import measure_trial_memory
 from tune_policies.trainers.gpu_memory.counters import FrameworkMemory
 from tune_policies.trainers.gpu_memory.fraction_limits import FractionLimits, GpuShare
 from tune_policies.trainers.gpu_memory.measure_trial_memory import TrialUsage
@@ -18,8 +18,8 @@ def raise_nvml_error():
 
 def test_a_trial_with_a_whole_gpu_needs_the_safe_overhead_too(monkeypatch):
     memory = FrameworkMemory(GIB, GIB, GIB, GIB, 0, "torch's allocator")
-    monkeypatch.setattr(trial_usage, "read_counters", lambda: {"torch": memory})
-    monkeypatch.setattr(trial_usage, "read_device_use", raise_nvml_error)
+    monkeypatch.setattr(measure_trial_memory, "read_counters", lambda: {"torch": memory})
+    monkeypatch.setattr(measure_trial_memory, "read_device_use", raise_nvml_error)
 
     usage = TrialUsage(FractionLimits(GpuShare(fraction=1.0))).read()
 
@@ -29,8 +29,8 @@ def test_a_trial_with_a_whole_gpu_needs_the_safe_overhead_too(monkeypatch):
 
 
 def test_a_trial_that_uses_no_framework_has_no_overhead(monkeypatch):
-    monkeypatch.setattr(trial_usage, "read_counters", dict)
-    monkeypatch.setattr(trial_usage, "read_device_use", raise_nvml_error)
+    monkeypatch.setattr(measure_trial_memory, "read_counters", dict)
+    monkeypatch.setattr(measure_trial_memory, "read_device_use", raise_nvml_error)
 
     usage = TrialUsage(FractionLimits(GpuShare(fraction=1.0))).read()
 
@@ -41,8 +41,8 @@ def test_news_are_a_higher_peak_and_a_failed_allocation(monkeypatch):
     """A peak that has grown by less than 5 % since the last reading is not reported without delay."""
     memory = FrameworkMemory(GIB, GIB, GIB, GIB, 0, "torch's allocator")
     counters = {"torch": memory}
-    monkeypatch.setattr(trial_usage, "read_counters", lambda: counters)
-    monkeypatch.setattr(trial_usage, "read_device_use", raise_nvml_error)
+    monkeypatch.setattr(measure_trial_memory, "read_counters", lambda: counters)
+    monkeypatch.setattr(measure_trial_memory, "read_device_use", raise_nvml_error)
     usage = TrialUsage(FractionLimits(GpuShare(fraction=1.0)))
     news = [usage.has_news()]
     usage.read()
