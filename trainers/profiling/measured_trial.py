@@ -93,6 +93,7 @@ class Caps(NamedTuple):
 
 
 DEFAULT_CAPS: Final = Caps(max_steps=5, timeout_s=60.0)
+"""The caps if the user sets none."""
 
 
 def measured_trial(

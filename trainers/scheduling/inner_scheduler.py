@@ -25,7 +25,7 @@ def changes_resources(scheduler: TrialScheduler) -> bool:
     return any(isinstance(part, ResourceChangingScheduler) for part in nested_schedulers(scheduler))
 
 
-def check_has_no_policy(inner: TrialScheduler | None, with_policy: type[TrialScheduler]) -> None:
+def check_is_plain_scheduler(inner: TrialScheduler | None, with_policy: type[TrialScheduler]) -> None:
     """Check that the user's scheduler is a scheduler of Tune without a policy of its own.
 
     Args:

@@ -26,7 +26,7 @@ from tune_policies.values.wording import shorten
 from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import limit_options
 from ..retries.oom_retry_scheduler import OomRetries
-from .inner_scheduler import changes_resources, check_has_no_policy, check_inner_scheduler
+from .inner_scheduler import changes_resources, check_inner_scheduler, check_is_plain_scheduler
 from .run_core import RunCore
 from .run_learning import RunLearning
 from .run_plan import PlanChange, RunPlan, check_seconds
@@ -115,7 +115,7 @@ class PolicyScheduler(RunScheduler):
             raise InvalidResourcesError(
                 f"policy must be a policy, such as AutoPolicy(), or a plan, got {shorten(policy)}{hint}"
             )
-        check_has_no_policy(inner, PolicyScheduler)
+        check_is_plain_scheduler(inner, PolicyScheduler)
         if falls_back and (isinstance(policy, TrialPlan) or len(policy.choices) < 2):
             raise InvalidResourcesError(
                 f"falls_back=True requires a policy with a second choice, got {shorten(policy)}. Use a policy such as "

@@ -319,9 +319,9 @@ def _choices_without_retries(trials: list[TrialGpuMemory]) -> list[str]:
     return [finished_with]
 
 
-def _has_failed_with(needed_bytes: int, device: int, trials: list[TrialGpuMemory]) -> bool:
+def _has_failed_with(needed_bytes: int, gpu_bytes: int, trials: list[TrialGpuMemory]) -> bool:
     """Return whether a trial ran out of memory with at least the fraction that it would get for this need."""
-    fit = trials_with(amount_to_write(needed_bytes, device), device)
+    fit = trials_with(amount_to_write(needed_bytes, gpu_bytes), gpu_bytes)
     failed_with = [usage.gpus or 0 for trial in trials for usage in trial.of_smaller_shares if usage.num_ooms]
     # Ray's fractions are rounded down, such as 0.3333.
     return round(fit * max(failed_with), 2) >= 1

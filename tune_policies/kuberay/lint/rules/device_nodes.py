@@ -30,7 +30,6 @@ from tune_policies.values.wording import suggest
 
 RULES: Final = RuleBook()
 
-
 _LABELS: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/label-based-scheduling.html"
 
 
@@ -81,7 +80,7 @@ def taint_of(at: Group[HeadGroup], key: str) -> Toleration:
 def _node_selector_missing(cluster: ClusterInFile) -> Iterator[Found]:
     """If nodes have different devices, the device that a trial gets is random.
 
-    If a group and another group state different device types, it is a warning.
+    It is a warning if another group states a different device type.
     """
     groups_with: defaultdict[str, list[Group[HeadGroup]]] = defaultdict(list)
     for at in groups_of(cluster):

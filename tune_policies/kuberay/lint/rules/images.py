@@ -20,7 +20,6 @@ from tune_policies.values.ray_versions import NEWEST_TRIED, OLDEST_TRIED, TRIED,
 
 RULES: Final = RuleBook()
 
-
 _IMAGES: Final = "https://hub.docker.com/r/rayproject/ray"
 
 

@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tune_policies.cluster.accelerators import (
-    FAMILIES,
-)
+from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.kuberay.lint.rule import Found, RuleBook
 from tune_policies.kuberay.lint.rules.cluster_parts import (
     Group,
@@ -19,7 +17,6 @@ from tune_policies.kuberay.lint.rules.images import has_cuda
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup
 
 RULES: Final = RuleBook()
-
 
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 
