@@ -10,12 +10,15 @@ EXTRAS := all$(if $(shell command -v nvidia-smi),$(comma)tensorflow-gpu)
 
 .PHONY: install demo test test-rest test-all test-gpu test-ray test-libraries test-lowest test-newest test-wheel sbom check docs bench mutate clean pod-template-schema
 
+# uv needs a fifth of pip's time: make install INSTALL="uv pip install --python .venv/bin/python"
+INSTALL := $(BIN)/python -m pip install
+
 install: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tune-policies needs Python 3.11 or newer: make PYTHON=python3.11")'
 	test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(INSTALL) --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
 demo: install

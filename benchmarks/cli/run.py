@@ -56,8 +56,8 @@ def run(
         bool,
         typer.Option(
             "--quick",
-            help=f"Measure one size per workload (or the given sizes) in {QUICK.num_rounds} rounds, in about a minute. "
-            f"A process has a time limit of {QUICK.process_timeout_s:g} s.",
+            help=f"Measure one size per workload (or the given sizes) in {QUICK.num_rounds} rounds, in about a minute "
+            f"for each size. A process has a time limit of {QUICK.process_timeout_s:g} s.",
         ),
     ] = False,
     resume: Annotated[

@@ -214,6 +214,7 @@ def test_tables_and_texts_are_printed_without_markup_and_control_characters():
 
 def test_the_text_of_a_table_in_a_notebook_is_returned_without_styles_and_not_displayed(monkeypatch, capsys):
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as Jupyter's kernel does
     table = empty_table("Nodes", "Node")
     table.add_row("a")
 

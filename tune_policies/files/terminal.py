@@ -103,8 +103,10 @@ class TextConsole(Console):
 
 def to_text(view: RenderableType) -> str:
     """Return a view as text with a width of 120 columns, without styles."""
-    # In a notebook, Rich would display the text as HTML, and return it with codes for colors.
-    console = TextConsole(file=io.StringIO(), width=_WIDTH_OF_TEXT, force_jupyter=False)
+    # In a notebook, Rich would display the text as HTML. Jupyter also sets FORCE_COLOR, so that Rich adds color codes.
+    console = TextConsole(
+        file=io.StringIO(), width=_WIDTH_OF_TEXT, force_jupyter=False, force_terminal=False, color_system=None
+    )
     with console.capture() as captured:
         console.print(view)
     lines = captured.get().splitlines()
