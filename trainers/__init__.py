@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .gpu_memory.counters import peak_gpu_memory_bytes
+    from .gpu_memory.framework_memory import peak_gpu_memory_bytes
+    from .gpu_memory.framework_overhead import Overheads, load_overheads
     from .gpu_memory.framework_settings import GpuMemoryLimit
-    from .gpu_memory.overhead import Overheads, load_overheads
     from .process.current_process import gpu_memory_usage
     from .process.remote_process import with_limits
     from .process.trial_process import trial_plan
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .profiling.measure import measure_gpu_memory, plan_by_measuring
     from .profiling.measure_overhead import calibrate_gpu_overhead
     from .scheduling.policy_scheduler import PolicyScheduler
-    from .start.tune_run import applied, run, tuner
+    from .start.applied import applied
+    from .start.tune_run import run, tuner
     from .train.as_trainable import as_trainable
     from .train.build_trainer import fit_with_oom_retry
     from .train.framework_trainers import (
@@ -62,18 +63,19 @@ _MODULES = {
     "process.current_process": ("gpu_memory_usage",),
     "watches.deadlock_watch": ("with_deadlock_check",),
     "profiling.measure_overhead": ("calibrate_gpu_overhead",),
-    "gpu_memory.counters": ("peak_gpu_memory_bytes",),
+    "gpu_memory.framework_memory": ("peak_gpu_memory_bytes",),
     "profiling.estimate": ("GpuMemoryEstimate", "estimate_gpu_memory"),
     "gpu_memory.framework_settings": ("GpuMemoryLimit",),
     "profiling.measure": ("measure_gpu_memory", "plan_by_measuring"),
-    "gpu_memory.overhead": ("Overheads", "load_overheads"),
+    "gpu_memory.framework_overhead": ("Overheads", "load_overheads"),
     "scheduling.policy_scheduler": ("PolicyScheduler",),
     "process.remote_process": ("with_limits",),
     "train.rllib": ("size_algorithm",),
     "train.as_trainable": ("as_trainable",),
     "train.build_trainer": ("fit_with_oom_retry",),
     "process.trial_process": ("trial_plan",),
-    "start.tune_run": ("applied", "run", "tuner"),
+    "start.applied": ("applied",),
+    "start.tune_run": ("run", "tuner"),
 }
 """The public names of each module. Names that are not listed here belong to ``train.framework_trainers``."""
 

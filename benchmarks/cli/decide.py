@@ -85,7 +85,7 @@ def decide(
     from ..decide.device_decision import Terms, measured_gpu
     from ..decide.device_decision import decide as decide_from
     from ..decide.price_file import load_prices
-    from ..measuring.colocation import parse_device
+    from ..measuring.device_plans import parse_device
     from ..record.packing_record import read_throughput
     from ..record.run_set_file import read_run_set
 
@@ -133,7 +133,7 @@ def decide(
 def _policy_file(decision: Decision, output: Path, settings: "Settings | None") -> Iterator[str]:
     """Yield the lines of a policy file with the decision, and with the CPUs of the measurement."""
     cpus = "" if settings is None else f", cpus: {settings.cpus:g}"
-    from ..measuring.colocation import parse_device
+    from ..measuring.device_plans import parse_device
 
     first, *others = decision.workloads
     amount = parse_device(first.sizes[0].gpu.device).amount

@@ -21,7 +21,7 @@ from ..record.run_set_file import csv_text, file_text, read_run_set
 from ..record.summary import how_to_measure_a_gpu, summarize
 
 if TYPE_CHECKING:
-    from ..compare.doubts import Verdict
+    from ..compare.compare_devices import Verdict
 
 app = typer.Typer()
 
@@ -116,7 +116,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare the devices of a run: show which device is faster in each phase, with confidence intervals."""
-    from ..compare.doubts import verdicts
+    from ..compare.compare_devices import verdicts
     from ..decide.device_decision import UndecidedError
     from ..report.tables import print_verdicts
 

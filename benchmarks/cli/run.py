@@ -13,7 +13,7 @@ from tune_policies import InvalidResourcesError
 from tune_policies.cli.options import Address, Force, Json, TimeoutS
 from tune_policies.files.terminal import print_to_stderr
 
-from ..measuring.effort import QUICK, THOROUGH
+from ..measuring.default_rounds import QUICK, THOROUGH
 from ..record.run_set import RunSet
 from ..record.settings import Settings
 
@@ -79,7 +79,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Measure how long workloads take to start and to run a step on each device, in fresh processes."""
-    from ..measuring.colocation import parse_devices
+    from ..measuring.device_plans import parse_devices
     from ..measuring.rounds import Session, measure_to_file
     from ..record.machine import own_command
     from ..record.run_set_file import read_run_set

@@ -27,9 +27,9 @@ from tune_policies.values.units import GIB
 from tune_policies.values.value import Value
 from tune_policies.values.wording import shorten, shorten_names, suggest
 
-from ..compare.doubts import doubts_of
+from ..compare.compare_devices import doubts_of
 from ..compare.time_ratio import Comparison, Outcome, compare_times
-from ..measuring.colocation import parse_device
+from ..measuring.device_plans import parse_device
 from ..record.machine import FRAMEWORKS
 from ..record.missing_measurements import interruption, problems_of
 from ..record.packing_record import PackingMode, ThroughputRecord

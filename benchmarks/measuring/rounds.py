@@ -26,7 +26,7 @@ from ..record.missing_measurements import Group, given_up, groups_of, is_done, n
 from ..record.run_set import Configuration, Environment, Failure, NoiseReading, ProcessRun, RunSet
 from ..record.run_set_file import read_run_set, write_run_set
 from ..record.settings import Settings
-from .colocation import Colocation, PlannedDevice, colocate, parse_device, parse_devices, plan_device
+from .device_plans import Colocation, PlannedDevice, colocate, parse_device, parse_devices, plan_device
 from .interleaving import check_same, interleave, order_of_groups, order_of_processes, settings_of
 from .measured_process import MeasuredProcess, NoTimesError, Round
 from .noise import NoiseCounters, noise_between, read_noise

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
-from tune_policies.trainers.gpu_memory.counters import peak_gpu_memory_bytes, read_counters
+from tune_policies.trainers.gpu_memory.framework_memory import peak_gpu_memory_bytes, read_counters
 from tune_policies.trainers.gpu_memory.free_memory import end_gpu_processes
 from tune_policies.trainers.process.current_process import CURRENT
 from tune_policies.trainers.process.process_setup import ProcessSetup

@@ -5,7 +5,7 @@ from pydantic import Field
 from tune_policies.values.resources import Amount, Count, PositiveCount
 from tune_policies.values.value import Value
 
-from ..measuring.effort import THOROUGH
+from ..measuring.default_rounds import THOROUGH
 from .obsolete_fields import OF_SETTINGS, ignoring
 
 

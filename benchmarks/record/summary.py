@@ -12,7 +12,7 @@ from tune_policies.values.resources import UsedBytes
 from tune_policies.values.value import Value
 from tune_policies.values.wording import counted, shorten_names
 
-from ..measuring.effort import QUICK, THOROUGH
+from ..measuring.default_rounds import QUICK, THOROUGH
 from .missing_measurements import num_complete_rounds
 from .run_set import Configuration, Phase, RunSet
 from .settings import Settings

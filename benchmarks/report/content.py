@@ -11,7 +11,7 @@ from tune_policies.files.html_page import Content, Finding, Picture, Section
 from tune_policies.plan.benchmark_decision import Decision, WorkloadDecision
 from tune_policies.values.wording import counted
 
-from ..compare.doubts import Verdict, verdicts
+from ..compare.compare_devices import Verdict, verdicts
 from ..compare.time_ratio import Comparison, Outcome
 from ..decide.crossover import describe
 from ..record.packing_record import ThroughputRecord

@@ -18,7 +18,7 @@ from tune_policies.files.html_page import ON_DARK
 from tune_policies.files.svg import PAGE_FONT, PAGE_WIDTH, cut_middle
 from tune_policies.plan.benchmark_decision import WorkloadDecision
 
-from ..compare.doubts import Verdict
+from ..compare.compare_devices import Verdict
 from ..record.packing_record import PackingMode, ThroughputRecord
 from ..record.run_set import Configuration, Phase, RunSet
 from ..record.summary import digits, in_words, ratio_text, time_of, time_text

@@ -16,9 +16,9 @@ from tune_policies.values.sanitize import indented, one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.wording import counted
 
-from ..compare.doubts import Verdict, problems_of_readings
+from ..compare.compare_devices import Verdict, problems_of_readings
 from ..decide.crossover import describe
-from ..measuring.colocation import parse_device
+from ..measuring.device_plans import parse_device
 from ..record.missing_measurements import problems_of
 from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Phase, RunSet

@@ -7,11 +7,11 @@ from tests.advice_tables.commands_in_folder import A10G, FILES, ON_A10G, command
 from tests.measured_runs import a_run
 from tests.run_sets import a_run_set
 from tune_policies.benchmarks.cli.run import _sizes
-from tune_policies.benchmarks.compare.doubts import control_problem, problems_of_readings
+from tune_policies.benchmarks.compare.compare_devices import control_problem, problems_of_readings
 from tune_policies.benchmarks.compare.time_ratio import compare_times
 from tune_policies.benchmarks.decide.device_decision import Terms, decide
 from tune_policies.benchmarks.decide.price_file import Instance, Prices
-from tune_policies.benchmarks.measuring.colocation import parse_device, parse_devices
+from tune_policies.benchmarks.measuring.device_plans import parse_device, parse_devices
 from tune_policies.benchmarks.measuring.interleaving import check_same, settings_of
 from tune_policies.benchmarks.measuring.packing import find_training
 from tune_policies.benchmarks.measuring.rounds import disagreements

@@ -50,7 +50,9 @@ def amd(**variables):
     return without_driver(ray=ray, has_amd_driver=True, num_nvidia_on_pci=0, device_variables=variables)
 
 
-OF_RAY = "a Ray cluster: tests/on_ray/planner/test_probe.py, test_token.py, test_readiness.py and test_doctor.py"
+OF_RAY = (
+    "a Ray cluster: tests/on_ray/planner/test_probe.py, test_cluster_token.py, test_readiness.py and test_doctor.py"
+)
 
 ROWS = [
     Row("doctor(node(failure='no answer within 1 s'))", "or increase --timeout-s", "doctor(node())"),

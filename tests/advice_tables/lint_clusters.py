@@ -150,7 +150,7 @@ TABLE = AdviceTable(
     parts=(
         "tune_policies/kuberay/lint/rules/scaling.py",
         "tune_policies/kuberay/lint/rules/cpus_and_memory.py",
-        "tune_policies/kuberay/lint/rules/launcher.py",
+        "tune_policies/kuberay/lint/rules/cluster_yaml.py",
         "tune_policies/kuberay/lint/rules/cluster_parts.py",
     ),
     rows=ROWS,

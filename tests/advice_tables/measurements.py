@@ -11,8 +11,8 @@ from torch import nn
 from tests.advice import SHARED, AdviceTable, Row, named
 from tests.clusters import GIB
 from tune_policies.trainers import GpuMemoryEstimate, GpuMemoryLimit, Overheads, estimate_gpu_memory, measure_gpu_memory
+from tune_policies.trainers.gpu_memory.framework_overhead import save_overheads
 from tune_policies.trainers.gpu_memory.framework_settings import jax_variables, why_jax_is_unlimited
-from tune_policies.trainers.gpu_memory.overhead import save_overheads
 from tune_policies.trainers.profiling.configs_to_measure import configs_to_measure
 from tune_policies.trainers.profiling.measure import check_trainable
 from tune_policies.trainers.profiling.measure_overhead import places_of_models

@@ -227,7 +227,7 @@ NAMES = {
 ELSEWHERE = {
     "install nvidia-ml-py": "a package that is missing",
     "the plan needs ScalingConfig(": "another version of Ray",
-    "to get these, select a label of their node type": "an autoscaler: tests/unit/planner/test_launches.py",
+    "to get these, select a label of their node type": "an autoscaler: tests/unit/planner/test_launch_forecast.py",
     "not all slots with … fit the cluster": "the same advice as for idle resources",
     "Use tuples instead of lists and sets": "a policy of a user: tests/unit/planner/test_policy_conformance.py",
     **dict.fromkeys(

@@ -334,10 +334,12 @@ NAMES = {
 }
 
 ELSEWHERE = {
-    "because the next minor version removes": "a name that was renamed: tests/package/test_public_api.py",
+    "because the next minor version removes": "a name that was renamed: tests/package/test_public_signatures.py",
     "install nvidia-ml-py": "a package that is missing",
     "Reserve less, or add nodes.": "the same advice as for a plan",
-    "To get other nodes, select a label of their node type": "an autoscaler: tests/unit/planner/test_launches.py",
+    "To get other nodes, select a label of their node type": (
+        "an autoscaler: tests/unit/planner/test_launch_forecast.py"
+    ),
     **dict.fromkeys(
         (
             "set a smaller cpus= to use all nodes",

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from tests.advice import AdviceTable, Row, named
 from tests.advice_tables.commands_in_folder import in_folder
 from tune_policies import CpuPolicy, ReservingPolicy
-from tune_policies.placement.deadlock import Reservation, WaitingRun
+from tune_policies.placement.gang_deadlock import Reservation, WaitingRun
 from tune_policies.probe.addable_nodes import addable_node_types, addable_nodes, load_cluster_config
 from tune_policies.probe.reservation_holders import _nested_error
 from tune_policies.ray_compat.connection import find_ray
@@ -38,7 +38,9 @@ def waiting_run(**amounts):
     return WaitingRun(run_id="b", started_at=0, driver=(reservation(**amounts),))
 
 
-OF_RAY = "a Ray cluster: tests/on_ray/planner/test_probe.py, test_token.py, test_readiness.py and test_doctor.py"
+OF_RAY = (
+    "a Ray cluster: tests/on_ray/planner/test_probe.py, test_cluster_token.py, test_readiness.py and test_doctor.py"
+)
 OF_PACKAGES = (
     "a package that is missing or new: tests/package/benchmarks/test_run_command.py and tests/package/test_wheel.py"
 )

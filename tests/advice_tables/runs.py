@@ -13,7 +13,7 @@ from tune_policies import CpuPolicy, PolicyCallback, tuner
 from tune_policies.files.plain_data import parse_data
 from tune_policies.oom import OutOfMemory
 from tune_policies.placement.bundles import BundleGroup
-from tune_policies.placement.deadlock import WaitingRun
+from tune_policies.placement.gang_deadlock import WaitingRun
 from tune_policies.trainers import with_limits
 from tune_policies.trainers.scheduling.own_slots import slot_of_bundles
 from tune_policies.trainers.train.scaling_config_check import check_workers

@@ -13,7 +13,7 @@ from tests.package.browser import CHROMIUM, Browser
 CELLS = [
     """
 from tests.decisions import a_decision
-from tests.unit.planner.test_views import a_run_usage, a_usage
+from tests.unit.planner.test_value_tables import a_run_usage, a_usage
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy, Resources
 
 capacity = ClusterCapacity.of(*[Resources(cpus=32, gpus=2)] * 3, Resources(cpus=18))

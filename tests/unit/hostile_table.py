@@ -28,7 +28,7 @@ from tune_policies.kuberay import load_capacity, load_catalog
 from tune_policies.kuberay.lint.linting import lint_file
 from tune_policies.kuberay.reading.load_cluster import find_cluster
 from tune_policies.policies.policy_file import load_runtime_env
-from tune_policies.trainers.gpu_memory.overhead import load_overheads
+from tune_policies.trainers.gpu_memory.framework_overhead import load_overheads
 from tune_policies.trainers.usage.gpu_memory_records import read_usage
 from tune_policies.trainers.usage.load_usage import read_record
 from tune_policies.values.sanitize import indented

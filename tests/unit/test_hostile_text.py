@@ -14,7 +14,7 @@ from tune_policies.cluster.ray_totals import to_resources
 from tune_policies.files.yaml_documents import read_scalar
 from tune_policies.kuberay.design.catalog_file import check_dns_label, parts_of_gpus
 from tune_policies.kuberay.lint.linting import lint_text
-from tune_policies.kuberay.reading.quantities import parse_quantity
+from tune_policies.kuberay.reading.kubernetes_quantities import parse_quantity
 from tune_policies.oom import classify_oom_text
 from tune_policies.oom.signatures import match_signature
 from tune_policies.probe.doctor.node_checks import is_older

@@ -27,7 +27,7 @@ from tune_policies.kuberay.lint.linting import lint_file
 from tune_policies.kuberay.reading.load_cluster import load_cluster
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
 from tune_policies.policies.policy_file import load_runtime_env
-from tune_policies.trainers.gpu_memory.overhead import MeasuredOverhead, Overheads
+from tune_policies.trainers.gpu_memory.framework_overhead import MeasuredOverhead, Overheads
 from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage, read_usage
 from tune_policies.trainers.usage.resource_usage import PlanInUse, ResourceUsage, TrialSpan
 

@@ -14,8 +14,8 @@ from tune_policies.values.resources import TICKS, Bytes, UsedBytes, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 
+from .framework_overhead import NOTHING_MEASURED, Assumption, Overheads, OverheadSource
 from .framework_settings import GpuMemoryLimit, OwnEnvironment
-from .overhead import NOTHING_MEASURED, Assumption, Overheads, OverheadSource
 
 SharedDevice = Literal["GPU", "NPU"]
 """Ray resources that can be divided into fractions, and whose memory limits can be enforced."""

@@ -18,7 +18,7 @@ from tune_policies.values.units import MIB, format_bytes, parse_bytes
 from tune_policies.values.value import Value
 from tune_policies.values.wording import suggest
 
-from .overhead import NOTHING_MEASURED
+from .framework_overhead import NOTHING_MEASURED
 
 
 class OwnEnvironment:

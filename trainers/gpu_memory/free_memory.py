@@ -14,8 +14,8 @@ from tune_policies.probe.nvml import DeviceUse, NvmlError, bytes_of_process, rea
 from tune_policies.values.errors import MemoryLimitError, ProbeError
 from tune_policies.values.units import MIB, format_bytes
 
-from .counters import read_counters
 from .fraction_limits import FractionLimits, GpuShare
+from .framework_memory import read_counters
 
 _POLL_S: Final = 0.5
 

@@ -16,7 +16,9 @@ from tune_policies.probe.nvml import DeviceUse, NvmlError, bytes_of_process, rea
 
 from ..usage.gpu_memory_records import ASSUMED, GPU_MEMORY_KEY, GpuMemoryUsage, worker_file
 from ..usage.process_meter import NEW_PEAK
-from .counters import (
+from .enforcement import recheck
+from .fraction_limits import FractionLimits
+from .framework_memory import (
     FrameworkMemory,
     MemoryKind,
     held_bytes,
@@ -25,9 +27,7 @@ from .counters import (
     release_workspaces,
     reset_peaks,
 )
-from .enforcement import recheck
-from .fraction_limits import FractionLimits
-from .overhead import Assumption
+from .framework_overhead import Assumption
 
 _KINDS: Final[tuple[MemoryKind, MemoryKind]] = ("allocated", "reserved")
 _BY_ALLOCATOR: Final = "the reserved peak and the overhead"

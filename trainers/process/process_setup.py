@@ -17,7 +17,7 @@ from tune_policies.values.resources import Resources, from_ticks, ray_ticks, to_
 from tune_policies.values.value import Value
 
 from ..gpu_memory.fraction_limits import GpuShare, LimitOptions, SharedDevice
-from ..gpu_memory.overhead import load_overheads
+from ..gpu_memory.framework_overhead import load_overheads
 from .current_process import CURRENT
 from .process_threads import num_threads_of
 

@@ -27,7 +27,7 @@ from tune_policies.ray_compat.tune_trial import (
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.units import format_bytes
 
-from ..gpu_memory.counters import held_bytes, read_counters, release_unused
+from ..gpu_memory.framework_memory import held_bytes, read_counters, release_unused
 from ..gpu_memory.free_memory import exceeds_leak_limit
 from .current_process import CURRENT
 from .process_setup import ProcessSetup, TrialSetup, set_up_before, wrapped_in

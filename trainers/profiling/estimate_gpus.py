@@ -21,7 +21,7 @@ from tune_policies.cluster.gpu_sizes import GPU_TOTALS
 from tune_policies.values.units import format_bytes, parse_bytes
 from tune_policies.values.wording import counted
 
-from ..usage.memory_to_write import amount_to_write, trials_with
+from ..usage.advised_memory import amount_to_write, trials_with
 
 _DEFAULT_VENDOR: Final = "NVIDIA"
 

@@ -23,7 +23,7 @@ from tune_policies.values.resources import check_count
 from tune_policies.values.units import MIB, is_number
 from tune_policies.values.wording import counted, shorten
 
-from ..gpu_memory.overhead import load_overheads
+from ..gpu_memory.framework_overhead import load_overheads
 from ..scheduling.policy_scheduler import PolicyScheduler
 from .configs_to_measure import Configs, configs_to_measure
 from .measured_trial import DEFAULT_CAPS, MEASURED, Caps, Reading, Recorder, measured_trial

@@ -29,8 +29,8 @@ from tune_policies.values.field_types import check_names
 from tune_policies.values.units import MIB
 from tune_policies.values.wording import suggest
 
+from ..gpu_memory.framework_overhead import MeasuredOverhead, Overheads, save_overheads
 from ..gpu_memory.framework_settings import FRAMEWORKS
-from ..gpu_memory.overhead import MeasuredOverhead, Overheads, save_overheads
 
 _CHILD: Final = Path(__file__).with_name("overhead_child.py")
 

@@ -21,9 +21,9 @@ from tune_policies.values.resources import Bytes, Count, UsedBytes
 from tune_policies.values.sanitize import without_secrets
 from tune_policies.values.value import Value
 
-from ..gpu_memory.counters import FrameworkMemory, held_bytes, read_counters
+from ..gpu_memory.framework_memory import FrameworkMemory, held_bytes, read_counters
+from ..gpu_memory.framework_overhead import Overheads
 from ..gpu_memory.free_memory import shipped_psutil
-from ..gpu_memory.overhead import Overheads
 
 MEASURED: Final = "measured"
 """The only key of Tune's config. Its value contains the measured config and the number of that config."""

@@ -14,7 +14,7 @@ from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.cluster.node import NodeCapacity
 from tune_policies.placement.bundles import BundleAmounts, BundleGroup, is_held
 from tune_policies.placement.count_trials import largest
-from tune_policies.policies.device_fractions import equal_device_fraction
+from tune_policies.policies.equal_fractions import equal_device_fraction
 from tune_policies.values.resources import TICKS, Count, UsedBytes, amount_of, from_ticks, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value

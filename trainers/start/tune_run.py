@@ -1,24 +1,20 @@
-"""Runs Tune under a policy: one run, or all runs in a ``with`` block, such as the runs of a library.
+"""``run`` and ``tuner``, which run Tune under a policy.
 
-All functions accept the options of ``PolicyScheduler`` and pass them on. Its signature is their only definition.
+Both accept the options of ``PolicyScheduler`` and pass them on. Its signature is their only definition.
 """
 
-import atexit
 import inspect
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from ray import tune
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
+from ray.tune.schedulers import TrialScheduler, create_scheduler
 
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.ray_compat.connection import connect_if_running, is_through_client
-from tune_policies.ray_compat.tune_entry import change_tune_run_of_program, changed_tune_run
+from tune_policies.ray_compat.connection import connect_if_running
 from tune_policies.ray_compat.tune_interruption import InterruptionWatch
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import check_count
@@ -32,11 +28,6 @@ from .continue_line import line_for_run, line_for_tuner
 _Policy = ResourcePolicy | TrialPlan
 
 _logger = logging.getLogger(__name__)
-
-_THROUGH_CLIENT: Final = (
-    "applied does not affect runs through a Ray Client, because these runs start on the cluster. Pass "
-    "scheduler=PolicyScheduler(policy) to the run, or submit the program as a Ray job"
-)
 
 _CONTINUE: Final = "Ctrl-C ended the run, and its state is saved. To continue it, write %s"
 
@@ -137,83 +128,6 @@ class _Tuner(tune.Tuner):  # type: ignore[misc]  # Ray has no types
         return results
 
 
-@contextmanager
-def applied(policy: _Policy | PolicyScheduler, **options: Any) -> Iterator[None]:
-    """Apply a policy to every ``tune.run`` and ``Tuner.fit`` in a block, including restored runs and runs of a library.
-
-    Example: ``with applied(GpuMemoryPolicy(gpu_memory="4GiB")): model.tune(use_ray=True)``. The scheduler of each run
-    becomes the inner scheduler of a ``PolicyScheduler``. A run that has a ``PolicyScheduler`` keeps it, but the policy
-    of a restored run is replaced. In nested blocks, the innermost policy applies. Other threads, and code that runs in
-    trials, are not affected.
-
-    Args:
-        policy: A policy, a plan, or a ``PolicyScheduler`` without an inner scheduler, whose policy and options apply to
-            each run.
-        **options: Other arguments of ``PolicyScheduler``, such as ``may_move=True``.
-
-    Raises:
-        InvalidResourcesError: ``policy`` or an option is invalid, options are given in addition to a
-            ``PolicyScheduler``, or the program is connected through a Ray Client and would start its runs on the
-            cluster.
-    """
-    change = partial(_under_template, _template(policy, options))
-    _refuse_client()
-    with changed_tune_run(change):
-        try:
-            yield
-        except BaseException:
-            if is_through_client():
-                _logger.warning("%s", _THROUGH_CLIENT)
-            raise
-    _refuse_client()  # the program may have connected through a Ray Client in the block
-
-
-def apply_to_program(policy: _Policy, **options: Any) -> None:
-    """Apply a policy to every run of Tune in all threads until the program ends, as ``applied`` does in a block.
-
-    Raises:
-        InvalidResourcesError: ``policy`` or an option is invalid.
-    """
-    change_tune_run_of_program(partial(_under_template, _template(policy, options)))
-    atexit.register(_warn_of_client)
-
-
-def _template(policy: _Policy | PolicyScheduler, options: Mapping[str, Any]) -> PolicyScheduler:
-    if not isinstance(policy, PolicyScheduler):
-        return PolicyScheduler(policy, **options)
-    if options:
-        raise _options_given_twice(options)
-    _, inner, *_ = nested_schedulers(policy)
-    if type(inner) is not FIFOScheduler:
-        raise InvalidResourcesError(
-            f"the PolicyScheduler has the inner scheduler {type(inner).__name__}, but applied keeps the scheduler of "
-            "each run. Pass a PolicyScheduler without an inner scheduler"
-        )
-    return policy
-
-
-def _under_template(template: PolicyScheduler, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments to replace in a call of ``tune.run``, so that it runs under a policy."""
-    connect_if_running()
-    inner = _to_scheduler(arguments.get("scheduler"))
-    own = policy_scheduler_in(inner)
-    if own is None:
-        return {"scheduler": template.around(inner)}
-    if arguments.get("resume") or arguments.get("resume_config"):  # Tune has restored the policy of the earlier run
-        own.use_options_of(template)
-    return {}
-
-
-def _refuse_client() -> None:
-    if is_through_client():
-        raise InvalidResourcesError(_THROUGH_CLIENT)
-
-
-def _warn_of_client() -> None:
-    if is_through_client():
-        _logger.warning("%s", _THROUGH_CLIENT)
-
-
 def _split(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the options of ``PolicyScheduler`` and the arguments of Tune."""
     options = {name: value for name, value in kwargs.items() if name in OPTIONS}
@@ -253,7 +167,8 @@ def _instead_of(resources: Any) -> str:
     return f"Write the amounts in the policy: {kind}({', '.join(fields)})"
 
 
-def _to_scheduler(scheduler: TrialScheduler | str | None) -> TrialScheduler | None:
+def to_scheduler(scheduler: TrialScheduler | str | None) -> TrialScheduler | None:
+    """Return the scheduler that the argument ``scheduler`` of ``tune.run`` means, which may be a name."""
     if isinstance(scheduler, str):
         return create_scheduler(scheduler)
     return scheduler
@@ -262,12 +177,12 @@ def _to_scheduler(scheduler: TrialScheduler | str | None) -> TrialScheduler | No
 def _under_policy(
     policy: _Policy | None, scheduler: TrialScheduler | str | None, options: Mapping[str, Any]
 ) -> TrialScheduler:
-    inner = _to_scheduler(scheduler)
+    inner = to_scheduler(scheduler)
     has_policy = policy_scheduler_in(inner) is not None
     if policy is None and not has_policy:
         raise InvalidResourcesError("no policy was given. Pass a policy as the second argument, such as AutoPolicy()")
     if policy is None and options:
-        raise _options_given_twice(options)
+        raise options_given_twice(options)
     if policy is None:
         return inner
     if has_policy:
@@ -275,7 +190,8 @@ def _under_policy(
     return PolicyScheduler(policy, inner, **options)
 
 
-def _options_given_twice(options: Mapping[str, Any]) -> InvalidResourcesError:
+def options_given_twice(options: Mapping[str, Any]) -> InvalidResourcesError:
+    """Return the error for options of ``PolicyScheduler`` that are passed next to one."""
     names = ", ".join(sorted(options))
     return InvalidResourcesError(
         f"{names} cannot be passed next to a PolicyScheduler, because it has its own options. Pass {names} to the "

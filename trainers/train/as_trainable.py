@@ -45,7 +45,7 @@ from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyErr
 from ..process.current_process import CURRENT
 from ..process.process_setup import name_of
 from ..watches.deadlock_watch import with_deadlock_check
-from ..watches.stuck_runs import remove_groups
+from ..watches.stuck_train_runs import remove_groups
 from .build_trainer import check_train_v2, ray_trainer_class
 from .scaling_config_check import check_workers
 

@@ -23,7 +23,7 @@ from ..process.process_setup import ProcessSetup, set_up_before
 from ..process.trial_process import plan_of_trial, reserved_for_trial
 from ..retries.oom_failure import classify_failure
 from ..retries.oom_history import TrialOomHistory
-from ..retries.oom_retry import decide_worker_retry, history_after, larger_plan
+from ..retries.oom_retry import GROWTH, decide_worker_retry, history_after, larger_plan
 from ..retries.oom_retry_scheduler import check_growth, check_max_gpus
 from ..watches.deadlock_watch import with_deadlock_watch
 from ..watches.task_watch import watch_tasks
@@ -159,7 +159,7 @@ def fit_with_oom_retry(
     build_trainer: Callable[[TrialPlan], _Trainer],
     plan: TrialPlan | ResourcePolicy,
     *,
-    growth: float = 2.0,
+    growth: float = GROWTH,
     max_gpus: float = 1.0,
 ) -> Result:
     """Run a trainer, and retry it with more memory for each worker when its workers run out of memory.

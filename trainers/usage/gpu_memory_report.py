@@ -19,6 +19,7 @@ from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.wording import counted, shorten_names
 
 from .advice import trials_per_gpu
+from .advised_memory import amount_to_write, equal_part_to_write, gpu_memory_to_write, gpus_to_write, trials_with
 from .gpu_memory_records import (
     GpuMemoryUsage,
     MemoryFailure,
@@ -29,7 +30,6 @@ from .gpu_memory_records import (
     has_assumed_overhead,
     needed_bytes,
 )
-from .memory_to_write import amount_to_write, equal_part_to_write, gpu_memory_to_write, gpus_to_write, trials_with
 from .resource_usage import ResourceUsage
 
 RETRY: Final = "scheduler=OomRetryScheduler()"

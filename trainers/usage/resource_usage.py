@@ -16,7 +16,7 @@ from tune_policies.values.units import format_request
 from tune_policies.values.value import ShownValue, Value
 from tune_policies.values.wording import counted
 
-from .memory_to_write import gpu_memory_to_write, gpus_to_write
+from .advised_memory import gpu_memory_to_write, gpus_to_write
 from .process_usage import SlotUse
 
 STARTING: Final = "trials were starting, or waited for Ray to place them"

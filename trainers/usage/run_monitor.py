@@ -20,7 +20,7 @@ from tune_policies.values.sanitize import without_secrets
 from ..scheduling.slot_board import SlotTypes
 from .advice import Advice, advise
 from .gpu_memory_records import GpuMemoryUsage, needed_bytes
-from .out_of_memory_log import OutOfMemoryLog
+from .oom_log import OutOfMemoryLog
 from .process_usage import SHORTEST_S, ProcessUsage, SlotUse, use_of_slot
 from .reservation_meter import (
     COUNTED_RESOURCES,

@@ -15,7 +15,7 @@ from ray.exceptions import RayError
 from ray.train import RunConfig
 
 from tune_policies.placement.bundles import BundleGroup
-from tune_policies.placement.deadlock import NodeTotals
+from tune_policies.placement.gang_deadlock import NodeTotals
 from tune_policies.ray_compat.gcs import Records, read_records
 from tune_policies.ray_compat.train_run import (
     ControllerCallback,
@@ -26,7 +26,7 @@ from tune_policies.ray_compat.train_run import (
 )
 from tune_policies.values.errors import InfeasibleRequestError, ProbeError, RayVersionError
 
-from .stuck_runs import OccupancyReader, StuckRuns, remove_abandoned_groups, remove_groups
+from .stuck_train_runs import OccupancyReader, StuckRuns, remove_abandoned_groups, remove_groups
 
 _logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from tune_policies.cluster.node import NodeCapacity
-from tune_policies.placement.deadlock import WaitingRun
+from tune_policies.placement.gang_deadlock import WaitingRun
 from tune_policies.probe.reservation_holders import (
     describe_holders,
     format_amounts,
@@ -33,7 +33,7 @@ from tune_policies.ray_compat.gcs import (
 from tune_policies.ray_compat.this_process import ThisProcess, this_process
 from tune_policies.values.errors import InfeasibleRequestError, RayVersionError
 
-from .stuck_runs import OccupancyReader, StuckRuns, remove_abandoned_groups
+from .stuck_train_runs import OccupancyReader, StuckRuns, remove_abandoned_groups
 from .task_watch import warn_about_tasks
 
 _logger = logging.getLogger(__name__)

@@ -83,7 +83,7 @@ def execute(
         raise typer.BadParameter("--pages requires --audit")
     # Ray keeps stderr for its messages, and the program prints them as any program does.
     with redirect_stdout(sys.__stdout__), redirect_stderr(sys.__stderr__):
-        from tune_policies.trainers.start.tune_run import apply_to_program  # this imports Ray, which takes seconds
+        from tune_policies.trainers.start.applied import apply_to_program  # this imports Ray, which takes seconds
     apply_to_program(chosen, **options)
     raise AfterCommand(partial(run_program, command))
 

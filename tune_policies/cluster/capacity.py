@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from pydantic import model_validator
 
 from tune_policies.cluster.labels import NODE_ID, is_none_of
-from tune_policies.cluster.node import NodeCapacity, NodeGroup, NodeTypeCapacity, Shape
-from tune_policies.cluster.node_sequences import (
+from tune_policies.cluster.lazy_nodes import (
     ReducedNodes,
     all_nodes,
     distinct_nodes,
     nodes_of_shape,
     original_nodes,
 )
+from tune_policies.cluster.node import NodeCapacity, NodeGroup, NodeTypeCapacity, Shape
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.field_types import Many
 from tune_policies.values.resources import Count, Resources

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple, Self
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import NODE_ID, conditions_of
+from tune_policies.cluster.lazy_nodes import ReducedNodes, original_nodes
 from tune_policies.cluster.node import NodeCapacity, NodeGroup, Shape
-from tune_policies.cluster.node_sequences import ReducedNodes, original_nodes
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
 from tune_policies.placement.count_trials import count_trials, drivers_on_node, subtract, workers_on_node
 from tune_policies.placement.request import request_of

@@ -30,6 +30,9 @@ PARTS_OF_CPU: Final = tuple(sorted(math.floor(fraction * TICKS) / TICKS for frac
 """The requests of at most 1 CPU, in ascending order. They are few, because each is a scheduling class of Ray. They are
 rounded down, so that Ray's amounts add up: three times 0.6667 is more than 2."""
 
+_GROWTH: Final = 2
+"""The factor of the next attempt, if no larger amount was observed. ``trainers/retries/oom_retry.py`` has its own."""
+
 _UNKNOWN_GROWTH: Final = 2.0
 """The assumed growth of the memory of trials without checkpoints, until a trial has ended."""
 
@@ -74,14 +77,14 @@ class LearnedNeeds(Value):
         for name, amount in too_little:
             if amount is None:
                 continue
-            raised[name] = 2 * amount
+            raised[name] = _GROWTH * amount
             if name not in self.amounts:
                 continue
             more = [step for step in self.amounts[name].retries if step > amount]
             if more:
                 raised[name] = more[0]
             elif amount < self.amounts[name].largest:
-                raised[name] = min(2 * amount, getattr(self.observed, name))
+                raised[name] = min(_GROWTH * amount, getattr(self.observed, name))
         return self.need_for(config) | TrialNeed(**raised)
 
     @cached_property

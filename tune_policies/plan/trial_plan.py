@@ -12,7 +12,8 @@ from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator, model_v
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.placement.request import Limit
 from tune_policies.placement.trial_slot import Bundle, TrialSlot
-from tune_policies.plan.ray_options import Reuse, remote_options_of, scaling_config_of
+from tune_policies.plan.remote_options import Reuse, remote_options_of
+from tune_policies.plan.scaling_config import scaling_config_of
 from tune_policies.plan.slots_by_config import SlotsByDecision, SlotsByNeed, SlotsByProfile, SlotsByValue
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import MOST_AT_ONCE, PositiveCount, Resources, check_count

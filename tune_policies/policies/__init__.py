@@ -15,8 +15,8 @@ from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.growing import GrowingPolicy
 from tune_policies.policies.learning import LearningPolicy
 from tune_policies.policies.mixed import MixedPolicy
+from tune_policies.policies.node_selection import SelectingPolicy
 from tune_policies.policies.reserving import ReservingPolicy
-from tune_policies.policies.selecting import SelectingPolicy
 
 __all__ = [
     "AcceleratorPolicy",

@@ -33,7 +33,7 @@ from tune_policies.policies.default_cpus import (
     max_cpus_without_idle_device,
     plan_without_cpus_if_needed,
 )
-from tune_policies.policies.device_fractions import equal_device_fraction
+from tune_policies.policies.equal_fractions import equal_device_fraction
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.policy import WorkersPolicy
 from tune_policies.policies.slots_by_node_type import Selection, with_own_slots

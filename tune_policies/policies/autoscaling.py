@@ -7,7 +7,7 @@ from typing import Final
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.node import NodeTypeCapacity
 from tune_policies.placement.count_trials import largest, with_rounded_memory
-from tune_policies.placement.launches import about_launches, format_nodes, has_choice, launched_for_pending
+from tune_policies.placement.launch_forecast import about_launches, format_nodes, has_choice, launched_for_pending
 from tune_policies.placement.scale_up import (
     fewest_nodes,
     most_for_devices,

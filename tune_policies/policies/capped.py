@@ -1,7 +1,7 @@
 """A policy that limits the number of concurrent trials."""
 
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.placement.launches import has_choice, launched_for_pending
+from tune_policies.placement.launch_forecast import has_choice, launched_for_pending
 from tune_policies.placement.request import Limit
 from tune_policies.placement.scale_up import fewest_nodes
 from tune_policies.plan.trial_plan import TrialPlan

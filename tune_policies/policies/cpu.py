@@ -9,8 +9,8 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, is_none_of
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.node_selection import SelectingPolicy
 from tune_policies.policies.policy import WantedCustom, WorkersPolicy
-from tune_policies.policies.selecting import SelectingPolicy
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Amount, Resources
 

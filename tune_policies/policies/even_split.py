@@ -12,7 +12,7 @@ from tune_policies.placement.request import Limit
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.infeasible_request import infeasible
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.device_fractions import equal_device_fraction, fraction_of_gpu_memory
+from tune_policies.policies.equal_fractions import equal_device_fraction, fraction_of_gpu_memory
 from tune_policies.policies.gpu_selection import gpus_of_type
 from tune_policies.policies.policy import WorkersPolicy
 from tune_policies.values.errors import InvalidResourcesError

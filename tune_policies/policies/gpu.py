@@ -11,7 +11,7 @@ from tune_policies.plan.infeasible_request import infeasible
 from tune_policies.plan.plan_notes import describe_gpus, gpu_memory_hint
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.default_cpus import about_nodes_without_cpus, nodes_with_cpus
-from tune_policies.policies.device_fractions import equal_device_fraction
+from tune_policies.policies.equal_fractions import equal_device_fraction
 from tune_policies.policies.gpu_selection import (
     GpuTypesPolicy,
     about_listed_nodes,

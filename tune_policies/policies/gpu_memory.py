@@ -25,7 +25,7 @@ from tune_policies.plan.plan_notes import describe_gpus, gpu_memory_hint, how_to
 from tune_policies.plan.slots_by_config import SlotsByProfile
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.default_cpus import nodes_with_cpus
-from tune_policies.policies.device_fractions import equal_device_fraction
+from tune_policies.policies.equal_fractions import equal_device_fraction
 from tune_policies.policies.gpu_selection import (
     GpuTypesPolicy,
     about_listed_nodes,

@@ -26,7 +26,7 @@ from tune_policies.policies.default_cpus import (
     nodes_with_cpus,
     plan_without_cpus_if_needed,
 )
-from tune_policies.policies.device_fractions import fraction_of_gpu_memory
+from tune_policies.policies.equal_fractions import fraction_of_gpu_memory
 from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.policy import ResourcePolicy, WantedCustom, WorkersPolicy
 from tune_policies.policies.slots_by_node_type import Selection

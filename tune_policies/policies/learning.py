@@ -33,7 +33,7 @@ from tune_policies.policies.first_feasible import SKIPPED
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, WrappingPolicy
-from tune_policies.policies.with_need import plan_for_need, with_need
+from tune_policies.policies.policy_with_need import plan_for_need, with_need
 from tune_policies.values.field_types import Many
 from tune_policies.values.resources import TICKS, PositiveCount
 from tune_policies.values.value import Value

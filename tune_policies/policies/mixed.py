@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Self
 from pydantic import model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.cluster.node_sequences import ReducedNodes, original_nodes
+from tune_policies.cluster.lazy_nodes import ReducedNodes, original_nodes
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
 from tune_policies.placement.count_trials import with_rounded_memory
 from tune_policies.placement.fill_nodes import FilledSlots, RemainingCapacity

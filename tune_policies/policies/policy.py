@@ -1,8 +1,7 @@
 """The base classes of all policies, and the conversion of policies to and from plain data.
 
 In YAML and JSON, a policy is a mapping. Its ``kind`` is the name of its class, and the other keys are its fields. A
-user's subclass of ``ResourcePolicy`` can be used as a ``kind`` once its module is imported. The policies of this
-package are imported first, so no other class can use their names.
+user's subclass of ``ResourcePolicy`` can be used as a ``kind`` once its module is imported.
 """
 
 import functools
@@ -11,7 +10,6 @@ import math
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from inspect import isabstract
 from itertools import chain
 from typing import Annotated, Any, Final, Self
 
@@ -32,11 +30,12 @@ from tune_policies.files.plain_data import parse_json
 from tune_policies.placement.count_trials import with_rounded_memory
 from tune_policies.placement.request import Request
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy_kinds import policies_by_kind, policy_of_kind, register
 from tune_policies.values.as_code import as_code, readable_signature, written_fields
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import CustomAmounts, Memory, Resources, WorkerCount
 from tune_policies.values.value import Value
-from tune_policies.values.wording import kind_of, shorten, suggest
+from tune_policies.values.wording import shorten
 
 _DEEPEST: Final = 32
 """The maximum nesting depth of policies. Each level needs about ten nested calls, and Python allows 1000."""
@@ -48,9 +47,6 @@ _TOO_DEEP: Final = f"policies are nested more than {_DEEPEST} levels deep. Reduc
 
 _NO_CAPACITY: Final[Any] = object()
 """The default of ``plan``'s argument, so that a call without a capacity gets an error with the call to write."""
-
-_CLASSES: Final[dict[str, type["ResourcePolicy"]]] = {}
-"""The policy classes by name. ``__subclasses__`` would also return rejected classes."""
 
 
 def documented_fields(doc: str) -> dict[str, str]:
@@ -64,25 +60,6 @@ OPTIONS_OF_RUNS: Final = frozenset(
     {"isolation", "on_unenforced_limit", "may_move", "falls_back", "replan_interval_s", "wait_for_nodes_s"}
 )
 """The options of ``PolicyScheduler``, which policies do not have."""
-
-
-def _register(cls: type["ResourcePolicy"]) -> None:
-    """Add the class to the kinds of policies, or raise ``InvalidResourcesError`` if another policy has its name."""
-    other = _CLASSES.get(cls.__name__)
-    if other is None or isabstract(other) or _is_defined_again(other, cls):
-        _CLASSES[cls.__name__] = cls
-    elif not isabstract(cls):
-        raise InvalidResourcesError(
-            f"{cls.__module__}.{cls.__qualname__} has the same name as the policy {other.__module__}."
-            f"{other.__qualname__}. Rename the class, because its name is the 'kind' in policy files"
-        )
-
-
-def _is_defined_again(earlier: type[Any], later: type[Any]) -> bool:
-    """Return whether ``later`` redefines ``earlier``, that is, has the same module and qualified name."""
-    names = {earlier.__qualname__, later.__qualname__}
-    # While cloudpickle rebuilds a class in another process, the qualified name is only the name of the class.
-    return earlier.__module__ == later.__module__ and (len(names) == 1 or later.__name__ in names)
 
 
 class ResourcePolicy(Value):
@@ -108,7 +85,7 @@ class ResourcePolicy(Value):
         cls.__signature__ = readable_signature(cls)
         if "plan" in vars(cls) and "plan" not in cls.__abstractmethods__:
             cls.plan = _checked(cls.plan)  # type: ignore[assignment, method-assign]
-        _register(cls)
+        register(cls)
 
     @classmethod
     def _hint_for(cls, field: str, value: object) -> str:
@@ -206,7 +183,8 @@ class ResourcePolicy(Value):
         if not isinstance(other, ResourcePolicy):
             return NotImplemented
         # The class is looked up by name, because its module imports this module.
-        return _CLASSES["FirstFeasiblePolicy"].from_dict({"policies": (self, other)})
+        either: ResourcePolicy = policies_by_kind()["FirstFeasiblePolicy"].from_dict({"policies": (self, other)})
+        return either
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
@@ -331,7 +309,8 @@ def _policy(value: object) -> ResourcePolicy:
     if isinstance(value, ResourcePolicy):
         return value
     _check_size(value, _DEEPEST - 1)  # check first, because each level builds its data again to explain an error
-    return _build(value)
+    policy: ResourcePolicy = policy_of_kind(value)
+    return policy
 
 
 InnerPolicy = Annotated[SerializeAsAny[ResourcePolicy], BeforeValidator(_policy)]
@@ -402,29 +381,10 @@ def build_policy(data: object) -> ResourcePolicy:
     """
     try:
         _check_size(data)
-        return _build(data)
+        policy: ResourcePolicy = policy_of_kind(data)
     except RecursionError as error:
         raise InvalidResourcesError(_TOO_DEEP) from error
-
-
-def _build(data: object) -> ResourcePolicy:
-    kinds = policies_by_kind()
-    if not isinstance(data, dict):
-        raise InvalidResourcesError(f"a policy must be a mapping with a 'kind', got {kind_of(data)}")
-    fields = dict(data)
-    kind = fields.pop("kind", None)
-    if not isinstance(kind, str) or kind not in kinds:
-        what = f"unknown kind {shorten(kind)}"
-        if kind is None:
-            what = "a policy requires a 'kind', such as kind: CpuPolicy"
-        raise InvalidResourcesError(f"{what}{suggest(str(kind or ''), kinds)} (known: {', '.join(sorted(kinds))})")
-    policy: ResourcePolicy = kinds[kind].from_dict(fields)
     return policy
-
-
-def policies_by_kind() -> dict[str, type[ResourcePolicy]]:
-    """Return all imported policy classes that can be instantiated, by ``kind``."""
-    return {kind: cls for kind, cls in _CLASSES.items() if not isabstract(cls)}
 
 
 def _checked(plan: Callable[[Any, ClusterCapacity], TrialPlan]) -> Callable[[Any, ClusterCapacity], TrialPlan]:

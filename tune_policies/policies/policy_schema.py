@@ -8,8 +8,9 @@ whole. ``load_policy`` checks these rules.
 import inspect
 from typing import Any, Final
 
-from tune_policies.policies.policy import ResourcePolicy, documented_fields, policies_by_kind
+from tune_policies.policies.policy import ResourcePolicy, documented_fields
 from tune_policies.policies.policy_file import IN_FILES
+from tune_policies.policies.policy_kinds import policies_by_kind
 
 _ANY_POLICY: Final = ResourcePolicy.__name__
 """Pydantic's name for the type of an inner policy."""

@@ -17,7 +17,7 @@ from tune_policies.plan.build_plan import has_simulated_gpus
 from tune_policies.plan.plan_notes import about_gpu_memory, about_host_memory, about_the_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.default_cpus import whole_or_part
-from tune_policies.policies.device_fractions import fraction_of_gpu_memory
+from tune_policies.policies.equal_fractions import fraction_of_gpu_memory
 from tune_policies.values.resources import MOST, TICKS, to_ticks
 from tune_policies.values.wording import counted
 

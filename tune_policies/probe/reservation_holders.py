@@ -1,7 +1,7 @@
 """Reads the reservations of actors and placement groups in a cluster, and the programs that own them.
 
 A Tune run inside a trial can wait for resources that its own outer trials reserve. ``nested_run_error`` finds such a
-run with the banker's algorithm of ``placement.deadlock``.
+run with the banker's algorithm of ``placement.gang_deadlock``.
 """
 
 import math
@@ -13,7 +13,7 @@ import ray
 
 from tune_policies.cluster.ray_totals import HEAD_RESOURCE
 from tune_policies.placement.bundles import BundleGroup
-from tune_policies.placement.deadlock import ClusterOccupancy, NodeTotals, Reservation, WaitingRun, stuck_runs
+from tune_policies.placement.gang_deadlock import ClusterOccupancy, NodeTotals, Reservation, WaitingRun, stuck_runs
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.ray_compat.gcs import (
     READ_TIMEOUT_S,

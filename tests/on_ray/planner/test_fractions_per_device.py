@@ -3,7 +3,7 @@
 Plans therefore use equal fractions of 1/k, with which both ways of counting agree. If a test of this module fails, this
 version of Ray counts fractions for each device, as the pull request "Fix GPU fractional scheduling by tracking
 per-instance availability" (ray-project/ray, 62005) proposes. Then unequal fractions are safe, and the rounding in
-``policies/device_fractions.py``, its page in the concepts and these tests can be changed.
+``policies/equal_fractions.py``, its page in the concepts and these tests can be changed.
 """
 
 import logging

@@ -13,7 +13,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from tests.clusters import nodes
 from tests.on_ray.rays import cluster_of
 from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, InvalidResourcesError
-from tune_policies.plan import ray_options
+from tune_policies.plan import scaling_config
 from tune_policies.trainers import with_deadlock_check
 
 ALONE = 1
@@ -118,8 +118,8 @@ def test_num_workers_is_a_range_only_if_the_run_can_add_workers():
 
 
 def test_a_ray_version_without_elastic_workers_raises_an_error(monkeypatch):
-    known = [field for field in ray_options.fields_of(ScalingConfig) if "elastic" not in field.name]
-    monkeypatch.setattr(ray_options, "fields_of", lambda _: known)
+    known = [field for field in scaling_config.fields_of(ScalingConfig) if "elastic" not in field.name]
+    monkeypatch.setattr(scaling_config, "fields_of", lambda _: known)
 
     with pytest.raises(InvalidResourcesError, match=r"needs ScalingConfig\(num_workers=\(2, 8\)\)"):
         CappedPolicy(CpuPolicy(num_workers=(2, 8)), ALONE).plan(nodes((8, 0))).scaling_config()

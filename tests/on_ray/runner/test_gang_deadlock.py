@@ -19,7 +19,7 @@ from tests.on_ray.rays import wait_until
 from tune_policies import InfeasibleRequestError
 from tune_policies.ray_compat.gcs import read_records
 from tune_policies.trainers import with_deadlock_check
-from tune_policies.trainers.watches.stuck_runs import remove_abandoned_groups
+from tune_policies.trainers.watches.stuck_train_runs import remove_abandoned_groups
 
 # Older versions of Ray wrap every error that ends the controller in a ControllerError.
 PASSED_ON = InfeasibleRequestError if hasattr(TrainController, "_run_controller_hook") else ControllerError

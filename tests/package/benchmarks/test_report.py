@@ -10,7 +10,7 @@ from tests.package.browser import PROBLEMS, SCREENS, Browser, look_at, needs_chr
 from tests.reports import a_decision, a_packing_record
 from tests.run_sets import a_run_set
 from tune_policies.benchmarks.cli import app
-from tune_policies.benchmarks.compare.doubts import verdicts
+from tune_policies.benchmarks.compare.compare_devices import verdicts
 from tune_policies.benchmarks.record.run_set import Failure, Phase
 from tune_policies.benchmarks.record.run_set_file import write_run_set
 from tune_policies.benchmarks.report.content import build_content

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tune_policies.files.yaml_documents import read_documents
 from tune_policies.kuberay.reading.documents import clusters_in, read_text
 from tune_policies.kuberay.reading.kuberay_models import WorkerGroupSpec
+from tune_policies.kuberay.reading.kubernetes_quantities import parse_quantity, ray_amount
 from tune_policies.kuberay.reading.load_cluster import to_cluster_spec
-from tune_policies.kuberay.reading.quantities import parse_quantity, ray_amount
 from tune_policies.kuberay.reading.ray_counts import ray_counts
 from tune_policies.values.errors import InvalidResourcesError
 

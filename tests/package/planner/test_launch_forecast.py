@@ -17,7 +17,7 @@ from tune_policies import (
     NodeTypeCapacity,
     Resources,
 )
-from tune_policies.placement.launches import has_choice, launched_for_request
+from tune_policies.placement.launch_forecast import has_choice, launched_for_request
 
 GIB = 2**30
 DEVICE = "accelerator_type:"

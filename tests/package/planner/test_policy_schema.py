@@ -13,7 +13,8 @@ from tests.package.test_pages import PAGES, files
 from tests.unit.planner.test_policy_conformance import POLICIES
 from tune_policies import InvalidResourcesError
 from tune_policies.cli.main import app
-from tune_policies.policies.policy import build_policy, documented_fields, policies_by_kind
+from tune_policies.policies.policy import build_policy, documented_fields
+from tune_policies.policies.policy_kinds import policies_by_kind
 from tune_policies.policies.policy_schema import policy_schema
 
 SCHEMA = jsonschema.Draft202012Validator(policy_schema())

@@ -4,7 +4,7 @@ import pytest
 
 from tests.clusters import nodes
 from tune_policies import ClusterCapacity, InvalidResourcesError, Resources
-from tune_policies.benchmarks.measuring.colocation import Device, parse_device, parse_devices, plan_device
+from tune_policies.benchmarks.measuring.device_plans import Device, parse_device, parse_devices, plan_device
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from tune_policies.benchmarks.measuring.timed_workload import has_used_gpu
-from tune_policies.trainers.gpu_memory.counters import FrameworkMemory
+from tune_policies.trainers.gpu_memory.framework_memory import FrameworkMemory
 from tune_policies.values.errors import ProbeError
 
 

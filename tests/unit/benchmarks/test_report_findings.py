@@ -2,7 +2,7 @@ import pytest
 
 from tests.reports import a_decision
 from tests.run_sets import a_run_set
-from tune_policies.benchmarks.compare.doubts import Verdict
+from tune_policies.benchmarks.compare.compare_devices import Verdict
 from tune_policies.benchmarks.compare.time_ratio import Comparison, Outcome
 from tune_policies.benchmarks.record.run_set import Phase
 from tune_policies.benchmarks.report.content import doubts_of_all, find, summarise

@@ -4,7 +4,7 @@ import pytest
 
 from tests.clusters import gpu_node
 from tune_policies import ClusterCapacity, CpuPolicy, GpuMemoryPolicy, GpuPolicy, MixedPolicy, SelectingPolicy
-from tune_policies.cluster.node_sequences import AlikeNodes
+from tune_policies.cluster.lazy_nodes import AlikeNodes
 from tune_policies.kuberay.design.catalog_file import HEAD, NodeType
 from tune_policies.kuberay.design.cheapest_nodes import NodePool
 from tune_policies.kuberay.design.cluster_spec import head_of

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tune_policies import InfeasibleRequestError, NodeTypeCapacity, Resources
 from tune_policies.placement.bundles import BundleGroup
-from tune_policies.placement.deadlock import (
+from tune_policies.placement.gang_deadlock import (
     ClusterOccupancy,
     NodeTotals,
     Reservation,

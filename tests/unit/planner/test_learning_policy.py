@@ -24,7 +24,7 @@ from tune_policies.plan.learned_needs import learn_needs
 from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
 from tune_policies.policies.learning import MOST_REQUESTS, _plan_of
 from tune_policies.policies.policy import build_policy
-from tune_policies.policies.with_need import _choices_of, plan_for_need, with_need
+from tune_policies.policies.policy_with_need import _choices_of, plan_for_need, with_need
 
 GIB = 2**30
 MIB = 2**20

@@ -34,7 +34,7 @@ from tune_policies import (
     Resources,
 )
 from tune_policies.placement.count_trials import count_trials, with_rounded_memory
-from tune_policies.placement.launches import has_choice
+from tune_policies.placement.launch_forecast import has_choice
 from tune_policies.placement.layout import with_places
 from tune_policies.placement.request import Request
 from tune_policies.policies.policy import build_policy

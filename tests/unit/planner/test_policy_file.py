@@ -24,7 +24,8 @@ from tune_policies import (
     load_policy,
 )
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
-from tune_policies.policies.policy import build_policy, policies_by_kind
+from tune_policies.policies.policy import build_policy
+from tune_policies.policies.policy_kinds import policies_by_kind
 
 PROFILE = GpuMemoryProfile(measurements=(GpuMemoryMeasurement(config={"profile": "wide"}, total_bytes="2GiB"),))
 BY_PROFILE = GpuMemoryPolicy(profile=PROFILE, headroom=0.2)
@@ -225,7 +226,8 @@ def test_a_class_sent_by_cloudpickle_may_also_be_defined_in_the_other_process(tm
     (tmp_path / "policy").write_bytes(cloudpickle.dumps(cls()))
     program = f"""
 import pickle
-from tune_policies.policies.policy import ResourcePolicy, build_policy, policies_by_kind
+from tune_policies.policies.policy import ResourcePolicy, build_policy
+from tune_policies.policies.policy_kinds import policies_by_kind
 policy = pickle.load(open({str(tmp_path / "policy")!r}, "rb"))
 assert type(build_policy({{"kind": "PickledPolicy"}})) is type(policy)
 def make():

@@ -13,8 +13,8 @@ from tune_policies import MemoryLimitError
 from tune_policies.trainers.gpu_memory import fraction_limits, framework_limiters
 from tune_policies.trainers.gpu_memory.fraction_limits import FractionLimits, GpuShare, LimitOptions
 from tune_policies.trainers.gpu_memory.framework_limiters import LIMITERS
+from tune_policies.trainers.gpu_memory.framework_overhead import MeasuredOverhead, Overheads
 from tune_policies.trainers.gpu_memory.framework_settings import OwnEnvironment
-from tune_policies.trainers.gpu_memory.overhead import MeasuredOverhead, Overheads
 
 GIB = 2**30
 TOTAL = 16 * GIB

@@ -7,6 +7,7 @@ import pytest
 
 from tune_policies.probe import node_facts
 from tune_policies.probe.node_facts import read_usable_cpus
+from tune_policies.trainers.gpu_memory.framework_overhead import load_overheads, overheads_file
 from tune_policies.trainers.gpu_memory.framework_settings import (
     cupy_own_limit,
     jax_variables,
@@ -14,7 +15,6 @@ from tune_policies.trainers.gpu_memory.framework_settings import (
     why_jax_is_unlimited,
 )
 from tune_policies.trainers.gpu_memory.mps import mps_own_limit
-from tune_policies.trainers.gpu_memory.overhead import load_overheads, overheads_file
 from tune_policies.values.errors import ResourcePolicyError
 
 GIB = 2**30

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from tune_policies.probe.nvml import NvmlError
 from tune_policies.trainers.gpu_memory import measure_trial_memory
-from tune_policies.trainers.gpu_memory.counters import FrameworkMemory
 from tune_policies.trainers.gpu_memory.fraction_limits import FractionLimits, GpuShare
+from tune_policies.trainers.gpu_memory.framework_memory import FrameworkMemory
 from tune_policies.trainers.gpu_memory.measure_trial_memory import TrialUsage
 from tune_policies.trainers.usage.gpu_memory_records import needed_bytes
 

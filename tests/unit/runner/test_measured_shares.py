@@ -9,7 +9,12 @@ from tune_policies import ClusterCapacity, GpuMemoryPolicy, GpuMemoryProfile
 from tune_policies.plan.default_overhead import safe_overhead_bytes
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
 from tune_policies.trainers.gpu_memory.fraction_limits import FractionLimits, GpuShare, LimitOptions
-from tune_policies.trainers.gpu_memory.overhead import NOTHING_MEASURED, Assumption, MeasuredOverhead, Overheads
+from tune_policies.trainers.gpu_memory.framework_overhead import (
+    NOTHING_MEASURED,
+    Assumption,
+    MeasuredOverhead,
+    Overheads,
+)
 
 GIB, MIB = 2**30, 2**20
 CAPACITY = ClusterCapacity.of(

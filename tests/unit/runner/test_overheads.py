@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tune_policies.trainers.gpu_memory.overhead import (
+from tune_policies.trainers.gpu_memory.framework_overhead import (
     Assumption,
     MeasuredOverhead,
     Overheads,

@@ -20,8 +20,8 @@ from typing import Final, NamedTuple, Self
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import matcher
+from tune_policies.cluster.lazy_nodes import AlikeNodes
 from tune_policies.cluster.node import NodeCapacity, NodeGroup
-from tune_policies.cluster.node_sequences import AlikeNodes
 from tune_policies.cluster.tpu_slices import TOPOLOGY
 from tune_policies.kuberay.design.catalog_file import NodeType
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup

@@ -15,8 +15,8 @@ from tune_policies.placement.scale_up import plan_on_smallest_node
 from tune_policies.policies.accelerator import AcceleratorPolicy
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
+from tune_policies.policies.node_selection import SelectingPolicy
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
-from tune_policies.policies.selecting import SelectingPolicy
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, Resources, to_ticks
 from tune_policies.values.units import GIB

@@ -10,7 +10,7 @@ from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import AutoscalerVersion, ClusterCapacity
 from tune_policies.kuberay.design.catalog_file import NodeCatalog, NodeType
 from tune_policies.kuberay.design.cluster_spec import MOST_NODES, ClusterSpec, WorkerGroup, slice_shape_of
-from tune_policies.placement.launches import format_nodes
+from tune_policies.placement.launch_forecast import format_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.capped import CappedPolicy

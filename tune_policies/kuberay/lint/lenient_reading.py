@@ -12,7 +12,7 @@ from tune_policies.files.yaml_documents import Document, Path
 from tune_policies.kuberay.reading.cluster_yaml import is_cluster_yaml, read_cluster_yaml
 from tune_policies.kuberay.reading.documents import clusters_in
 from tune_policies.kuberay.reading.kuberay_models import WHOLE_NUMBER, ClusterInFile, FieldProblem
-from tune_policies.kuberay.reading.quantities import intended_quantity
+from tune_policies.kuberay.reading.kubernetes_quantities import intended_quantity
 
 _MAX_ROUNDS: Final = 12
 """The maximum number of attempts. Each attempt repairs all problems that the reader reports at once."""

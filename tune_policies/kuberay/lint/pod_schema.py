@@ -17,7 +17,7 @@ import jsonschema
 from tune_policies.files.plain_data import parse_json
 from tune_policies.files.yaml_documents import Document, Path
 from tune_policies.kuberay.reading.documents import read_text
-from tune_policies.kuberay.reading.quantities import check_quantity
+from tune_policies.kuberay.reading.kubernetes_quantities import check_quantity
 from tune_policies.values.wording import shorten, suggest
 
 _MIN_SIMILARITY: Final = 0.7

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from tune_policies.files.plain_data import parse_json
 from tune_policies.kuberay.reading.kuberay_models import HEAD_GROUP, ClusterInFile, HeadGroup
-from tune_policies.kuberay.reading.quantities import parse_quantity
+from tune_policies.kuberay.reading.kubernetes_quantities import parse_quantity
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.wording import shorten
 

@@ -1,7 +1,7 @@
 """Models of the fields in KubeRay's manifests that determine Ray's view of a cluster, and messages about wrong fields.
 
 The models follow the API references of KubeRay (https://ray-project.github.io/kuberay/reference/api/) and Kubernetes,
-and accept all other fields. Amounts are kept unchanged, and ``quantities.py`` converts them.
+and accept all other fields. Amounts are kept unchanged, and ``kubernetes_quantities.py`` converts them.
 """
 
 import json
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tune_policies.cluster.capacity import DEFAULT_AUTOSCALER, AutoscalerVersion
 from tune_policies.files.yaml_documents import Path
-from tune_policies.kuberay.reading.quantities import Quantity
+from tune_policies.kuberay.reading.kubernetes_quantities import Quantity
 from tune_policies.values.wording import shorten
 
 

@@ -31,7 +31,7 @@ from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.files.plain_data import parse_json
 from tune_policies.kuberay.design.device_plugins import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE, TPU_KEY, TPU_TYPES, ray_resource
 from tune_policies.kuberay.reading.kuberay_models import HeadGroup
-from tune_policies.kuberay.reading.quantities import ray_amount
+from tune_policies.kuberay.reading.kubernetes_quantities import ray_amount
 from tune_policies.kuberay.reading.shared_gpu_memory import kai_gpus
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.wording import shorten

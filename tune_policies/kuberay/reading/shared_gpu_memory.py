@@ -25,7 +25,7 @@ from tune_policies.cluster.node import GpuDevice
 from tune_policies.kuberay.design.catalog_file import parts_of_gpus
 from tune_policies.kuberay.design.device_plugins import ray_resource
 from tune_policies.kuberay.reading.kuberay_models import Container, Metadata, PodTemplate
-from tune_policies.kuberay.reading.quantities import parse_quantity
+from tune_policies.kuberay.reading.kubernetes_quantities import parse_quantity
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.units import MIB
 

@@ -9,11 +9,11 @@ from typing import Final
 
 from tune_policies.kuberay.lint.rule import Rule
 from tune_policies.kuberay.lint.rules import (
+    cluster_yaml,
     cpus_and_memory,
     device_amounts,
     device_nodes,
     images,
-    launcher,
     node_labels,
     pod_parts,
     pod_templates,
@@ -60,7 +60,7 @@ RULES: Final = (
     *cpus_and_memory.RULES,
     *scaling.RULES,
     *sharing.RULES,
-    *launcher.RULES,
+    *cluster_yaml.RULES,
 )
 """The rules that have a check function."""
 

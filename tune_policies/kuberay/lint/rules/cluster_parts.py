@@ -12,7 +12,7 @@ from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.files.yaml_documents import Path
 from tune_policies.kuberay.design.device_plugins import ray_resource
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, Container, HeadGroup, PodSpec, WorkerGroupSpec
-from tune_policies.kuberay.reading.quantities import Quantity, parse_quantity
+from tune_policies.kuberay.reading.kubernetes_quantities import Quantity, parse_quantity
 from tune_policies.values.errors import InvalidResourcesError
 
 VALIDATION = "https://github.com/ray-project/kuberay/blob/master/ray-operator/controllers/ray/utils/validation.go"

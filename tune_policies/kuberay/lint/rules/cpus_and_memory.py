@@ -19,7 +19,7 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     workers_of,
 )
 from tune_policies.kuberay.reading.kuberay_models import HeadGroup, WorkerGroupSpec
-from tune_policies.kuberay.reading.quantities import Quantity
+from tune_policies.kuberay.reading.kubernetes_quantities import Quantity
 from tune_policies.values.wording import shorten
 
 RULES: Final = RuleBook()

@@ -1,7 +1,7 @@
 """Reads the resources of a cluster and the actors that use them, and finds Train runs whose workers can never start.
 
-``tune_policies.placement.deadlock`` decides which runs are stuck. Functions that call Ray raise its ``RayError``, or a
-``RuntimeError`` if Ray has shut down.
+``tune_policies.placement.gang_deadlock`` decides which runs are stuck. Functions that call Ray raise its ``RayError``,
+or a ``RuntimeError`` if Ray has shut down.
 """
 
 import math
@@ -15,7 +15,7 @@ import ray
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.bundles import BundleGroup
-from tune_policies.placement.deadlock import (
+from tune_policies.placement.gang_deadlock import (
     ClusterOccupancy,
     Reservation,
     WaitingRun,

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tune_policies.trainers.gpu_memory.counters import (
+from tune_policies.trainers.gpu_memory.framework_memory import (
     FrameworkMemory,
     read_counters,
     release_unused,

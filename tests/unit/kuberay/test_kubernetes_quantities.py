@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from tune_policies.kuberay.reading.quantities import parse_quantity, ray_amount
+from tune_policies.kuberay.reading.kubernetes_quantities import parse_quantity, ray_amount
 from tune_policies.values.errors import InvalidResourcesError
 
 

@@ -15,14 +15,14 @@ from tune_policies import (
     Resources,
 )
 from tune_policies.plan.headroom import HEADROOM, with_headroom
-from tune_policies.policies.device_fractions import equal_device_fraction
-from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage, RunUsage, TrialGpuMemory
-from tune_policies.trainers.usage.memory_to_write import (
+from tune_policies.policies.equal_fractions import equal_device_fraction
+from tune_policies.trainers.usage.advised_memory import (
     amount_to_write,
     equal_part_to_write,
     gpu_memory_to_write,
     trials_with,
 )
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage, RunUsage, TrialGpuMemory
 from tune_policies.trainers.usage.usage_report import advice_of_run
 from tune_policies.values.resources import TICKS
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.clusters import nodes
-from tune_policies.benchmarks.measuring.colocation import colocate, parse_device, plan_device
+from tune_policies.benchmarks.measuring.device_plans import colocate, parse_device, plan_device
 from tune_policies.benchmarks.record.missing_measurements import groups_of
 from tune_policies.benchmarks.record.settings import Settings
 

@@ -10,7 +10,7 @@ as the advice states.
 from typing import Final
 
 from tune_policies.plan.headroom import HEADROOM, memory_to_write, with_headroom
-from tune_policies.policies.device_fractions import equal_device_fraction
+from tune_policies.policies.equal_fractions import equal_device_fraction
 from tune_policies.values.resources import TICKS, format_amount, to_ticks
 from tune_policies.values.units import GIB, format_bytes, format_request, parse_bytes
 from tune_policies.values.wording import counted

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.benchmarks.timed_runs import ROUNDS, processes, run_set
-from tune_policies.benchmarks.compare.doubts import verdicts
+from tune_policies.benchmarks.compare.compare_devices import verdicts
 from tune_policies.benchmarks.record.run_set import Configuration, Failure, NoiseReading, Phase
 from tune_policies.benchmarks.report.tables import print_verdicts
 
