@@ -36,15 +36,15 @@ TESTS := $(wildcard tests/*/$(PART))
 $(if $(TESTS),,$(error PART is $(PART). The parts are planner, runner, profiling, benchmarks and kuberay))
 endif
 
-# test runs one test of each capability, test-rest their other forms. test-all also runs the slow tests, and more
-# examples of each property. make test MARKS="not slow" runs test and test-rest together, so that each module starts
-# Ray only once.
-MARKS := not slow and not rest
+# test runs one test of each main capability, test-rest the other capabilities and forms. test-all also runs the slow
+# tests, and more examples of each property. make test MARKS="not slow" runs test and test-rest together, so that each
+# module starts Ray only once.
+MARKS := not slow and not rest and not ci
 test: install
 	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest $(THREE_AT_A_TIME) -m "$(MARKS)" $(TESTS)
 
 test-rest: install
-	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest $(THREE_AT_A_TIME) -m "not slow and rest" $(TESTS)
+	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest $(THREE_AT_A_TIME) -m "not slow and (rest or ci)" $(TESTS)
 
 test-all: install
 	$(BIN)/python -m pytest $(THREE_AT_A_TIME) --record-as "all tests"

@@ -25,6 +25,8 @@ from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage
 from tune_policies.trainers.usage.resource_usage import IdleHours, PlanInUse, ResourceHours, ResourceUsage, TrialSpan
 from tune_policies.values.resources import Resources
 
+pytestmark = pytest.mark.ci
+
 GIB = 2**30
 PRINTABLE = "a[bold]b[/red]:smile: ##[add-mask]c $x_$ <script>alert(1)</script> |`"
 HOSTILE = (

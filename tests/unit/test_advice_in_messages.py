@@ -5,6 +5,8 @@ import pytest
 from tests.advice import ROOT, follow, modules_of, outdated, texts_with_advice, without_row
 from tests.advice_tables import TABLES
 
+pytestmark = pytest.mark.ci
+
 ROWS = [
     pytest.param(row, table.names, id=f"{name}: {row.mistake}: {row.advice}")
     for name, table in TABLES.items()

@@ -13,6 +13,8 @@ from tune_policies.ray_compat import connection
 from tune_policies.trainers.gpu_memory.mps import query_mps_daemon
 from tune_policies.values.errors import ProbeError
 
+pytestmark = pytest.mark.ci
+
 CRASH = child_python("-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
 CRASHED = "the child process crashed with signal 11 (Segmentation fault)"
 ROOT = Path(__file__).parents[2]

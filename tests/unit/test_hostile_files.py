@@ -20,7 +20,10 @@ from tune_policies.files.yaml_documents import DocumentError
 from tune_policies.values.value import Value
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.timeout(600)  # a loader without limits would never end
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.timeout(600),  # a loader without limits would never end
+]
 
 
 @functools.cache

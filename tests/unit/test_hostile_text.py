@@ -24,6 +24,8 @@ from tune_policies.trainers.gpu_memory.mps import mps_own_limit
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.units import GIB, parse_bytes
 
+pytestmark = pytest.mark.ci
+
 LENGTH = 100_000
 MOST_S = 5.0
 

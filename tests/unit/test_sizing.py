@@ -25,6 +25,8 @@ from tests.evidence.sizing.simulation import GIB, START_S, Machine, SimTrial, Si
 from tests.evidence.sizing.sweeps import SWEEPS
 from tune_policies import CpuPolicy
 
+pytestmark = pytest.mark.ci
+
 ONE_GPU = Machine((80.0,), 8, 64)
 
 

@@ -9,9 +9,12 @@ import pytest
 import ray
 from packaging.version import Version
 
-pytestmark = pytest.mark.skipif(
-    Version(ray.__version__) < Version("2.52"), reason="this Ray version has no authentication by tokens"
-)
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(
+        Version(ray.__version__) < Version("2.52"), reason="this Ray version has no authentication by tokens"
+    ),
+]
 
 # Ray reads the token once per process, so the cluster has a process of its own.
 CLUSTER = """

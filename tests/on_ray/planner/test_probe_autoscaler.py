@@ -11,6 +11,8 @@ from tests.on_ray.launching import LAUNCHED
 from tests.on_ray.rays import wait_until, without_prestarted_workers
 from tune_policies import NodeTypeCapacity, Resources, probe_cluster
 
+pytestmark = pytest.mark.ci
+
 GPU_NODE = {**node_type(3, CPU=2, GPU=1, **{"accelerator_type:A100": 1}), "labels": {"zone": "a"}}
 CPU_NODE = node_type(2, CPU=8)
 

@@ -24,6 +24,8 @@ from tune_policies import (
     probe_cluster,
 )
 
+pytestmark = pytest.mark.ci
+
 GIB = 2**30
 
 

@@ -31,7 +31,7 @@ from tune_policies import (
 from tune_policies.ray_compat.autoscaler import find_autoscaler
 
 # NVML does not list simulated GPUs.
-pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
+pytestmark = [pytest.mark.ci, pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")]
 
 
 def gpu_type(accelerator_type):

@@ -17,6 +17,8 @@ from tests.evidence.audit.comparing import TOLERANCE, estimate_and_gain
 from tune_policies import AuditCallback, ProbeError
 from tune_policies.trainers.usage import policy_callback
 
+pytestmark = pytest.mark.ci
+
 RAY = {"num_cpus": 4}
 
 MIB = 2**20

@@ -21,7 +21,7 @@ from tune_policies.ray_compat.this_process import this_process
 RAY = {"num_cpus": 4, "num_gpus": 2}
 
 # The GPUs are simulated, so their memory cannot be read.
-pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
+pytestmark = [pytest.mark.ci, pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")]
 
 OUTER = "the trial, task or actor in which this program runs"
 ENTRYPOINT = "the entrypoint of this Ray job"

@@ -17,7 +17,7 @@ from tests.rest_parameters import further
 from tune_policies import CpuPolicy, GpuPolicy, MixedPolicy, run
 
 # The GPUs are simulated, so their memory cannot be read.
-pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
+pytestmark = [pytest.mark.ci, pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")]
 
 LONGEST_S = 90
 """The time after which a run counts as hanging, in seconds. On an idle machine, each program ends in less than 20 s."""

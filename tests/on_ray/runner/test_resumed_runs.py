@@ -22,7 +22,7 @@ from tune_policies import (
 
 RAY = {"num_cpus": 4, "num_gpus": 1}
 
-pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
+pytestmark = [pytest.mark.ci, pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")]
 
 WITHOUT_THIS_PACKAGE = """
 import sys

@@ -17,6 +17,7 @@ RAY = {"num_cpus": 4, "num_gpus": 2}
 
 # The memory of simulated GPUs cannot be read. Gymnasium warns about the spaces that RLlib uses.
 pytestmark = [
+    pytest.mark.ci,
     pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning:gymnasium"),
 ]

@@ -14,6 +14,8 @@ from tests.on_ray.runner.test_limits_follow import GIB, NODE
 from tune_policies import ClusterCapacity, CpuPolicy, GpuMemoryPolicy, GpuPolicy, InvalidResourcesError
 from tune_policies.trainers import gpu_memory_usage, with_limits
 
+pytestmark = pytest.mark.ci
+
 SHARE = GpuMemoryPolicy(gpu_memory="4GiB", cpus=1).plan(ClusterCapacity.of(NODE))
 
 

@@ -19,6 +19,8 @@ from tune_policies.benchmarks.measuring.timed_workload import wait_for_devices
 from tune_policies.benchmarks.workloads.registry import BUILT_IN, check_needs, find_workload, load_workload
 from tune_policies.benchmarks.workloads.steps import jax_device, torch_device
 
+pytestmark = pytest.mark.ci
+
 IN_TENSORFLOW = ["tf-mlp", "tf-cnn"]
 TRAINING = ["mlp", "cnn", "transformer", *further(*IN_TENSORFLOW)]
 # Workloads that need Ray are tested in tests/on_ray/benchmarks/test_iterative_workload.py. ``QUICK`` omits ResNet-50,
