@@ -86,7 +86,7 @@ BUILT_IN: Final = {
     "tf-cnn": BuiltIn("tf-cnn", "tensorflow_workloads:cnn", _BATCHES, ("tensorflow",)),
     "doubling": BuiltIn("doubling", "numba_kernels:doubling", _ELEMENTS, ("numba",)),
     "branching": BuiltIn("branching", "numba_kernels:branching", _every_fourth(6, 16), ("numba",)),
-    "boosting": BuiltIn("boosting", "boosting:boosting", _every_fourth(10, 20), ("xgboost",)),
+    "boosting": BuiltIn("boosting", "xgboost_workloads:boosting", _every_fourth(10, 20), ("xgboost",)),
 }
 
 _NUM_ARGUMENTS: Final = 2
