@@ -1,11 +1,13 @@
 """Workloads are found by name or in the working directory."""
 
+import ast
 import sys
 from pathlib import Path
 
 import pytest
 
 from tune_policies import InvalidResourcesError
+from tune_policies.benchmarks.workloads import registry
 from tune_policies.benchmarks.workloads.registry import (
     BUILT_IN,
     CPU_COST,
@@ -35,6 +37,17 @@ def test_sizes_are_ascending_powers_of_two(name):
 
     assert list(sizes) == sorted(set(sizes))
     assert all(size.bit_count() == 1 for size in sizes)
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN, *SYNTHETIC])
+def test_the_function_of_a_built_in_workload_exists_even_if_its_library_is_not_installed(name):
+    module, _, function = find_workload(name).path.partition(":")
+
+    source = ast.parse((Path(registry.__file__).parent / f"{module}.py").read_text())
+
+    functions = {part.name for part in source.body if isinstance(part, ast.FunctionDef)}
+    assigned = {name.id for part in source.body for name in ast.walk(part) if isinstance(name, ast.Name)}
+    assert function in functions | assigned
 
 
 def test_the_sizes_of_workloads_are_described_by_their_unit():
