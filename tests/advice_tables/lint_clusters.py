@@ -151,7 +151,7 @@ TABLE = AdviceTable(
         "tune_policies/kuberay/lint/rules/scaling.py",
         "tune_policies/kuberay/lint/rules/cpus_and_memory.py",
         "tune_policies/kuberay/lint/rules/cluster_yaml.py",
-        "tune_policies/kuberay/lint/rules/cluster_parts.py",
+        "tune_policies/kuberay/lint/cluster_parts.py",
     ),
     rows=ROWS,
     elsewhere={},

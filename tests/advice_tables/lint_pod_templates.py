@@ -174,7 +174,8 @@ NAMES = {
 TABLE = AdviceTable(
     parts=(
         "tune_policies/kuberay/lint/rules/pod_parts.py",
-        "tune_policies/kuberay/lint/rules/pod_templates.py",
+        "tune_policies/kuberay/lint/rules/ports_and_volumes.py",
+        "tune_policies/kuberay/lint/rules/requests_and_limits.py",
     ),
     rows=ROWS,
     elsewhere={},

@@ -16,7 +16,8 @@ from tune_policies.kuberay.lint.rules import (
     images,
     node_labels,
     pod_parts,
-    pod_templates,
+    ports_and_volumes,
+    requests_and_limits,
     scaling,
     sharing,
     visible_devices,
@@ -50,7 +51,8 @@ DUPLICATE_KEY: Final = Rule(
 )
 
 RULES: Final = (
-    *pod_templates.RULES,
+    *requests_and_limits.RULES,
+    *ports_and_volumes.RULES,
     *pod_parts.RULES,
     *node_labels.RULES,
     *device_amounts.RULES,

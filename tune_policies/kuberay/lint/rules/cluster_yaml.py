@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from tune_policies.files.yaml_documents import Document, Path
+from tune_policies.kuberay.lint.cluster_parts import extra, ray_in_image
 from tune_policies.kuberay.lint.pod_schema import as_mapping
 from tune_policies.kuberay.lint.rule import Found, Rule, Severity, why
-from tune_policies.kuberay.lint.rules.cluster_parts import extra, ray_in_image
 from tune_policies.kuberay.lint.rules.device_amounts import misspelled_resources
 from tune_policies.kuberay.lint.rules.images import TRIED_IMAGE, has_cuda, severity_of_version
 from tune_policies.kuberay.reading.cluster_yaml import (

@@ -7,9 +7,7 @@ from typing import Any, Final
 
 from tune_policies.files.plain_data import parse_json
 from tune_policies.files.yaml_documents import Path
-from tune_policies.kuberay.lint.pod_schema import as_list, as_mapping
-from tune_policies.kuberay.lint.rule import Found, RuleBook
-from tune_policies.kuberay.lint.rules.cluster_parts import (
+from tune_policies.kuberay.lint.cluster_parts import (
     READER,
     START,
     Group,
@@ -18,6 +16,8 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     groups_of,
     workers_of,
 )
+from tune_policies.kuberay.lint.pod_schema import as_list, as_mapping
+from tune_policies.kuberay.lint.rule import Found, RuleBook
 from tune_policies.kuberay.reading.kuberay_models import HeadGroup, WorkerGroupSpec
 from tune_policies.kuberay.reading.kubernetes_quantities import Quantity
 from tune_policies.values.wording import shorten

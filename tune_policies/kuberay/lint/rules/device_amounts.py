@@ -15,8 +15,7 @@ from tune_policies.kuberay.design.device_plugins import (
     TPU_TYPES,
     ray_resource,
 )
-from tune_policies.kuberay.lint.rule import Found, RuleBook
-from tune_policies.kuberay.lint.rules.cluster_parts import (
+from tune_policies.kuberay.lint.cluster_parts import (
     READS_GROUP_FIELDS,
     Group,
     exact,
@@ -25,6 +24,7 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     ray_version_of,
     workers_of,
 )
+from tune_policies.kuberay.lint.rule import Found, RuleBook
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
 from tune_policies.kuberay.reading.ray_counts import NEURON_CHIPS, ray_counts
 from tune_policies.kuberay.reading.shared_gpu_memory import STRATEGIES, gpus_given, has_misplaced_kai_part

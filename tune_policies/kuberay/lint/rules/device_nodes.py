@@ -13,8 +13,7 @@ from tune_policies.cluster.accelerators import (
 )
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS, TPU_KEY, ray_resource
-from tune_policies.kuberay.lint.rule import Found, RuleBook, Severity
-from tune_policies.kuberay.lint.rules.cluster_parts import (
+from tune_policies.kuberay.lint.cluster_parts import (
     Group,
     exact,
     extra,
@@ -23,6 +22,7 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     the_cluster,
     workers_of,
 )
+from tune_policies.kuberay.lint.rule import Found, RuleBook, Severity
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, Toleration, WorkerGroupSpec
 from tune_policies.kuberay.reading.ray_counts import device_type, ray_counts
 from tune_policies.values.errors import InvalidResourcesError

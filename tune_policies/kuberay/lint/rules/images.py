@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tune_policies.kuberay.design.device_plugins import TPU_KEY
-from tune_policies.kuberay.lint.rule import Found, RuleBook, Severity
-from tune_policies.kuberay.lint.rules.cluster_parts import (
+from tune_policies.kuberay.lint.cluster_parts import (
     API,
     Group,
     groups_of,
@@ -15,6 +14,7 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     version_of,
     workers_of,
 )
+from tune_policies.kuberay.lint.rule import Found, RuleBook, Severity
 from tune_policies.kuberay.reading.kuberay_models import HeadGroup, WorkerGroupSpec
 from tune_policies.values.ray_versions import NEWEST_TRIED, OLDEST_TRIED, TRIED, is_tried
 

@@ -10,7 +10,7 @@ from tune_policies.kuberay.design.device_plugins import GKE_TPU_TYPE, label_valu
 from tune_policies.kuberay.lint.pod_schema import PodTemplate, as_list, as_mapping
 from tune_policies.kuberay.lint.rule import Found, Rule
 from tune_policies.kuberay.lint.rules.pod_parts import node_requirements
-from tune_policies.kuberay.lint.rules.pod_templates import is_filled_in_later, template_rule
+from tune_policies.kuberay.lint.template_rule import is_filled_in_later, template_rule
 from tune_policies.kuberay.reading.shared_gpu_memory import GPU_PRODUCT
 from tune_policies.values.wording import shorten_names
 

@@ -1,7 +1,7 @@
 """Rules of Kubernetes for parts of pods: names, images, variables, volumes, tolerations, affinities and claims.
 
-They follow ``pkg/apis/core/validation/validation.go`` of Kubernetes. Amounts, ports and probes are checked in
-:mod:`tune_policies.kuberay.lint.rules.pod_templates`.
+They follow ``pkg/apis/core/validation/validation.go`` of Kubernetes. Its OpenAPI definitions are checked in
+:mod:`tune_policies.kuberay.lint.pod_schema`.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from tune_policies.files.yaml_documents import Path
 from tune_policies.kuberay.lint.pod_schema import PodTemplate, as_list, as_mapping
 from tune_policies.kuberay.lint.rule import Found, Rule
-from tune_policies.kuberay.lint.rules.pod_templates import VALIDATION, is_filled_in_later, template_rule
+from tune_policies.kuberay.lint.template_rule import VALIDATION, is_filled_in_later, template_rule
 from tune_policies.values.wording import shorten, suggest
 
 RULES: Final[list[Rule]] = []

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tune_policies.files.yaml_documents import Path
-from tune_policies.kuberay.lint.rule import Found, RuleBook
-from tune_policies.kuberay.lint.rules.cluster_parts import (
+from tune_policies.kuberay.lint.cluster_parts import (
     API,
     READER,
     READS_GROUP_FIELDS,
@@ -19,6 +18,7 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     the_cluster,
     workers_of,
 )
+from tune_policies.kuberay.lint.rule import Found, RuleBook
 from tune_policies.kuberay.reading.kuberay_models import HEAD_GROUP, ClusterInFile, HeadGroup, WorkerGroupSpec
 from tune_policies.values.wording import counted
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tune_policies.files.yaml_documents import Document
+from tune_policies.kuberay.lint.cluster_parts import Group, exact, extra, groups_of
 from tune_policies.kuberay.lint.pod_schema import as_list
 from tune_policies.kuberay.lint.rule import Found, Rule, RuleBook, why
-from tune_policies.kuberay.lint.rules.cluster_parts import Group, exact, extra, groups_of
 from tune_policies.kuberay.reading.in_place_resize import (
     ANNOTATION,
     FIRST_RAY,

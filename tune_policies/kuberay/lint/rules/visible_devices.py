@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tune_policies.cluster.accelerators import FAMILIES
-from tune_policies.kuberay.lint.rule import Found, RuleBook
-from tune_policies.kuberay.lint.rules.cluster_parts import (
+from tune_policies.kuberay.lint.cluster_parts import (
     Group,
     devices_of,
     exact,
     groups_of,
     the_cluster,
 )
+from tune_policies.kuberay.lint.rule import Found, RuleBook
 from tune_policies.kuberay.lint.rules.device_nodes import taint_of, tolerates
 from tune_policies.kuberay.lint.rules.images import has_cuda
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup
