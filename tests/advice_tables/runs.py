@@ -270,7 +270,7 @@ NAMES = {
 
 ELSEWHERE = {
     "but an earlier task started CUDA in this process": "GPUs",
-    "the policy plans trials … a GPU, but the trainable reserves": "a run of Tune: tests/unit/runner/test_run_core.py",
+    "the policy plans trials … a GPU, but the trainable reserves": "a run: tests/unit/runner/test_run_events.py",
     "the plan uses a decision based on benchmarks with": "other versions: tests/unit/runner/test_measured_versions.py",
     "requires Keras 2, because it fails with Keras 3": "TensorFlow: tests/on_ray/runner/test_train_frameworks.py",
     "an RLlib learner uses at most one": "RLlib: tests/unit/runner/test_rllib.py",

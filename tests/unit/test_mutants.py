@@ -83,8 +83,8 @@ def test_a_module_in_a_linked_folder_is_changed_at_the_path_from_which_it_is_imp
     ("module", "tests", "others"),
     [
         (
-            "trainers/scheduling/run_core.py",
-            {"test_run_core.py", "test_run_failures.py", "test_inner_schedulers.py", "test_slot_board.py"},
+            "trainers/scheduling/run_events.py",
+            {"test_run_events.py", "test_run_failures.py", "test_inner_schedulers.py", "test_slot_board.py"},
             {"test_common_plans.py", "test_resource_usage.py"},
         ),
         ("placement/layout.py", {"test_common_plans.py", "test_layout.py"}, {"test_trial_timer.py"}),

@@ -18,7 +18,7 @@ from tune_policies.values.field_types import check_names
 from tune_policies.values.resources import check_gpus
 from tune_policies.values.units import is_number
 
-from ..scheduling.run_core import RunCore
+from ..scheduling.run_events import RunCore
 from ..scheduling.run_failures import FailureDecision
 from ..scheduling.run_scheduler import RunScheduler
 from ..scheduling.trial_record import TrialRecord, request_of

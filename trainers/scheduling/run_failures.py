@@ -1,6 +1,7 @@
 """Decides about failed trials: why a trial failed, and whether it starts again.
 
-``run_core`` applies and logs the decision about a failure. An ``OomRetryScheduler`` decides about out-of-memory errors.
+``run_events`` applies and logs the decision about a failure. An ``OomRetryScheduler`` decides about out-of-memory
+errors.
 """
 
 import logging

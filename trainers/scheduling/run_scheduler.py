@@ -13,7 +13,7 @@ from ray.tune.schedulers import TrialScheduler
 
 from tune_policies.ray_compat.run_control import handler_of
 
-from .run_core import RunCore
+from .run_events import RunCore
 from .wrapping_scheduler import WrappingScheduler, nested_schedulers
 
 

@@ -1,7 +1,7 @@
 """Decides which waiting trial of a run starts next, in which slot, and which requests are withdrawn.
 
 ``run_plan`` plans, ``slot_board`` finds free slots, ``idle_slots`` decides whether a slow slot stays idle, and
-``own_slots`` provides the slots of trials that keep their own request. ``run_core`` applies the decisions.
+``own_slots`` provides the slots of trials that keep their own request. ``run_events`` applies the decisions.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """The requests of a run's trials: what changes them, and what Tune and Ray have made of them.
 
 A request changes when another scheduler gives the trial other resources, or when similar trials run out of memory.
-``run_core`` carries the withdrawals out.
+``run_events`` carries the withdrawals out.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """``applied``, which applies a policy to every run of Tune in a ``with`` block, such as the runs of a library.
 
-``ray_compat/tune_entry.py`` changes the calls of ``tune.run``.
+``ray_compat/patched_tune_run.py`` changes the calls of ``tune.run``.
 """
 
 import atexit
@@ -15,7 +15,7 @@ from ray.tune.schedulers import FIFOScheduler
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.ray_compat.connection import connect_if_running, is_through_client
-from tune_policies.ray_compat.tune_entry import change_tune_run_of_program, changed_tune_run
+from tune_policies.ray_compat.patched_tune_run import change_tune_run_of_program, changed_tune_run
 from tune_policies.values.errors import InvalidResourcesError
 
 from ..scheduling.policy_scheduler import PolicyScheduler

@@ -5,7 +5,7 @@ from typing import Final
 
 OLDEST_TRIED: Final = (2, 50)
 NEWEST_TRIED: Final = (2, 60)
-TRIED: Final = "2.50 to 2.60"
+TRIED: Final = f"{OLDEST_TRIED[0]}.{OLDEST_TRIED[1]} to {NEWEST_TRIED[0]}.{NEWEST_TRIED[1]}"
 
 
 def is_tried(version: str) -> bool:

@@ -44,8 +44,8 @@ from tune_policies.placement.fill_nodes import Placement
 from tune_policies.ray_compat import run_control, trial_actors
 from tune_policies.ray_compat.trial_actors import TrialActors
 from tune_policies.trainers.retries import oom_failure
-from tune_policies.trainers.scheduling import run_core, run_failures, run_plan, trial_growth
-from tune_policies.trainers.scheduling.run_core import RunCore
+from tune_policies.trainers.scheduling import run_events, run_failures, run_plan, trial_growth
+from tune_policies.trainers.scheduling.run_events import RunCore
 from tune_policies.trainers.scheduling.run_slots import RunSlots
 from tune_policies.trainers.scheduling.trial_record import slots_taken
 from tune_policies.trainers.watches.run_watch import ClusterReading
@@ -385,11 +385,11 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
         changes: tuple[tuple[object, str, object], ...] = (
             (run_control, "TrialActors", TrialActorsOfRun),
             (trial_actors, "BackgroundTask", AtOnce),
-            (run_core, "time", churn.clock),
-            (run_core, "_MIN_WAITING", 20),  # more waiting trials would only make each step slower
-            (run_core, "RunWatch", lambda: SimulatedRunWatch(churn.cluster, lambda: churn.actors)),
+            (run_events, "time", churn.clock),
+            (run_events, "_MIN_WAITING", 20),  # more waiting trials would only make each step slower
+            (run_events, "RunWatch", lambda: SimulatedRunWatch(churn.cluster, lambda: churn.actors)),
             (run_failures, "lost_node", node_lost_with),
-            (run_core, "actor_of", actor_of),
+            (run_events, "actor_of", actor_of),
             (trial_growth, "actor_of", actor_of),
             (run_plan, "time", churn.clock),
             (run_plan, "plan_with_capacity", with_capacity),

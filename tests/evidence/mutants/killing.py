@@ -59,7 +59,7 @@ RUN_CORE: Final = (
     "own_slots",
     "requests_without_plan",
     "run_admission",
-    "run_core",
+    "run_events",
     "run_failures",
     "trial_growth",
     "run_learning",

@@ -16,7 +16,7 @@ from tune_policies import ClusterCapacity, OomRetryScheduler, PolicyScheduler
 from tune_policies.ray_compat.run_control import handler_of
 from tune_policies.trainers.gpu_memory.fraction_limits import LimitOptions
 from tune_policies.trainers.retries import oom_retry_scheduler
-from tune_policies.trainers.scheduling import policy_scheduler, run_core, run_plan
+from tune_policies.trainers.scheduling import policy_scheduler, run_events, run_plan
 from tune_policies.trainers.scheduling.run_plan import RunPlan
 from tune_policies.trainers.scheduling.run_slots import RunOptions, RunSlots
 from tune_policies.trainers.scheduling.trial_record import record_of
@@ -317,8 +317,8 @@ class SmallRun:
 
     def __init__(self, monkeypatch, policy, *nodes, inner=None, retries=None, **options):
         self.cluster = SmallCluster(monkeypatch, *nodes)
-        monkeypatch.setattr(run_core, "time", self.cluster.clock)
-        monkeypatch.setattr(run_core, "RunWatch", Watch)
+        monkeypatch.setattr(run_events, "time", self.cluster.clock)
+        monkeypatch.setattr(run_events, "RunWatch", Watch)
         monkeypatch.setattr(oom_retry_scheduler, "read_cluster_state", lambda _: self.cluster.capacity())
         monkeypatch.setattr(
             policy_scheduler,

@@ -9,7 +9,7 @@ from tests.clusters import GIB, gpu_node
 from tests.unit.runner.small_runs import UNUSABLE, SmallRun, new_trial, reading
 from tune_policies import CpuPolicy, GpuPolicy, MixedPolicy
 from tune_policies.oom import OutOfMemory
-from tune_policies.trainers.scheduling import run_core, run_failures
+from tune_policies.trainers.scheduling import run_events, run_failures
 from tune_policies.trainers.scheduling.run_failures import FailureCause
 from tune_policies.values.errors import UnenforcedLimitError
 
@@ -316,7 +316,7 @@ def test_if_no_node_was_lost_the_error_is_classified(run_of, monkeypatch):
     monkeypatch.setattr(run_failures, "lost_node", lambda error: None)
     found = OutOfMemory(kind="host")
     monkeypatch.setattr(run_failures, "classify_failure", lambda error, actor_id: (found, actor_id))
-    monkeypatch.setattr(run_core, "actor_of", lambda trial: "the actor")
+    monkeypatch.setattr(run_events, "actor_of", lambda trial: "the actor")
     run.core.note_death(trial.trial_id)
 
     cause = run.core.look_up(trial.trial_id, RayActorError(actor_id="0" * 32))()

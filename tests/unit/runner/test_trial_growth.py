@@ -7,7 +7,7 @@ from tests.unit.runner.small_runs import SmallRun, new_trial, reading
 from tune_policies import CappedPolicy, ClusterCapacity, CpuPolicy, GrowingPolicy, NodeCapacity, Resources
 from tune_policies.policies.growing import Growth
 from tune_policies.ray_compat.tune_request import bundles_of, with_bundles
-from tune_policies.trainers.scheduling import run_core, trial_growth
+from tune_policies.trainers.scheduling import run_events, trial_growth
 from tune_policies.trainers.scheduling.trial_growth import TrialGrowth
 from tune_policies.trainers.scheduling.trial_record import record_of
 
@@ -22,7 +22,7 @@ class Growing:
     def __init__(self, monkeypatch, policy, *, has_checkpoints=True):
         self.run = SmallRun(monkeypatch, policy, NODE)
         self.has_checkpoints = has_checkpoints
-        for module in (run_core, trial_growth):
+        for module in (run_events, trial_growth):
             monkeypatch.setattr(module, "actor_of", lambda trial: trial.trial_id)
 
     def add(self, number):

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tune_policies.kuberay.design.device_plugins import Platform
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.ray_versions import OLDEST_TRIED
+from tune_policies.values.ray_versions import NEWEST_TRIED, OLDEST_TRIED
 from tune_policies.values.value import Value
 from tune_policies.values.wording import shorten
 
@@ -30,8 +30,8 @@ class WriteOptions(Value):
 
     Attributes:
         format: The format of the file.
-        ray_version: The Ray version of the cluster, 2.50.0 or newer. Programs that use the cluster require the
-            same version.
+        ray_version: The Ray version of the cluster, 2.50.0 or newer. The default is the newest tested version. Programs
+            that use the cluster require the same version.
         image: The container image of all pods. The default is Ray's image with Python 3.11, and with CUDA for NVIDIA
             GPUs. Ray's image contains neither tune-policies nor a framework.
         job: A command for the head's shell. If it is set, the file is a RayJob, whose cluster is deleted after the
@@ -49,7 +49,7 @@ class WriteOptions(Value):
     """
 
     format: Format = "kuberay"
-    ray_version: str = "2.60.0"
+    ray_version: str = f"{NEWEST_TRIED[0]}.{NEWEST_TRIED[1]}.0"
     image: str | None = None
     job: str | None = Field(default=None, min_length=1)
     runtime_env: dict[str, Any] | None = None

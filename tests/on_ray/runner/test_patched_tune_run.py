@@ -1,4 +1,4 @@
-"""Tests that ``tune_entry`` changes the arguments of every call of ``tune.run``, and leaves ``tune.run`` unchanged."""
+"""Tests that the arguments of every call of ``tune.run`` change in a block, and that ``tune.run`` stays the same."""
 
 import contextvars
 import functools
@@ -13,7 +13,7 @@ import pytest
 from ray import tune
 
 from tune_policies import RayVersionError
-from tune_policies.ray_compat import tune_entry
+from tune_policies.ray_compat import patched_tune_run
 
 RAY = {"num_cpus": 4}
 
@@ -66,7 +66,7 @@ def test_every_reference_to_tune_run_uses_the_change_only_in_a_block(way):
     def refuse(arguments):
         raise LookupError(arguments["run_or_experiment"])
 
-    with tune_entry.changed_tune_run(refuse), pytest.raises(LookupError, match="PPO"):
+    with patched_tune_run.changed_tune_run(refuse), pytest.raises(LookupError, match="PPO"):
         run("PPO")
     with pytest.raises(TypeError, match="unknown_argument"):
         run("PPO", unknown_argument=1)
@@ -84,7 +84,7 @@ def refusing(name):
 def test_blocks_may_end_in_another_order_or_context_than_they_began():
     before = state_of_run()
     context = contextvars.copy_context()
-    first, second = (tune_entry.changed_tune_run(refusing(name)) for name in ("first", "second"))
+    first, second = (patched_tune_run.changed_tune_run(refusing(name)) for name in ("first", "second"))
     context.run(first.__enter__)
     context.run(second.__enter__)
 
@@ -94,7 +94,7 @@ def test_blocks_may_end_in_another_order_or_context_than_they_began():
     second.__exit__(None, None, None)  # in another context
 
     assert state_of_run() == before
-    assert context.run(tune_entry._running_blocks) == ()
+    assert context.run(patched_tune_run._running_blocks) == ()
 
 
 def state_of_run():
@@ -103,13 +103,13 @@ def state_of_run():
 
 def test_tune_run_is_restored_when_the_last_block_of_several_threads_ends():
     before, signature = state_of_run(), inspect.signature(tune.run)
-    with ThreadPoolExecutor(8) as pool, tune_entry.changed_tune_run(named("outer")):
+    with ThreadPoolExecutor(8) as pool, patched_tune_run.changed_tune_run(named("outer")):
         barrier = threading.Barrier(8)
 
         def enter():
             barrier.wait()
             for _ in range(200):
-                with tune_entry.changed_tune_run(named("inner")):
+                with patched_tune_run.changed_tune_run(named("inner")):
                     pass
 
         for done in [pool.submit(enter) for _ in range(8)]:
@@ -133,7 +133,7 @@ def test_a_wrapper_that_other_code_put_under_a_name_of_ray_stays(monkeypatch, mo
     def refuse(arguments):
         raise LookupError
 
-    with tune_entry.changed_tune_run(refuse), pytest.raises(LookupError):
+    with patched_tune_run.changed_tune_run(refuse), pytest.raises(LookupError):
         importlib.import_module(module).run("PPO")
     assert importlib.import_module(module).run is wrapper
 
@@ -144,7 +144,7 @@ def test_a_version_of_ray_without_the_function_tune_run_is_reported(monkeypatch)
 
     with (
         pytest.raises(RayVersionError, match=r"applied needs: ray\.tune\.tune\.run"),
-        tune_entry.changed_tune_run(named("")),
+        patched_tune_run.changed_tune_run(named("")),
     ):
         pytest.fail("the block was entered")
 
@@ -154,7 +154,7 @@ def test_the_change_of_the_program_applies_in_all_threads_outside_of_blocks():
     program = """
 import threading
 from ray import tune
-from tune_policies.ray_compat import tune_entry
+from tune_policies.ray_compat import patched_tune_run
 
 def change(name):
     def refuse(arguments):
@@ -167,9 +167,9 @@ def change_used():
     except LookupError as error:
         print(error)
 
-tune_entry.change_tune_run_of_program(change("of the program"))
+patched_tune_run.change_tune_run_of_program(change("of the program"))
 change_used()
-with tune_entry.changed_tune_run(change("of a block")):
+with patched_tune_run.changed_tune_run(change("of a block")):
     change_used()
     thread = threading.Thread(target=change_used)
     thread.start()
@@ -190,12 +190,12 @@ def test_every_way_to_run_tune_uses_the_change_of_the_innermost_block(tmp_path):
     run_config = tune.RunConfig(storage_path=str(tmp_path / "tuner"), verbose=0)
     experiment = tune.Experiment("experiment", report_once, storage_path=str(tmp_path / "experiments"))
 
-    with tune_entry.changed_tune_run(named("outer")):
-        with tune_entry.changed_tune_run(named("inner")):
+    with patched_tune_run.changed_tune_run(named("outer")):
+        with patched_tune_run.changed_tune_run(named("inner")):
             of_run = block_of_run(tmp_path / "inner")
         (of_tuner,) = tune.Tuner(report_once, run_config=run_config).fit()
     seen = []
-    with tune_entry.changed_tune_run(lambda arguments: seen.append(arguments) or {}):
+    with patched_tune_run.changed_tune_run(lambda arguments: seen.append(arguments) or {}):
         tune.run_experiments(experiment, verbose=0)
 
     assert (of_run, of_tuner.metrics["block"]) == ("inner", "outer")
@@ -208,7 +208,7 @@ def test_tune_run_is_unchanged_in_other_threads_and_restored_after_an_error(tmp_
     found = []
 
     def fail_in_block():
-        with tune_entry.changed_tune_run(named("another thread")):
+        with patched_tune_run.changed_tune_run(named("another thread")):
             thread = threading.Thread(target=lambda: found.append(block_of_run(tmp_path)))
             thread.start()
             thread.join()

@@ -18,7 +18,7 @@ from tune_policies import (
 from tune_policies.ray_compat.run_control import handler_of_trial
 from tune_policies.trainers.process.process_setup import TrialSetup
 from tune_policies.trainers.process.trial_process import SETUP_ARGUMENT
-from tune_policies.trainers.scheduling import run_core
+from tune_policies.trainers.scheduling import run_events
 from tune_policies.trainers.scheduling.slot_board import PATIENCE_S
 
 HALVES, CPUS = GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=2)
@@ -498,7 +498,7 @@ def test_the_nodes_of_running_trials_are_recorded(run_of, monkeypatch):
     run = run_of(MIXED, *two_nodes()[:1])
     trials = run.add(2)
     run.run_all()
-    monkeypatch.setattr(run_core, "actor_of", lambda trial: {trials[0]: "actor-0"}.get(trial))
+    monkeypatch.setattr(run_events, "actor_of", lambda trial: {trials[0]: "actor-0"}.get(trial))
     run.cluster.nodes = two_nodes()
     run.watch.next_reading = reading(two_nodes(), node_of_actor={"actor-0": "a", "actor-1": "b"})
     run.step()
@@ -516,7 +516,7 @@ def test_a_run_ends_if_all_of_its_trials_wait_for_workers_that_cannot_start(run_
     run = run_of(HALVES)
     trials = run.add(2)
     run.run_all()
-    monkeypatch.setattr(run_core, "actor_of", lambda trial: f"actor-{trials.index(trial)}")
+    monkeypatch.setattr(run_events, "actor_of", lambda trial: f"actor-{trials.index(trial)}")
     run.watch.next_reading = reading(stuck={f"actor-{i}": NO_ROOM for i in range(stuck)} | {"unknown": NO_ROOM})
 
     if ends:

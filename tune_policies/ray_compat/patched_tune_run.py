@@ -114,9 +114,9 @@ def _run_of_ray() -> FunctionType:
 
 def _replacement(*args: Any, **kwargs: Any) -> Any:
     """Provide the code that replaces the code of ``tune.run``. It uses the global names of Ray's module."""
-    from tune_policies.ray_compat import tune_entry
+    from tune_policies.ray_compat import patched_tune_run
 
-    return tune_entry.run_with_change(args, kwargs)
+    return patched_tune_run.run_with_change(args, kwargs)
 
 
 def run_with_change(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
