@@ -21,9 +21,9 @@ from tune_policies.plan.benchmark_decision import (
     SizeDecision,
     WorkloadDecision,
 )
+from tune_policies.plan.default_overhead import safe_overhead_bytes
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.values.resources import PositiveCount
-from tune_policies.values.units import GIB
 from tune_policies.values.value import Value
 from tune_policies.values.wording import shorten, shorten_names, suggest
 
@@ -85,7 +85,7 @@ def compare_trials(
     return compare_times(first, second, same_within=same_within, doubts=doubts)
 
 
-_OUTSIDE_ALLOCATORS_BYTES: Final = int(1.8 * GIB)
+_OUTSIDE_ALLOCATORS_BYTES: Final = safe_overhead_bytes("tensorflow")
 """GPU memory that a framework uses outside its allocator, in bytes: the value for TensorFlow, which uses the most."""
 
 _WORDS: Final[dict[Outcome, Answer]] = {

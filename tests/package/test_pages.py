@@ -170,6 +170,22 @@ def test_every_relative_link_on_a_page_points_to_a_file():
     ] == []
 
 
+def anchors(page):
+    """Return the anchors of a page: its headings as GitHub and MyST write them, and its explicit targets."""
+    text = page.read_text()
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE))
+
+
+# Sphinx checks the anchors of the pages in docs.
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent == ROOT], ids=name)
+def test_every_anchor_in_a_link_of_a_page_outside_the_site_exists(page):
+    links = re.findall(r"\]\(([^)#:]+\.md)#([^)]+)\)", page.read_text())
+
+    assert [link for link in links if link[1] not in anchors(page.parent / link[0])] == []
+
+
 def test_every_code_block_has_a_language_that_the_tests_support():
     languages = {language for page in PAGES for language, _ in FENCE.findall(page.read_text())}
 

@@ -176,11 +176,11 @@ class RunAdmission:
             return self._control.reason
         return ""
 
-    def _begin(self, num_training: int, now_s: float, trained_s: float = 0.0) -> None:
-        """Begin a window with the steps since ``now_s``, and in the ``trained_s`` before, but at most one step."""
+    def _begin(self, num_training: int, now_s: float) -> None:
+        """Begin a window with the steps since ``now_s``."""
         self._begun_with = max(1, num_training)
         self._steps = {}
         self._num_steps = 0
         self._num_training = 0
         self._from_s = now_s
-        self._trained_s = trained_s
+        self._trained_s = 0.0

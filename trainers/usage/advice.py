@@ -17,7 +17,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.cpu import CpuPolicy
 from tune_policies.policies.learning import LearningPolicy
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ResourcePolicyError
 from tune_policies.values.resources import Resources
 
 from .gpu_memory_records import GpuMemoryUsage, bytes_to_plan
@@ -152,10 +152,12 @@ def _with_speedup(
     speedup = facts.elapsed_s / (learning_s + rest_s)
     advice = replace(advice, speedup=speedup, is_rough=simulation.is_rough)
     fixed = suggestion.learned.with_fixed_amounts()
+    fits = 0
     if fixed is not None and len(suggestion.plan.slots) == 1:
-        fits = fixed.plan(capacity).max_concurrent_trials
+        fits = _num_that_fit(fixed, capacity)
+    if fixed is not None and fits > facts.at_once:
         fixed_speedup = facts.elapsed_s / (simulation.duration_s(fits) + rest_s)
-        if fits > facts.at_once and fixed_speedup >= LEAST_GAIN * speedup:
+        if fixed_speedup >= LEAST_GAIN * speedup:
             at_once = min(facts.most_open, fits, facts.num_trials)
             advice = replace(advice, policy=fixed, at_once=at_once, speedup=fixed_speedup)
             speedup = fixed_speedup
@@ -168,6 +170,14 @@ def _with_speedup(
             "because trials share the CPUs, and their processes take time to start"
         )
     return advice
+
+
+def _num_that_fit(policy: ResourcePolicy, capacity: ClusterCapacity) -> int:
+    """Return how many trials run at once. A learned amount with its headroom may be more than a node has."""
+    try:
+        return policy.plan(capacity).max_concurrent_trials
+    except InfeasibleRequestError:
+        return 0
 
 
 def trials_per_gpu(usages: Sequence[GpuMemoryUsage], device_bytes: int) -> int:

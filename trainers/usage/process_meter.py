@@ -102,8 +102,7 @@ class ProcessMeter:
         psutil = shipped_psutil()
         for child in self._process.children(recursive=True):
             with contextlib.suppress(psutil.Error):  # the child has ended
-                times = child.cpu_times()
-                self._children_cpu_s += times.user + times.system
+                self._children_cpu_s += sum(child.cpu_times()[:4])  # includes its own children that have ended
                 self._children_bytes += child.memory_info().rss
 
     def _own_bytes(self) -> int:

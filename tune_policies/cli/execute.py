@@ -22,7 +22,7 @@ app = typer.Typer()
 )
 def execute(
     context: typer.Context,
-    policy: Annotated[Path | None, argument("A policy file in YAML or JSON. Omit it with --audit.")] = None,
+    policy: Annotated[str | None, argument("A policy file in YAML or JSON. Omit it with --audit.")] = None,
     program: Annotated[
         list[str] | None,
         argument("A Python script and its arguments, or `-m MODULE` and its arguments.", metavar="PROGRAM [ARGS]..."),
@@ -59,7 +59,7 @@ def execute(
     """
     command = list(program or ())
     if audit and policy is not None:
-        command.insert(0, str(policy))  # with --audit, the first argument belongs to the program
+        command.insert(0, policy)  # with --audit, the first argument belongs to the program
     if policy is None and not audit:
         raise typer.BadParameter("a policy is missing. Pass a policy file and a program, or --audit and a program")
     if not command:

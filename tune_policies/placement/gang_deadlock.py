@@ -186,10 +186,19 @@ def _sum(node: NodeTotals, left: RemainingNode, holding: Iterable[Reservation], 
     if not held:
         return text
     for holder, amounts in sorted(held.items()):
-        holders = holder if len(amounts) == 1 else f"{len(amounts)} {holder}s"
+        holders = _counted_holders(holder, len(amounts))
         text += f" - {_added(amounts, names)} reserved by {holders}"
     rest = ", ".join(format_ticks(name, left.amount(name)) for name in names)
     return f"{text} = {rest}"
+
+
+def _counted_holders(holder: str, number: int) -> str:
+    """Return a holder with its number as text: "2 waiting drivers", or "2 actors Server"."""
+    if number == 1:
+        return holder
+    if holder.startswith("actor "):
+        return f"{number} actors {holder.removeprefix('actor ')}"
+    return f"{number} {holder}s"
 
 
 def _addable(view: ClusterOccupancy, names: Sequence[str], num_leaving: int) -> str:

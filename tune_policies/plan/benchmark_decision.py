@@ -27,7 +27,7 @@ class DeviceTimes(Value):
     Attributes:
         device: The device, such as ``"cpu"``, ``"gpu"`` or ``"gpu@0.25"``.
         step_s: The median time of a step including data transfers, in seconds.
-        start_s: The time from the start of a trial to the end of its first step, in seconds.
+        start_s: The time of a trial that its steps do not take, such as imports and compilation, in seconds.
         trial_s: The time of a whole trial, in seconds.
         at_once: The number of concurrent trials on all devices of this kind in the cluster.
         trials_per_hour: The number of trials that all devices of this kind finish per hour.

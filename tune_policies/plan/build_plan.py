@@ -8,7 +8,7 @@ from tune_policies.placement.count_trials import count_trials, room_to_grow, wor
 from tune_policies.placement.limiting_resource import limiting_resource
 from tune_policies.placement.request import DRIVER, Request
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.plan.infeasible_request import in_context, infeasible
+from tune_policies.plan.infeasible_request import infeasible
 from tune_policies.plan.plan_notes import about_gpu_memory, about_host_memory, about_the_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.resources import (
@@ -40,7 +40,7 @@ def build_plan(
         groups = capacity.groups
     most = count = count_trials(groups, request)
     if count == 0:
-        raise in_context(infeasible(groups, request, capacity.node_types or ()), capacity, request)
+        raise infeasible(capacity, request, groups)
     notes = [*reasons, *about_host_memory(groups, request)]
     if request.gpu_memory_bytes is not None:
         notes += about_gpu_memory(group for group in groups if workers_on_node(group.node, request))

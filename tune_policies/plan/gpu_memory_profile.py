@@ -105,7 +105,7 @@ _MOST: Final = 1e15
 """The upper bound of values in the formula. Larger values count as this bound, and negative values as 0."""
 
 _SIMPLER: Final = 1.05
-"""A formula with more terms is preferred only if it reduces the error by more than this factor."""
+"""A formula with more terms, or with products, is preferred only if it reduces the error by more than this factor."""
 
 _PRECISION: Final = 1e-4
 """The assumed precision of the allocators' measurements, as a fraction of the largest measurement."""

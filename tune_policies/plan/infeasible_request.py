@@ -54,7 +54,7 @@ def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request
     names = []
     if capacity.max_nodes_to_add != 0:
         can_be_added = [node_type for node_type in capacity.node_types or () if node_type.max_nodes_to_add]
-        names = [node_type.name for node_type in can_be_added if workers_on_node(node_type.as_node(), request)]
+        names = [node_type.name for node_type in can_be_added if _could_run(node_type, request)]
     if names:
         named = " or ".join(sorted(names))
         suggestion += (
@@ -66,13 +66,36 @@ def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request
     return error.with_texts(offered=offered, suggestion=suggestion)
 
 
+def _could_run(node_type: NodeTypeCapacity, request: Request) -> bool:
+    """Return whether a worker fits on a node of this type, as far as its GPU memory is known."""
+    node = node_type.as_node()
+    has, needs = node.smallest_gpu_memory_bytes, request.gpu_memory_bytes
+    if has is not None and needs is not None and has < needs:
+        return False
+    return workers_on_node(node, request) > 0
+
+
 def infeasible(
-    groups: tuple[NodeGroup, ...], request: Request, node_types: Iterable[NodeTypeCapacity] = ()
+    capacity: ClusterCapacity, request: Request, groups: tuple[NodeGroup, ...] | None = None
 ) -> InfeasibleRequestError:
     """Return the error for a request that does not fit, with the missing resource and the nearest request that fits.
 
-    If no node has the requested device type, the error names a similar type of the nodes or of ``node_types``.
+    If no node has the requested device type, the error names a similar type of the nodes or of the node types that the
+    autoscaler could add.
+
+    Args:
+        capacity: The cluster.
+        request: The request of a trial.
+        groups: The nodes that the trial may use, or ``None`` for all nodes.
     """
+    if groups is None:
+        groups = capacity.groups
+    return in_context(_missing(groups, request, capacity.node_types or ()), capacity, request)
+
+
+def _missing(
+    groups: tuple[NodeGroup, ...], request: Request, node_types: Iterable[NodeTypeCapacity]
+) -> InfeasibleRequestError:
     if not groups:
         return InfeasibleRequestError(
             str(request), "the cluster has no alive node", Limit.NODES, "Start Ray nodes, then probe again."

@@ -38,7 +38,7 @@ _KNOWN_AFTER: Final = 8
 """After this number of trials, a number that varied and is in no formula does not affect the amount."""
 
 _FEWEST_FITTED: Final = 4
-"""The minimum number of trials for a formula. Until then, each config gets twice the largest amount of memory."""
+"""The minimum number of trials for a formula. Until then, each config gets the largest amount of memory."""
 
 _FEWEST_FAILING: Final = 8
 """The minimum number of trials before an amount may be too little for some trials, if a failure loses much."""

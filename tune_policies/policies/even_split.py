@@ -66,7 +66,7 @@ class EvenSplitPolicy(WorkersPolicy):
         least = self._request(self.min_cpus, from_ticks(self._least_share(groups)))
         fit = count_trials(groups, least)
         if fit == 0:
-            raise infeasible(groups, least)
+            raise infeasible(capacity, least)
         rounds = -(-self.num_trials // fit)
         at_once = -(-self.num_trials // rounds)  # with fewer concurrent trials, another round is needed
         share = self._largest_share(groups, at_once)

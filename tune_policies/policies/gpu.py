@@ -7,7 +7,7 @@ from pydantic import AfterValidator
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.request import Limit
-from tune_policies.plan.infeasible_request import infeasible
+from tune_policies.plan.infeasible_request import in_context, infeasible
 from tune_policies.plan.plan_notes import describe_gpus, gpu_memory_hint
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.default_cpus import about_nodes_without_cpus, nodes_with_cpus
@@ -150,8 +150,9 @@ class GpuPolicy(GpuTypesPolicy):
         request = self._with_gpus(self.gpus).model_copy(update=wish)
         there = gpus_of_type(capacity, accelerator_type).groups
         if not there:
-            return infeasible(capacity.groups, request, capacity.node_types or ())
+            return infeasible(capacity, request)
         hint = f"Request less GPU memory, or add larger GPUs.{gpu_memory_hint(there)}"
-        return InfeasibleRequestError(
+        error = InfeasibleRequestError(
             str(request), f"the cluster has only {describe_gpus(there)}", Limit.GPU_MEMORY, hint
         )
+        return in_context(error, capacity, request)

@@ -20,7 +20,7 @@ from tune_policies.placement.request import DRIVER_BYTES, Limit
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.plan.headroom import HEADROOM, Headroom, with_headroom
-from tune_policies.plan.infeasible_request import infeasible
+from tune_policies.plan.infeasible_request import in_context, infeasible
 from tune_policies.plan.plan_notes import describe_gpus, gpu_memory_hint, how_to_state_gpu_memory
 from tune_policies.plan.slots_by_config import SlotsByProfile
 from tune_policies.plan.trial_plan import TrialPlan
@@ -379,17 +379,18 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         memories = [node.smallest_gpu_memory_bytes for node, _ in there.groups]
         is_too_small = all(memory is not None and memory < needed for memory in memories)
         if not there.groups or not (usable.groups or is_too_small):
-            return infeasible(capacity.groups, request, capacity.node_types or ())
+            return infeasible(capacity, request)
         known = [memory for memory in memories if memory is not None]
         if known:
             unread = " whose memory is known" if len(known) < len(memories) else ""
-            return InfeasibleRequestError(
+            error = InfeasibleRequestError(
                 str(request),
                 f"the largest GPUs{unread} have {format_bytes(max(known))}",
                 Limit.GPU_MEMORY,
                 f"Request at most {format_request(max(known))} of GPU memory, or add a larger GPU."
                 f"{gpu_memory_hint(there.groups)}",
             )
+            return in_context(error, capacity, request)
         return _unread(str(request), there.groups)
 
 

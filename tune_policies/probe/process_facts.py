@@ -56,9 +56,8 @@ def peak_bytes_of(process_id: int) -> int | None:
 
 
 def _read(psutil: Any, process: Any, children: dict[int, list[Any]], devices: list[DeviceUse]) -> dict[str, Any]:
-    # The times of children in ``cpu_times`` include only children that have ended. The loop adds the living ones.
-    times = process.cpu_times()
-    cpu_s = times.user + times.system + times.children_user + times.children_system
+    # The first four times are those of the process and of its children that have ended. The loop adds the living ones.
+    cpu_s = sum(process.cpu_times()[:4])
     host_bytes = process.memory_info().rss
     # The kernel's peak also includes memory that the process has released before this reading.
     host_bytes = peak_bytes_of(process.pid) or host_bytes
@@ -69,8 +68,7 @@ def _read(psutil: Any, process: Any, children: dict[int, list[Any]], devices: li
         family.add(child.pid)
         waiting += children[child.pid]
         with contextlib.suppress(psutil.Error):
-            times = child.cpu_times()
-            cpu_s += times.user + times.system
+            cpu_s += sum(child.cpu_times()[:4])
             host_bytes += child.memory_info().rss
     used = [device for device in devices if family & device.bytes_by_process.keys()]
     amounts = [device.bytes_by_process[pid] for device in used for pid in family & device.bytes_by_process.keys()]

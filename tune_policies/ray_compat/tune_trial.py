@@ -7,6 +7,7 @@ how to draw configs outside of a run. The private APIs are the same in Ray 2.50 
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from typing import Any
 
 from ray.exceptions import RayActorError
@@ -151,8 +152,8 @@ def extremes(domain: object) -> list[int]:
     """Return the minimum and maximum of an integer range, or all values of an integer choice, or else ``[]``."""
     if isinstance(domain, Categorical):
         values = list(domain.categories)
-        if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
-            return values
+        if all(isinstance(value, Integral) and not isinstance(value, bool) for value in values):  # also of NumPy
+            return [int(value) for value in values]
         return []
     if not isinstance(domain, Integer):
         return []

@@ -460,4 +460,5 @@ def test_configs_are_sampled_and_the_extremes_of_domains_are_read():
     assert tune_trial.is_domain(space["size"])
     assert [tune_trial.extremes(space[name]) for name in ("size", "units")] == [[1, 8], [2, 8]]
     assert tune_trial.extremes(tune.qrandint(3, 20, 4)) == [4, 20]
+    assert tune_trial.extremes(tune.choice(list(np.array([16, 64])))) == [16, 64]
     assert tune_trial.extremes(tune.uniform(0, 1)) == []

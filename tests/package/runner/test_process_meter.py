@@ -39,6 +39,23 @@ def test_running_and_ended_child_processes_are_included(monkeypatch):
     assert after.cpu_s >= during.cpu_s - 0.02
 
 
+def test_the_cpu_time_of_an_ended_grandchild_is_included_while_its_parent_runs(monkeypatch):
+    monkeypatch.setattr("tune_policies.trainers.usage.process_meter._CHILDREN_EVERY_S", 0.0)
+    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BURN!r}], stdin=subprocess.DEVNULL)"
+    meter = ProcessMeter(1, has_gpu=False)
+    before = meter.read()
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{start}; print('ended', flush=True); sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        assert [child.stdout.readline() for _ in range(2)] == [b"done\n", b"ended\n"]
+        during = meter.read()
+        child.communicate()
+
+    assert during.cpu_s - before.cpu_s >= 0.5
+
+
 def test_the_usage_is_due_at_first_and_again_after_an_interval(monkeypatch):
     monkeypatch.setattr("tune_policies.trainers.usage.process_meter._READ_EVERY_S", 0.2)
     meter = ProcessMeter(1, has_gpu=False)

@@ -18,6 +18,7 @@ from tune_policies.probe.doctor.node_checks import (
     minimum_driver,
 )
 
+AMD = "AMD-Instinct-MI300X-OAM"
 TORCH = Framework(name="torch", version="2.13.0", cuda="12.8")
 
 
@@ -172,6 +173,14 @@ def test_each_problem_is_reported_as_one_finding(node, expected):
     assert findings == [expected]
 
 
+@pytest.mark.parametrize("accelerator_type", ["M40", "M10", "M4", "M4000", "H100", None])
+def test_a_driver_that_does_not_respond_is_a_problem_for_each_nvidia_type(accelerator_type):
+    """Apple's types begin with M1 to M4, too."""
+    node = without_driver(ray=counts(accelerator_type=accelerator_type))
+
+    assert any("the NVIDIA driver does not respond" in finding for finding in findings_of(node))
+
+
 @pytest.mark.parametrize(
     "node",
     [
@@ -180,7 +189,8 @@ def test_each_problem_is_reported_as_one_finding(node, expected):
         healthy(gpus=(gpu(0, used_gib=0.6), gpu(1))),
         healthy(driver_version="470.82.01", cuda_version="12.4"),
         healthy(ray=counts(gpus=7), gpus=(gpu(0, is_mig=True),), visible_devices="MIG-1,MIG-2"),
-        without_driver(ray=counts(accelerator_type="AMD-Instinct-MI300X-OAM"), num_nvidia_on_pci=0),
+        without_driver(ray=counts(accelerator_type=AMD), num_nvidia_on_pci=0),
+        without_driver(ray=counts(accelerator_type="M4-Max"), num_nvidia_on_pci=0),
         healthy(ray=None, visible_devices="0,1"),
     ],
     ids=[
@@ -190,6 +200,7 @@ def test_each_problem_is_reported_as_one_finding(node, expected):
         "an old driver with the forward compatibility package",
         "selected MIG devices",
         "GPUs of AMD",
+        "a GPU of Apple",
         "all GPUs selected without Ray",
     ],
 )
@@ -199,7 +210,7 @@ def test_a_valid_setup_has_no_findings(node):
 
 def of_another_vendor(ray="2.60.0", **variables):
     """Return a node with two AMD or Intel GPUs, and with the given environment variables."""
-    node = without_driver(num_nvidia_on_pci=0, frameworks=(), has_amd_driver=True, ray=counts(accelerator_type="AMD-"))
+    node = without_driver(num_nvidia_on_pci=0, frameworks=(), has_amd_driver=True, ray=counts(accelerator_type=AMD))
     return node.model_copy(update={"versions": {"ray": ray}, "device_variables": variables})
 
 

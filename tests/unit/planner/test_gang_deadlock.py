@@ -113,6 +113,13 @@ def test_the_error_contains_the_amounts_and_the_number_of_trials_that_would_run(
 SERVER = Reservation(node_id="a", amounts={"CPU": CPU}, holder="actor Server")
 
 
+def test_the_error_counts_actors_of_one_class():
+    one = run("one", needs=gang(2))
+    view = ClusterOccupancy(nodes=(node(cpus=3),), permanent=(SERVER, SERVER), waiting=(one,))
+
+    assert "3 CPUs - 2 CPUs reserved by 2 actors Server = 1 CPU" in str(deadlock_error(view, one))
+
+
 @pytest.mark.parametrize(
     ("needs", "share", "permanent", "hint"),
     [

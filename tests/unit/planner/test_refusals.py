@@ -28,6 +28,7 @@ from tune_policies import (
     run,
     tuner,
 )
+from tune_policies.cluster.node import NodeTypeCapacity
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
 from tune_policies.policies.policy import build_policy
 
@@ -140,6 +141,32 @@ INFEASIBLE = {
         "the cluster's TPUs are TPU-V4: short of TPU-V6E. Omit accelerator_type"),
 }
 # fmt: on
+
+
+@pytest.mark.parametrize(
+    ("policy", "named"),
+    [
+        (GpuMemoryPolicy(gpu_memory="24GiB"), "large"),
+        (GpuPolicy(min_gpu_memory="24GiB"), "large"),
+        (GpuPolicy(gpus=2), "many"),
+        (EvenSplitPolicy(num_trials=2, min_gpus=2), "many"),
+    ],
+    ids=["GPU memory", "minimum GPU memory", "GPUs", "an even split"],
+)
+def test_an_error_names_the_node_types_that_the_autoscaler_could_add_for_a_trial(policy, named):
+    types = [("large", "H100", 1), ("many", "T4", 4), ("same", "T4", 1)]
+    addable = tuple(
+        NodeTypeCapacity(
+            name=name, resources=Resources(cpus=8, gpus=gpus), accelerator_type=accelerator_type, max_nodes_to_add=1
+        )
+        for name, accelerator_type, gpus in types
+    )
+    capacity = ONE_T4.model_copy(update={"node_types": addable})
+
+    with pytest.raises(InfeasibleRequestError) as error:
+        policy.plan(capacity)
+
+    assert f"The autoscaler could add nodes of type {named}. To use them, " in error.value.suggestion
 
 
 @pytest.mark.parametrize(("capacity", "policy", "short_of", "message"), INFEASIBLE.values(), ids=INFEASIBLE)

@@ -53,6 +53,16 @@ def test_the_speedup_is_that_of_the_run_with_the_suggested_policy():
     assert advice.speedup == pytest.approx(4.0, rel=0.01)
 
 
+def test_a_learned_amount_that_no_node_has_is_not_suggested():
+    """The plan of the LearningPolicy limits the amount to the node, but a policy with fixed amounts does not fit."""
+    used = trials(1)[0].process.model_copy(update={"host_memory_bytes": 31 * GIB // 4})
+    cluster = ClusterCapacity(nodes=tuple(gpu_node(name, gpus=0, cpus=8, memory_gib=8) for name in "abcd"))
+
+    advice = advise([replace(trial, process=used) for trial in trials(16)], cluster, facts(960.0, 1))
+
+    assert (repr(advice.policy), advice.at_once) == ("LearningPolicy()", 4)
+
+
 def test_learning_is_suggested_if_its_pilots_cost_little():
     advice = advise(trials(1440), nodes((8, 0)), facts(60.0 * 360, 4))
 

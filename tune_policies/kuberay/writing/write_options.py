@@ -64,7 +64,8 @@ class WriteOptions(Value):
         if not _VERSION.fullmatch(value):
             raise InvalidResourcesError(f"ray_version must be a full version such as 2.60.0, got {shorten(value)}")
         if _minor(value) < OLDEST_TRIED:
-            raise InvalidResourcesError(f"ray_version must be 2.50.0 or newer, got {value}")
+            oldest = f"{OLDEST_TRIED[0]}.{OLDEST_TRIED[1]}.0"
+            raise InvalidResourcesError(f"ray_version must be {oldest} or newer, got {value}")
         return value
 
     @field_validator("image")

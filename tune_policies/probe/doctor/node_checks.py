@@ -12,7 +12,7 @@ from typing import Final
 
 from pydantic import Field
 
-from tune_policies.cluster.accelerators import FAMILIES
+from tune_policies.cluster.accelerators import FAMILIES, may_be_nvidia
 from tune_policies.values.resources import format_amount
 from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
 from tune_policies.values.units import GIB, format_bytes
@@ -194,9 +194,6 @@ class Diagnosis(Value):
 
 
 Check = Callable[[NodeFacts], Iterator[Finding]]
-
-_NOT_NVIDIA: Final = ("AMD-", "Intel-", "MXC", "Apple-", "M1", "M2", "M3", "M4")
-"""The prefixes of Ray's names for GPU types of vendors other than NVIDIA."""
 
 _GPU_BUILD: Final = {
     "torch": "install a build for the node's GPUs (see https://pytorch.org/get-started/locally)",
@@ -449,7 +446,7 @@ def _gpus(count: float) -> str:
 
 def _is_of_another_vendor(node: NodeFacts) -> bool:
     if node.ray is not None and node.ray.accelerator_type is not None:
-        return node.ray.accelerator_type.startswith(_NOT_NVIDIA)
+        return not may_be_nvidia(node.ray.accelerator_type)
     return node.has_amd_driver and node.num_nvidia_on_pci == 0
 
 
