@@ -9,7 +9,7 @@ import pytest
 from tests.evidence.mutants import operators
 from tests.evidence.mutants.killing import ROOT, default_modules, imported_path, killing_tests
 from tests.evidence.mutants.operators import count_mutants, mutant
-from tune_policies.trainers.scheduling import run_slots
+from tune_policies.trainers.scheduling import choose_slots
 
 
 def in_function(source):
@@ -70,12 +70,12 @@ def test_by_default_the_modules_of_plans_and_of_the_core_of_a_run_are_changed():
     names = {path.relative_to(ROOT / "tune_policies").as_posix() for path in default_modules()}
 
     assert {"placement/layout.py", "policies/policy.py"} <= names
-    assert {"trainers/scheduling/run_slots.py", "trainers/retries/oom_retry.py"} <= names
+    assert {"trainers/scheduling/choose_slots.py", "trainers/retries/oom_retry.py"} <= names
     assert all((ROOT / "tune_policies" / name).is_file() for name in names)
 
 
 def test_a_module_in_a_linked_folder_is_changed_at_the_path_from_which_it_is_imported():
-    assert imported_path(ROOT / "trainers" / "scheduling" / "run_slots.py") == Path(run_slots.__file__)
+    assert imported_path(ROOT / "trainers" / "scheduling" / "choose_slots.py") == Path(choose_slots.__file__)
     assert imported_path(Path(operators.__file__)) == Path(operators.__file__)
 
 

@@ -15,7 +15,7 @@ from tune_policies.plan.default_overhead import safe_overhead_bytes
 from tune_policies.probe.nvml import DeviceUse, NvmlError, bytes_of_process, read_device_use
 
 from ..usage.gpu_memory_records import ASSUMED, GPU_MEMORY_KEY, GpuMemoryUsage, worker_file
-from ..usage.process_meter import NEW_PEAK
+from ..usage.measure_process_usage import NEW_PEAK
 from .enforcement import recheck
 from .fraction_limits import FractionLimits
 from .framework_memory import (

@@ -15,7 +15,7 @@ from ..gpu_memory.framework_settings import OwnEnvironment
 from ..gpu_memory.free_memory import end_gpu_processes, mark_processes, wait_for_free_memory
 from ..gpu_memory.measure_trial_memory import RunFolder, TrialUsage
 from ..usage.gpu_memory_records import GPU_MEMORY_KEY, GpuMemoryUsage
-from ..usage.process_meter import ProcessMeter
+from ..usage.measure_process_usage import ProcessMeter
 from ..usage.process_usage import USAGE_KEY
 
 

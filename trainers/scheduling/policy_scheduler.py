@@ -1,6 +1,6 @@
 """A Tune scheduler that applies a policy to a run: resources, concurrency, placement, and process set-up.
 
-``run_plan`` plans, ``run_slots`` decides which trial gets which slot, and ``run_events`` carries the decisions out.
+``run_plan`` plans, ``choose_slots`` decides which trial gets which slot, and ``run_events`` carries the decisions out.
 """
 
 import logging
@@ -26,12 +26,12 @@ from tune_policies.values.wording import shorten
 from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import limit_options
 from ..retries.oom_retry_scheduler import OomRetries
+from .choose_slots import RunOptions, RunSlots
 from .inner_scheduler import changes_resources, check_inner_scheduler, check_is_plain_scheduler
 from .run_events import RunCore
 from .run_learning import RunLearning
 from .run_plan import PlanChange, RunPlan, check_seconds
 from .run_scheduler import RunScheduler
-from .run_slots import RunOptions, RunSlots
 from .trial_growth import TrialGrowth
 from .trial_record import TrialRecord
 from .wrapping_scheduler import nested_schedulers

@@ -1,6 +1,6 @@
 """The core of a run: it keeps one record per trial, and turns each event into one decision.
 
-Tune calls its scheduler for each event, and ``TuneRun`` passes on the failures of processes. ``run_slots`` decides
+Tune calls its scheduler for each event, and ``TuneRun`` passes on the failures of processes. ``choose_slots`` decides
 which trial starts where, ``run_failures`` what happens with a failed trial, and ``trial_growth`` which trial restarts
 with more or less. The core applies these decisions. Each decision is logged once, at debug level, with its trial and
 its reason.
@@ -29,6 +29,7 @@ from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import TrialSetup
 from ..process.trial_process import SETUP_ARGUMENT, process_class
 from ..watches.run_watch import ClusterReading, RunWatch
+from .choose_slots import RunSlots, Start, Withdraw
 from .inner_scheduler import Choice, InnerScheduler
 from .requests_without_plan import RequestsWithoutPlan
 from .run_failures import (
@@ -41,7 +42,6 @@ from .run_failures import (
     look_up_cause,
 )
 from .run_learning import RunLearning
-from .run_slots import RunSlots, Start, Withdraw
 from .slot_board import SlotAssignment
 from .trial_growth import TrialGrowth
 from .trial_record import TrialRecord, record_of, request_of

@@ -23,8 +23,8 @@ from tune_policies.values.wording import counted
 from ..retries.memory_floor import MemoryFloor
 from ..retries.oom_failure import classify_failure
 from ..watches.node_watch import lost_node
+from .choose_slots import RunSlots
 from .run_learning import RunLearning
-from .run_slots import RunSlots
 from .trial_record import TrialRecord
 
 _logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from tune_policies.values.errors import InvalidResourcesError
 from ..usage.gpu_memory_records import GPU_MEMORY_KEY, GpuMemoryUsage
 from ..usage.process_usage import USAGE_KEY, ProcessUsage
 from ..usage.run_facts import need_of
-from .run_admission import RunAdmission
+from .limit_by_progress import RunAdmission
 from .run_plan import RunPlan
 from .trial_record import TrialRecord, request_of
 

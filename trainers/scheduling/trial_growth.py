@@ -20,7 +20,7 @@ from tune_policies.ray_compat.tune_request import bundles_of, with_bundles
 from tune_policies.ray_compat.tune_schedulers import actor_of
 from tune_policies.values.resources import Resources, amount_of
 
-from .run_slots import RunSlots
+from .choose_slots import RunSlots
 from .trial_record import TrialRecord, request_of
 
 _logger = logging.getLogger(__name__)

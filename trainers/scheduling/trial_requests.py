@@ -13,8 +13,8 @@ from ray.tune.experiment import Trial
 from tune_policies.cluster.node import NodeCapacity
 from tune_policies.ray_compat.run_control import TuneRun
 
+from .choose_slots import Withdraw
 from .run_failures import MemoryRetries
-from .run_slots import Withdraw
 from .trial_record import TrialRecord
 
 _logger = logging.getLogger(__name__)

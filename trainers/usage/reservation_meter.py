@@ -1,6 +1,6 @@
 """Adds up how long trials reserve the resources of a run, and how long resources are idle, by reason.
 
-The use of processes is measured in ``process_meter.py`` and ``trial_reader.py``.
+The use of processes is measured in ``measure_process_usage.py`` and ``trial_reader.py``.
 
 Time is counted in whole milliseconds and amounts in ticks, so that used and idle amounts add up exactly to the total.
 If a trial reserves more than its slot, the idle amounts are reduced accordingly.

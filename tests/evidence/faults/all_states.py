@@ -19,7 +19,7 @@ from tune_policies.benchmarks.record.machine import describe_machine, own_comman
 from tune_policies.placement.fill_nodes import Placement
 from tune_policies.trainers.gpu_memory.fraction_limits import LimitOptions
 from tune_policies.trainers.retries.memory_floor import MemoryFloor
-from tune_policies.trainers.scheduling.run_slots import RunOptions, RunSlots, Start, Withdraw
+from tune_policies.trainers.scheduling.choose_slots import RunOptions, RunSlots, Start, Withdraw
 from tune_policies.trainers.scheduling.slot_board import SlotTypes, assignment_to, place_of
 from tune_policies.trainers.scheduling.trial_record import TrialRecord
 from tune_policies.values.units import GIB

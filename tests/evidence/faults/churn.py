@@ -45,8 +45,8 @@ from tune_policies.ray_compat import run_control, trial_actors
 from tune_policies.ray_compat.trial_actors import TrialActors
 from tune_policies.trainers.retries import oom_failure
 from tune_policies.trainers.scheduling import run_events, run_failures, run_plan, trial_growth
+from tune_policies.trainers.scheduling.choose_slots import RunSlots
 from tune_policies.trainers.scheduling.run_events import RunCore
-from tune_policies.trainers.scheduling.run_slots import RunSlots
 from tune_policies.trainers.scheduling.trial_record import slots_taken
 from tune_policies.trainers.watches.run_watch import ClusterReading
 from tune_policies.values.units import GIB

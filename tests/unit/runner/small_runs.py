@@ -17,8 +17,8 @@ from tune_policies.ray_compat.run_control import handler_of
 from tune_policies.trainers.gpu_memory.fraction_limits import LimitOptions
 from tune_policies.trainers.retries import oom_retry_scheduler
 from tune_policies.trainers.scheduling import policy_scheduler, run_events, run_plan
+from tune_policies.trainers.scheduling.choose_slots import RunOptions, RunSlots
 from tune_policies.trainers.scheduling.run_plan import RunPlan
-from tune_policies.trainers.scheduling.run_slots import RunOptions, RunSlots
 from tune_policies.trainers.scheduling.trial_record import record_of
 from tune_policies.trainers.watches import node_watch
 from tune_policies.trainers.watches.run_watch import ClusterReading

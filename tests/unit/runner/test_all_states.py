@@ -4,7 +4,7 @@ import pytest
 
 from tests.evidence.faults.all_states import GPU_NODES, THREE_NODES, Model, explore
 from tune_policies.trainers.scheduling import slot_board
-from tune_policies.trainers.scheduling.run_slots import RunSlots
+from tune_policies.trainers.scheduling.choose_slots import RunSlots
 from tune_policies.trainers.scheduling.slot_board import SlotBoard, SlotTypes
 
 find_blocked, free, release, trial_to_move = (

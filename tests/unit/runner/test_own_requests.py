@@ -16,7 +16,7 @@ from tune_policies import (
 )
 from tune_policies.ray_compat.tune_request import bundles_of
 from tune_policies.trainers.retries.memory_floor import MemoryFloor
-from tune_policies.trainers.scheduling.run_slots import custom_amounts
+from tune_policies.trainers.scheduling.choose_slots import custom_amounts
 from tune_policies.trainers.scheduling.slot_board import PATIENCE_S
 
 HALVES, CPUS = GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=2)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tune_policies import ClusterCapacity, GpuDevice, LearningPolicy, NodeCapacity, ResourcePolicy, Resources
 from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
-from tune_policies.trainers.scheduling.run_admission import RunAdmission
+from tune_policies.trainers.scheduling.limit_by_progress import RunAdmission
 
 from ..simulation import GIB, Machine, Request, SimTrial
 

@@ -9,7 +9,7 @@ from tune_policies.trainers.gpu_memory import fraction_limits
 from tune_policies.trainers.gpu_memory.fraction_limits import GpuShare, LimitOptions
 from tune_policies.trainers.process.current_trial import CurrentTrial
 from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage
-from tune_policies.trainers.usage.process_meter import ProcessMeter
+from tune_policies.trainers.usage.measure_process_usage import ProcessMeter
 
 BURN = """
 import sys, time
@@ -24,7 +24,7 @@ sys.stdin.read()
 
 
 def test_running_and_ended_child_processes_are_included(monkeypatch):
-    monkeypatch.setattr("tune_policies.trainers.usage.process_meter._CHILDREN_EVERY_S", 0.0)
+    monkeypatch.setattr("tune_policies.trainers.usage.measure_process_usage._CHILDREN_EVERY_S", 0.0)
     meter = ProcessMeter(1, has_gpu=False)
     before = meter.read()
     with subprocess.Popen([sys.executable, "-c", BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
@@ -40,7 +40,7 @@ def test_running_and_ended_child_processes_are_included(monkeypatch):
 
 
 def test_the_cpu_time_of_an_ended_grandchild_is_included_while_its_parent_runs(monkeypatch):
-    monkeypatch.setattr("tune_policies.trainers.usage.process_meter._CHILDREN_EVERY_S", 0.0)
+    monkeypatch.setattr("tune_policies.trainers.usage.measure_process_usage._CHILDREN_EVERY_S", 0.0)
     start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BURN!r}], stdin=subprocess.DEVNULL)"
     meter = ProcessMeter(1, has_gpu=False)
     before = meter.read()
@@ -57,7 +57,7 @@ def test_the_cpu_time_of_an_ended_grandchild_is_included_while_its_parent_runs(m
 
 
 def test_the_usage_is_due_at_first_and_again_after_an_interval(monkeypatch):
-    monkeypatch.setattr("tune_policies.trainers.usage.process_meter._READ_EVERY_S", 0.2)
+    monkeypatch.setattr("tune_policies.trainers.usage.measure_process_usage._READ_EVERY_S", 0.2)
     meter = ProcessMeter(1, has_gpu=False)
     due = [meter.is_due()]
     meter.read()

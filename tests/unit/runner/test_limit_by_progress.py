@@ -3,7 +3,7 @@
 import pytest
 
 from tune_policies import ClusterCapacity, LearningPolicy, Resources
-from tune_policies.trainers.scheduling.run_admission import RunAdmission
+from tune_policies.trainers.scheduling.limit_by_progress import RunAdmission
 
 NODES = ClusterCapacity.of(Resources(cpus=8))
 MORE_NODES = ClusterCapacity.of(Resources(cpus=16))
