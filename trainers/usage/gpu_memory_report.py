@@ -19,7 +19,7 @@ from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.wording import counted, shorten_names
 
 from .advice import trials_per_gpu
-from .advised_memory import amount_to_write, equal_part_to_write, gpu_memory_to_write, gpus_to_write, trials_with
+from .advised_memory import equal_part_to_write, gpu_memory_to_write, gpus_to_write
 from .gpu_memory_records import (
     GpuMemoryUsage,
     MemoryFailure,
@@ -306,25 +306,10 @@ def _choices_without_retries(trials: list[TrialGpuMemory]) -> list[str]:
     usages = _usages(trials)
     needs = [need for need in map(bytes_to_plan, usages) if need]
     sizes = [size for size in map(device_bytes, usages) if size]
-    finished_with = gpus_to_write(max(usage.gpus or 0 for usage in usages))
-    if not needs:  # the GPUs are simulated, so only the errors contain amounts
-        failures = _gpu_failures(trials)
-        needs = [failure.needed_bytes for failure in failures if failure.needed_bytes]
-        sizes += [failure.device_bytes for failure in failures if failure.device_bytes]
-        # An error within a fraction, such as one that other processes caused, contains less than was needed.
-        if needs and sizes and _has_failed_with(max(needs), min(sizes), trials):
-            return [finished_with]
     if needs:
         return gpu_memory_to_write(max(needs), min(sizes, default=None))
-    return [finished_with]
-
-
-def _has_failed_with(needed_bytes: int, gpu_bytes: int, trials: list[TrialGpuMemory]) -> bool:
-    """Return whether a trial ran out of memory with at least the fraction that it would get for this need."""
-    fit = trials_with(amount_to_write(needed_bytes, gpu_bytes), gpu_bytes)
-    failed_with = [usage.gpus or 0 for trial in trials for usage in trial.of_smaller_shares if usage.num_ooms]
-    # Ray's fractions are rounded down, such as 0.3333.
-    return round(fit * max(failed_with), 2) >= 1
+    # The GPUs are simulated. The errors contain only what was too little, so the value is the fraction that was enough.
+    return [gpus_to_write(max(usage.gpus or 0 for usage in usages))]
 
 
 def _advise_on_problems(trials: list[TrialGpuMemory]) -> Iterator[str]:

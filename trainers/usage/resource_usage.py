@@ -382,8 +382,9 @@ class ResourceUsage(ShownValue):
             return ()  # longer trials do not help if all of them failed
         remedy = "Let each trial run longer"
         num_starts = sum(slot.num_starts for slot in self.slots)
-        # Each slot starts at least one process, so only later starts can be saved.
-        if num_starts > self.max_trials_at_once and not self.reuses_processes:
+        # Each slot starts at least one process, so only the starts of later rounds can be saved.
+        has_later_starts = num_starts > self.max_trials_at_once and self.num_rounds_planned != 1
+        if has_later_starts and not self.reuses_processes:
             remedy = "Reuse processes with reuse_actors=True, unless the run already does, or let each trial run longer"
         for metered in self.resources:
             starting = sum(part.hours for part in metered.idle if part.reason == STARTING)

@@ -264,24 +264,27 @@ def test_host_memory_that_was_not_measured_is_advised_as_it_was_reserved():
 
 
 @pytest.mark.parametrize(
-    ("num_starts", "reuses", "remedy"),
+    ("num_starts", "rounds", "reuses", "remedy"),
     [
         pytest.param(
             4,
+            2,
             False,
             "Reuse processes with reuse_actors=True, unless the run already does, or let each trial run longer",
             id="later trials started processes",
         ),
-        pytest.param(4, True, "Let each trial run longer", id="the run reuses processes"),
-        pytest.param(2, False, "Let each trial run longer", id="each slot had one trial"),
+        pytest.param(4, 2, True, "Let each trial run longer", id="the run reuses processes"),
+        pytest.param(2, 2, False, "Let each trial run longer", id="each slot had one trial"),
+        pytest.param(4, 1, False, "Let each trial run longer", id="trials ended before others of the round began"),
     ],
 )
-def test_if_trials_mostly_start_the_advice_names_what_helps(num_starts, reuses, remedy):
+def test_if_trials_mostly_start_the_advice_names_what_helps(num_starts, rounds, reuses, remedy):
     idle = IdleHours(reason=STARTING, hours=6)
     usage = ResourceUsage(
         resources=(ResourceHours(resource="CPU", total_hours=10, used_hours=4, idle=(idle,)),),
         slots=(SlotHours(slot="1 CPU", num_starts=num_starts),),
         max_trials_at_once=2,
+        num_rounds_planned=rounds,
         reuses_processes=reuses,
         trials=TrialCounts(num_finished=3),
     )
