@@ -385,7 +385,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             unread = " whose memory is known" if len(known) < len(memories) else ""
             error = InfeasibleRequestError(
                 str(request),
-                f"the largest GPUs{unread} have {format_bytes(max(known))}",
+                f"the largest GPUs{unread} have {_to_text(max(known), needed)}",
                 Limit.GPU_MEMORY,
                 f"Request at most {format_request(max(known))} of GPU memory, or add a larger GPU."
                 f"{gpu_memory_hint(there.groups)}",
