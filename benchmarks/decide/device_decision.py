@@ -206,7 +206,7 @@ def measured_gpu(run_set: RunSet, wanted: str | None, file: Path | None = None) 
         text = f"a decision needs times of cpu and gpu, but the run measured {', '.join(measured) or 'nothing'}"
         for device in run_set.devices:
             if device.why_missing:
-                text += f"; the cluster has no {device.device}: {device.why_missing}"
+                text += f"; {device.device} was not measured: {device.why_missing}"
         sentences = [f"{text}.", *map(sentence, interruption(run_set, file))]
         raise UndecidedError(f"{' '.join(sentences)}\n{how_to_measure_a_gpu(run_set)}")
     return wanted or gpus[0]

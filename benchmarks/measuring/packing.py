@@ -25,7 +25,7 @@ from tune_policies.files.writing import check_new, locked, write_new
 from tune_policies.trainers import measure_gpu_memory
 from tune_policies.trainers.gpu_memory.mps import query_mps_daemon
 from tune_policies.trainers.usage.gpu_memory_records import GPU_MEMORY_KEY
-from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import TICKS, from_ticks
 
 from ..record.machine import describe_machine, own_command
@@ -229,7 +229,11 @@ _WITH_MPS: Final = {
 
 
 def _sharings(capacity: ClusterCapacity, training: Training, sweep: Sweep) -> list[Sharing]:
-    alone = Sharing(PackingMode.ALONE, training, 1, GpuPolicy().plan(capacity))
+    try:
+        on_whole_gpu = GpuPolicy().plan(capacity)
+    except InfeasibleRequestError as error:
+        raise error.with_texts(fallback="") from None  # trials on CPUs would not share a GPU
+    alone = Sharing(PackingMode.ALONE, training, 1, on_whole_gpu)
     shared = [
         Sharing(PackingMode.PACKED, training, number, GpuPolicy(gpus=from_ticks(TICKS // number)).plan(capacity))
         for number in sorted(set(sweep.trials_per_gpu))

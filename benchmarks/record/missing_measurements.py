@@ -96,7 +96,7 @@ def problems_of(run_set: RunSet, file: Path | None = None) -> Iterator[str]:
     """
     for device in run_set.devices:
         if device.why_missing is not None:
-            yield f"the cluster has no {device.device}: {device.why_missing}"
+            yield f"{device.device} was not measured: {device.why_missing}"
     yield from map(str, run_set.failed())
     yield from interruption(run_set, file)
 

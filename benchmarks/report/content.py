@@ -257,9 +257,7 @@ def _missing(run_set: RunSet) -> Iterator[str]:
     for device in run_set.devices:
         if device.slot is None:
             why = device.why_missing or "not found"
-            yield sentence(
-                f"the cluster has no {in_words(device.device)}, so the report does not cover this device: {why}"
-            )
+            yield sentence(f"{in_words(device.device)} was not measured, so the report does not cover it: {why}")
     if not run_set.is_complete:
         yield "The run was interrupted before it was complete, so the intervals are wider than with all rounds."
     num_workloads = len(run_set.workloads)

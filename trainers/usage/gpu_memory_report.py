@@ -80,8 +80,8 @@ def advise_on_failures(run: RunUsage, record: ResourceUsage | None) -> Iterator[
     Failures are omitted if the usage of the trial, or the record of a run with retries, leads to an advice.
     """
     crowded = list(filter(is_crowded_out, run.trials))
+    has_retries = record is not None and record.trials.num_retries > 0
     if crowded:
-        has_retries = record is not None and record.trials.num_retries > 0
         yield _about_full_gpus(crowded, len(run.trials), has_retries=has_retries)
     is_host_explained = record is not None and record.raised.memory_bytes > 0
     of_kind: dict[str, list[TrialGpuMemory]] = {"accelerator": [], "host": []}
@@ -92,7 +92,7 @@ def advise_on_failures(run: RunUsage, record: ResourceUsage | None) -> Iterator[
         if "host" in kinds and not is_host_explained:
             of_kind["host"].append(trial)
     if of_kind["accelerator"]:
-        yield from _advise_on_gpu_errors(of_kind["accelerator"], len(run.trials))
+        yield from _advise_on_gpu_errors(of_kind["accelerator"], len(run.trials), has_retries=has_retries)
     if of_kind["host"]:
         yield _advise_on_host_errors(of_kind["host"], len(run.trials))
 
@@ -113,27 +113,30 @@ def is_retried_with_larger_share(trial: TrialGpuMemory) -> bool:
 def is_crowded_out(trial: TrialGpuMemory) -> bool:
     """Return whether a trial ran out of GPU memory only because other processes filled the GPU.
 
-    The trial was within its GPU fraction or its whole GPU, so a larger fraction is not the remedy.
+    The trial was within its last GPU fraction or its whole GPU, so a larger fraction is not the remedy.
     """
     failures = [failure for failure in trial.failures if failure.kind == "accelerator"]
     had_bytes = _reserved_bytes(trial)
     if not failures or had_bytes is None:
         return False
-    for failure in failures:
-        if failure.cause != "neighbour" or not failure.needed_bytes or failure.needed_bytes > had_bytes:
-            return False
-    return True
+    last = failures[-1]
+    is_by_others = last.cause == "neighbour"
+    return is_by_others and last.needed_bytes is not None and 0 < last.needed_bytes <= had_bytes
 
 
 def _reserved_bytes(trial: TrialGpuMemory) -> int | None:
-    """Return the memory of a trial's smallest GPU fraction or its whole GPU, in bytes, or ``None`` if it is unknown."""
+    """Return the memory that a trial reserved when it last ran out of memory, in bytes, or ``None`` if it is unknown.
+
+    It is the memory of its GPU fraction or of its whole GPU.
+    """
     if not trial.usages:
         return None
-    smallest = trial.usages[0]
-    had_bytes = share_or_device_bytes(smallest)
+    ran_out = [usage for usage in trial.usages if usage.num_ooms]
+    last = ran_out[-1] if ran_out else trial.usages[0]
+    had_bytes = share_or_device_bytes(last)
     sizes = [failure.device_bytes for failure in trial.failures if failure.device_bytes]
-    if not had_bytes and sizes and smallest.gpus:  # the GPU is simulated
-        had_bytes = int(min(1.0, smallest.gpus) * min(sizes))
+    if not had_bytes and sizes and last.gpus:  # the GPU is simulated
+        had_bytes = int(min(1.0, last.gpus) * min(sizes))
     return had_bytes or None
 
 
@@ -154,16 +157,22 @@ def _gpu_failures(trials: list[TrialGpuMemory]) -> list[MemoryFailure]:
     return [failure for trial in trials for failure in trial.failures if failure.kind == "accelerator"]
 
 
-def _advise_on_gpu_errors(trials: list[TrialGpuMemory], num_trials: int) -> Iterator[str]:
+def _advise_on_gpu_errors(trials: list[TrialGpuMemory], num_trials: int, *, has_retries: bool) -> Iterator[str]:
     failures = _gpu_failures(trials)
     needs = [failure.needed_bytes for failure in failures if failure.needed_bytes]
     sizes = [failure.device_bytes for failure in failures if failure.device_bytes]
     text = f"{len(trials)} of {counted(num_trials, 'trial')} ran out of GPU memory"
     if not needs:
-        yield f"{text}. The errors do not contain how much they needed, so {_RETRY_WITH_MORE}"
+        remedy = _RETRY_WITH_MORE
+        if has_retries:
+            remedy = "use a larger max_gpus, or GPUs with more memory"
+        yield f"{text}. The errors do not contain how much they needed, so {remedy}"
         return
     first, *others = gpu_memory_to_write(max(needs), min(sizes, default=None))
-    yield f"{text} and needed at least {format_bytes(max(needs))}. Write {first}, or {_RETRY_WITH_MORE}"
+    text += f" and needed at least {format_bytes(max(needs))}. Write {first}"
+    if not has_retries:
+        text += f", or {_RETRY_WITH_MORE}"
+    yield text
     for choice in others:
         yield f"or write {choice}"
 
@@ -289,9 +298,10 @@ def _advise_on_retries(trials: list[TrialGpuMemory]) -> Iterator[str]:
         fitted[_share(ran_out_of[-1]), _share(trial.usage)].append(trial)
     for (small, large), chosen in sorted(fitted.items()):
         yield f"{counted(len(chosen), 'trial')} ran out of memory with {small}, but not with {large}: {_names(chosen)}"
-    if not retried:
+    needed_more = [trial for trial in retried if not is_crowded_out(trial)]
+    if not needed_more:
         return
-    first, *others = _choices_without_retries(retried)
+    first, *others = _choices_without_retries(needed_more)
     text = f"to run without retries, write {first}"
     num_fit = len(trials) - len(retried)
     if num_fit > len(retried):

@@ -335,7 +335,8 @@ class ResourceUsage(ShownValue):
         """What to write so that no trial needs a retry with more memory, one sentence per item."""
         lines = []
         raised, counts = self.raised, self.out_of_memory
-        if raised.gpus:
+        failed_with = max((amounts.get("GPU", 0.0) for amounts in self.ran_out_with.values()), default=0.0)
+        if raised.gpus > failed_with:  # otherwise, a retried trial also ran out of memory with the larger amount
             first, *others = [gpus_to_write(raised.gpus)]
             if raised.gpu_memory_bytes:
                 first, *others = gpu_memory_to_write(raised.gpu_memory_bytes, raised.device_bytes)

@@ -138,7 +138,7 @@ def test_show_prints_a_table_or_json_on_stdout(bench):
     assert (table.exit_code, table.stderr) == (0, "")
     assert table.stdout.splitlines()[1].split()[:4] == ["Workload", "Device", "Size", "Compute"]
     assert [each["configuration"]["device"] for each in found["configurations"]] == ["cpu", "cpu", "gpu"] * 2
-    assert found["problems"][0] == "the cluster has no TPU: no node has a TPU"
+    assert found["problems"][0] == "TPU was not measured: no node has a TPU"
 
 
 def test_export_writes_csv_or_a_redacted_run_set(bench, tmp_path):

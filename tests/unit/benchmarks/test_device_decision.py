@@ -185,7 +185,7 @@ def test_a_size_measured_on_only_one_device_is_omitted_and_reported():
         ),
         (
             a_run(("cpu",), devices=(DeviceFound(device="gpu", why_missing="no node has a GPU"),)),
-            "but the run measured cpu; the cluster has no gpu: no node has a GPU",
+            "but the run measured cpu; gpu was not measured: no node has a GPU",
         ),
         (a_run(runs=()), "but the run measured nothing"),
         (

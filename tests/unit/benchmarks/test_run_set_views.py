@@ -212,7 +212,7 @@ def test_empty_columns_are_omitted():
 @pytest.mark.parametrize(
     ("run_set", "line"),
     [
-        (a_run_set(sizes=(16,), num_rounds=1), "- the cluster has no TPU: no node has a TPU"),
+        (a_run_set(sizes=(16,), num_rounds=1), "- TPU was not measured: no node has a TPU"),
         (
             of(failures=[Failure(configuration=MLP, round=n, kind="raised", message="no") for n in (0, 1, 4)]),
             "- mlp[64] on cpu, rounds 1, 2, 5: no",

@@ -22,6 +22,7 @@ from tune_policies.trainers.usage.gpu_memory_records import (
     needed_bytes,
 )
 from tune_policies.trainers.usage.oom_report import OomReport
+from tune_policies.trainers.usage.resource_usage import RaisedMemory, ResourceUsage, TrialCounts
 from tune_policies.trainers.usage.usage_report import advice_of_run
 
 
@@ -243,6 +244,49 @@ def test_a_trial_within_its_fraction_on_a_full_gpu_is_not_advised_to_get_a_large
     assert advice == [
         "1 of 1 trial ran out of GPU memory at 6.0 of its 8.0 GiB, because other processes filled the GPU. Stop the "
         "other programs that nvidia-smi lists, or retry such trials: scheduler=OomRetryScheduler()"
+    ]
+
+
+def full_gpu(needed_gib, cause="neighbour"):
+    return MemoryFailure(kind="accelerator", needed_bytes=needed_gib * GIB, device_bytes=16 * GIB, cause=cause)
+
+
+@pytest.mark.parametrize(
+    ("failed_last", "failures"),
+    [
+        pytest.param(False, [full_gpu(3)], id="a retry on another GPU ended"),
+        pytest.param(True, [full_gpu(5, cause="own_limit"), full_gpu(7)], id="all retries failed"),
+    ],
+)
+def test_after_retries_no_value_is_advised_if_other_processes_filled_the_gpu(failed_last, failures):
+    trial = TrialGpuMemory(
+        name="a",
+        usage=GpuMemoryUsage(gpus=0.5, num_ooms=int(failed_last)),
+        of_smaller_shares=(GpuMemoryUsage(gpus=0.25, num_ooms=1),),
+        failures=tuple(failures),
+    )
+    record = ResourceUsage(trials=TrialCounts(num_retries=1))
+
+    advice = advice_of_run(RunUsage(trials=(trial,)), record)
+
+    assert any("because other processes filled the GPU" in text for text in advice)
+    assert not any("rite Gpu" in text or "start with" in text for text in advice)
+
+
+def test_after_retries_that_failed_the_advice_is_neither_their_amount_nor_retries():
+    trial = TrialGpuMemory(
+        name="a",
+        usage=GpuMemoryUsage(gpus=0.5, num_ooms=1),
+        of_smaller_shares=(GpuMemoryUsage(gpus=0.25, num_ooms=1),),
+        failures=(MemoryFailure(kind="accelerator", needed_bytes=31 * GIB, device_bytes=40 * GIB),),
+    )
+    record = ResourceUsage(
+        trials=TrialCounts(num_retries=1), raised=RaisedMemory(gpus=0.5), ran_out_with={"a": {"GPU": 0.5}}
+    )
+
+    assert advice_of_run(RunUsage(trials=(trial,)), record) == [
+        '1 of 1 trial ran out of GPU memory and needed at least 31 GiB. Write GpuMemoryPolicy(gpu_memory="34.1GiB"), '
+        "with which 1 trial fits on a GPU of 40 GiB"
     ]
 
 
