@@ -27,7 +27,7 @@ from tune_policies.values.errors import ResourcePolicyError
 
 from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import TrialSetup
-from ..process.trial_process import SETUP_ARGUMENT, process_class
+from ..process.trial_process import SETUP_ARGUMENT, SLOT_KEY, process_class
 from ..watches.run_watch import ClusterReading, RunWatch
 from .choose_slots import RunSlots, Start, Withdraw
 from .inner_scheduler import Choice, InnerScheduler
@@ -198,10 +198,11 @@ class RunCore:
         self.waiting[trial] = None
 
     def note_usage(self, trial: Trial) -> None:
-        """Remember the usage in the previous result of a trial, because the next result may not contain it."""
-        records = records_in_last_result(trial)
-        if records:
-            self.records[trial].usage = records
+        """Remember the slot and the usage in the previous result of a trial, because the next may not contain them."""
+        record, latest = self.records[trial], records_in_last_result(trial)
+        if latest.keys() <= {SLOT_KEY}:  # most results contain only the slot
+            latest = {**record.usage, **latest}
+        record.usage = latest
 
     def note_result(self, trial: Trial, result: Mapping[str, Any]) -> None:
         """Let the policy learn from a result."""
@@ -234,7 +235,7 @@ class RunCore:
         return self.growth.shrink(trial, self.learning.released_part(record))
 
     def complete_result(self, trial: Trial) -> None:
-        """Let the metrics of a trial that ended or failed contain its latest usage."""
+        """Let the metrics of a trial that ended or failed contain its slot and its latest usage."""
         self.note_usage(trial)
         complete_last_result(trial, self.records[trial].usage)
 

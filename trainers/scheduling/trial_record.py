@@ -47,7 +47,7 @@ class TrialRecord:
         has_fallen_back: Whether the trial could not use its device, so that it resumes without a device.
         failure: The latest failure of the trial, as classified when it failed, or ``None``.
         actor_id: The ID of the actor that ran the trial when its process died, or ``None``.
-        usage: The latest records of resource usage in the trial's results, by their keys in a result.
+        usage: The latest slot and records of resource usage in the results of the trial, by their keys in a result.
         requested: The latest request that this run gave to Tune, or ``None``.
         slot_to_start: The slot in which the trial starts, or ``None``.
         not_before_s: The time before which a retried trial must not start, in seconds on the monotonic clock.

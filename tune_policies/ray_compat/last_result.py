@@ -10,14 +10,24 @@ from typing import Any, Final
 
 from ray.tune.experiment import Trial
 
+_SLOT: Final = "slot"
+"""The key of the slot in a result. See ``trainers/process/trial_process.py``."""
+
 _RECORDS: Final = {"usage": "host_memory_bytes", "gpu_memory": "peak_reserved_bytes"}
 """The keys of records, and a field that distinguishes each record from a user's metrics with the same key."""
 
 
 def records_in_last_result(trial: Trial) -> dict[str, Any]:
-    """Return the records of resource usage in the last result of a trial, by their keys."""
+    """Return the slot and the records of resource usage in the last result of a trial, by their keys."""
     last = trial.run_metadata.last_result  # the public property may call the process of the trial
-    return {key: last[key] for key, field in _RECORDS.items() if isinstance(last.get(key), dict) and field in last[key]}
+    found = {}
+    for key, field in _RECORDS.items():
+        if isinstance(last.get(key), dict) and field in last[key]:
+            found[key] = last[key]
+    # When Tune restores a trial from a checkpoint, the last result becomes what the trial reported with the checkpoint.
+    if isinstance(last.get(_SLOT), str):
+        found[_SLOT] = last[_SLOT]
+    return found
 
 
 def complete_last_result(trial: Trial, records: Mapping[str, Any]) -> None:

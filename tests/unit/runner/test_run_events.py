@@ -415,6 +415,22 @@ def test_the_metrics_of_a_trial_that_ended_contain_its_latest_usage(run_of):
     assert trial.run_metadata.last_result == {"loss": 1, "usage": USAGE}
 
 
+def test_the_metrics_of_a_trial_that_was_restored_from_a_checkpoint_and_failed_contain_its_slot(run_of):
+    """Tune replaces the last result by what the trial reported with its checkpoint."""
+    run = run_of(HALVES)
+    (trial,) = run.add()
+    run.run_all()
+    trial.run_metadata.last_result = {"slot": "1 CPU, 0.5 GPU", "usage": USAGE}
+    run.scheduler.on_trial_result(run.controller, trial, {})
+    trial.run_metadata.last_result = {"slot": "1 CPU, 1 GPU"}
+    run.scheduler.on_trial_result(run.controller, trial, {})
+    trial.run_metadata.last_result = {"loss": 1}
+
+    run.fail(trial, ValueError("no"))
+
+    assert trial.run_metadata.last_result == {"loss": 1, "slot": "1 CPU, 1 GPU", "usage": USAGE}
+
+
 def test_the_statistics_of_usage_are_removed_when_a_trial_ends(run_of):
     run = run_of(HALVES)
     (trial,) = run.add()
