@@ -323,6 +323,7 @@ ELSEWHERE = {
     **dict.fromkeys(
         (
             ", so use a GPU with more memory",
+            "use a larger max_gpus, or GPUs with more memory",
             "GiB. …. Write …, with … per GPU instead of …",
             "to run without retries, write",
             "To run without retries, write",
