@@ -124,6 +124,8 @@ def _check_resume(context: typer.Context) -> None:
         is_given = source is not None and source.name == "COMMANDLINE"
         if is_given and name not in ("resume", "address", "timeout_s", "json"):
             given = f"--{name.replace('_', '-')}"
+            if context.params[name] is False:
+                given = f"--no-{name}"
             if name == "workload":
                 given = "WORKLOAD"  # an argument, which has no dashes
             raise InvalidResourcesError(f"--resume uses the settings in the file. Omit {given}")
@@ -136,8 +138,8 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
     if not workloads:
         names = ", ".join(BUILT_IN)
         raise InvalidResourcesError(f"no workload is given. Choose one of {names}, or pass your own as module:function")
-    if sizes and all("@" in text for text in workloads):
-        raise InvalidResourcesError("--size has no effect, because every workload has its own sizes. Omit --size")
+    if sizes:
+        _check_size_option(workloads)
     found: dict[str, tuple[int, ...]] = {}
     for text in workloads:
         name, own_sizes = _name_and_sizes(text)
@@ -153,6 +155,13 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
         # A workload can be given several times with different sizes. Each size is measured once.
         found[name] = tuple(dict.fromkeys((*found.get(name, ()), *wanted)))
     return found
+
+
+def _check_size_option(workloads: list[str]) -> None:
+    if all("@" in text for text in workloads):
+        raise InvalidResourcesError(
+            "--size has no effect, because no workload without its own sizes is given. Omit --size"
+        )
 
 
 def _name_and_sizes(text: str) -> tuple[str, list[int]]:
@@ -219,6 +228,10 @@ def packing(
     """Measure the trials per hour on one GPU, with one trial at a time and with concurrent trials."""
     from ..measuring.packing import Sweep, default_trainings, find_training, measure_throughput
 
+    if steps is not None and not workload:
+        raise InvalidResourcesError("--steps has no effect without a workload. Pass a workload, such as mlp@64")
+    if size is not None:
+        _check_size_option(workload or [])
     trainings = []
     for text in workload or ():
         name, own_sizes = _name_and_sizes(text)

@@ -168,7 +168,7 @@ class Comparison(Value):
     high: float = Field(gt=0)
     outcome: Outcome
     same_within: float = 0.05
-    confidence: float = 0.95
+    confidence: float = CONFIDENCE
     num_rounds: Count
     reasons: tuple[str, ...] = ()
 

@@ -285,7 +285,9 @@ class WorkloadProcess:
             is_sure = is_sure or has_used_gpu(read_counters(), sys.modules)
             # The built-in workloads check whether their libraries use the GPU.
             self._gpu_use_is_unknown = ":" in task.workload and not is_sure
-        num_threads = int(os.environ["OMP_NUM_THREADS"])  # set by set_num_threads
+        num_threads = int(
+            os.environ["OMP_NUM_THREADS"].split(",")[0]
+        )  # set for the trial, and may contain nested levels
         phases = {Phase.TRANSFERS: steps.with_transfers, Phase.COMPUTE: steps.compute}
         self._timers = {
             phase: BlockTimer(step, steps.synchronize) for phase, step in phases.items() if step is not None

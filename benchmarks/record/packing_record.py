@@ -103,11 +103,13 @@ class ThroughputRecord(Value):
     def may_be_of(self, accelerator_type: str) -> bool:
         """Return whether the GPU may have this accelerator type.
 
-        Ray's name for a GPU type is usually a part of the vendor's name.
+        The parts of Ray's name for a GPU type are usually parts of the vendor's name, except for the memory.
         """
-        part = re.escape(accelerator_type.partition("-")[0])
-        # The match may end within a word, because Ray's name of a GeForce GPU is "G".
-        return self.gpu == UNREAD_GPU or re.search(rf"\b{part}(?!\d)", self.gpu, re.IGNORECASE) is not None
+        if self.gpu == UNREAD_GPU:
+            return True
+        parts = [part for part in accelerator_type.split("-") if not re.fullmatch(r"\d+G", part)]
+        # A part may end within a word, because older versions of Ray name a GeForce GPU "G".
+        return all(re.search(rf"\b{re.escape(part)}(?!\d)", self.gpu, re.IGNORECASE) for part in parts)
 
     @property
     def workloads(self) -> list[str]:

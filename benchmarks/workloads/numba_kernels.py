@@ -93,7 +93,8 @@ class _LastElement:
 
 def _num_threads() -> int:
     """Return the number of threads from ``OMP_NUM_THREADS``, because numba's default is all CPUs."""
-    return min(int(os.environ.get("OMP_NUM_THREADS") or get_num_threads()), int(config.NUMBA_NUM_THREADS))
+    stated = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # "4,2" also has the number of a nested level
+    return min(int(stated or get_num_threads()), int(config.NUMBA_NUM_THREADS))
 
 
 @njit(parallel=True)  # type: ignore[untyped-decorator]

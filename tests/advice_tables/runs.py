@@ -300,6 +300,7 @@ ELSEWHERE = {
             "retries with the same memory failed",
             "Plan a GPU fraction for the trial.",
             "Raise max_gpus, use a GPU with more memory",
+            "Use a GPU with more memory, or use less memory",
             "Add a node with more host memory",
             "Use fewer workers, add a node",
         ),

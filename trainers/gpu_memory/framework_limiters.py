@@ -57,7 +57,8 @@ def limit_torch(torch: Any, limits: FractionLimits) -> bool:
     available = _available(torch)
     for name, module in available.items():
         if not hasattr(module, "set_per_process_memory_fraction"):  # such as XPU before PyTorch 2.10
-            limits.not_enforceable.append(f"torch.{name}")
+            if f"torch.{name}" not in limits.not_enforceable:
+                limits.not_enforceable.append(f"torch.{name}")
             continue
         if name == "cuda" and not _has_limited_allocator(torch, limits):
             continue

@@ -211,7 +211,7 @@ def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: 
                 config={MEASURED: tune.grid_search(numbered)},
                 stop={"training_iteration": caps.max_steps, "time_total_s": caps.timeout_s},
                 callbacks=[_Progress(len(configs))],
-                time_budget_s=plan.num_rounds(len(configs)) * (caps.timeout_s + _START_S),
+                time_budget_s=_budget_s(plan, len(configs), caps),
                 storage_path=folder,
                 reuse_actors=False,  # a process may keep memory of an earlier trial
                 raise_on_failed_trial=False,
@@ -221,6 +221,11 @@ def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: 
         return readings
     finally:
         ray.kill(recorder)
+
+
+def _budget_s(plan: TrialPlan, num_configs: int, caps: Caps) -> float:
+    """Return the time in which all configs must be measured, in seconds."""
+    return plan.num_rounds(num_configs) * (caps.timeout_s + _START_S)
 
 
 class _Progress(tune.Callback):  # type: ignore[misc]  # Ray's classes are untyped
@@ -242,7 +247,7 @@ def _profile(
     measurements, failures = [], []
     for number, config in enumerate(configs):
         reading = readings.get(number)
-        why = _failure_of(reading, caps)
+        why = _failure_of(reading, _budget_s(plan, len(configs), caps))
         if reading is None or why is not None:
             failures.append(f"{config}: {why}")
         else:
@@ -267,10 +272,10 @@ def _profile(
     return profile
 
 
-def _failure_of(reading: Reading | None, caps: Caps) -> str | None:
+def _failure_of(reading: Reading | None, budget_s: float) -> str | None:
     if reading is None:
         return (
-            f"the trial did not start within {_START_S + caps.timeout_s:g} s, or its process ended immediately. Check "
+            f"the trial did not start within {budget_s:g} s, or its process ended immediately. Check "
             "whether other processes use the GPUs, and read Ray's logs"
         )
     if reading.ended_by == "failed":

@@ -278,17 +278,19 @@ def _next_gpu_memory(
     floor = largest_that_fits(wish, reservation, nodes)
     if floor.gpu_ticks:
         return floor
+    remedy = "Use a GPU with more memory, or use less memory with a smaller batch or model."
     if wish_ticks is not None:
         offered = f"no node has {wish} in addition to the other resources of the trial"
     elif most == max_gpus:
         offered = f"max_gpus is {format_amount(max_gpus)}"
+        remedy = "Raise max_gpus, use a GPU with more memory, or use less memory with a smaller batch or model."
     else:
         offered = f"no node has more than {amount_of(most, 'GPU')}"
     raise InfeasibleRequestError(
         asked=f"more than {amount_of(had_ticks / TICKS, 'GPU')}",
         offered=offered,
         short_of="GPU memory",
-        suggestion="Raise max_gpus, use a GPU with more memory, or use less memory with a smaller batch or model.",
+        suggestion=remedy,
     )
 
 

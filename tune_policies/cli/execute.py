@@ -76,7 +76,8 @@ def execute(
     options = {name: value for name, value in given.items() if name not in ("policy", "program", "audit", "pages")}
     if chosen is None:
         if options:
-            raise typer.BadParameter(f"--audit applies no policy, so it cannot have the option {min(options)}")
+            option_name = min(options).replace("_", "-")
+            raise typer.BadParameter(f"--audit applies no policy, so it cannot have the option --{option_name}")
         _audit_runs(pages)
         raise AfterCommand(partial(run_program, command))
     if pages is not None:

@@ -158,7 +158,7 @@ def deadlock_error(view: ClusterOccupancy, run: WaitingRun) -> InfeasibleRequest
     sums = [_sum(node, nodes[node.node_id], holding, names) for node in view.nodes]
     shown = sums[:_SHOWN]
     if len(sums) > _SHOWN:
-        shown.append(f"and {len(sums) - _SHOWN} more nodes")
+        shown.append(f"and {counted(len(sums) - _SHOWN, 'more node')}")
     num_leaving = len(_leaving(view, nodes))
     if (view.max_nodes_to_add != 0 or num_leaving) and any(node_type.max_nodes_to_add for node_type in view.node_types):
         shown.append(_addable(view, names, num_leaving))
@@ -208,7 +208,9 @@ def _addable(view: ClusterOccupancy, names: Sequence[str], num_leaving: int) -> 
         for node_type in sorted(view.node_types, key=lambda node_type: node_type.name)
         if node_type.max_nodes_to_add
     ]
-    text = f"nodes that can be added: {', '.join(types[:_SHOWN])}"
+    if len(types) > _SHOWN:
+        types[_SHOWN:] = [f"and {counted(len(types) - _SHOWN, 'more type')}"]
+    text = f"nodes that can be added: {', '.join(types)}"
     if view.max_nodes_to_add is not None:
         text += f", at most {view.max_nodes_to_add + num_leaving} together"
     return text

@@ -200,9 +200,9 @@ class NeededAmount(NamedTuple):
 
 
 def features_of(config: Mapping[str, Any]) -> dict[str, float]:
-    """Return the whole numbers of a flat config, and the number 1 for each other value, such as ``{"net=mlp": 1}``.
+    """Return the whole numbers of a flat config, and 1 for each text, bool and ``None``, such as ``{"net=mlp": 1}``.
 
-    Fractional numbers are mostly rates, which do not affect memory.
+    Fractional numbers are omitted, because they are mostly rates, which do not affect memory, and so are other values.
     """
     features: dict[str, float] = {}
     for name, value in config.items():

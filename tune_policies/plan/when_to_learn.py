@@ -18,7 +18,8 @@ def is_time_to_learn(
         remembered: The observed trials.
         new: The trials that were observed since the last call.
         needs: What the run has learned, or ``None``.
-        num_pilots: The number of trials from which a run learns first. Two are enough if no other trial has started.
+        num_pilots: The number of trials from which a run learns first. Two are enough if no other
+            trial was observed.
     """
     counting = sum(seen.counts for seen in remembered)
     if needs is None:

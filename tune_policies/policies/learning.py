@@ -57,7 +57,8 @@ class LearningPolicy(ResourcePolicy):
 
     The first trials, called pilots, get the resources of ``start``. When they have reported twice, the policy plans
     with the memory, CPUs and GPU time that they used. It learns again when the number of observed trials has doubled,
-    when a trial ran out of memory, and when a trial used more than all trials before.
+    when the first trial has ended, when a trial ran out of memory or used more than all trials before, and when the
+    config of a trial is outside the observed range.
 
     Each resource depends on the config if a formula explains at least 80 % of its variance in cross-validation.
     Otherwise, all trials get the amount of memory with the highest expected throughput, and a trial that runs out of
@@ -69,8 +70,8 @@ class LearningPolicy(ResourcePolicy):
     Attributes:
         start: The policy for the pilots. Its fields other than amounts, such as the device type, also apply later.
             Trials with Train workers, several GPUs or other devices keep its requests.
-        num_pilots: The number of trials from which the policy learns first. It learns from two trials if all started
-            trials have reported.
+        num_pilots: The number of trials from which the policy learns first. It learns from two trials if all other
+            trials that have reported did so twice.
         needs: What trials need, as learned so far, or ``None`` before the policy has learned.
         sizes: The distinct amounts for which slots are planned. Earlier sizes are kept.
         observations: The observed trials.

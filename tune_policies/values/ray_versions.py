@@ -1,4 +1,4 @@
-"""The range of tested Ray versions: the range in ``pyproject.toml`` without patch versions."""
+"""The range of tested Ray versions, without patch versions. ``pyproject.toml`` allows newer versions, too."""
 
 import re
 from typing import Final

@@ -63,6 +63,10 @@ def _read_text(text: str) -> int:
     return _BYTE_SIZE.validate_python(stripped)
 
 
+_MOST_GIB: Final = 1024
+"""The largest number without a unit that probably means GiB. Larger numbers, such as 8192, mean MiB."""
+
+
 def parse_memory(amount: object, *, name: str = "memory") -> int:
     """Return the memory that a user requests, in bytes.
 
@@ -75,7 +79,8 @@ def parse_memory(amount: object, *, name: str = "memory") -> int:
         message = f"{name}={amount!r} would be {counted(found, 'byte')}, but the minimum is 1 MiB"
         number = amount.strip() if isinstance(amount, str) else shorten(amount)
         if is_number(amount) or number.isdecimal():
-            message += f". Write '{number}GiB'"
+            unit = "GiB" if int(found) <= _MOST_GIB else "MiB"
+            message += f". Write '{number}{unit}'"
         raise InvalidResourcesError(message)
     return found
 
@@ -110,6 +115,7 @@ def format_money(amount: float) -> str:
 def format_bytes(amount: int, digits: int = 1) -> str:
     """Return ``amount`` bytes as readable text: ``"6 GiB"``, ``"1.5 GiB"``, ``"500 MiB"``."""
     for unit, size in (("TiB", 2**40), ("GiB", GIB), ("MiB", MIB), ("KiB", 2**10)):
-        if amount >= size:
+        rounds_up = round(1024 * amount / size, digits) >= 1024  # 1023.99 MiB is written as 1 GiB
+        if amount >= size or rounds_up:
             return f"{round(amount / size, digits):g} {unit}"
     return f"{amount} B"

@@ -205,6 +205,10 @@ def test_the_advised_command_is_complete_and_writes_its_record(line, bench, tmp_
             "tf-mlp: pass a size and --steps, such as tune-policies bench packing tf-mlp@64 --steps 1000",
         ),
         ("packing tests.models:mlp@64", "tests.models:mlp: pass --steps"),
+        ("packing --steps 100", "--steps has no effect without a workload"),
+        ("packing --size 64", "--size has no effect, because no workload without its own sizes is given"),
+        ("packing mlp@64 --size 32", "--size has no effect"),
+        ("run --resume a.json --no-control", "Omit --no-control"),
         ("packing tests.models:mlp --size 64", "tests.models:mlp: pass --steps"),
     ],
 )

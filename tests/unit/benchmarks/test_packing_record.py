@@ -95,6 +95,9 @@ def test_a_record_round_trips_through_json_and_json_of_earlier_versions_can_be_l
         ("NVIDIA GeForce RTX 3090", "G", True),
         ("AMD Instinct MI300X OAM", "AMD-Instinct-MI300X-OAM", True),
         ("NVIDIA L40S", "L4", False),
+        ("NVIDIA GeForce RTX 3060", "GeForce-RTX-3060", True),
+        ("NVIDIA GeForce RTX 3060", "GeForce-RTX-4090", False),
+        ("AMD Instinct MI210", "AMD-Instinct-MI300X-OAM", False),
         ("NVIDIA GH200 480GB", "H200", False),
     ],
 )

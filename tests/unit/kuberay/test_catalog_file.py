@@ -92,6 +92,7 @@ def test_a_catalog_round_trips_through_json(tmp_path):
             id="fewer hosts than one slice",
         ),
         pytest.param({"name": "L4_Spot"}, "such as 'l4-spot'", id="a name that is invalid in Kubernetes"),
+        pytest.param({"name": "A100_8"}, "such as 'a100-8'", id="a name that is invalid and ends with a number"),
         pytest.param({"name": "head"}, "is used twice, once for the head", id="the head's name"),
         pytest.param({"labels": {"zone": "a b"}}, "cannot be the value of the label 'zone'", id="a label with a blank"),
         pytest.param({"price_per_hour": -1}, "price_per_hour", id="a negative price"),

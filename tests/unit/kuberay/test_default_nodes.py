@@ -1,5 +1,7 @@
 """Tests of the node types that a design uses without a catalog."""
 
+import math
+
 import pytest
 
 from tune_policies import (
@@ -89,3 +91,16 @@ def test_without_a_catalog_the_node_type_is_derived_from_the_policy(policy, name
 def test_without_a_catalog_a_policy_that_does_not_determine_a_node_type_is_rejected(policy, message):
     with pytest.raises(InvalidResourcesError, match=message):
         design_cluster(policy, None, 64)
+
+
+@pytest.mark.parametrize("topology", ["4x4", "16x16", "8x16"])
+def test_without_a_catalog_the_number_of_tpu_nodes_is_a_multiple_of_the_hosts_of_a_slice(topology):
+    chips = math.prod(map(int, topology.split("x")))
+    policy = AcceleratorPolicy(
+        resource="TPU", accelerator_type="TPU-V6E", topology=topology, amount=4, num_workers=chips // 4
+    )
+
+    (group,) = design_cluster(policy, None, 1).groups
+
+    assert group.num_hosts == chips // 4
+    assert group.node_type.num_nodes % group.num_hosts == 0

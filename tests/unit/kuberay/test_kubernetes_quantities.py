@@ -42,6 +42,7 @@ def test_ray_rounds_amounts_up_to_whole_units(quantity, amount):
     [
         ("8GB", "write '8G'"),
         ("8 GiB", "write '8Gi'"),
+        ("16Gbytes", "write '16G'"),
         ("1K", "write '1k'"),
         ("-1", "must be 0 or more"),
         ("", "write a number such as"),

@@ -265,3 +265,51 @@ def test_no_value_of_a_field_causes_an_error(kind, place, value):
         return
 
     assert all(each.line <= text.count("\n") + 1 for each in lint_text(text, "x"))
+
+
+def fixes(text, rule):
+    return [each.fix for each in lint_text(text, "demo.yaml") if each.rule == rule]
+
+
+def test_the_amounts_of_the_head_are_corrected_in_the_field_that_it_uses():
+    """KubeRay refuses amounts in both fields."""
+    with_resources = SOUND_CLUSTER.replace(
+        '    rayStartParams:\n      num-cpus: "0"\n', '    rayStartParams: {}\n    resources: {CPU: "4"}\n', 1
+    )
+
+    assert fixes(SOUND_CLUSTER.replace('num-cpus: "0"', 'num-cpus: "4"', 1), "head-runs-trials") == [
+        'write num-cpus: "0" under the rayStartParams of the head'
+    ]
+    assert fixes(with_resources, "head-runs-trials") == ['write CPU: "0" under the resources of the head']
+    assert fixes(with_resources.replace('{CPU: "4"}', '{CPU: "0"}'), "head-runs-trials") == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "fix"),
+    [
+        ("{}", 'write resources: {HPU: "8"} next to groupName and template'),
+        ('{num-cpus: "4"}', "write 8 as HPU in the JSON of rayStartParams.resources"),
+    ],
+)
+def test_devices_that_ray_does_not_count_are_stated_in_the_field_that_the_group_uses(parameters, fix):
+    pod = 'ray-worker\n          resources: {limits: {cpu: "2"'
+    text = CLUSTER.replace("    template: &pod\n", f"    rayStartParams: {parameters}\n    template: &pod\n")
+    text = text.replace(pod, f"{pod}, habana.ai/gaudi: 8")
+
+    assert fix in {finding.fix for finding in lint_text(text, "demo.yaml")}
+
+
+def test_a_request_of_huge_pages_that_differs_from_its_limit_is_reported_once():
+    text = CLUSTER.replace(
+        'ray-worker\n          resources: {limits: {cpu: "2"}}',
+        "ray-worker\n          resources: {limits: {cpu: 2, hugepages-2Mi: 1Gi}, requests: {hugepages-2Mi: 2Gi}}",
+    )
+
+    assert len(places(text, "device-limit-differs", "request-above-limit")) == 1
+
+
+def test_a_custom_resource_does_not_replace_the_missing_gpu_of_a_shared_part():
+    part = "    template: &pod\n      metadata: {annotations: {gpu-fraction: '0.5'}}\n"
+    text = CLUSTER.replace("    template: &pod\n", f'    resources: {{CPU: "4", Custom: "1"}}\n{part}')
+
+    assert len(places(text, "shared-gpu-not-counted")) == 1

@@ -160,6 +160,13 @@ def test_the_initial_number_of_nodes_is_limited_by_minimum_and_maximum(load_grou
     assert load_group(**worker).start_nodes == start
 
 
+def test_a_suspended_group_has_no_nodes_without_an_autoscaler(load_group):
+    group = load_group(replicas=2, minReplicas=2, maxReplicas=3, suspend=True)
+
+    assert group.nodes_at_start == 0
+    assert group.model_copy(update={"start_nodes": None}).nodes_at_start == 2
+
+
 @pytest.mark.parametrize(
     ("amounts", "labels", "selector", "expected"),
     [

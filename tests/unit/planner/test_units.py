@@ -40,6 +40,7 @@ def test_an_invalid_amount_raises_an_error_with_its_name_the_rule_and_an_example
     [
         (4, "memory=4 would be 4 bytes, but the minimum is 1 MiB. Write '4GiB'"),
         ("16", "memory='16' would be 16 bytes, but the minimum is 1 MiB. Write '16GiB'"),
+        (8192, "memory=8192 would be 8192 bytes, but the minimum is 1 MiB. Write '8192MiB'"),
         ("4kB", "memory='4kB' would be 4000 bytes, but the minimum is 1 MiB"),
     ],
 )
@@ -52,7 +53,8 @@ def test_a_requested_amount_without_a_unit_raises_an_error_that_suggests_a_unit(
 
 
 @pytest.mark.parametrize(
-    ("amount", "expected"), [(6 * GIB, "6 GiB"), (3 * GIB // 2, "1.5 GiB"), (2**20, "1 MiB"), (12, "12 B")]
+    ("amount", "expected"),
+    [(6 * GIB, "6 GiB"), (3 * GIB // 2, "1.5 GiB"), (GIB - 1, "1 GiB"), (2**20, "1 MiB"), (12, "12 B")],
 )
 def test_memory_is_formatted_in_binary_units(amount, expected):
     assert format_bytes(amount) == expected

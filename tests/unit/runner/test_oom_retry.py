@@ -81,8 +81,8 @@ def test_every_bundle_with_a_gpu_grows():
     ("bundle", "max_gpus", "message"),
     [
         pytest.param({"GPU": 1}, 1.0, "than 1 GPU, but max_gpus is 1: short of GPU memory. Raise max_gpus"),
+        pytest.param({"GPU": 4}, 8.0, "no node has more than 4 GPUs: short of GPU memory. Use a GPU with more memory"),
         pytest.param({"GPU": 0.5}, 0.5, "than 0.5 GPU, but max_gpus is 0.5"),
-        pytest.param({"GPU": 4}, 8.0, "no node has more than 4 GPUs"),
         pytest.param({"CPU": 1}, 1.0, "the trial does not reserve a GPU"),
         pytest.param({"GPU": 1, "CPU": 9}, 4.0, "no node has 2 GPUs in addition to the other resources of the trial"),
     ],

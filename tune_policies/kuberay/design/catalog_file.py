@@ -44,7 +44,7 @@ def check_dns_label(name: str) -> str:
             f"name {shorten(name)} is not valid: use at most 63 lowercase letters, digits and '-', starting with a "
             "letter"
         )
-        near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-0123456789")[:63]
+        near = re.sub(r"[^a-z0-9]+", "-", name.lower()).lstrip("-0123456789")[:63].rstrip("-")
         if near:
             message += f", such as {near!r}"
         raise InvalidResourcesError(message)

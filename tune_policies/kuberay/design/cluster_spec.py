@@ -71,6 +71,13 @@ class WorkerGroup(Value):
             **{"num_hosts": node_type.num_hosts, **numbers},
         )
 
+    @property
+    def nodes_at_start(self) -> int:
+        """The number of nodes before an autoscaler changes it. A suspended group has none."""
+        if self.start_nodes is None:
+            return self.min_nodes
+        return self.start_nodes
+
     def nodes(self, number: int, *, is_expected: bool = False) -> Iterator[NodeCapacity]:
         """Yield nodes of the group with the resources that Ray counts.
 
@@ -196,7 +203,7 @@ class ClusterSpec(Value):
         for group in self.groups:
             always = group.min_nodes
             if not self.is_autoscaling:
-                always = max(always, group.start_nodes or 0)
+                always = group.nodes_at_start
             nodes += group.nodes(always)
             if self.is_autoscaling and group.max_nodes > always:
                 rows.append(

@@ -19,7 +19,7 @@ from tune_policies.policies.node_selection import SelectingPolicy
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, Resources, to_ticks
-from tune_policies.values.units import GIB
+from tune_policies.values.units import GIB, format_bytes
 
 _CPUS_PER_DEVICE: Final = 8
 """The number of CPUs per device of a default node, if the policy does not set the CPUs."""
@@ -103,8 +103,8 @@ def _check_memory(policy: ResourcePolicy, needed: int, accelerator_type: str | N
     if has < needed:
         larger = sorted(name for name in KNOWN_TYPES if (gpu_memory_of_type(name) or 0) >= needed)
         raise InvalidResourcesError(
-            f"{type(policy).__name__} needs {needed} bytes of GPU memory, but {accelerator_type} has only {has} bytes. "
-            f"Types with enough memory: {', '.join(larger) or 'none'}"
+            f"{type(policy).__name__} needs {format_bytes(needed)} of GPU memory, but {accelerator_type} has only "
+            f"{format_bytes(has)}. Types with enough memory: {', '.join(larger) or 'none'}"
         )
 
 
@@ -126,6 +126,10 @@ def _node_type(worker: _Worker, num_trials: int) -> NodeType:
     elif resource is not None:
         custom[resource] = devices
     topology = [worker.topology] if worker.topology else []
+    count = max(1000, 1000 * devices)
+    if worker.topology is not None and worker.accelerator_type is not None:  # only whole slices exist
+        num_hosts = max(1, SliceShape(worker.topology, worker.accelerator_type).chips // devices)
+        count = max(num_hosts, count - count % num_hosts)
     return NodeType(
         name=node_type_name(cpus, resource, devices, worker.accelerator_type, *topology),
         cpus=cpus,
@@ -135,7 +139,7 @@ def _node_type(worker: _Worker, num_trials: int) -> NodeType:
         custom=custom,
         accelerator_type=worker.accelerator_type,
         topology=worker.topology,
-        count=max(1000, 1000 * devices),
+        count=count,
     )
 
 

@@ -112,7 +112,7 @@ class ClusterDesign(Value):
         """The price of a trial per hour while as many trials run as fit, or ``None`` if unknown."""
         if self.price_per_hour is None:
             return None
-        return self.price_per_hour / min(self.num_trials, self.trials.max_concurrent_trials)
+        return self.price_per_hour / min(self.num_trials, self.trials.min_concurrent_trials)
 
     def explain(self) -> str:
         """Return the design as text: the groups, the trials on them, the cost, and the reasons."""
@@ -233,7 +233,8 @@ def design_in_time(
     at_once = duration.trials_at_once(num_trials)
     design = design_nodes(policy, catalog, at_once, num_in_run=num_trials, **options)
     plan = design.trials
-    if plan.min_concurrent_trials >= at_once:
+    is_limited_by_deadline = duration.deadline_hours is not None and plan.min_concurrent_trials >= at_once
+    if is_limited_by_deadline:
         plan = plan.model_copy(update={"limited_by": Limit.DEADLINE})
     num_rounds = plan.num_rounds(num_trials)
     reasons = (f"{counted(num_trials, 'trial')} take {duration.describe(num_rounds)}", *design.reasons)

@@ -163,7 +163,7 @@ def _minimum_nodes(cluster: ClusterSpec) -> dict[str, int]:
     """Return the number of workers that always exist, by group."""
     nodes = {}
     for group in cluster.groups:
-        nodes[group.name] = group.min_nodes if cluster.is_autoscaling else group.start_nodes or 0
+        nodes[group.name] = group.min_nodes if cluster.is_autoscaling else group.nodes_at_start
     if sum(nodes.values()) > MOST_NODES:
         raise InvalidResourcesError(
             f"the cluster {cluster.name!r} has at least {sum(nodes.values())} nodes, but a forecast supports at most "

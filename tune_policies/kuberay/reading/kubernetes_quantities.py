@@ -80,7 +80,7 @@ _NEAR_UNITS: Final = {
 """The unit that the author of a wrong unit probably intended, by the wrong unit in lower case."""
 
 
-_NEAR_QUANTITY: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]{0,5})\s*", re.ASCII)
+_NEAR_QUANTITY: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]{0,6})\s*", re.ASCII)
 
 
 def _match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

@@ -245,6 +245,8 @@ def _spec(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
     head: dict[str, Any] = {"rayStartParams": {"num-cpus": "0"}}  # only Ray's own processes run here, and no trials
     if design.head.devices:
         head = _amount_fields(design.head, options)
+    elif design.head.ray_labels:
+        head["labels"] = design.head.ray_labels
     head["template"] = _pod_template(design.head, options, "ray-head", is_beside_nvidia=is_beside_nvidia)
     workers = [_worker_group(group, options, is_beside_nvidia=is_beside_nvidia) for group in design.groups]
     return {**spec, "headGroupSpec": head, "workerGroupSpecs": workers}

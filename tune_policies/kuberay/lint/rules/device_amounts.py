@@ -87,6 +87,10 @@ def _device_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
             yield Found(at.key_path(key), message, _how_to_state(at, resource, key, str(amount)))
 
 
+_AMOUNT_PARAMETERS: Final = frozenset({"num-cpus", "num-gpus", "memory", "resources"})
+"""The parameters of ``ray start`` that state amounts. KubeRay refuses a group that also has ``resources``."""
+
+
 def _how_to_state(at: Group[HeadGroup], resource: str, key: str, amount: str) -> str:
     """Return a correction that writes the amount of a resource into the field that the group already uses."""
     if resource == "GPU" and not at.spec.resources:
@@ -96,7 +100,8 @@ def _how_to_state(at: Group[HeadGroup], resource: str, key: str, amount: str) ->
     if is_chips:
         what = f"the number of cores of its {amount} Neuron chips (two cores per chip on Inf2 and Trn1)"
     version = ray_version_of(at.cluster)
-    if version is not None and version < READS_GROUP_FIELDS:
+    states_start_params = not _AMOUNT_PARAMETERS.isdisjoint(at.spec.rayStartParams)
+    if states_start_params or (version is not None and version < READS_GROUP_FIELDS):
         return f"write {what} as {resource} in the JSON of rayStartParams.resources"
     if is_chips:
         return f"write {what} as {resource} in the group's resources, next to groupName and template"

@@ -43,12 +43,16 @@ def _is_device(key: str) -> bool:
     return "/" in key and domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")
 
 
+def _must_equal_limit(key: str) -> bool:
+    return _is_device(key) or key.startswith("hugepages-")
+
+
 @template_rule(RULES, "device-limit-differs", "error", f"{VALIDATION} (ValidateResourceRequirements)")
 def _device_limit_differs(template: PodTemplate) -> Iterator[Found]:
     """Kubernetes refuses the pod: the request and the limit of a device must be equal, and the limit is required."""
     for path, limits, requests in _amounts(template):
         for key, amount in requests.items():
-            if not _is_device(key) and not key.startswith("hugepages-"):
+            if not _must_equal_limit(key):
                 continue
             where, fix = (*path, "requests", key), f"write {key}: {shorten(amount)} under limits"
             if limits.get(key) is None:
@@ -81,7 +85,7 @@ def _request_above_limit(template: PodTemplate) -> Iterator[Found]:
     for path, limits, requests in _amounts(template):
         for key, amount in requests.items():
             asked, limit = _number(amount), _number(limits.get(key))
-            if not _is_device(key) and asked is not None and limit is not None and asked > limit:
+            if not _must_equal_limit(key) and asked is not None and limit is not None and asked > limit:
                 message = f"{template.name} requests {amount} of {key}, but its limit is {limits[key]}"
                 yield Found((*path, "requests", key), message, f"raise the limit, or request at most {limits[key]}")
 

@@ -162,7 +162,10 @@ def _head_runs_trials(cluster: ClusterInFile) -> Iterator[Found]:
     if any(worker.devices for worker in workers_of(cluster)) and (stated is None or exact(stated[1]) != 0):
         message = "the head runs trials and drivers in addition to the processes that manage the cluster"
         where = stated[0] if stated else at.path
-        yield Found(where, message, 'write num-cpus: "0" under the rayStartParams of the head')
+        fix = 'write num-cpus: "0" under the rayStartParams of the head'
+        if at.spec.resources:  # KubeRay refuses amounts in both fields
+            fix = 'write CPU: "0" under the resources of the head'
+        yield Found(where, message, fix)
 
 
 def _ignored(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], str]]:

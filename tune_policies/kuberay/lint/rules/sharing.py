@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.files.yaml_documents import Document
 from tune_policies.kuberay.lint.cluster_parts import Group, exact, extra, groups_of
 from tune_policies.kuberay.lint.pod_schema import as_list
@@ -282,4 +283,4 @@ def _counts_devices(at: Group[HeadGroup]) -> bool:
         counted = ray_counts(at.spec)
     except InvalidResourcesError:
         return True  # another rule reports the wrong amount
-    return any(amount > 0 for name, amount in counted.items() if name not in ("CPU", "memory"))
+    return any(amount > 0 for name, amount in counted.items() if name in DEVICE_RESOURCES)
