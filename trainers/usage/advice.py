@@ -19,6 +19,8 @@ from tune_policies.policies.learning import LearningPolicy
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ResourcePolicyError
 from tune_policies.values.resources import Resources
+from tune_policies.values.units import two_digits
+from tune_policies.values.wording import counted
 
 from .gpu_memory_records import GpuMemoryUsage, bytes_to_plan
 from .process_usage import SHORTEST_S
@@ -53,7 +55,7 @@ class Advice:
         text = f"{self.policy!r} would run up to {self.at_once} trials at once instead of {self.instead_of}"
         if self.speedup is None:
             return text
-        faster = f"about {self.speedup:.2g} times as fast"
+        faster = f"about {two_digits(self.speedup)} times as fast"
         if self.is_rough:
             faster += ", a rough estimate because other programs used the CPUs"
         return f"{text} ({faster})"
@@ -131,9 +133,12 @@ def _why_not_more(would_fit: int, at_once: int, facts: RunFacts) -> str:
     if would_fit <= facts.at_once:
         return "more trials at once would need more than the cluster has"
     if facts.num_trials <= facts.at_once:
+        if facts.num_trials == 1:
+            return "the run has one trial"
         return f"all {facts.num_trials} trials could run at once"
+    unfinished = counted(at_once, "unfinished trial")
     return (
-        f"{would_fit} trials would fit at once, but the run never had more than {at_once} unfinished trials. "
+        f"{would_fit} trials would fit at once, but the run never had more than {unfinished}. "
         "Omit max_concurrent_trials, or raise the limit of the search algorithm"
     )
 

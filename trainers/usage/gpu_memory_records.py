@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
+from tune_policies.cluster.accelerators import public_text
 from tune_policies.plan.default_overhead import TORCH_OVERHEAD_BYTES
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, Bytes, Count, GpuAmount, UsedBytes, to_ticks
@@ -266,18 +267,22 @@ class RunUsage(ShownValue):
         return usage_view(self)
 
     def redacted(self) -> "RunUsage":
-        """Return a copy without the texts of warnings, so that it can be published."""
-        return RunUsage(trials=tuple(map(_without_warnings, self.trials)), folder_of=self.folder_of)
+        """Return a copy without the texts of warnings and errors, and without the names of a cluster's resources."""
+        return RunUsage(trials=tuple(map(_redacted, self.trials)), folder_of=self.folder_of)
 
 
-def _without_warnings(trial: TrialGpuMemory) -> TrialGpuMemory:
+def _redacted(trial: TrialGpuMemory) -> TrialGpuMemory:
     usages = []
     for usage in trial.usages:
         if usage.warnings:
             usage = usage.model_copy(update={"warnings": (LEFT_OUT,)})
+        # The reason why an amount is unknown may contain an error after a colon.
+        sources = {name: text.partition(": ")[0] for name, text in usage.sources.items()}
+        usage = usage.model_copy(update={"sources": sources})
         usages.append(usage)
     last = None if trial.usage is None else usages.pop()
-    return trial.model_copy(update={"usage": last, "of_smaller_shares": tuple(usages)})
+    slots = tuple(map(public_text, trial.slots))
+    return trial.model_copy(update={"usage": last, "of_smaller_shares": tuple(usages), "slots": slots})
 
 
 def read_usage(folder: Path) -> RunUsage:

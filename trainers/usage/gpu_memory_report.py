@@ -83,7 +83,7 @@ def advise_on_failures(run: RunUsage, record: ResourceUsage | None) -> Iterator[
     has_retries = record is not None and record.trials.num_retries > 0
     if crowded:
         yield _about_full_gpus(crowded, len(run.trials), has_retries=has_retries)
-    is_host_explained = record is not None and record.raised.memory_bytes > 0
+    is_host_explained = record is not None and record.has_enough_memory_after_retries
     of_kind: dict[str, list[TrialGpuMemory]] = {"accelerator": [], "host": []}
     for trial in run.trials:
         kinds = {failure.kind for failure in trial.failures}
@@ -94,7 +94,7 @@ def advise_on_failures(run: RunUsage, record: ResourceUsage | None) -> Iterator[
     if of_kind["accelerator"]:
         yield from _advise_on_gpu_errors(of_kind["accelerator"], len(run.trials), has_retries=has_retries)
     if of_kind["host"]:
-        yield _advise_on_host_errors(of_kind["host"], len(run.trials))
+        yield _advise_on_host_errors(of_kind["host"], len(run.trials), has_retries=has_retries)
 
 
 def _is_explained_by_usage(trial: TrialGpuMemory) -> bool:
@@ -141,7 +141,7 @@ def _reserved_bytes(trial: TrialGpuMemory) -> int | None:
 
 
 def _about_full_gpus(trials: list[TrialGpuMemory], num_trials: int, *, has_retries: bool) -> str:
-    needs = [failure.needed_bytes for trial in trials for failure in trial.failures if failure.needed_bytes]
+    needs = [failure.needed_bytes for failure in _gpu_failures(trials) if failure.needed_bytes]
     reserved = min(filter(None, map(_reserved_bytes, trials)))
     its = "its" if len(trials) == 1 else "their"
     text = (
@@ -177,7 +177,7 @@ def _advise_on_gpu_errors(trials: list[TrialGpuMemory], num_trials: int, *, has_
         yield f"or write {choice}"
 
 
-def _advise_on_host_errors(trials: list[TrialGpuMemory], num_trials: int) -> str:
+def _advise_on_host_errors(trials: list[TrialGpuMemory], num_trials: int, *, has_retries: bool) -> str:
     failures = [failure for trial in trials for failure in trial.failures if failure.kind == "host"]
     needs = [failure.needed_bytes for failure in failures if failure.needed_bytes]
     needs += [trial.host_memory_bytes for trial in trials if trial.host_memory_bytes]
@@ -186,9 +186,18 @@ def _advise_on_host_errors(trials: list[TrialGpuMemory], num_trials: int) -> str
         return f"{text}. The errors do not contain how much they needed, so {_RETRY_WITH_MORE}"
     to_write = memory_to_write(max(needs))
     field = f'memory="{to_write}" in the policy, such as CpuPolicy(memory="{to_write}")'
-    if all(len(trial.slots) > 1 for trial in trials):
+    if all(map(_was_more_memory_enough, trials)):
         return f"{text}, and more memory was enough. To run without retries, write {field}"
-    return f"{text} and needed at least {format_bytes(max(needs))}. Write {field}, or {_RETRY_WITH_MORE}"
+    text += f" and needed at least {format_bytes(max(needs))}. Write {field}"
+    if has_retries:
+        return text
+    return f"{text}, or {_RETRY_WITH_MORE}"
+
+
+def _was_more_memory_enough(trial: TrialGpuMemory) -> bool:
+    """Return whether the last slot of a trial is not one in which it ran out of host memory."""
+    num_failures = sum(failure.kind == "host" for failure in trial.failures)
+    return num_failures < len(trial.slots)
 
 
 def about_gpu_memory(run: RunUsage, record: ResourceUsage | None) -> list[str]:
@@ -241,8 +250,8 @@ def _about_too_small_share(
     if now == 1:
         yield f"{text} (a whole GPU), so use a GPU with more memory"
         return
-    needs = [failure.needed_bytes for trial in ran_out for failure in trial.failures if failure.needed_bytes]
-    if all(trial.failures for trial in ran_out) and needs and max(needs) > share:
+    needs = [failure.needed_bytes for failure in _gpu_failures(ran_out) if failure.needed_bytes]
+    if all(_gpu_failures([trial]) for trial in ran_out) and needs and max(needs) > share:
         peaks = [need for need in map(bytes_to_plan, usages) if need]
         first, *others = gpu_memory_to_write(max([*needs, *peaks]), device)
         text += f" and needed at least {_gib(max(needs))} GiB. Write {first}"
@@ -299,11 +308,12 @@ def _advise_on_retries(trials: list[TrialGpuMemory]) -> Iterator[str]:
     for (small, large), chosen in sorted(fitted.items()):
         yield f"{counted(len(chosen), 'trial')} ran out of memory with {small}, but not with {large}: {_names(chosen)}"
     needed_more = [trial for trial in retried if not is_crowded_out(trial)]
-    if not needed_more:
+    is_not_enough = any(trial.usage and trial.usage.num_ooms and not is_crowded_out(trial) for trial in trials)
+    if not needed_more or is_not_enough:  # another sentence is about trials that also failed with more
         return
     first, *others = _choices_without_retries(needed_more)
     text = f"to run without retries, write {first}"
-    num_fit = len(trials) - len(retried)
+    num_fit = sum(not any(usage.num_ooms for usage in trial.usages) for trial in trials)
     if num_fit > len(retried):
         text += f". Because {num_fit} of {counted(len(trials), 'trial')} fit, it may be cheaper to keep the retries"
     yield text
@@ -361,7 +371,8 @@ def is_without_gpus(run: RunUsage, record: ResourceUsage | None) -> bool:
     if any(trial.usage for trial in run.trials):
         return False
     if record is None:  # the results of a trial with a GPU contain its GPU memory next to the usage of its process
-        return bool(run.trials) and all(trial.process for trial in run.trials)
+        has_gpu_failure = bool(_gpu_failures(list(run.trials)))
+        return any(trial.process for trial in run.trials) and not has_gpu_failure
     return not any(slot.hours.get("GPU") for slot in record.slots)
 
 

@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Final
 
 from tune_policies.values.resources import Count, amount_of
-from tune_policies.values.units import format_bytes
+from tune_policies.values.units import format_bytes, two_digits
 from tune_policies.values.value import Value
 
 USAGE_KEY: Final = "usage"
@@ -59,7 +59,7 @@ class SlotUse(Value):
 
     def __str__(self) -> str:
         parts = [
-            f"{self.used_cpus:.2g} of {amount_of(self.cpus, 'CPU')}",
+            f"{two_digits(self.used_cpus)} of {amount_of(self.cpus, 'CPU')}",
             f"{format_bytes(self.host_memory_bytes)} of host memory",
         ]
         if self.gpu_utilization is not None:

@@ -335,21 +335,30 @@ class ResourceUsage(ShownValue):
         """What to write so that no trial needs a retry with more memory, one sentence per item."""
         lines = []
         raised, counts = self.raised, self.out_of_memory
-        failed_with = max((amounts.get("GPU", 0.0) for amounts in self.ran_out_with.values()), default=0.0)
-        if raised.gpus > failed_with:  # otherwise, a retried trial also ran out of memory with the larger amount
+        if raised.gpus > self._failed_with("GPU"):
             first, *others = [gpus_to_write(raised.gpus)]
             if raised.gpu_memory_bytes:
                 first, *others = gpu_memory_to_write(raised.gpu_memory_bytes, raised.device_bytes)
             retried = self._retried("GPU", counts.num_gpu_errors)
             lines.append(f"start with {first}: {retried} because of GPU memory")
             lines += [f"or start with {choice}" for choice in others]
-        used = [slot.use.host_memory_bytes for slot in self.slots if slot.use is not None]
-        needed = max([*used, raised.host_memory_bytes or 0])
-        if raised.memory_bytes:
-            to_write = memory_to_write(needed) if needed else format_request(raised.memory_bytes)
+        if self.has_enough_memory_after_retries:
+            to_write = format_request(raised.memory_bytes)
+            if raised.host_memory_bytes:
+                used = [slot.use.host_memory_bytes for slot in self.slots if slot.use is not None]
+                to_write = memory_to_write(max([*used, raised.host_memory_bytes]))
             retried = self._retried("memory", counts.num_host_errors)
             lines.append(f'start with memory="{to_write}" in the policy: {retried} because of host memory')
         return tuple(lines)
+
+    @property
+    def has_enough_memory_after_retries(self) -> bool:
+        """Whether trials were retried with more host memory, and none ran out of memory with as much."""
+        return self.raised.memory_bytes > self._failed_with("memory")
+
+    def _failed_with(self, resource: str) -> float:
+        """Return the largest amount with which a trial ran out of memory and did not start again, by Ray's name."""
+        return max((amounts.get(resource, 0.0) for amounts in self.ran_out_with.values()), default=0.0)
 
     def _retried(self, resource: str, num_errors: int) -> str:
         """Return how many of the trials were retried with more of a resource."""

@@ -86,10 +86,16 @@ def progress_of_run(
     )
 
 
+_STEADY: Final = frozenset({"training_iteration", "time_total_s", "timesteps_total", "episodes_total"})
+"""The criteria of ``stop`` that grow steadily."""
+
+
 def _progress(trial: Any, result: Mapping[str, Any], ends: Mapping[str, float]) -> float | None:
     """Return the completed fraction of a trial, or ``None`` if its end is not known."""
     fractions = []
-    for name, end in (*trial.stopping_criterion.items(), *ends.items()):
+    # A metric such as the accuracy does not grow steadily, so only counts and times of Tune show the progress.
+    steady = {name: end for name, end in trial.stopping_criterion.items() if name in _STEADY}
+    for name, end in (*steady.items(), *ends.items()):
         value = result.get(name)
         if isinstance(value, int | float) and value >= 0 and end > 0:
             fractions.append(min(1.0, value / end))

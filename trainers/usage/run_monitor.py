@@ -175,6 +175,7 @@ class RunMonitor:
         # Before its first step, Tune has not created or restored the trials, so all of them count as waiting.
         num_waiting = plan.max_concurrent_trials if num_trials is None else num_trials
         reason = ""
+        self._is_restored = before is not None and before != ResourceUsage()
         if before is None:
             before = ResourceUsage()
         else:
@@ -480,7 +481,8 @@ class RunMonitor:
             num_trials = max(self._num_trials, len(self._trials))
         elapsed_s = gap_s = 0.0
         # An interrupted run and its trials are shorter than they would have been, so no speed follows from them.
-        if is_final and not self._trial_counts().were_interrupted:
+        is_whole = not self._is_restored and not self._trial_counts().were_interrupted
+        if is_final and is_whole:
             elapsed_s = self._meter.elapsed_s
         if self._gaps_s:
             gap_s = median(self._gaps_s)
@@ -488,7 +490,8 @@ class RunMonitor:
             elapsed_s=elapsed_s,
             at_once=at_once,
             num_trials=num_trials,
-            most_open=self._most_open if is_limited else MOST,
+            # A restored run has not observed how many trials of its earlier part could run.
+            most_open=self._most_open if is_limited and not self._is_restored else MOST,
             gap_s=gap_s,
             machines=self.machines,
         )

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.values.resources import format_amount
-from tune_policies.values.units import format_bytes
+from tune_policies.values.units import format_bytes, two_digits
 from tune_policies.values.wording import counted
 
 from .gpu_memory_records import RunUsage
@@ -67,7 +67,7 @@ def _processes_view(run: RunUsage) -> RenderableType | None:
         assert process is not None  # noqa: S101  # only these trials are listed
         cpus = "-"
         if process.elapsed_s > 0:
-            cpus = f"{process.cpu_s / process.elapsed_s:.2g} of {format_amount(process.cpus)}"
+            cpus = f"{two_digits(process.cpu_s / process.elapsed_s)} of {format_amount(process.cpus)}"
         view.add_row(trial.name, cpus, format_bytes(trial.host_memory_bytes or process.host_memory_bytes))
     below: list[RenderableType] = []
     if len(known) > _MOST_ROWS:

@@ -112,6 +112,13 @@ def format_money(amount: float) -> str:
     return f"{amount:.2g}"
 
 
+def two_digits(number: float) -> str:
+    """Return a number with two significant digits, or all digits before the point: ``"0.65"``, ``"7.9"``, ``"128"``."""
+    if number >= 10:
+        return f"{number:.0f}"
+    return f"{number:.2g}"
+
+
 def format_bytes(amount: int, digits: int = 1) -> str:
     """Return ``amount`` bytes as readable text: ``"6 GiB"``, ``"1.5 GiB"``, ``"500 MiB"``."""
     for unit, size in (("TiB", 2**40), ("GiB", GIB), ("MiB", MIB), ("KiB", 2**10)):

@@ -123,7 +123,7 @@ def test_after_retries_with_more_host_memory_the_summary_names_the_amount_to_sta
         slots=(SlotHours(slot="1 CPU", use=use),),
         trials=TrialCounts(num_finished=4, num_retries=2),
         out_of_memory=OutOfMemoryCounts(num_host_errors=2, num_raised=2),
-        raised=RaisedMemory(memory_bytes=2**31),
+        raised=RaisedMemory(memory_bytes=2**31, host_memory_bytes=2**30),
     )
 
     assert usage.advice[-1] == (
