@@ -305,3 +305,72 @@ def test_the_needed_memory_in_an_error_is_advised_if_it_exceeds_the_fraction(tmp
         'GpuMemoryPolicy(gpu_memory="6.1GiB"), with which 2 trials fit on a GPU of 16 GiB, or retry such trials with '
         "more memory: scheduler=OomRetryScheduler()"
     )
+
+
+def test_a_run_without_gpus_gets_no_advice_about_gpus_if_a_trial_has_no_result(tmp_path):
+    process = {"elapsed_s": 10, "cpus": 1, "cpu_s": 5, "host_memory_bytes": GIB}
+    write(tmp_path, "a", json.dumps({"usage": process}) + "\n")
+    write(tmp_path, "b", error=failed("ValueError: no"))
+
+    assert not any("GPU" in text for text in load_usage(tmp_path).advice)
+
+
+def trial_of(name, *gibs_of_failures, last_gib=8, ran_out=False):
+    smaller = tuple(used(gib, share_gib=gib, gpus=gib / 16, num_ooms=1) for gib in gibs_of_failures)
+    last = used(last_gib - 2, share_gib=last_gib, gpus=last_gib / 16, num_ooms=int(ran_out))
+    return TrialGpuMemory(name=name, usage=last, of_smaller_shares=smaller)
+
+
+def test_no_value_without_retries_is_advised_if_other_trials_failed_with_more():
+    trials = (trial_of("a", 4), *(trial_of(name, 4, ran_out=True) for name in "bcd"))
+
+    advice = advice_of_run(RunUsage(trials=trials))
+
+    assert any(text.startswith("3 of 4 trials ran out of memory with 8.0 GiB") for text in advice)
+    assert not any("without retries" in text or "keep the retries" in text for text in advice)
+
+
+def test_the_need_of_host_memory_is_no_need_of_gpu_memory():
+    host = MemoryFailure(kind="host", needed_bytes=64 * GIB)
+    gpu = MemoryFailure(kind="accelerator", device_bytes=16 * GIB)
+    trial = TrialGpuMemory(name="a", usage=used(3.5, share_gib=4, gpus=0.25, num_ooms=1), failures=(host, gpu))
+
+    advice = advice_of_run(RunUsage(trials=(trial,)))
+
+    assert not any("GPU" in text and "64" in text for text in advice)
+
+
+@pytest.mark.parametrize(("num_failures", "claims_success"), [(1, True), (2, False)])
+def test_more_host_memory_was_enough_only_if_the_last_slot_did_not_fail(num_failures, claims_success):
+    failure = MemoryFailure(kind="host", needed_bytes=2 * GIB)
+    trial = TrialGpuMemory(
+        name="a", host_memory_bytes=2 * GIB, slots=("1 CPU, 1 GiB", "1 CPU, 2 GiB"), failures=(failure,) * num_failures
+    )
+
+    (advice,) = (text for text in advice_of_run(RunUsage(trials=(trial,))) if "host memory" in text)
+
+    assert ("more memory was enough" in advice) is claims_success
+
+
+@pytest.mark.parametrize(("failed_with", "is_advised"), [({}, True), ({"a": {"memory": 4 * GIB}}, False)])
+def test_an_amount_of_host_memory_with_which_a_retry_failed_is_not_advised(failed_with, is_advised):
+    record = ResourceUsage(
+        trials=TrialCounts(num_finished=3, num_failed=1, num_retries=1),
+        raised=RaisedMemory(memory_bytes=4 * GIB),
+        raised_trials={"a": ("memory",)},
+        ran_out_with=failed_with,
+    )
+
+    assert any("start with memory=" in text for text in record.advice) is is_advised
+
+
+def test_a_copy_for_publication_has_no_names_of_the_cluster_and_no_errors():
+    sources = {"process_bytes": "unknown, because NVIDIA's driver cannot be queried: /home/bob/x on host7"}
+    trial = TrialGpuMemory(
+        name="a", slots=("1 CPU, 1 acme_secret_node",), usage=GpuMemoryUsage(gpus=0.5, sources=sources)
+    )
+
+    text = RunUsage(trials=(trial,)).redacted().to_json()
+
+    assert not any(name in text for name in ("acme", "bob", "host7"))
+    assert "cannot be queried" in text

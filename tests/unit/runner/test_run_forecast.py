@@ -44,6 +44,16 @@ def test_the_progress_of_running_trials_is_enough():
     assert 80 < found.median_s < 120
 
 
+def test_a_metric_in_stop_is_no_progress():
+    """An accuracy of 0.85 is not 89 % of the way to 0.95."""
+    running = trial("RUNNING", elapsed_s=100, iteration=5, stop={"training_iteration": 100, "mean_accuracy": 0.95})
+    running.run_metadata.last_result["mean_accuracy"] = 0.85
+
+    found = forecast([running], num_trials=1, at_once=1)
+
+    assert found.median_s > 1_000
+
+
 def test_the_end_that_a_scheduler_sets_counts_as_progress():
     running = trial("RUNNING", elapsed_s=100, iteration=50)
 
