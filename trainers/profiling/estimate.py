@@ -195,7 +195,7 @@ class GpuMemoryEstimate(Value):
         parts = {
             "parameters": self.parameters_bytes,
             "gradients that exist at this moment": self.gradients_bytes,
-            "state of the optimizer": self.optimizer_bytes,
+            "state of the optimizer and temporary memory of its step": self.optimizer_bytes,
             "batch, activations and temporary tensors": self.activations_bytes,
             "outside the allocator (safe default)": self.overhead_bytes,
         }

@@ -209,6 +209,7 @@ class MemoryFailure(Value):
         kind: The kind of memory that ran out.
         needed_bytes: The least memory with which the trial would have continued, in bytes, or ``None`` if it is not
             known: the memory that its process used, plus the failed request.
+        requested_bytes: The failed request, in bytes, or ``None`` if the error does not contain it.
         device_bytes: The memory of the GPU, in bytes, or ``None`` if the error does not contain it.
         cause: ``"own_limit"`` if the process reached its limit, ``"neighbour"`` if other processes filled the GPU, or
             ``None`` if it is not known.
@@ -216,6 +217,7 @@ class MemoryFailure(Value):
 
     kind: Literal["accelerator", "host"]
     needed_bytes: Bytes | None = None
+    requested_bytes: Bytes | None = None
     device_bytes: Bytes | None = None
     cause: Literal["own_limit", "neighbour"] | None = None
 
@@ -419,7 +421,11 @@ def _memory_failures(trial: Path) -> Iterator[MemoryFailure]:
             if found.kind == "accelerator" and not held_bytes:
                 needed_bytes = None  # the failed request may be a small part of what the process needed
             yield MemoryFailure(
-                kind=found.kind, needed_bytes=needed_bytes, device_bytes=device_bytes, cause=found.cause
+                kind=found.kind,
+                needed_bytes=needed_bytes,
+                requested_bytes=found.requested_bytes,
+                device_bytes=device_bytes,
+                cause=found.cause,
             )
 
 

@@ -250,7 +250,9 @@ def _about_too_small_share(
     if now == 1:
         yield f"{text} (a whole GPU), so use a GPU with more memory"
         return
-    needs = [failure.needed_bytes for failure in _gpu_failures(ran_out) if failure.needed_bytes]
+    # A failed request alone is also a lower bound, which is useful if it exceeds the fraction.
+    amounts = [failure.needed_bytes or failure.requested_bytes for failure in _gpu_failures(ran_out)]
+    needs = [amount for amount in amounts if amount]
     if all(_gpu_failures([trial]) for trial in ran_out) and needs and max(needs) > share:
         peaks = [need for need in map(bytes_to_plan, usages) if need]
         first, *others = gpu_memory_to_write(max([*needs, *peaks]), device)

@@ -374,3 +374,16 @@ def test_a_copy_for_publication_has_no_names_of_the_cluster_and_no_errors():
 
     assert not any(name in text for name in ("acme", "bob", "host7"))
     assert "cannot be queried" in text
+
+
+@pytest.mark.parametrize(
+    ("requested_gib", "advice"),
+    [(20, 'needed at least 20.0 GiB. Write GpuMemoryPolicy(gpu_memory="22GiB"), with'), (2, "so the value is a guess")],
+)
+def test_a_failed_request_alone_is_the_need_only_if_it_exceeds_the_fraction(requested_gib, advice):
+    failure = MemoryFailure(kind="accelerator", requested_bytes=requested_gib * GIB)
+    usage = GpuMemoryUsage(gpus=0.125, share_bytes=5 * GIB, device_bytes=40 * GIB, num_ooms=1)
+
+    found = advice_of_run(RunUsage(trials=(TrialGpuMemory(name="a", usage=usage, failures=(failure,)),)))
+
+    assert advice in found[0]
