@@ -1,8 +1,8 @@
 """Computes how many nodes without GPUs finish the trials as fast as one GPU, and how many cost at most as much.
 
-The GPU runs the trials one after the other. A node runs as many concurrent trials as its CPUs allow. All nodes are
-charged until the last trial ends. The comparison assumes that a trial is as fast on a full node as in the
-measurement.
+The GPU runs the trials one after the other, or several at once if they share it. A node runs as many concurrent trials
+as its CPUs allow. All nodes are charged until the last trial ends. The comparison assumes that a trial is as fast on a
+full node as in the measurement.
 """
 
 import math
@@ -64,7 +64,7 @@ class Nodes(NamedTuple):
             gpu_trial_s: The mean time per trial on the GPU, in seconds. If trials share the GPU, this time is shorter
                 than the duration of a trial.
             speedups: The lower and upper end of the confidence interval of ``cpu_trial_s / gpu_trial_s``.
-            gpu_price: The price per hour of the GPU and the CPUs of its trials, or ``None`` if unknown.
+            gpu_price: The price per hour of the GPU and the CPUs of all trials that share it, or ``None`` if unknown.
 
         Raises:
             InvalidResourcesError: A node has fewer CPUs than a trial.

@@ -2,7 +2,8 @@
 
 Whole trials are compared instead of steps, because a trial takes longer to start on a GPU, and in a short trial,
 faster steps may not compensate for this. GPU sharing increases the computed trials per hour only if a record of
-``tune-policies bench packing`` shows a gain.
+``tune-policies bench packing`` shows a gain. The GPU is charged with the CPUs of all trials that share it, so the number of
+trials per GPU with the lowest cost per trial can differ from the fastest number.
 """
 
 import statistics
@@ -37,7 +38,7 @@ from ..record.run_set import Configuration, Phase, RunSet
 from ..record.summary import how_to_measure_a_gpu, sentence
 from .cpu_nodes import Nodes, NodesQuestion
 from .crossover import crossover
-from .price_file import Prices
+from .price_file import Price, Prices
 
 PHASE = Phase.TRANSFERS
 """The phase whose times are compared: steps with transfers, because the data of a trial are in host memory."""
@@ -212,6 +213,13 @@ def measured_gpu(run_set: RunSet, wanted: str | None, file: Path | None = None) 
     return wanted or gpus[0]
 
 
+class _Sharing(NamedTuple):
+    """A number of trials that share a GPU, and the throughput gain over one trial at a time, as a factor."""
+
+    trials_per_gpu: int = 1
+    gain: float = 1.0
+
+
 class _Case(NamedTuple):
     """The inputs of a decision."""
 
@@ -258,7 +266,7 @@ class _Case(NamedTuple):
         by_cost: dict[str, Any] = {}
         reasons = by_time.reasons
         if cpu.cost_per_trial is not None and gpu.cost_per_trial is not None:
-            # These prices already contain the gain from sharing, because it reduces the cost of a trial.
+            # These prices contain the CPUs of all trials that share the GPU, and the gain from sharing it.
             prices = cpu.cost_per_trial / cpu.trial_s, gpu.cost_per_trial / gpu.trial_s
             costs = compare_trials(self.run_set, configurations, steps, same_within=same_within, prices=prices)
             by_cost = {"cheapest": _WORDS[costs.outcome], "flips_at": by_time.ratio * gain}
@@ -300,7 +308,10 @@ class _Case(NamedTuple):
         )
 
     def _times(self, configuration: Configuration) -> tuple[DeviceTimes, float]:
-        """Return the times and costs of trials on a device, and the throughput gain from sharing it, as a factor."""
+        """Return the times and costs of trials on a device, and the throughput gain from sharing it, as a factor.
+
+        The gain is that of the sharing with the lowest cost per trial, or without prices, of the fastest sharing.
+        """
         runs = self.run_set.of(configuration)
         cpus = max(run.num_threads for run in runs)
         peak = max((run.peak_gpu_bytes for run in runs if run.peak_gpu_bytes), default=None)
@@ -317,18 +328,22 @@ class _Case(NamedTuple):
             trials_per_gpu = 1
             if in_turn:
                 trials_per_gpu = at_once // in_turn
-            gain = self._gain(configuration, trials_per_gpu)
+            sharings = self._sharings(configuration, trials_per_gpu)
         else:
-            gpus, gain = 0.0, 1.0
+            gpus, sharings = 0.0, [_Sharing()]
             in_turn = at_once = self._at_once(CpuPolicy(cpus=cpus))
         starts = starts_s(self.run_set, configuration)
         steps = self.run_set.times_s(configuration, PHASE)
         trial_s = _median_of_medians(trials_s(self.run_set, configuration, self.terms.steps_per_trial).values())
+        fastest_gain = max(sharing.gain for sharing in sharings)
+        gain = fastest_gain
         price_of = cost_per_trial = None
         if self.prices is not None:
-            gpu_type = self.terms.gpu_type or self._accelerator_type
-            price = self.prices.per_hour(cpus=cpus, gpus=gpus, accelerator_type=gpu_type)
+            cheapest, price = self._cheapest(self.prices, sharings, cpus, gpus)
+            gain = cheapest.gain
             price_of = price.of
+            if cheapest.trials_per_gpu > 1:
+                price_of += f" (shared by {cheapest.trials_per_gpu} trials)"
             cost_per_trial = price.per_hour / gain * trial_s / 3600
         times = DeviceTimes(
             device=configuration.device,
@@ -336,7 +351,7 @@ class _Case(NamedTuple):
             start_s=statistics.median(starts.values()),
             trial_s=trial_s,
             at_once=at_once,
-            trials_per_hour=in_turn * gain * 3600 / trial_s,
+            trials_per_hour=in_turn * fastest_gain * 3600 / trial_s,
             cost_per_trial=cost_per_trial,
             price_of=price_of,
             peak_gpu_bytes=peak,
@@ -350,19 +365,38 @@ class _Case(NamedTuple):
         except InfeasibleRequestError:
             return 0
 
-    def _gain(self, configuration: Configuration, trials_per_gpu: int) -> float:
-        """Return the largest measured throughput gain with up to ``trials_per_gpu`` trials per GPU, as a factor."""
+    def _cheapest(self, prices: Prices, sharings: list[_Sharing], cpus: int, gpus: float) -> tuple[_Sharing, Price]:
+        """Return the sharing with the lowest cost per trial, and the price of the resources of all its trials.
+
+        Raises:
+            InvalidResourcesError: The resources of one trial have no price.
+        """
+        gpu_type = self.terms.gpu_type or self._accelerator_type
+        alone, *shared = sharings
+        cheapest, lowest = alone, prices.per_hour(cpus=cpus, gpus=gpus, accelerator_type=gpu_type)
+        for sharing in shared:
+            try:
+                price = prices.per_hour(cpus=sharing.trials_per_gpu * cpus, gpus=gpus, accelerator_type=gpu_type)
+            except InvalidResourcesError:
+                continue  # no machine with a price has enough CPUs for these trials
+            if price.per_hour / sharing.gain < lowest.per_hour / cheapest.gain:
+                cheapest, lowest = sharing, price
+        return cheapest, lowest
+
+    def _sharings(self, configuration: Configuration, trials_per_gpu: int) -> list[_Sharing]:
+        """Return one trial at a time, and then the measured numbers of up to ``trials_per_gpu`` trials per GPU."""
+        sharings = [_Sharing()]
         if self.packing is None:
-            return 1.0
+            return sharings
         # If the user chose the size, it is part of the name in the record.
         sized = f"{configuration.workload}[{configuration.size}]"
         name = sized if sized in self.packing.workloads else configuration.workload
-        gain = 1.0
         for mode, number in self.packing.rates(name):
             # Ignore measurements with MPS, because a plan does not start MPS.
             if mode is PackingMode.PACKED and number <= trials_per_gpu:
-                gain = max(gain, self.packing.speedup(name, mode, number) or 1.0)
-        return gain
+                gain = self.packing.speedup(name, mode, number) or 1.0
+                sharings.append(_Sharing(number, gain))
+        return sharings
 
     @property
     def _accelerator_type(self) -> str | None:

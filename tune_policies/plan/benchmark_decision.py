@@ -31,8 +31,10 @@ class DeviceTimes(Value):
         trial_s: The time of a whole trial, in seconds.
         at_once: The number of concurrent trials on all devices of this kind in the cluster.
         trials_per_hour: The number of trials that all devices of this kind finish per hour.
-        cost_per_trial: The cost of a trial in the currency of the prices, or ``None`` without prices.
+        cost_per_trial: The cost of a trial in the currency of the prices, or ``None`` without prices. If trials share a
+            GPU, it is the lowest cost of the measured numbers of trials per GPU.
         price_of: The resources that the price covers, such as ``"1 A10G and 4 CPUs"``, or ``None`` if they are unknown.
+            If trials share a GPU, the price covers the CPUs of all of them.
         peak_gpu_bytes: The peak GPU memory of a trial in bytes, or ``None`` if it is unknown or no GPU is used.
         num_threads: The number of CPU threads of a trial, one for each CPU, or ``None`` if it is unknown.
     """
@@ -56,7 +58,8 @@ class GpuOrNodes(Value):
         num_trials: The number of trials.
         node_cpus: The number of CPUs of a node.
         trials_per_node: The number of concurrent trials on a node.
-        gpu_s: The time in which one GPU finishes all trials, in seconds.
+        gpu_s: The time in which one GPU finishes all trials, in seconds. With prices, as many trials share the GPU as
+            cost the least per trial.
         gpu_cost: The cost of the GPU for ``gpu_s``, or ``None`` without prices.
         num_nodes: The smallest number of nodes that finish no later than the GPU, or ``None`` if a single trial on the
             CPU takes longer than all trials on the GPU.
@@ -95,7 +98,8 @@ class SizeDecision(Value):
         gpu: The times and costs on the GPU.
         cheapest: The device on which a trial costs less, or ``None`` without prices.
         flips_at: The ratio of the GPU price to the CPU price at which a trial costs the same on either device, or
-            ``None`` without prices. The prices are for the part of a machine that a trial uses.
+            ``None`` without prices. The prices are for the part of a machine that a trial uses, or that all trials
+            use that share the GPU.
         gpu_or_nodes: The comparison of one GPU with CPU nodes, or ``None`` if the number of trials is unknown.
     """
 

@@ -82,6 +82,40 @@ def test_sharing_a_gpu_raises_the_throughput_as_measured_by_packing(gpu):
     assert found.flips_at == pytest.approx(1.5 * found.speedup)
 
 
+PARTS = Prices(date="2026-05-01", currency="USD", cpu=0.05, gpus={"A10G": 0.9})
+
+
+def on_one_a10g(cpus, prices):
+    cluster = ClusterCapacity.of(gpu_node("a", gpus=1, cpus=cpus, gpu_memory_gib=64, accelerator_type="A10G"))
+    return sizes_of(decide(a_run(), TERMS, cluster, prices, packed_on("NVIDIA A10G")))[256]
+
+
+def test_trials_that_share_a_gpu_are_charged_for_the_cpus_of_all_of_them():
+    found = on_one_a10g(64, PARTS)
+
+    # Eight trials with 4 CPUs each finish 3 times as many trials per hour.
+    assert found.gpu.cost_per_trial == pytest.approx((0.9 + 32 * 0.05) / 3 * found.gpu.trial_s / 3600)
+    assert found.gpu.price_of == "1 A10G and 32 CPUs (shared by 8 trials)"
+    assert found.flips_at == pytest.approx(3 * found.speedup)
+
+
+@pytest.mark.parametrize(
+    ("prices", "per_hour", "gain"),
+    [
+        (PARTS.model_copy(update={"cpu": 0.1}), 0.9 + 8 * 0.1, 1.5),
+        (PARTS.model_copy(update={"cpu": 0.5}), 0.9 + 4 * 0.5, 1),
+        (PRICES, 2.0, 1.5),
+    ],
+    ids=["two trials", "one trial", "eight trials do not fit on the machine"],
+)
+def test_the_cost_of_a_trial_is_that_of_the_cheapest_number_of_trials_per_gpu(prices, per_hour, gain):
+    found = on_one_a10g(64, prices)
+
+    assert found.gpu.cost_per_trial == pytest.approx(per_hour / gain * found.gpu.trial_s / 3600)
+    # The throughput is that of the fastest number of trials.
+    assert found.gpu.trials_per_hour == pytest.approx(3 * 3600 / found.gpu.trial_s)
+
+
 def test_a_packing_record_of_one_size_applies_to_that_size():
     found = sizes_of(decide(a_run(), TERMS, CLUSTER, PRICES, packed_on(UNREAD_GPU, "mlp[256]")))
 
@@ -291,6 +325,15 @@ def test_packing_shortens_the_time_of_all_trials_on_the_gpu():
     # With 1.5 times the throughput, the GPU runs 100 trials in 417 s. Meanwhile, a node runs 15 rounds of 4 trials.
     assert (found.gpu_s, found.num_nodes) == (pytest.approx(100 * 6.256 / 1.5, rel=0.01), 2)
     assert decided_with_nodes().gpu_or_nodes.gpu_s > found.gpu_s
+
+
+def test_the_gpu_that_is_compared_with_cpu_nodes_is_charged_for_the_cpus_of_all_trials_that_share_it():
+    cluster = ClusterCapacity.of(gpu_node("a", gpus=1, cpus=64, gpu_memory_gib=64, accelerator_type="A10G"))
+    size = decided_with_nodes(cluster, PARTS, packed_on(UNREAD_GPU))
+    found = size.gpu_or_nodes
+
+    assert found.gpu_s == pytest.approx(100 * size.gpu.trial_s / 3)
+    assert found.gpu_cost == pytest.approx((0.9 + 32 * 0.05) * found.gpu_s / 3600)
 
 
 def test_cpu_nodes_have_the_size_of_the_clusters_largest_node_without_gpus():
