@@ -2,8 +2,8 @@
 
 Whole trials are compared instead of steps, because a trial takes longer to start on a GPU, and in a short trial,
 faster steps may not compensate for this. GPU sharing increases the computed trials per hour only if a record of
-``tune-policies bench packing`` shows a gain. The GPU is charged with the CPUs of all trials that share it, so the number of
-trials per GPU with the lowest cost per trial can differ from the fastest number.
+``tune-policies bench packing`` shows a gain. The GPU is charged with the CPUs of all trials that share it, so the
+number of trials per GPU with the lowest cost per trial can differ from the fastest number.
 """
 
 import statistics
@@ -271,6 +271,8 @@ class _Case(NamedTuple):
             costs = compare_trials(self.run_set, configurations, steps, same_within=same_within, prices=prices)
             by_cost = {"cheapest": _WORDS[costs.outcome], "flips_at": by_time.ratio * gain}
             reasons += tuple(f"by cost, {reason}" for reason in costs.reasons if reason not in reasons)
+        if self.packing is not None and self._packing_name(on_gpu) is None:
+            reasons += ("the packing record contains no measurement of this size, so one trial per GPU is assumed",)
         size = SizeDecision(
             size=on_cpu.size,
             answer=_WORDS[by_time.outcome],
@@ -386,17 +388,21 @@ class _Case(NamedTuple):
     def _sharings(self, configuration: Configuration, trials_per_gpu: int) -> list[_Sharing]:
         """Return one trial at a time, and then the measured numbers of up to ``trials_per_gpu`` trials per GPU."""
         sharings = [_Sharing()]
-        if self.packing is None:
+        name = self._packing_name(configuration)
+        if self.packing is None or name is None:
             return sharings
-        # If the user chose the size, it is part of the name in the record.
-        sized = f"{configuration.workload}[{configuration.size}]"
-        name = sized if sized in self.packing.workloads else configuration.workload
         for mode, number in self.packing.rates(name):
             # Ignore measurements with MPS, because a plan does not start MPS.
             if mode is PackingMode.PACKED and number <= trials_per_gpu:
                 gain = self.packing.speedup(name, mode, number) or 1.0
                 sharings.append(_Sharing(number, gain))
         return sharings
+
+    def _packing_name(self, configuration: Configuration) -> str | None:
+        """Return the name of the workload and size in the packing record, or ``None`` if they were not measured."""
+        if self.packing is None:
+            return None
+        return self.packing.name_of(configuration.workload, configuration.size)
 
     @property
     def _accelerator_type(self) -> str | None:

@@ -29,7 +29,7 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from tune_policies.values.resources import TICKS, from_ticks
 
 from ..record.machine import describe_machine, own_command
-from ..record.packing_record import UNREAD_GPU, PackingMode, ThroughputRecord, ThroughputSample
+from ..record.packing_record import DEFAULT_SIZES, UNREAD_GPU, PackingMode, ThroughputRecord, ThroughputSample
 from ..workloads.registry import check_workload, load_workload
 from ..workloads.steps import checked_loss, checked_steps
 from .timed_workload import wait_for_devices
@@ -44,13 +44,9 @@ class Training(NamedTuple):
     num_steps: int
 
 
-_DEFAULTS: Final = {
-    name: Training(name, name, size, num_steps)
-    for name, size, num_steps in (
-        *(("mlp", 64, 20_000), ("cnn", 64, 15_000)),
-        *(("resnet18", 64, 1_000), ("transformer", 32, 4_000)),
-    )
-}
+_DEFAULT_STEPS: Final = {"mlp": 20_000, "cnn": 15_000, "resnet18": 1_000, "transformer": 4_000}
+
+_DEFAULTS: Final = {name: Training(name, name, size, _DEFAULT_STEPS[name]) for name, size in DEFAULT_SIZES.items()}
 """Default trainings by name. Each takes a few seconds on a GPU."""
 
 

@@ -25,6 +25,9 @@ PAYS: Final = 1.1
 UNREAD_GPU: Final = "GPU that was not read"
 """The recorded name of a GPU whose model could not be read."""
 
+DEFAULT_SIZES: Final = {"mlp": 64, "cnn": 64, "resnet18": 64, "transformer": 32}
+"""The sizes of default trainings, by workload. Only the names of these trainings in a record contain no size."""
+
 
 class PackingMode(StrEnum):
     """The number of trials that share the GPU: one, a requested number, or the number in a plan from a profile."""
@@ -115,6 +118,16 @@ class ThroughputRecord(Value):
     def workloads(self) -> list[str]:
         """The names of the workloads, sorted."""
         return sorted({sample.workload for sample in self.samples})
+
+    def name_of(self, workload: str, size: int) -> str | None:
+        """Return the name in this record of a workload with a size, or ``None`` if this size was not measured."""
+        # If the user chose the size, it is part of the name.
+        sized = f"{workload}[{size}]"
+        if sized in self.workloads:
+            return sized
+        if workload in self.workloads and DEFAULT_SIZES.get(workload) == size:
+            return workload
+        return None
 
     def rates(self, workload: str) -> dict[tuple[PackingMode, int], Spread]:
         """Return the trials per hour by mode and trials per GPU, sorted by trials per GPU."""

@@ -62,7 +62,7 @@ def test_trials_per_hour_count_all_cpus_and_all_gpus():
     assert (found.gpu.at_once, found.gpu.trials_per_hour) == (4, pytest.approx(2 * 3600 / found.gpu.trial_s))
 
 
-def packed_on(gpu, workload="mlp"):
+def packed_on(gpu, workload="mlp[256]"):
     rates = {("alone", 1): 100, ("packed", 2): 150, ("packed", 8): 300, ("packed with mps", 2): 190}
     samples = [
         ThroughputSample(
@@ -116,10 +116,15 @@ def test_the_cost_of_a_trial_is_that_of_the_cheapest_number_of_trials_per_gpu(pr
     assert found.gpu.trials_per_hour == pytest.approx(3 * 3600 / found.gpu.trial_s)
 
 
-def test_a_packing_record_of_one_size_applies_to_that_size():
-    found = sizes_of(decide(a_run(), TERMS, CLUSTER, PRICES, packed_on(UNREAD_GPU, "mlp[256]")))
+@pytest.mark.parametrize(
+    ("name", "gains", "without"), [("mlp[256]", [1, 1, 1.5], "16, 64"), ("mlp", [1, 1.5, 1], "16, 256")]
+)
+def test_a_packing_record_applies_only_to_its_size_which_is_the_default_size_if_its_name_has_none(name, gains, without):
+    decided = decide(a_run(sizes=(16, 64, 256)), TERMS, CLUSTER, PRICES, packed_on(UNREAD_GPU, name))
 
-    assert [found[size].flips_at / found[size].speedup for size in (16, 256)] == pytest.approx([1, 1.5])
+    assert [size.flips_at / size.speedup for size in sizes_of(decided).values()] == pytest.approx(gains)
+    note = "the packing record contains no measurement of this size, so one trial per GPU is assumed"
+    assert f"mlp at {without}: {note}" in decided.notes
 
 
 def test_a_packing_record_of_another_gpu_is_refused():
