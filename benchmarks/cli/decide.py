@@ -126,26 +126,31 @@ def decide(
         raise typer.Exit(1)
     if output is not None:
         print_to_stderr("the decision as a policy file, if batch_size is the name of the size in the config:")
-        for row in _policy_file(decided.decision, output, run_set.settings):
+        for row in _policy_file(decided, output, run_set.settings):
             print_to_stderr(f"  {row}")
 
 
-def _policy_file(decision: Decision, output: Path, settings: "Settings | None") -> Iterator[str]:
-    """Yield the lines of a policy file with the decision, and with the CPUs of the measurement."""
+def _policy_file(decided: "Decided", output: Path, settings: "Settings | None") -> Iterator[str]:
+    """Yield the lines of a policy file with the decision, and with the CPUs of the measurement.
+
+    If only the costs are decided, the policy minimizes the cost.
+    """
     cpus = "" if settings is None else f", cpus: {settings.cpus:g}"
     from ..measuring.device_plans import parse_device
 
-    first, *others = decision.workloads
+    first, *others = decided.decision.workloads
     amount = parse_device(first.sizes[0].gpu.device).amount
     yield "kind: BenchmarkedPolicy"
     yield f"decision: {json.dumps(str(output))}"
     if others:
-        names = ", ".join(decided.workload for decided in others)
+        names = ", ".join(other.workload for other in others)
         yield f"workload: {json.dumps(first.workload)}  # or {names}"
     else:
         yield f"workload: {json.dumps(first.workload)}"
     yield "size: batch_size"
-    if decision.has_prices:
+    if not decided.is_decided_by("time"):
+        yield "objective: cost"
+    elif decided.decision.has_prices:
         yield "objective: time  # or cost"
     yield f"gpu: {{kind: GpuPolicy, gpus: {amount:g}{cpus}}}"
     yield f"cpu: {{kind: CpuPolicy{cpus}}}"

@@ -19,6 +19,7 @@ from tune_policies.plan.benchmark_decision import (
     Decision,
     DeviceTimes,
     GpuOrNodes,
+    Objective,
     SizeDecision,
     WorkloadDecision,
 )
@@ -128,8 +129,17 @@ class Decided(NamedTuple):
 
     @property
     def is_decided(self) -> bool:
-        """Whether at least one size has an unambiguous answer."""
-        return any(size.answer != "ambiguous" for workload in self.decision.workloads for size in workload.sizes)
+        """Whether the time or the cost of at least one size has an unambiguous answer."""
+        return self.is_decided_by("time") or self.is_decided_by("cost")
+
+    def is_decided_by(self, objective: Objective) -> bool:
+        """Return whether at least one size has an unambiguous answer for the objective."""
+        undecided = (None, "ambiguous")
+        return any(
+            size.answer_for(objective) not in undecided
+            for workload in self.decision.workloads
+            for size in workload.sizes
+        )
 
 
 def decide(

@@ -107,3 +107,14 @@ def test_no_decision_is_made_if_every_answer_is_ambiguous(decide, tmp_path):
 
     assert done.exit_code == 1
     assert "nothing is decided, because every answer is ambiguous" in done.stderr
+
+
+def test_a_decision_by_cost_alone_prints_a_policy_that_minimizes_the_cost(decide, tmp_path):
+    write_run_set(a_run(sizes=(40,), rounds=2), tmp_path / "few.json")
+
+    done = decide("few.json", "--prices", "prices.yaml", "--output", "decision.json", steps=1333)
+
+    assert (done.exit_code, "nothing is decided" in done.stderr) == (0, False)
+    _, _, policy = done.stderr.partition("in the config:\n")
+    (tmp_path / "policy.yaml").write_text(policy)
+    assert load_policy(tmp_path / "policy.yaml").objective == "cost"

@@ -185,6 +185,20 @@ def test_an_ambiguous_comparison_of_costs_is_reported_with_a_reason():
     assert any(note.startswith("mlp at 256: by cost, the interval from") for note in decided.notes)
 
 
+AMBIGUOUS_TERMS = Terms(steps_per_trial=1333)
+
+
+@pytest.mark.parametrize(
+    ("prices", "by_cost"), [(None, False), (PRICES, True)], ids=["without prices", "the cost is decided"]
+)
+def test_a_size_is_decided_if_its_time_or_its_cost_has_an_unambiguous_answer(prices, by_cost):
+    decided = decide(a_run(sizes=(40,), rounds=2), AMBIGUOUS_TERMS, CLUSTER, prices)
+
+    assert sizes_of(decided)[40].answer == "ambiguous"
+    assert (decided.is_decided_by("time"), decided.is_decided_by("cost")) == (False, by_cost)
+    assert decided.is_decided == by_cost
+
+
 def test_the_decision_contains_the_machine_and_the_versions():
     decision = decide(a_run(), TERMS, CLUSTER, PRICES).decision
 
