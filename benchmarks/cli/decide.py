@@ -101,6 +101,8 @@ def decide(
         raise InvalidResourcesError(
             "--node-cpus requires --num-trials. Pass the number of trials of the run too, or omit --node-cpus"
         )
+    if prices is None:
+        _check_without_prices(region, gpu_type, spot=spot)
     nodes = None
     if num_trials is not None:
         nodes = NodesQuestion(num_trials=num_trials, node_cpus=node_cpus)
@@ -128,6 +130,16 @@ def decide(
         print_to_stderr("the decision as a policy file, if batch_size is the name of the size in the config:")
         for row in _policy_file(decided, output, run_set.settings):
             print_to_stderr(f"  {row}")
+
+
+def _check_without_prices(region: str | None, gpu_type: str | None, *, spot: bool) -> None:
+    """Raise an error if an option of the prices is set, because it has no effect without a price file."""
+    given = {"--region": region is not None, "--spot": spot, "--gpu-type": gpu_type is not None}
+    for option_name, is_given in given.items():
+        if is_given:
+            raise InvalidResourcesError(
+                f"{option_name} has no effect without --prices. Pass a price file too, or omit {option_name}"
+            )
 
 
 def _policy_file(decided: "Decided", output: Path, settings: "Settings | None") -> Iterator[str]:

@@ -198,8 +198,12 @@ def _own(data: object, name: str, region: str | None) -> Prices:
     if isinstance(data, dict):
         data = {"source": name, **data}
     prices = Prices.from_dict(data)
-    if region is None or not prices.instances:
+    if region is None:
         return prices
+    if not prices.instances:
+        raise InvalidResourcesError(
+            "the prices in this file have no region, because the file contains no instances. Omit --region"
+        )
     there = tuple(instance for instance in prices.instances if instance.region == region)
     if not there:
         raise _no_such_region(region, {instance.region for instance in prices.instances if instance.region})

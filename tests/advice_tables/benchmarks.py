@@ -125,6 +125,14 @@ OF_PACKAGES = (
     "a package that is missing or new: tests/package/benchmarks/test_run_command.py and tests/package/test_wheel.py"
 )
 
+OF_EU = """\
+date: 2026-05-01
+currency: USD
+instances:
+  - {name: c, price: 0.8, cpus: 16, region: eu}
+  - {name: g, price: 2, cpus: 8, gpus: 1, accelerator_type: A10G, region: eu}
+"""
+
 OF_RUNS = "a benchmark on Ray: tests/on_ray/benchmarks/test_measuring.py and test_packing_runs.py"
 
 ROWS = [
@@ -138,6 +146,18 @@ ROWS = [
         "Pass the number of trials of the run too, or omit --node-cpus",
         "command('bench decide measured.json --steps-per-trial 9 --cluster cluster.json --node-cpus 8 --num-trials 9'),"
         "command('bench decide measured.json --steps-per-trial 9 --cluster cluster.json')",
+    ),
+    Row(
+        "command('bench decide measured.json --steps-per-trial 9 --cluster cluster.json --region eu')",
+        "Pass a price file too, or omit --region",
+        "command('bench decide measured.json --steps-per-trial 9 --cluster cluster.json --region eu --prices eu.yaml',"
+        " eu_yaml=OF_EU),"
+        "command('bench decide measured.json --steps-per-trial 9 --cluster cluster.json')",
+    ),
+    Row(
+        "command('bench decide measured.json --steps-per-trial 9 --cluster cluster.json --region eu --prices prices.yaml')",
+        "Omit --region",
+        "command('bench decide measured.json --steps-per-trial 9 --cluster cluster.json --prices prices.yaml')",
     ),
     Row(
         "command('bench plot measured.json --output a.svg --phase compute')",
@@ -377,6 +397,7 @@ NAMES = {
     ),
     "A10G": A10G,
     "DOUBTFUL": file_text(doubtful()),
+    "OF_EU": OF_EU,
     "ENVIRONMENT": Environment(cpu_model="another CPU", num_cpus=2),
     "FILES": FILES,
     "NEXT": '"schema_version":2',

@@ -3,8 +3,10 @@
 import os
 
 import pytest
+from typer.testing import CliRunner
 
 from tune_policies import InvalidResourcesError
+from tune_policies.benchmarks.cli import app
 from tune_policies.benchmarks.decide.price_file import Instance, Prices, load_prices
 
 HEAD = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice,AvailabilityZone\n"
@@ -25,6 +27,8 @@ instances:
   - {name: g, price: 4.0, cpus: 16, gpus: 4, accelerator_type: A100, region: eu}
   - {name: g, price: 3.2, cpus: 16, gpus: 4, accelerator_type: A100, region: us}
 """
+PARTS = "{date: 2026-11-01, currency: EUR, cpu: 0.05, gpus: {L4: 0.5}}"
+FILES = {"vms.csv": VMS, "prices.yaml": OWN, "parts.yaml": PARTS}
 
 
 @pytest.fixture
@@ -125,6 +129,10 @@ def test_an_invalid_price_file_is_refused_with_the_name_of_the_field(written, te
     ("options", "message"),
     [
         ({"region": "us-east-2"}, r"no prices for the region 'us-east-2'; did you mean 'us-east-1'\?"),
+        (
+            {"name": "parts.yaml", "region": "eu"},
+            "have no region, because the file contains no instances. Omit --region",
+        ),
         ({"name": "prices.yaml", "use_spot": True}, "this file contains no spot prices. Use SkyPilot's vms.csv"),
     ],
 )
@@ -132,7 +140,16 @@ def test_an_invalid_option_raises_an_error_that_explains_it(written, options, me
     name = options.pop("name", "vms.csv")
 
     with pytest.raises(InvalidResourcesError, match=message):
-        load_prices(written(VMS if name == "vms.csv" else OWN, name), **options)
+        load_prices(written(FILES[name], name), **options)
+
+
+@pytest.mark.parametrize("option", ["--region=eu", "--spot", "--gpu-type=L4"])
+def test_an_option_of_the_prices_without_a_price_file_is_refused(option):
+    done = CliRunner().invoke(app, ["decide", "run.json", "--steps-per-trial", "9", option])
+
+    name = option.partition("=")[0]
+    assert done.exit_code == 2
+    assert f"{name} has no effect without --prices. Pass a price file too, or omit {name}" in done.stderr
 
 
 def test_the_error_for_a_missing_price_file_contains_its_path(tmp_path):
