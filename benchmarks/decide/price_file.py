@@ -27,7 +27,10 @@ Day = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 
 
 class Instance(Value):
-    """A type of rented machine with its price per hour. ``gpus`` below 1 is a fraction of one GPU."""
+    """A type of rented machine with its price per hour. ``gpus`` below 1 is a fraction of one GPU.
+
+    Without ``region``, the price applies in every region.
+    """
 
     name: str
     price: PricePerHour
@@ -44,6 +47,10 @@ class Instance(Value):
                 "Set both fields or neither"
             )
         return self
+
+    def is_in(self, region: str | None) -> bool:
+        """Return whether the price applies in a region. Without a region, all machines match."""
+        return region is None or self.region in (None, region)
 
     def part(self, cpus: float, gpus: float) -> float:
         """Return the larger of the fractions of the machine's CPUs and GPUs that these resources use."""
@@ -169,7 +176,8 @@ def load_prices(path: str | Path, *, region: str | None = None, use_spot: bool =
 
     Args:
         path: The file.
-        region: The region of the prices. By default, the lowest prices of all regions apply.
+        region: The region of the prices. By default, the lowest prices of all regions apply. In a YAML or JSON file,
+            prices without a region apply in every region.
         use_spot: Whether to use the spot prices of a CSV file.
 
     Raises:
@@ -204,9 +212,10 @@ def _own(data: object, name: str, region: str | None) -> Prices:
         raise InvalidResourcesError(
             "the prices in this file have no region, because the file contains no instances. Omit --region"
         )
-    there = tuple(instance for instance in prices.instances if instance.region == region)
-    if not there:
-        raise _no_such_region(region, {instance.region for instance in prices.instances if instance.region})
+    regions = {instance.region for instance in prices.instances if instance.region}
+    if region not in regions:
+        raise _no_such_region(region, regions)
+    there = tuple(instance for instance in prices.instances if instance.is_in(region))
     return prices.model_copy(update={"instances": there})
 
 

@@ -155,7 +155,8 @@ ROWS = [
         "command('bench decide measured.json --steps-per-trial 9 --cluster cluster.json')",
     ),
     Row(
-        "command('bench decide measured.json --steps-per-trial 9 --cluster cluster.json --region eu --prices prices.yaml')",
+        "command('bench decide measured.json --steps-per-trial 9 --cluster cluster.json --prices prices.yaml '"
+        "'--region eu')",
         "Omit --region",
         "command('bench decide measured.json --steps-per-trial 9 --cluster cluster.json --prices prices.yaml')",
     ),

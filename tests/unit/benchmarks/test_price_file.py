@@ -1,6 +1,7 @@
 """Tests of price files in this project's and in SkyPilot's format, and of the price of a trial's resources."""
 
 import os
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -54,6 +55,29 @@ def test_only_the_chosen_region_is_used(written):
     prices = load_prices(written(OWN, "prices.yaml"), region="eu")
 
     assert prices.per_hour(cpus=2, gpus=1, accelerator_type="A100") == (1.0, "0.25 of g in eu")
+
+
+def test_a_machine_without_a_region_has_its_price_in_every_region(written):
+    prices = load_prices(written(OWN, "prices.yaml"), region="eu")
+
+    assert prices.per_hour(cpus=4) == (pytest.approx(0.2), "0.25 of c")
+    assert [instance.region for instance in prices.instances] == [None, "eu"]
+
+
+def test_the_prices_of_the_guide_contain_both_devices_in_the_region_of_its_example(written):
+    guide = Path(__file__).parents[3] / "docs" / "how-to" / "benchmarks.md"
+    text = guide.read_text()
+    example = text[text.index("# prices.yaml") :].partition("```")[0]
+
+    prices = load_prices(written(example, "prices.yaml"), region="eu-west-1")
+
+    assert prices.per_hour(cpus=4).per_hour == pytest.approx(0.2)
+    assert prices.per_hour(cpus=4, gpus=1, accelerator_type="A10G").per_hour == pytest.approx(1.2)
+
+
+def test_a_region_that_no_machine_names_is_refused_although_a_machine_has_no_region(written):
+    with pytest.raises(InvalidResourcesError, match=r"no prices for the region 'asia' \(known: eu, us\)"):
+        load_prices(written(OWN, "prices.yaml"), region="asia")
 
 
 def test_cpus_and_gpus_can_have_separate_prices():
