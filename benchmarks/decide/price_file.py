@@ -48,16 +48,28 @@ class Instance(Value):
             )
         return self
 
-    def is_in(self, region: str | None) -> bool:
-        """Return whether the price applies in a region. Without a region, all machines match."""
-        return region is None or self.region in (None, region)
-
     def part(self, cpus: float, gpus: float) -> float:
         """Return the larger of the fractions of the machine's CPUs and GPUs that these resources use."""
         of_cpus = cpus / self.cpus
         if not gpus:  # the machine may have no GPU
             return of_cpus
         return max(of_cpus, gpus / self.gpus)
+
+
+class AttachableGpu(Value):
+    """A GPU that can be attached to a machine without GPUs, with the price per hour of one GPU.
+
+    Without ``region``, it can be attached to machines of every region.
+    """
+
+    accelerator_type: str
+    price: PricePerHour
+    region: str | None = None
+
+
+def _is_in(priced: Instance | AttachableGpu, region: str | None) -> bool:
+    """Return whether a price applies in a region. If ``region`` is ``None``, all prices apply."""
+    return region is None or priced.region in (None, region)
 
 
 class Price(NamedTuple):
@@ -72,7 +84,8 @@ class Prices(Value):
 
     Attributes:
         cpu: The price of one CPU per hour, or ``None`` if unknown.
-        gpus: The price of one GPU per hour without CPUs, by GPU type.
+        gpus: The price of one GPU per hour without CPUs, by GPU type. It applies in every region.
+        attachable_gpus: The prices of GPUs without CPUs that are available only in some regions.
     """
 
     date: Day
@@ -81,10 +94,12 @@ class Prices(Value):
     instances: tuple[Instance, ...] = ()
     cpu: PricePerHour | None = None
     gpus: dict[str, PricePerHour] = Field(default_factory=dict)
+    attachable_gpus: tuple[AttachableGpu, ...] = ()
 
     @model_validator(mode="after")
     def _something_must_have_a_price(self) -> Self:
-        if not self.instances and self.cpu is None and not self.gpus:
+        has_gpus = self.gpus or self.attachable_gpus
+        if not self.instances and self.cpu is None and not has_gpus:
             raise InvalidResourcesError("the file contains no price. Set instances, or cpu and gpus")
         return self
 
@@ -92,6 +107,7 @@ class Prices(Value):
     def accelerator_types(self) -> tuple[str, ...]:
         """The types of GPUs that have a price."""
         types = set(self.gpus)
+        types.update(gpu.accelerator_type for gpu in self.attachable_gpus)
         for instance in self.instances:
             if instance.accelerator_type:
                 types.add(instance.accelerator_type)
@@ -127,10 +143,11 @@ class Prices(Value):
             )
         return known[_plain(accelerator_type)]
 
-    def _of_instances(self, cpus: float, gpus: float, name: str | None) -> Iterator[Price]:
+    def _of_instances(self, cpus: float, gpus: float, name: str | None, region: str | None = None) -> Iterator[Price]:
+        """Yield the prices of the parts of machines in a region, or without ``region``, in all regions."""
         for instance in self.instances:
             # For a trial without GPUs, `name` is `None`, so machines with GPUs are skipped.
-            if instance.accelerator_type != name:
+            if instance.accelerator_type != name or not _is_in(instance, region):
                 continue
             part = instance.part(cpus, gpus)
             if part <= 1:
@@ -141,16 +158,23 @@ class Prices(Value):
 
     def _of_parts(self, cpus: float, gpus: float, name: str | None) -> Iterator[Price]:
         """Yield the sums of the separate prices of the GPUs and the CPUs."""
-        if self.cpu is not None and (name is None or name in self.gpus):
-            of_cpus = cpus * self.cpu
-            if name is None:
-                yield Price(of_cpus, amount_of(cpus, "CPU"))
-            else:
-                yield Price(gpus * self.gpus[name] + of_cpus, f"{gpus:g} {name} and {amount_of(cpus, 'CPU')}")
-        elif name is not None and name in self.gpus:
-            # The price of a CPU is unknown, so the CPUs are rented as a part of a machine without GPUs.
-            for with_cpus in self._of_instances(cpus, 0, None):
-                yield Price(gpus * self.gpus[name] + with_cpus.per_hour, f"{gpus:g} {name} and {with_cpus.of}")
+        if name is None:
+            if self.cpu is not None:
+                yield Price(cpus * self.cpu, amount_of(cpus, "CPU"))
+            return
+        separate = [gpu for gpu in self.attachable_gpus if gpu.accelerator_type == name]
+        if name in self.gpus:
+            separate.append(AttachableGpu(accelerator_type=name, price=self.gpus[name]))
+        for gpu in separate:
+            for of_cpus in self._of_cpus(cpus, gpu.region):
+                yield Price(gpus * gpu.price + of_cpus.per_hour, f"{gpus:g} {name} and {of_cpus.of}")
+
+    def _of_cpus(self, cpus: float, region: str | None) -> Iterator[Price]:
+        """Yield the prices of CPUs in a region: of CPUs alone, or else of the parts of machines without GPUs."""
+        if self.cpu is None:
+            yield from self._of_instances(cpus, 0, None, region)
+        else:
+            yield Price(cpus * self.cpu, amount_of(cpus, "CPU"))
 
     def _none(self, cpus: float, gpus: float, name: str | None) -> str:
         gpus_text = "without a GPU" if name is None else f"with {gpus:g} {name}"
@@ -208,15 +232,17 @@ def _own(data: object, name: str, region: str | None) -> Prices:
     prices = Prices.from_dict(data)
     if region is None:
         return prices
-    if not prices.instances:
+    with_regions: tuple[Instance | AttachableGpu, ...] = (*prices.instances, *prices.attachable_gpus)
+    if not with_regions:
         raise InvalidResourcesError(
             "the prices in this file have no region, because the file contains no instances. Omit --region"
         )
-    regions = {instance.region for instance in prices.instances if instance.region}
+    regions = {priced.region for priced in with_regions if priced.region}
     if region not in regions:
         raise _no_such_region(region, regions)
-    there = tuple(instance for instance in prices.instances if instance.is_in(region))
-    return prices.model_copy(update={"instances": there})
+    instances = tuple(instance for instance in prices.instances if _is_in(instance, region))
+    gpus = tuple(gpu for gpu in prices.attachable_gpus if _is_in(gpu, region))
+    return prices.model_copy(update={"instances": instances, "attachable_gpus": gpus})
 
 
 class _Row(NamedTuple):
@@ -246,23 +272,28 @@ def _of_skypilot(text: str, source: str, day: str, region: str | None, *, use_sp
         raise _no_such_region(region, {row.cells["Region"] for row in rows})
     price_column = "SpotPrice" if use_spot else "Price"
     instances: list[Instance] = []
-    of_gpus: dict[str, float] = {}
+    of_gpus: dict[tuple[str, str | None], float] = {}
     for row in there:
         price, cpus, count = row.number(price_column), row.number("vCPUs"), row.number("AcceleratorCount")
         name, machine = row.cells["AcceleratorName"] or None, row.cells["InstanceType"]
         if not price or (name and not count):  # the catalog has no price in this region
             continue
+        region_of = row.cells["Region"] or None
         if machine and cpus:
             fields = {}
             if name:
                 fields = {"gpus": count, "accelerator_type": name}
-            region_of = row.cells["Region"] or None
             instances.append(Instance(name=machine, price=price, cpus=cpus, region=region_of, **fields))
         elif not machine and name and count:  # a GPU that can be attached to a machine, as on Google Cloud
-            of_gpus[name] = min(price / count, of_gpus.get(name, float("inf")))
+            key = name, region_of
+            of_gpus[key] = min(price / count, of_gpus.get(key, float("inf")))
     if not instances and not of_gpus:
         raise InvalidResourcesError("no line has a price")
-    return Prices(date=day, currency="USD", source=source, instances=tuple(instances), gpus=of_gpus)
+    attachable = tuple(
+        AttachableGpu(accelerator_type=name, price=price, region=region_of)
+        for (name, region_of), price in of_gpus.items()
+    )
+    return Prices(date=day, currency="USD", source=source, instances=tuple(instances), attachable_gpus=attachable)
 
 
 def _rows(text: str) -> Iterator[_Row]:

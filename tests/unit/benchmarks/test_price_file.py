@@ -90,7 +90,7 @@ def test_cpus_and_gpus_can_have_separate_prices():
 @pytest.mark.parametrize(
     ("options", "cpu", "a100", "v100"),
     [
-        ({}, 0.04, 3.0, 2.48 + 0.04),
+        ({}, 0.04, 3.0, 2.48 + 0.05),
         ({"region": "us-east-1"}, 0.05, 3.0, 2.48 + 0.05),
         ({"use_spot": True}, 0.025, 1.5, 0.75 + 0.025),
     ],
@@ -102,6 +102,25 @@ def test_a_skypilot_catalog_has_machines_and_gpus_that_can_be_added_to_a_machine
     assert prices.per_hour(cpus=1).per_hour == pytest.approx(cpu)
     assert prices.per_hour(cpus=1, gpus=1, accelerator_type="A100-80G").per_hour == pytest.approx(a100)
     assert prices.per_hour(cpus=1, gpus=1, accelerator_type="V100").per_hour == pytest.approx(v100)
+
+
+def test_a_gpu_is_combined_only_with_a_machine_of_its_region(written):
+    in_asia = ",V100,1.0,,,1.0,asia-east1,V100,,a\ncpu_8x,,,8.0,32.0,8.0,asia-east1,,,a\n"
+
+    prices = load_prices(written(VMS + in_asia))
+
+    # The GPU costs 1.0 in asia-east1, where a CPU costs 1.0, and 2.48 in us-east-1, where a CPU costs 0.05.
+    of_one_cpu = prices.per_hour(cpus=1, gpus=1, accelerator_type="V100")
+    assert of_one_cpu == (pytest.approx(1.0 + 1.0), "1 V100 and 0.125 of cpu_8x in asia-east1")
+    of_four_cpus = prices.per_hour(cpus=4, gpus=1, accelerator_type="V100")
+    assert of_four_cpus == (pytest.approx(2.48 + 0.2), "1 V100 and 1 of cpu_4x in us-east-1")
+
+
+def test_a_gpu_without_a_machine_in_its_region_has_no_price(written):
+    prices = load_prices(written(VMS + ",P4,1.0,,,1.0,asia-east1,P4,,a\n"))
+
+    with pytest.raises(InvalidResourcesError, match="no price for 1 CPU with 1 P4"):
+        prices.per_hour(cpus=1, gpus=1, accelerator_type="P4")
 
 
 def test_the_date_of_a_catalog_is_the_modification_date_of_its_file(written):
