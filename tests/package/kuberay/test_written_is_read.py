@@ -24,8 +24,8 @@ cluster_yaml = st.just(WriteOptions(format="cluster-yaml"))
 
 
 def groups_of(spec, without):
-    """Return the groups by name, without the price and the topology, because a file may not contain these fields."""
-    omitted = {"price_per_hour", "topology", "is_type_counted", *without}
+    """Return the groups by name, without the fields that a file may not contain or that depend on its format."""
+    omitted = {"price_per_hour", "topology", "is_type_counted", "needs_start_params", *without}
     return {group.name: group.model_dump(exclude=omitted) for group in spec.groups}
 
 

@@ -130,6 +130,21 @@ def test_a_device_type_that_the_autoscaler_cannot_find_is_reported_as_a_caution(
     )
 
 
+@pytest.mark.parametrize(
+    ("needs_start_params", "fix"),
+    [
+        (False, 'Write resources: {"accelerator_type:L4": "1"} in the group'),
+        (True, "Write 1 as accelerator_type:L4 in the JSON of rayStartParams.resources of the group"),
+    ],
+)
+def test_the_caution_about_a_device_type_names_the_field_that_the_group_can_use(needs_start_params, fix):
+    of_l4 = group(accelerator_type="L4", is_type_counted=False, needs_start_params=needs_start_params)
+
+    forecast = forecast_trials(GpuPolicy(accelerator_type="L4"), cluster(of_l4))
+
+    assert any(caution.endswith(fix) for caution in forecast.cautions)
+
+
 def test_only_whole_slices_are_added():
     host = Resources(cpus=24, custom={"TPU": 4})
     slices = group(

@@ -197,6 +197,27 @@ def test_the_fix_for_a_missing_device_type_names_the_label_and_the_resource_that
     assert '"accelerator_type:A100": "1"' in found.fix
 
 
+@pytest.mark.parametrize("parameter", ["num-cpus", "num-gpus", "memory", "resources"])
+def test_the_fix_for_a_missing_device_type_uses_the_start_params_if_the_group_states_amounts_there(parameter):
+    """KubeRay refuses amounts in both fields."""
+    values = {"num-cpus": "8", "num-gpus": "1", "memory": "1000000000", "resources": "'{\"mine\": 1}'"}
+    params = json.dumps({parameter: values[parameter]})
+    text = SOUND_CLUSTER.replace("      labels:\n        ray.io/accelerator-type: L4\n", "")
+
+    (fix,) = fixes(text.replace("rayStartParams: {}", f"rayStartParams: {params}", 1), "device-type-missing")
+
+    assert "ray.io/accelerator-type: A100" in fix
+    assert "1 as accelerator_type:A100 in the JSON of rayStartParams.resources" in fix
+
+
+def test_the_fix_for_a_missing_device_type_names_no_field_that_an_older_ray_ignores():
+    text = SOUND_CLUSTER.replace("      labels:\n        ray.io/accelerator-type: L4\n", "")
+
+    (fix,) = fixes(text.replace('"2.60.0"', '"2.50.0"'), "device-type-missing")
+
+    assert fix.startswith("if trials request the type, write 1 as accelerator_type:A100 in the JSON of rayStartParams")
+
+
 def test_no_option_of_ray_start_is_called_misspelled():
     options = [name.removeprefix("--") for each in start.params for name in each.opts if name.startswith("--")]
     params = json.dumps(dict.fromkeys(options, "x"))

@@ -117,6 +117,22 @@ def test_the_autoscaler_recognizes_a_device_type_only_by_its_resource(load_group
     assert load_group(**worker).is_type_counted == is_counted
 
 
+@pytest.mark.parametrize(
+    ("worker", "version", "expected"),
+    [
+        ({}, None, False),
+        ({"rayStartParams": {"num-gpus": "1"}}, None, True),
+        ({"rayStartParams": {"block": "true"}}, "2.60.0", False),
+        ({}, "2.50.1", True),
+    ],
+    ids=["no amounts", "an amount", "another parameter", "an older Ray"],
+)
+def test_a_group_with_amounts_in_its_start_params_needs_them_for_further_amounts(load, worker, version, expected):
+    cluster = load(manifest([worker], rayVersion=version))
+
+    assert cluster.groups[0].needs_start_params == expected
+
+
 TPU = {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "4x4"}
 
 

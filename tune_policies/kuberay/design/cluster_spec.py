@@ -29,6 +29,8 @@ class WorkerGroup(Value):
         accelerator_type: Ray's name of the device type, if known.
         devices: The GPUs of one node, if their memory is known.
         is_type_counted: Whether the autoscaler adds nodes for trials that request the device type.
+        needs_start_params: Whether the manifest can state further amounts only in ``rayStartParams``, because KubeRay
+            or Ray accepts no ``resources`` in the group.
         labels: Ray's node labels.
         topology: The topology of TPU slices.
         price_per_hour: The price of one node, if known.
@@ -44,6 +46,7 @@ class WorkerGroup(Value):
     accelerator_type: str | None = None
     devices: tuple[GpuDevice, ...] | None = None
     is_type_counted: bool = True
+    needs_start_params: bool = False
     labels: dict[str, str] = Field(default_factory=dict)
     topology: str | None = None
     price_per_hour: Annotated[float, Field(ge=0)] | None = None

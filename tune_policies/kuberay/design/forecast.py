@@ -226,13 +226,19 @@ def _price(cluster: ClusterSpec, nodes: Mapping[str, int], head_price: float | N
 
 def _types_not_counted(cluster: ClusterSpec, plan: TrialPlan) -> list[str]:
     wanted = {slot.accelerator_type for slot in plan.slots} - {None}
-    return [
-        f"trials request accelerator_type:{group.accelerator_type}, but the resources of group {group.name!r} do not "
-        "include it, so the autoscaler launches no nodes of this group for these trials. Write "
-        f'resources: {{"accelerator_type:{group.accelerator_type}": "1"}} in the group'
-        for group in cluster.groups
-        if cluster.is_autoscaling and group.accelerator_type in wanted and not group.is_type_counted
-    ]
+    cautions = []
+    for group in cluster.groups:
+        if not cluster.is_autoscaling or group.accelerator_type not in wanted or group.is_type_counted:
+            continue
+        resource = f"accelerator_type:{group.accelerator_type}"
+        fix = f'Write resources: {{"{resource}": "1"}} in the group'
+        if group.needs_start_params:
+            fix = f"Write 1 as {resource} in the JSON of rayStartParams.resources of the group"
+        cautions.append(
+            f"trials request {resource}, but the resources of group {group.name!r} do not include it, so the "
+            f"autoscaler launches no nodes of this group for these trials. {fix}"
+        )
+    return cautions
 
 
 def _slices_without_labels(cluster: ClusterSpec, plan: TrialPlan) -> Iterator[str]:

@@ -61,6 +61,12 @@ def ray_version_of(cluster: ClusterInFile) -> tuple[int, ...] | None:
     return version_of(cluster.spec.rayVersion) or version_of(ray_in_image(image))
 
 
+def reads_group_fields(cluster: ClusterInFile) -> bool:
+    """Return whether Ray's autoscaler reads ``resources`` and ``labels`` of a group, or its version is unknown."""
+    version = ray_version_of(cluster)
+    return version is None or version >= READS_GROUP_FIELDS
+
+
 def at(value: object, path: Path) -> Any:
     """Return the part of plain data at a path, or ``None`` if it is missing."""
     for part in path:
@@ -147,6 +153,14 @@ class Group(NamedTuple, Generic[_SpecT_co]):
         """Return the path of an environment variable of Ray's container."""
         names = [variable.name for variable in self.container.env]
         return (*self.container_path, "env", names.index(name))
+
+    @property
+    def needs_start_params(self) -> bool:
+        """Whether the group can state the amount of a further resource only in ``rayStartParams.resources``.
+
+        KubeRay refuses ``resources`` next to amounts in ``rayStartParams``, and older versions of Ray do not read it.
+        """
+        return self.spec.has_start_amounts or not reads_group_fields(self.cluster)
 
     def amount(self, resource: str, parameter: str) -> tuple[Path, Quantity] | None:
         """Return the path and the amount of a resource that the group passes to Ray, or ``None`` if Ray detects it."""

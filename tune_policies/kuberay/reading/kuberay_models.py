@@ -88,6 +88,10 @@ class PodTemplate(Part):
     spec: PodSpec
 
 
+_AMOUNT_PARAMETERS: Final = frozenset({"num-cpus", "num-gpus", "memory", "resources"})
+"""The parameters of ``ray start`` that state amounts (``validateRayGroupResources`` in KubeRay's operator)."""
+
+
 class HeadGroup(Part):
     """The fields that the head group and the worker groups have in common."""
 
@@ -95,6 +99,11 @@ class HeadGroup(Part):
     resources: dict[str, str] = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict)
     template: PodTemplate
+
+    @property
+    def has_start_amounts(self) -> bool:
+        """Whether ``rayStartParams`` states amounts. KubeRay refuses such a group if it also has ``resources``."""
+        return not _AMOUNT_PARAMETERS.isdisjoint(self.rayStartParams)
 
 
 class WorkerGroupSpec(HeadGroup):

@@ -93,6 +93,8 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
         fields = _node_fields(amounts, spec.headGroupSpec.labels, spec.headGroupSpec.template)
         head = NodeCapacity(node_id="head", is_head=True, **fields)
     groups = tuple(_group(group, counts, resizes.get(group.groupName)) for group in spec.workerGroupSpecs)
+    if not reads_resources:
+        groups = tuple(group.model_copy(update={"needs_start_params": True}) for group in groups)
     groups = tuple(map(partial(_without_misplaced_part, cluster.metadata), groups, spec.workerGroupSpecs))
     assumptions = list(_missing_gpus(groups, spec.workerGroupSpecs))
     if resizes:
@@ -161,6 +163,7 @@ def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]
             num_hosts=group.numOfHosts,
             topology=topology,
             idle_timeout_s=group.idleTimeoutSeconds,
+            needs_start_params=group.has_start_amounts,
             **_worker_fields(amounts, group.labels, group.template),
         )
 

@@ -16,12 +16,10 @@ from tune_policies.kuberay.design.device_plugins import (
     ray_resource,
 )
 from tune_policies.kuberay.lint.cluster_parts import (
-    READS_GROUP_FIELDS,
     Group,
     exact,
     extra,
     groups_of,
-    ray_version_of,
     workers_of,
 )
 from tune_policies.kuberay.lint.rule import Found, RuleBook
@@ -87,10 +85,6 @@ def _device_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
             yield Found(at.key_path(key), message, _how_to_state(at, resource, key, str(amount)))
 
 
-_AMOUNT_PARAMETERS: Final = frozenset({"num-cpus", "num-gpus", "memory", "resources"})
-"""The parameters of ``ray start`` that state amounts. KubeRay refuses a group that also has ``resources``."""
-
-
 def _how_to_state(at: Group[HeadGroup], resource: str, key: str, amount: str) -> str:
     """Return a correction that writes the amount of a resource into the field that the group already uses."""
     if resource == "GPU" and not at.spec.resources:
@@ -99,9 +93,7 @@ def _how_to_state(at: Group[HeadGroup], resource: str, key: str, amount: str) ->
     what = amount
     if is_chips:
         what = f"the number of cores of its {amount} Neuron chips (two cores per chip on Inf2 and Trn1)"
-    version = ray_version_of(at.cluster)
-    states_start_params = not _AMOUNT_PARAMETERS.isdisjoint(at.spec.rayStartParams)
-    if states_start_params or (version is not None and version < READS_GROUP_FIELDS):
+    if at.needs_start_params:
         return f"write {what} as {resource} in the JSON of rayStartParams.resources"
     if is_chips:
         return f"write {what} as {resource} in the group's resources, next to groupName and template"

@@ -18,6 +18,7 @@ from tune_policies.kuberay.lint.cluster_parts import (
     exact,
     extra,
     groups_of,
+    reads_group_fields,
     states_type,
     the_cluster,
     workers_of,
@@ -150,10 +151,14 @@ def _type_missing(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """
     # Ray's autoscaler derives the resource of TPU slices from their node selectors.
     if at.is_autoscaling and not states_type(at) and any(ray_resource(key) != "TPU" for key in at.devices):
-        fix = (
-            f"if trials request the type, write labels: {{{ACCELERATOR_TYPE}: A100}} for label selectors and "
-            f'resources: {{"{ACCELERATOR_TYPE_PREFIX}A100": "1"}} for accelerator_type, with Ray\'s name of the type'
-        )
+        resource = f"{ACCELERATOR_TYPE_PREFIX}A100"
+        amount = f'resources: {{"{resource}": "1"}}'
+        if at.needs_start_params:
+            amount = f"1 as {resource} in the JSON of rayStartParams.resources"
+        fields = f"{amount} for accelerator_type"
+        if reads_group_fields(at.cluster):
+            fields = f"labels: {{{ACCELERATOR_TYPE}: A100}} for label selectors and {fields}"
+        fix = f"if trials request the type, write {fields}, with Ray's name of the type"
         yield Found(at.path, f"{at} does not state the device type of its nodes for the autoscaler", fix)
 
 
