@@ -121,6 +121,11 @@ ROWS = [
     ),
     lint_row("more GPUs than the machine has", "or select a larger machine", ("g6.xlarge", "g6.12xlarge")),
     lint_row("the name of an older type of GKE", "write nvidia-l4", ("nvidia-tesla-l4", "nvidia-l4")),
+    lint_row(
+        "NVIDIA's label with GKE's value of a model with several names",
+        "copy the value from `kubectl get nodes -L nvidia.com/gpu.product`",
+        ("nvidia-h100-80gb", "NVIDIA-H100-80GB-HBM3"),
+    ),
     lint_row("a misspelled label", "write cloud.google.com/gke-accelerator", ("gke-acelerator", "gke-accelerator")),
     Row(
         "in_cluster(version='2.59.0', head='registry.example/ray')",

@@ -320,6 +320,33 @@ def test_devices_that_ray_does_not_count_are_stated_in_the_field_that_the_group_
     assert fix in {finding.fix for finding in lint_text(text, "demo.yaml")}
 
 
+_COPY = "copy the value from `kubectl get nodes -L nvidia.com/gpu.product`"
+
+
+@pytest.mark.parametrize(
+    ("value", "fix"),
+    [
+        ("nvidia-l4", "write NVIDIA-L4"),
+        ("nvidia-tesla-t4", "write Tesla-T4"),
+        ("A100", _COPY),
+        ("nvidia-h100-80gb", _COPY),
+        ("nvidia-tesla-v100", _COPY),
+        ("p100", _COPY),
+    ],
+)
+def test_the_fix_for_a_product_label_names_a_value_only_if_the_model_has_a_single_name(value, fix):
+    text = SOUND_CLUSTER.replace("nvidia.com/gpu.product: NVIDIA-L4", f"nvidia.com/gpu.product: {value}")
+
+    assert fixes(text, "node-label-misspelled") == [fix]
+
+
+@pytest.mark.parametrize("value", ["NVIDIA-A100-SXM4-40GB", "Tesla-V100-SXM2-16GB", "none", "gpu-of-2026"])
+def test_a_product_label_that_is_no_name_of_another_platform_is_not_reported(value):
+    text = SOUND_CLUSTER.replace("nvidia.com/gpu.product: NVIDIA-L4", f"nvidia.com/gpu.product: {value}")
+
+    assert fixes(text, "node-label-misspelled") == []
+
+
 def test_a_request_of_huge_pages_that_differs_from_its_limit_is_reported_once():
     text = CLUSTER.replace(
         'ray-worker\n          resources: {limits: {cpu: "2"}}',

@@ -168,6 +168,8 @@ NODES = (
     _on("Karpenter's label with GKE's value", "karpenter.k8s.aws/instance-gpu-name: nvidia-l4",
         "node-label-misspelled"),
     _on("NVIDIA's label with GKE's value", "nvidia.com/gpu.product: nvidia-l4", "node-label-misspelled"),
+    _on("NVIDIA's label with GKE's value of a model with several names", "nvidia.com/gpu.product: nvidia-h100-80gb",
+        "node-label-misspelled"),
     _on("a processor of another naming", "kubernetes.io/arch: x86_64", "node-label-misspelled"),
     _on("an unknown type of GKE", f"{_GKE}: nvidia-l5", "node-label-unknown"),
 )  # fmt: skip

@@ -126,18 +126,34 @@ def _meant(value: str, known: tuple[str, ...]) -> str | None:
     return None
 
 
-def _product(value: str) -> str | None:
-    """Return how NVIDIA's GPU feature discovery writes a model that another platform's name means, or ``None``."""
+_PRODUCT_WORDS: Final = re.compile(
+    r"(nvidia[-_ ])?(tesla[-_ ])?([a-z]{1,2}\d{1,4}[a-z]{0,2})([-_ ](\d+gb))?", re.IGNORECASE
+)
+"""Matches how other platforms write the model of a GPU."""
+
+
+def _model_of_product(value: str) -> str | None:
+    """Return the model in another platform's name, or ``None`` if NVIDIA's GPU feature discovery may write the name."""
     if re.match(r"(NVIDIA-|Tesla-|Quadro-|GeForce-|TITAN-|GRID-)", value):
         return None
-    words = r"(nvidia[-_ ])?(tesla[-_ ])?([a-z]{1,2}\d{1,4}[a-z]{0,2})([-_ ](\d+gb))?"
-    found = re.fullmatch(words, value, re.IGNORECASE)
+    found = _PRODUCT_WORDS.fullmatch(value)
     if found is None:
         return None
-    model = found[3].upper()
-    if model in ("T4", "P4", "P40", "P100", "V100", "K80", "M60"):
-        return f"Tesla-{model}"
-    return f"NVIDIA-{model}"
+    return found[3].upper()
+
+
+def _product(value: str) -> str | None:
+    """Return how GPU feature discovery writes a model that another platform's name means, or ``None`` if unknown.
+
+    The names of most models also contain their form and memory, such as ``NVIDIA-A100-SXM4-40GB``.
+    """
+    model = _model_of_product(value)
+    if model is None:
+        return None
+    for name in (f"NVIDIA-{model}", f"Tesla-{model}"):
+        if name in label_values("gpu-operator"):
+            return name
+    return None
 
 
 def _right_value(label: _Selected) -> str | None:
@@ -169,6 +185,9 @@ def _misspelled(template: PodTemplate) -> Iterator[Found]:
     for label in _selected(template):
         message = f"{template.name} selects nodes with {label.key}: {label.value}, which no node has"
         right = _right_value(label)
+        if right is None and label.key == GPU_PRODUCT and _model_of_product(label.value) is not None:
+            yield Found(label.path, message, f"copy the value from `kubectl get nodes -L {GPU_PRODUCT}`")
+            continue
         if right is None:
             message = f"{template.name} selects nodes by the label {label.key!r}, which no node has"
             right = _right_key(label.key)
