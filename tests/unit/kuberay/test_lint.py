@@ -9,6 +9,7 @@ from ray.scripts.scripts import start
 
 from tests.unit.kuberay.manifests_with import changed
 from tests.unit.kuberay.planted.sound import CLUSTER as SOUND_CLUSTER
+from tests.unit.kuberay.planted.sound import JOB
 from tune_policies.kuberay.lint.linting import lint_file, lint_text
 
 CLUSTER = """\
@@ -345,6 +346,31 @@ def test_a_product_label_that_is_no_name_of_another_platform_is_not_reported(val
     text = SOUND_CLUSTER.replace("nvidia.com/gpu.product: NVIDIA-L4", f"nvidia.com/gpu.product: {value}")
 
     assert fixes(text, "node-label-misspelled") == []
+
+
+@pytest.mark.parametrize(
+    ("containers", "is_reported"),
+    [
+        ("- {name: ray, image: a, PROBE}", False),
+        ("- {name: ray, image: a}\n        - {name: other, image: a, PROBE}", True),
+    ],
+    ids=["Ray's container", "another container"],
+)
+def test_the_port_metrics_exists_only_in_the_container_of_ray(containers, is_reported):
+    probe = "readinessProbe: {httpGet: {port: metrics, path: /metrics}}"
+    old = '- name: ray-worker\n          resources: {limits: {cpu: "2"}}'
+
+    text = CLUSTER.replace(old, containers.replace("PROBE", probe))
+
+    assert bool(fixes(text, "probe-invalid")) == is_reported
+
+
+def test_the_pod_that_submits_a_job_has_no_port_metrics():
+    probe = "readinessProbe: {tcpSocket: {port: metrics}}"
+    submitter = f"{{spec: {{restartPolicy: Never, containers: [{{name: s, image: a, {probe}}}]}}}}"
+    text = JOB.replace("  entrypoint:", f"  submitterPodTemplate: {submitter}\n  entrypoint:")
+
+    assert fixes(text, "probe-invalid") == ["add a port of this name to the container's ports"]
 
 
 def test_a_request_of_huge_pages_that_differs_from_its_limit_is_reported_once():

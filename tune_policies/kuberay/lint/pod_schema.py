@@ -51,6 +51,13 @@ class PodTemplate(NamedTuple):
             for number, container in enumerate(as_list(self.spec.get(field))):
                 yield (*self.path, "spec", field, number), as_mapping(container)
 
+    @property
+    def ray_container_path(self) -> Path | None:
+        """The path of the container in which KubeRay starts Ray, or ``None`` for the pod that submits a job."""
+        if "submitterPodTemplate" in self.path:
+            return None
+        return (*self.path, "spec", "containers", 0)
+
 
 class PodProblem(NamedTuple):
     """A field that Kubernetes refuses or drops, with its path in the document."""

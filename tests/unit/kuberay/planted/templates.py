@@ -228,6 +228,9 @@ NO_MISTAKES = {
     "a mount of a volume that KubeRay adds": CLUSTER.replace(
         _NAME, f"{_NAME}              volumeMounts: [{{name: ray-logs, mountPath: /logs}}]\n"
     ),
+    "a probe of the port that KubeRay adds": CLUSTER.replace(
+        _NAME, f"{_NAME}              readinessProbe: {{httpGet: {{port: metrics, path: /metrics}}}}\n"
+    ),
     "a value that another program replaces": CLUSTER.replace(_SELECTOR, _GKE + ": ${GPU_TYPE}"),
     "an unquoted whole number of CPUs": CLUSTER.replace('cpu: "8"', "cpu: 8"),
     "a null field": CLUSTER.replace(_NEVER, _NEVER + "          priorityClassName: null\n"),

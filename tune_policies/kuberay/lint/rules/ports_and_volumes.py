@@ -94,6 +94,9 @@ def _port_invalid(template: PodTemplate) -> Iterator[Found]:
 
 _HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc")
 
+_PORT_OF_KUBERAY: Final = "metrics"
+"""The port that KubeRay adds to Ray's container (``DefaultHeadPodTemplate`` in its ``common/pod.go``)."""
+
 _MUST_SUCCEED_ONCE: Final = ("livenessProbe", "startupProbe")
 
 
@@ -102,6 +105,8 @@ def _probe_invalid(template: PodTemplate) -> Iterator[Found]:
     """Kubernetes refuses the pod, or restarts the container because the probe never succeeds."""
     for path, container in template.containers:
         names = [as_mapping(port).get("name") for port in as_list(container.get("ports"))]
+        if path == template.ray_container_path:
+            names.append(_PORT_OF_KUBERAY)
         for field in ("livenessProbe", "readinessProbe", "startupProbe"):
             probe = container.get(field)
             if isinstance(probe, Mapping):
