@@ -373,6 +373,13 @@ def test_the_pod_that_submits_a_job_has_no_port_metrics():
     assert fixes(text, "probe-invalid") == ["add a port of this name to the container's ports"]
 
 
+@pytest.mark.parametrize(("suspend", "lines"), [("true", []), ("false", [15])])
+def test_the_replicas_of_a_suspended_group_are_not_reported(suspend, lines):
+    text = CLUSTER.replace("minReplicas: 0", f"replicas: 7\n    minReplicas: 0\n    suspend: {suspend}")
+
+    assert [line for line, _ in places(text, "replicas-out-of-range")] == lines
+
+
 def test_a_request_of_huge_pages_that_differs_from_its_limit_is_reported_once():
     text = CLUSTER.replace(
         'ray-worker\n          resources: {limits: {cpu: "2"}}',

@@ -63,6 +63,8 @@ def _never_starts(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 )
 def _replicas_out_of_range(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """The operator limits replicas to the range from minReplicas to maxReplicas."""
+    if at.spec.suspend:
+        return  # the operator starts no pods of the group
     replicas, least, most = at.spec.replicas, at.spec.minReplicas, at.spec.maxReplicas
     if "replicas" in at.spec.model_fields_set and least <= most and not least <= replicas <= most:
         becomes, path = min(max(replicas, least), most), (*at.path, "replicas")
