@@ -395,6 +395,11 @@ FORECAST_ROWS = [
         "forecast(GpuPolicy(accelerator_type='L4'), {**OF_GPUS, 'is_type_counted': True})",
     ),
     Row(
+        "forecast(GpuPolicy(accelerator_type='L4'), {**OF_GPUS, 'is_type_counted': False, 'needs_start_params': True})",
+        "Write 1 as accelerator_type:L4 in the JSON of rayStartParams.resources of the group",
+        "forecast(GpuPolicy(accelerator_type='L4'), {**OF_GPUS, 'is_type_counted': True, 'needs_start_params': True})",
+    ),
+    Row(
         "forecast(ON_SLICES, HOSTS, autoscaler_version=2)",
         "Add to its labels: ray.io/tpu-worker-id: '0', ray.io/tpu-pod-type: 'v6e-16'",
         "forecast(ON_SLICES,"
