@@ -128,14 +128,24 @@ class TuneRun:
     def report_uncounted(self, trial: Trial, report: Callable[[], None]) -> None:
         """Let Tune requeue a failed trial without counting the failure for ``max_failures`` and ``fail_fast``.
 
-        Tune counts the failure before it notifies a scheduler, so it is subtracted beforehand.
+        The trial is also requeued if its earlier failures already exceed ``max_failures``, as after
+        ``resume_errored``: Tune keeps the count of a trial that it resumes.
         """
         failures, has_errored = trial.run_metadata.num_failures, self._controller._has_errored
-        trial.run_metadata.num_failures = failures - 1
         trial.temporary_state.restoring_from = None  # a failed restore has its own count of failures
+
+        def recover_uncounted() -> bool:
+            # Tune has counted the failure, and asks once before it notifies the scheduler. The scheduler may save the
+            # experiment, and Tune saves the count and all attributes of a trial.
+            del trial.should_recover
+            trial.run_metadata.num_failures = failures
+            return True
+
+        trial.should_recover = recover_uncounted
         try:
             report()
         finally:
+            vars(trial).pop("should_recover", None)
             trial.run_metadata.num_failures = failures
             trial.run_metadata.invalidate_cache()
             self._controller._has_errored = has_errored  # with ``fail_fast``, this flag ends the run

@@ -77,6 +77,47 @@ def test_a_trial_of_a_lost_node_is_requeued_without_counting_the_failure(run_of,
     )
 
 
+def test_a_trial_that_failed_before_the_run_was_resumed_is_requeued_without_counting_the_failure(run_of):
+    """With ``resume_errored``, Tune keeps the count of failures of the trials that it resumes."""
+    run = run_of(HALVES)
+    trial = new_trial(0, max_failures=0)
+    trial.run_metadata.num_failures = 1
+    run.add_trial(trial)
+    run.run_all()
+
+    assert run.fail(trial, RayActorError(), FailureCause(lost_node_id="a")) == "requeued"
+    assert trial.run_metadata.num_failures == 1
+    assert not run.core.records[trial].is_hidden
+    assert run.step() is trial
+
+
+def test_a_failure_counts_again_after_a_failure_that_did_not_count(run_of):
+    run = run_of(HALVES)
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+    run.fail(trial, RayActorError(), FailureCause(lost_node_id="a"))
+    run.run_all()
+
+    assert run.fail(trial, ERROR) == "failed"
+    assert trial.run_metadata.num_failures == 1
+
+
+def test_the_experiment_that_is_saved_while_a_trial_is_requeued_has_the_count_of_tune(run_of, monkeypatch):
+    run = run_of(HALVES)
+    trial = new_trial(0, max_failures=0)
+    trial.run_metadata.num_failures = 1
+    run.add_trial(trial)
+    run.run_all()
+    saved = []
+    monkeypatch.setattr(run.controller, "checkpoint", lambda **_: saved.append(trial.get_json_state()))
+
+    run.fail(trial, RayActorError(), FailureCause(lost_node_id="a"))
+
+    ((state, metadata),) = saved
+    assert "should_recover" not in state
+    assert '"num_failures": 1' in metadata
+
+
 def test_a_node_that_lost_a_trial_is_avoided(run_of):
     run = run_of(MIXED, *two_nodes())
     (trial,) = run.add(max_failures=0)
