@@ -22,7 +22,7 @@ from tune_policies.plan.slots_by_config import share_unequally
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.policies.policy_of_requests import TrialRequest, policy_line, requests_differ
-from tune_policies.ray_compat.tune_request import bundles_of, with_bundles
+from tune_policies.ray_compat.tune_request import bundles_of, with_bundles, with_own
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.wording import counted
 
@@ -126,8 +126,8 @@ class RunSlots:
                 f"{planned.required_resources}"
             )
         # Ray's ResourceChangingScheduler compares the requests of all trials.
-        record.planned = planned
-        record.trial.placement_group_factory = planned
+        record.planned = with_own(planned, record.own)
+        record.trial.placement_group_factory = record.planned
 
     def _differs(self, record: TrialRecord) -> bool:
         """Return whether the policy would replace the trial's request by that of trials with other requests."""

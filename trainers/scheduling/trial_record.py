@@ -17,7 +17,7 @@ from ray.tune.experiment import Trial
 from tune_policies.oom import OutOfMemory
 from tune_policies.placement.count_trials import num_slots_for
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.ray_compat.tune_request import bundles_of, from_data, to_data, with_bundles
+from tune_policies.ray_compat.tune_request import bundles_of, from_data, own_of, to_data, with_bundles
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, from_ticks, to_ticks
 
@@ -96,9 +96,10 @@ class TrialRecord:
 def record_of(trial: Trial) -> TrialRecord:
     """Return the record of a new or restored trial.
 
-    In a restored run, the trial's request may still be the one that the policy of the earlier run chose.
+    In a restored run, the trial's request may still be the one that the policy of the earlier run chose. A trial that
+    is restarted (``restart_errored``) has this request without a record.
     """
-    request = trial.placement_group_factory
+    request = own_of(trial.placement_group_factory)
     text = getattr(trial, _ATTRIBUTE, None)
     if text is None:
         return TrialRecord(trial, own=request, planned=request)

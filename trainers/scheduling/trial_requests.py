@@ -12,6 +12,7 @@ from ray.tune.experiment import Trial
 
 from tune_policies.cluster.node import NodeCapacity
 from tune_policies.ray_compat.run_control import TuneRun
+from tune_policies.ray_compat.tune_request import with_own
 
 from .choose_slots import Withdraw
 from .run_failures import MemoryRetries
@@ -35,9 +36,10 @@ class TrialRequests:
 
     def set(self, trial: Trial, request: PlacementGroupFactory) -> None:
         """Let Tune request ``request`` for a trial that starts."""
-        self._records[trial].requested = request
-        if trial.placement_group_factory is not request:  # otherwise, Tune would save the trial again
-            trial.update_resources(request)
+        record = self._records[trial]
+        record.requested = with_own(request, record.own)
+        if trial.placement_group_factory is not record.requested:  # otherwise, Tune would save the trial again
+            trial.update_resources(record.requested)
 
     def is_granted(self, trial: Trial) -> bool:
         """Return whether Ray has granted the trial's request, although Tune may be too busy to start its process."""

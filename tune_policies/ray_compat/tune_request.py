@@ -4,11 +4,16 @@ A request is a ``PlacementGroupFactory``. Ray keeps its label selectors and othe
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import lru_cache
+from typing import Final
 
 from ray.tune import PlacementGroupFactory
 
 from tune_policies.placement.bundles import BundleGroup
+
+_OWN: Final = "own_request"
+"""The attribute of a request that a run gives to Tune, with the trainable's own request."""
 
 
 @lru_cache(maxsize=1024)  # each call of ``request.bundles`` makes a deep copy
@@ -41,6 +46,26 @@ def with_group(request: PlacementGroupFactory, group: BundleGroup) -> PlacementG
     if any(selectors):
         kwargs["bundle_label_selector"] = selectors
     return PlacementGroupFactory([dict(bundle) for bundle in group.bundles], group.strategy, *request._args, **kwargs)
+
+
+@lru_cache(maxsize=1024)  # one object for equal arguments, because requests are compared by identity
+def with_own(request: PlacementGroupFactory, own: PlacementGroupFactory) -> PlacementGroupFactory:
+    """Return a request for Tune that also contains the trainable's own request.
+
+    If Tune restarts a failed trial, ``Trial.reset`` copies the request to the new trial, but not the attributes that a
+    run adds to the failed trial.
+    """
+    if request == own:
+        return own
+    given = copy(request)
+    setattr(given, _OWN, own)
+    return given
+
+
+def own_of(request: PlacementGroupFactory) -> PlacementGroupFactory:
+    """Return the trainable's own request for a request of a trial."""
+    own: PlacementGroupFactory = getattr(request, _OWN, request)
+    return own
 
 
 def to_data(request: PlacementGroupFactory) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """Tests of what a run does for each event of Tune: which trials wait, and which trial starts."""
 
 import logging
+import pickle
 
 import pytest
 from ray.tune.experiment import Trial
@@ -51,6 +52,54 @@ def test_a_new_trial_is_shown_as_paused_until_it_has_a_slot(run_of):
 
     assert [trial.status for trial in trials] == [Trial.PAUSED] * 3
     assert list(run.core.waiting) == trials
+
+
+def restarted(trial):
+    """Return the trial that restarts a failed trial: ``Trial.reset`` copies only the request, as Tune has saved it."""
+    again = new_trial(9, trial.config)
+    again.placement_group_factory = pickle.loads(pickle.dumps(trial.placement_group_factory))
+    return again
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_a_restarted_trial_gets_the_resources_of_the_new_policy_like_other_trials(run_of, has_run):
+    earlier = run_of(HALVES)
+    (failed,) = earlier.add(bundles=[{"CPU": 3}])
+    if has_run:
+        earlier.run_all()
+    run = run_of(CPUS)
+    again = restarted(failed)
+
+    run.add(bundles=[{"CPU": 3}])
+    run.add_trial(again)
+    run.run_all()
+
+    assert again.placement_group_factory.required_resources == {"CPU": 2}
+
+
+def test_a_restarted_trial_that_could_never_run_has_its_own_request_again(run_of):
+    earlier = run_of(CpuPolicy(cpus=1))
+    (failed,) = earlier.add(bundles=[{"CPU": 3}, {"CPU": 3}])
+    earlier.run_all()
+    assert failed.placement_group_factory.required_resources == {"memory": 1}
+
+    run = run_of(CpuPolicy(cpus=1), gpu_node("a", gpus=0, cpus=8))
+    run.add_trial(restarted(failed))
+
+    (again,) = run.run_all()
+    assert again.placement_group_factory.bundles == [{"CPU": 3}, {"CPU": 3}]
+
+
+def test_without_a_policy_a_restarted_trial_gets_its_own_request(run_of, without_policy):
+    earlier = run_of(HALVES)
+    (failed,) = earlier.add(bundles=[{"CPU": 3}])
+    earlier.run_all()
+    again = restarted(failed)
+
+    without_policy.add_trial(again)
+    without_policy.run_all()
+
+    assert again.placement_group_factory.required_resources == {"CPU": 3}
 
 
 def test_a_trial_is_known_after_tune_added_it(run_of):
