@@ -72,7 +72,8 @@ class PolicyScheduler(RunScheduler):
     ``max_failures`` and ``fail_fast`` apply only to other errors.
 
     Args:
-        policy: A policy or a plan. If you pass a plan, it is used without changes and is not printed.
+        policy: A policy or a plan. If you pass a plan, it is used without changes and is not printed. After a loss of
+            nodes, it is feasible as long as a remaining node has room for a trial.
         inner: The scheduler that decides everything else. The default is Tune's FIFO scheduler.
         isolation: Pass ``"mps"`` to also limit trials with NVIDIA's MPS daemon, if the daemon is running.
         on_unenforced_limit: Whether to raise an error or add a warning to the result if a memory limit cannot be

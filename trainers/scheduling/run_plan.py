@@ -59,8 +59,9 @@ class RunPlan:
     """The plan of a run, and the placements of its slots on the current nodes.
 
     A policy creates a new plan when nodes are added, removed or changed. A plan that is passed instead of a policy does
-    not change, but its slots are placed on the current nodes. If a policy is passed, the constructor creates a plan for
-    the cluster and prints it. The nodes are read every ``interval_s`` seconds. The run ends if no plan is feasible for
+    not change, but its slots are placed on the current nodes. It is no longer feasible if nodes were removed, and no
+    remaining node has room for a trial. If a policy is passed, the constructor creates a plan for the cluster and
+    prints it. The nodes are read every ``interval_s`` seconds. The run ends if no plan is feasible for
     ``wait_for_nodes_s`` seconds.
 
     Raises:
@@ -94,6 +95,7 @@ class RunPlan:
         self._wait_for_nodes_s = wait_for_nodes_s
         self._infeasible: InfeasibleRequestError | None = None
         self._infeasible_since_s = 0.0
+        self._had_room = False
 
     @property
     def is_feasible(self) -> bool:
@@ -276,7 +278,7 @@ class RunPlan:
             return avoids_others
         self._own_slots.clear()  # the slots of single trials depend on the nodes, too
         self._placements = ()
-        if self.is_feasible:
+        if self.is_feasible or self._policy is None:
             self._placements = self._place_slots(self._capacity)
         self.factories = {
             place: self.plan.slots[place.slot_type].placement_group_factory(node_id=place.node_id)
@@ -293,7 +295,6 @@ class RunPlan:
         self.have_nodes_changed = True
         self._placements = None
         if self._policy is None:  # the plan does not change, but its slots are placed again
-            self._infeasible = None
             return
         try:
             plan = self._policy.plan(capacity)
@@ -347,7 +348,10 @@ class RunPlan:
         if self._plans_free_capacity:
             capacity = free_part(capacity)
         # If all slots are equal, a slot cannot take the room of another type, whatever node Ray chooses.
-        if len(capacity.nodes) <= 1 or (len(slots) == 1 and not _could_block_devices(slots[0], capacity)):
+        are_equal = len(slots) == 1 and not _could_block_devices(slots[0], capacity)
+        has_lost_room = self._has_lost_room(capacity)
+        if (are_equal or len(capacity.nodes) <= 1) and not has_lost_room:
+            self._infeasible = None
             return tuple(_anywhere(slot_type, slot.max_concurrent_trials) for slot_type, slot in enumerate(slots))
         layout = place_slots(slots, capacity)
         to_come = [slot.max_concurrent_trials - layout.count(slot_type) for slot_type, slot in enumerate(slots)]
@@ -356,7 +360,9 @@ class RunPlan:
             _anywhere(slot_type, count) for slot_type, count in enumerate(to_come) if count and self.plan.nodes_to_add
         ]
         placements = tuple(sorted((*layout.places, *anywhere), key=lambda placement: placement.slot_type))
-        if not placements:
+        if placements:
+            self._infeasible = None
+        else:
             error = InfeasibleRequestError(
                 asked=" or ".join(map(str, slots)),
                 offered="no remaining node has room for such a trial",
@@ -365,6 +371,15 @@ class RunPlan:
             )
             self.wait_for_nodes(error, "nodes were removed")
         return placements
+
+    def _has_lost_room(self, capacity: ClusterCapacity) -> bool:
+        """Return whether a passed plan had room on the nodes before, but no remaining node has room for a trial."""
+        # Without nodes, the cluster could not be read. A policy plans again instead.
+        if self._policy is not None or not capacity.nodes:
+            return False
+        has_room = bool(place_slots(self.plan.slots, capacity).places)
+        self._had_room |= has_room
+        return self._had_room and not has_room
 
 
 def _could_block_devices(slot: TrialSlot, capacity: ClusterCapacity) -> bool:

@@ -101,6 +101,75 @@ def test_a_plan_without_room_on_the_remaining_nodes_is_infeasible(planned):
     assert "no remaining node has room for such a trial" in run.plan.changes[-1].why
 
 
+ONE_CPU = gpu_node("e", gpus=0, cpus=1)
+
+
+@pytest.mark.parametrize(
+    ("plan", "nodes"),
+    [
+        pytest.param(HALVES.plan(ClusterCapacity.of(A, B)), (A, B, C), id="slots of one type on several nodes"),
+        pytest.param(HALVES.plan(ClusterCapacity.of(A)), (A,), id="slots of one type on one node"),
+        pytest.param(TWO_TYPES, (A, C), id="slots of several types"),
+    ],
+)
+@pytest.mark.parametrize(
+    "left",
+    [pytest.param((ONE_CPU,), id="one node is left"), pytest.param((ONE_CPU, gpu_node("f", gpus=0, cpus=1)), id="two")],
+)
+def test_a_plan_whose_nodes_are_lost_waits_for_nodes_and_then_ends_the_run(planned, plan, nodes, left):
+    run = planned(plan, *nodes)
+
+    run.follow(*left)
+    run.pass_time(59)
+
+    assert run.places() == []
+    assert run.plan.timeout_error is None
+    run.pass_time(2)
+    assert "no remaining node has room for such a trial" in str(run.plan.timeout_error)
+
+
+def test_further_lost_nodes_do_not_extend_the_wait_of_a_plan(planned):
+    run = planned(HALVES.plan(ClusterCapacity.of(A)), A)
+    run.follow(ONE_CPU, gpu_node("f", gpus=0, cpus=1))
+    run.pass_time(50)
+    run.follow(ONE_CPU)
+    run.pass_time(11)
+
+    assert run.plan.timeout_error
+
+
+def test_a_plan_whose_nodes_are_lost_continues_on_a_new_node(planned):
+    run = planned(HALVES.plan(ClusterCapacity.of(A)), A)
+    run.follow(ONE_CPU)
+    run.pass_time(50)
+
+    run.follow(ONE_CPU, B)
+    run.pass_time(50)
+
+    assert run.plan.timeout_error is None
+    assert run.places() == [(0, None, 2)]
+
+
+def test_a_plan_with_nodes_to_add_requests_them_again_if_its_nodes_are_lost(planned):
+    plan = HALVES.plan(ClusterCapacity.of(A)).model_copy(update={"nodes_to_add": {"gpu": 1}})
+    run = planned(plan, A)
+
+    run.follow(ONE_CPU)
+
+    assert run.plan.is_feasible
+    assert run.places() == [(0, None, 2)]
+
+
+def test_a_plan_for_which_no_node_had_room_yet_keeps_its_requests_when_nodes_change(planned):
+    """An autoscaler may add nodes for these requests, also if the plan does not contain the nodes."""
+    run = planned(HALVES.plan(ClusterCapacity.of(A)), ONE_CPU)
+
+    run.follow(ONE_CPU, gpu_node("f", gpus=0, cpus=1))
+
+    assert run.plan.is_feasible
+    assert run.places() == [(0, None, 2)]
+
+
 def test_a_plan_is_feasible_again_when_nodes_are_added(planned):
     run = planned(TWO_TYPES, A, C)
     run.follow(gpu_node("d", gpus=0, cpus=1), gpu_node("e", gpus=0, cpus=1))
