@@ -205,8 +205,9 @@ class RunCore:
         record.usage = latest
 
     def note_result(self, trial: Trial, result: Mapping[str, Any]) -> None:
-        """Let the policy learn from a result."""
+        """Record a result, and let the policy learn from it."""
         self.note_usage(trial)
+        self.records[trial].num_losses = 0
         self.enforcement.note_result(self.records[trial])
         if self.learning is not None:
             self.learning.note_result(self.records[trial], result)

@@ -29,6 +29,12 @@ from .trial_record import TrialRecord
 
 _logger = logging.getLogger(__name__)
 
+_MOST_UNCOUNTED_LOSSES: Final = 2
+"""The number of times that the loss of a trial with its node does not count as a failure without a result in between.
+
+A trial may itself be the cause of the losses, for example because its node runs out of memory.
+"""
+
 _UNENFORCED: Final = f"{UnenforcedLimitError.__module__}.{UnenforcedLimitError.__qualname__}"
 
 
@@ -165,11 +171,22 @@ def _decide_by_memory(
 def _decide_by_slots(
     slots: RunSlots, record: TrialRecord, error: Exception, cause: FailureCause
 ) -> FailureDecision | None:
-    """Requeue a trial whose node or device caused its failure, and avoid the cause. Otherwise, return ``None``."""
+    """Requeue a trial whose node or device caused its failure, and avoid the cause. Otherwise, return ``None``.
+
+    From its third consecutive loss on, without a result in between, a trial may itself be the cause.
+    """
     if cause.lost_node_id is not None:
         # Ray marks a killed node as dead only after about 14 s, and would start the trial there again.
         slots.run_plan.avoid_node(cause.lost_node_id)
-        return FailureDecision("requeue", f"was lost with node {cause.lost_node_id[:8]} and is requeued")
+        record.num_losses += 1
+        node = f"node {cause.lost_node_id[:8]}"
+        if record.num_losses > _MOST_UNCOUNTED_LOSSES:
+            reason = (
+                f"was lost with its node {record.num_losses} times in a row without a result, most recently with {node}"
+            )
+            _logger.warning("%s %s. This counts as a failure", record.trial, reason)
+            return FailureDecision("count", f"it {reason}")
+        return FailureDecision("requeue", f"was lost with {node} and is requeued")
     slot = slots.fall_back(record, error)
     if slot is None:
         return None

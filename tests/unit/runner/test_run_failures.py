@@ -130,6 +130,57 @@ def test_a_node_that_lost_a_trial_is_avoided(run_of):
     assert lost not in [placement.node_id for placement in run.slots.run_plan.placements]
 
 
+def lose(run, trial, times):
+    """Let the trial lose its node this many times. Return what Tune then did."""
+    ends = []
+    for number in range(times):
+        ends.append(run.fail(trial, RayActorError(), FailureCause(lost_node_id=f"lost-{number}")))
+        run.run_all()
+    return ends
+
+
+def test_a_trial_that_loses_its_node_three_times_in_a_row_fails(run_of, caplog):
+    run = run_of(HALVES)
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+
+    assert lose(run, trial, 3) == ["requeued", "requeued", "failed"]
+    assert trial.run_metadata.num_failures == 1
+    assert caplog.messages[-1] == (
+        "train_00000000 was lost with its node 3 times in a row without a result, most recently with node lost-2. This "
+        "counts as a failure"
+    )
+
+
+def test_a_third_loss_of_a_trial_is_retried_up_to_max_failures(run_of):
+    run = run_of(HALVES)
+    (trial,) = run.add(max_failures=1)
+    run.run_all()
+
+    assert lose(run, trial, 4) == ["requeued", "requeued", "requeued", "failed"]
+    assert trial.run_metadata.num_failures == 2
+
+
+def test_a_result_between_two_losses_shows_that_the_trial_is_not_the_cause(run_of):
+    run = run_of(HALVES)
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+    lose(run, trial, 2)
+
+    run.core.note_result(trial, {"loss": 1})
+
+    assert lose(run, trial, 3) == ["requeued", "requeued", "failed"]
+
+
+def test_the_losses_of_other_trials_do_not_count(run_of):
+    run = run_of(HALVES)
+    first, second = run.add(2, max_failures=0)
+    run.run_all()
+
+    assert lose(run, first, 2) == ["requeued"] * 2
+    assert lose(run, second, 2) == ["requeued"] * 2
+
+
 def test_a_trial_of_a_lost_node_starts_again_on_another_node(run_of):
     run = run_of(MIXED, *two_nodes())
     (trial,) = run.add(max_failures=0)
