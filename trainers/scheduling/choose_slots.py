@@ -23,7 +23,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.policies.policy_of_requests import TrialRequest, policy_line, requests_differ
 from tune_policies.ray_compat.tune_request import bundles_of, with_bundles, with_own
-from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ResourcePolicyError
 from tune_policies.values.wording import counted
 
 from ..gpu_memory.fraction_limits import LimitOptions
@@ -87,6 +87,8 @@ class RunSlots:
         self._timer = TrialTimer(self._slot_types)
         self._printed: set[str] = set()
         self._has_own_slots = False
+        self._have_trials_run = False
+        self._unfit: dict[Trial, InfeasibleRequestError] = {}
         self._own_requests: list[TrialRequest] = []
         self._with_custom_amounts: dict[Any, PlacementGroupFactory] = {}
 
@@ -110,6 +112,7 @@ class RunSlots:
         Raises:
             InvalidResourcesError: The trial requests other resources, and ``may_refuse`` is set.
         """
+        self._have_trials_run |= not may_refuse
         differs = not record.keeps_own_bundles and self._differs(record)
         if differs and may_refuse:
             raise InvalidResourcesError(self._why_refused(record))
@@ -185,6 +188,7 @@ class RunSlots:
             self.board.update(record.trial, is_granted=True)
         record.slot = assignment.slot
         record.has_run = True
+        self._have_trials_run = True
         self._timer.start(record.trial, now_s)
 
     def finish(self, trial: Trial, now_s: float) -> None:
@@ -196,6 +200,7 @@ class RunSlots:
     def release(self, trial: Trial, now_s: float) -> None:
         """Free the slot of a trial that ended or paused, or that waits again."""
         self.waiting.pop(trial, None)
+        self._unfit.pop(trial, None)
         if self.board.release(trial) is not None:
             self._timer.stop(trial, now_s)
 
@@ -284,7 +289,7 @@ class RunSlots:
         for it. An equal request would wait as well.
         """
         plan = self.run_plan.plan
-        if not self.run_plan.is_feasible:
+        if not self.run_plan.starts_trials:
             return False
         assignments = []
         for assignment in self.assignments.values():
@@ -327,7 +332,7 @@ class RunSlots:
             free = int((1 - _used_fraction(self.assignments.values())) * most)
         else:
             free = sum(count for _, count in self.board.free())
-        return free - len(self.waiting)
+        return free - (len(self.waiting) - len(self._unfit))
 
     def startable(self, records: Mapping[Trial, TrialRecord], trials: Iterable[Trial], now_s: float) -> Iterator[Trial]:
         """Yield the trials for which a slot is free, in the given order."""
@@ -349,7 +354,7 @@ class RunSlots:
     def _may_start_own(self, record: TrialRecord, now_s: float) -> bool:
         try:
             return self._has_room(self._own_slot(record), now_s)
-        except InfeasibleRequestError:
+        except (InfeasibleRequestError, InvalidResourcesError):
             return True  # ``choose`` reports the error
 
     def withdrawal(self, records: Mapping[Trial, TrialRecord], now_s: float) -> Withdraw | None:
@@ -365,6 +370,8 @@ class RunSlots:
 
     def _could_use(self, record: TrialRecord, placement: Placement, now_s: float) -> bool:
         """Return whether a waiting trial could start in a free placement."""
+        if record.trial in self._unfit:
+            return False
         if self._is_own(record):
             return self._may_start_own(record, now_s)
         if placement.slot_type not in self._allowed(record):
@@ -389,8 +396,11 @@ class RunSlots:
         num_paused: int,
         num_future: int,
         now_s: float,
-    ) -> Start | tuple[Trial, InfeasibleRequestError] | None:
+    ) -> Start | tuple[Trial, ResourcePolicyError] | None:
         """Return the first candidate that gets a slot, or a candidate that can never run with the reason, or ``None``.
+
+        A trial with its own request that no longer fits on the nodes waits, and other trials start. If no trial can
+        run, the run waits for nodes.
 
         Args:
             records: The records of all trials.
@@ -398,6 +408,9 @@ class RunSlots:
             num_paused: The number of trials that the inner scheduler has paused.
             num_future: The number of trials that the searcher has yet to suggest.
             now_s: The current time, in seconds.
+
+        Raises:
+            InvalidResourcesError: The policy contradicts the request of a trial, and no trial has run yet.
         """
         self.left_idle = Counter()
         idle: set[int] = set()
@@ -415,18 +428,35 @@ class RunSlots:
         for placement, count in self.board.free():
             if placement.slot_type in idle:
                 self.left_idle[placement.slot_type] += count
+        self._wait_if_none_fits(chosen)
         return chosen
 
-    def _choose_own(self, record: TrialRecord, now_s: float) -> Start | tuple[Trial, InfeasibleRequestError] | None:
+    def _wait_if_none_fits(self, chosen: object) -> None:
+        """Let the run wait for nodes if no trial runs or starts, because the waiting trials no longer fit."""
+        if chosen is not None or self.assignments or not self._unfit:
+            self.run_plan.stop_waiting_for_trial()
+        elif self.run_plan.is_feasible:
+            trial, error = next(iter(self._unfit.items()))
+            self.run_plan.wait_for_nodes(error, f"no node has room for {trial}", for_trial=True)
+
+    def _choose_own(self, record: TrialRecord, now_s: float) -> Start | tuple[Trial, ResourcePolicyError] | None:
+        trial = record.trial
+        was_unfit = self._unfit.pop(trial, None) is not None
         try:
             own = self._own_slot(record)
         except InfeasibleRequestError as error:
-            # The trial may have fitted the nodes before they changed, so wait for new nodes instead of failing the
-            # trial.
+            # The trial may have fitted the nodes before they changed, so it waits for new nodes instead of failing.
             if self.run_plan.have_nodes_changed and self.run_plan.plan.by_config is None:
-                self.run_plan.wait_for_nodes(error, f"no node has room for {record.trial}")
+                if not was_unfit:
+                    _logger.warning("%s waits until nodes are added, and other trials continue: %s", trial, error)
+                self._unfit[trial] = error
                 return None
-            return record.trial, error
+            return trial, error
+        except InvalidResourcesError as error:
+            # The first trials end the run, because further trials would fail in the same way.
+            if not self._have_trials_run:
+                raise
+            return trial, error
         if not self._has_room(own, now_s):
             return None
         record.planned = own.factory

@@ -86,12 +86,14 @@ class PolicyScheduler(RunScheduler):
             the device, or the driver may fail. A fallback does not count as a failure. In the trial,
             ``trial_plan().use_gpu`` is then ``False``.
         replan_interval_s: The interval at which the nodes of the cluster are read, in seconds.
-        wait_for_nodes_s: The time in seconds to wait for nodes if no plan is feasible on the remaining nodes. After
-            this time, the run ends with the policy's ``InfeasibleRequestError``, and can be resumed.
+        wait_for_nodes_s: The time in seconds to wait for nodes if no plan is feasible on the remaining nodes, or if
+            only trials wait whose own bundles no longer fit. After this time, the run ends with an
+            ``InfeasibleRequestError``, and can be resumed.
 
     Raises:
         InvalidResourcesError: An argument is invalid. In the run, the policy contradicts the trainable's request, or a
-            decision was measured with package versions that are not installed.
+            decision was measured with package versions that are not installed. After trials have run, a trial whose
+            request contradicts the policy fails, and the run continues.
         InfeasibleRequestError: In the run, not even one trial fits.
         ProbeError: In the run, the cluster cannot be read.
         MemoryLimitError: In a trial, the GPU memory cannot be limited, or other processes use it.

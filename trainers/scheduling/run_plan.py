@@ -95,12 +95,18 @@ class RunPlan:
         self._wait_for_nodes_s = wait_for_nodes_s
         self._infeasible: InfeasibleRequestError | None = None
         self._infeasible_since_s = 0.0
+        self._waits_for_trial = False
         self._had_room = False
 
     @property
     def is_feasible(self) -> bool:
         """Whether a plan is feasible on the current nodes."""
         return self._infeasible is None
+
+    @property
+    def starts_trials(self) -> bool:
+        """Whether trials may start: a plan is feasible, or only trials with their own requests wait for nodes."""
+        return self.is_feasible or self._waits_for_trial
 
     @property
     def placements(self) -> list[Placement]:
@@ -278,7 +284,7 @@ class RunPlan:
             return avoids_others
         self._own_slots.clear()  # the slots of single trials depend on the nodes, too
         self._placements = ()
-        if self.is_feasible or self._policy is None:
+        if self.starts_trials or self._policy is None:
             self._placements = self._place_slots(self._capacity)
         self.factories = {
             place: self.plan.slots[place.slot_type].placement_group_factory(node_id=place.node_id)
@@ -311,7 +317,7 @@ class RunPlan:
 
     def _keeps_plan_on(self, before: ClusterCapacity, capacity: ClusterCapacity) -> bool:
         """Return whether the current plan is still valid, because nodes were only added."""
-        if not self.is_feasible:
+        if not self.starts_trials:
             return False
         nodes = {node.node_id: node.resources for node in capacity.nodes}
         return all(nodes.get(node.node_id) == node.resources for node in before.nodes)
@@ -333,8 +339,15 @@ class RunPlan:
         except InfeasibleRequestError:
             return self.plan
 
-    def wait_for_nodes(self, error: InfeasibleRequestError, why: str) -> None:
-        """Start no trial until nodes are added, and end the run with ``error`` after ``wait_for_nodes_s`` seconds."""
+    def wait_for_nodes(self, error: InfeasibleRequestError, why: str, *, for_trial: bool = False) -> None:
+        """Start no trial until nodes are added, and end the run with ``error`` after ``wait_for_nodes_s`` seconds.
+
+        Args:
+            error: The error that ends the run.
+            why: The reason for the wait.
+            for_trial: Whether only trials with their own requests have no room, so that other trials may start.
+        """
+        self._waits_for_trial = for_trial
         if self._infeasible is None:
             # Further changes of the nodes must not extend the wait.
             self._infeasible_since_s = time.monotonic()
@@ -342,6 +355,12 @@ class RunPlan:
             _logger.warning("%s", text)
             self.changes.append(PlanChange(at_s=time.time(), plan=self.plan, why=text))
         self._infeasible = error
+
+    def stop_waiting_for_trial(self) -> None:
+        """End a wait for trials with their own requests, because other trials can run."""
+        if self._waits_for_trial:
+            self._infeasible = None
+            self._waits_for_trial = False
 
     def _place_slots(self, capacity: ClusterCapacity) -> tuple[Placement, ...]:
         slots = self.plan.slots

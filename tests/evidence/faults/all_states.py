@@ -122,6 +122,7 @@ class _ModelPlan:
         self.placements: list[Placement] = []
         self.factories: dict[Placement, PlacementGroupFactory] = {}
         self.is_feasible = True
+        self.starts_trials = True
 
     def use(self, nodes: Iterable[Node]) -> None:
         self.placements = [node.placement for node in nodes]
@@ -129,6 +130,9 @@ class _ModelPlan:
 
     def follow_nodes(self, nodes: object) -> bool:
         return True
+
+    def stop_waiting_for_trial(self) -> None:
+        pass  # no trial has its own request
 
 
 class Model:

@@ -276,6 +276,105 @@ def test_a_trial_whose_nodes_are_gone_waits_for_nodes(run_of):
     assert list(run.slots.waiting) == [trial]
 
 
+@pytest.fixture
+def shrunk(run_of):
+    """A run whose first trial no longer fits, because a node was lost."""
+    run = run_of(CpuPolicy(cpus=1), gpu_node("a", gpus=0, cpus=2), gpu_node("b", gpus=0, cpus=2))
+    run.add(bundles=(ONE_CPU,) * 4)
+    run.follow(gpu_node("a", gpus=0, cpus=2))
+    return run
+
+
+@pytest.mark.parametrize("bundles", [(ONE_CPU,), BUNDLES])
+def test_other_trials_start_while_a_trial_waits_whose_bundles_no_longer_fit(shrunk, bundles, caplog):
+    (large,) = shrunk.slots.waiting
+    (other,) = shrunk.add(bundles=bundles)
+
+    assert shrunk.run_all(now_s=10.0) == [other]
+    assert shrunk.choose(now_s=11.0) is None
+    assert list(shrunk.slots.waiting) == [large]
+    assert shrunk.plan.is_feasible
+    assert caplog.text.count("train_00000000 waits until nodes are added, and other trials continue") == 1
+
+
+def test_the_run_waits_for_nodes_when_the_other_trials_have_ended(shrunk):
+    (other,) = shrunk.add(bundles=BUNDLES)
+    shrunk.run_all(now_s=10.0)
+    shrunk.choose(now_s=11.0)
+
+    shrunk.slots.release(other, 12.0)
+    shrunk.choose(now_s=12.0)
+
+    assert not shrunk.plan.is_feasible
+
+
+@pytest.mark.parametrize("bundles", [(ONE_CPU,), BUNDLES])
+def test_a_new_trial_ends_the_wait_of_the_run(shrunk, bundles):
+    assert shrunk.choose(now_s=10.0) is None
+    assert not shrunk.plan.is_feasible
+    (other,) = shrunk.add(bundles=bundles)
+
+    assert shrunk.run_all(now_s=11.0) == [other]
+    assert shrunk.plan.is_feasible
+    shrunk.cluster.clock.now_s += 100
+    assert shrunk.plan.timeout_error is None
+
+
+def test_a_trial_whose_bundles_fit_again_starts(shrunk):
+    (large,) = shrunk.slots.waiting
+    shrunk.choose(now_s=10.0)
+    shrunk.cluster.clock.now_s += 10
+
+    shrunk.follow(gpu_node("a", gpus=0, cpus=2), gpu_node("b", gpus=0, cpus=2))
+
+    assert shrunk.request_all(now_s=11.0) == [large]
+    assert shrunk.plan.is_feasible
+
+
+def test_a_stopped_trial_ends_the_wait_of_the_run(shrunk):
+    (large,) = shrunk.slots.waiting
+    shrunk.choose(now_s=10.0)
+
+    shrunk.slots.release(large, 11.0)
+    shrunk.choose(now_s=11.0)
+
+    assert shrunk.plan.is_feasible
+
+
+def test_a_trial_whose_bundles_no_longer_fit_does_not_reduce_the_number_of_startable_trials(shrunk):
+    before = shrunk.slots.num_startable(may_keep_bundles=False)
+
+    shrunk.choose(now_s=10.0)
+
+    assert shrunk.slots.num_startable(may_keep_bundles=False) == before + 1
+
+
+def test_the_first_trial_whose_bundles_contradict_the_policy_ends_the_run(run_of):
+    run = run_of(CPUS, CPU_NODE)
+    run.add(bundles=[{"GPU": 1}, {"GPU": 1}])
+
+    with pytest.raises(InvalidResourcesError, match="the policy plans trials without a GPU"):
+        run.choose()
+
+
+@pytest.mark.parametrize("may_refuse", [True, False])
+def test_after_trials_have_run_only_the_trial_fails_whose_bundles_contradict_the_policy(run_of, may_refuse):
+    """In a resumed run, trials have run before."""
+    run = run_of(CPUS, gpu_node("a", gpus=0, cpus=4))
+    if may_refuse:
+        run.add()
+        run.run_all()
+    (wrong,) = run.add(bundles=[{"GPU": 1}, {"GPU": 1}], may_refuse=may_refuse)
+    (other,) = run.add(may_refuse=False)
+
+    chosen, error = run.choose()
+    run.slots.release(wrong, 1.0)
+
+    assert chosen is wrong
+    assert isinstance(error, InvalidResourcesError)
+    assert run.choose().trial is other
+
+
 def test_while_no_plan_is_feasible_no_trial_with_its_own_slot_starts(run_of):
     run = run_of(CpuPolicy(cpus=1), gpu_node("a", gpus=0, cpus=8))
     run.add(bundles=BUNDLES)
