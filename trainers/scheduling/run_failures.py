@@ -17,6 +17,7 @@ from tune_policies.cluster.node import NodeCapacity
 from tune_policies.oom import OutOfMemory
 from tune_policies.oom.classify import walk_errors
 from tune_policies.ray_compat.gcs import dead_actors
+from tune_policies.ray_compat.tune_trial import replacement_in
 from tune_policies.values.errors import InfeasibleRequestError, UnenforcedLimitError
 from tune_policies.values.wording import counted
 
@@ -133,6 +134,10 @@ def decide_failure(
         learning: The observations for the run's ``LearningPolicy``, or ``None``.
         nodes: The nodes of the cluster, or ``None`` if they are not known.
     """
+    replacement = replacement_in(error)
+    if replacement is not None:
+        record.failure = None
+        return FailureDecision("requeue", f"is requeued, because {replacement}")
     found = cause if isinstance(cause, FailureCause) else FailureCause()
     # Set for each failure, because ``PolicyCallback`` reads it.
     record.failure = found.out_of_memory or classify_failure(error, record.actor_id)

@@ -8,7 +8,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from numbers import Integral
-from typing import Any
+from typing import Any, Final
 
 from ray.exceptions import RayActorError
 from ray.train import Checkpoint
@@ -36,6 +36,10 @@ try:
     from ray.tune.trainable.function_trainable import FunctionTrainable
 except ImportError as error:
     wrap_function = FunctionTrainable = Gone(error, "a function as a trainable")
+
+
+_REPLACED: Final = "is_process_replaced"
+"""The attribute that marks the error of a process that is replaced. Ray pickles the attributes of errors, too."""
 
 
 def add_mixin(function: Callable[..., Any], mixin: type) -> None:
@@ -124,8 +128,23 @@ def to_be_replaced(reason: str) -> RayActorError:
     Tune starts a new process without counting a failure only if the error reports a preempted node (the
     undocumented argument ``preempted``). If ``reset`` fails or ends the process, Tune counts a failure or waits
     indefinitely, so raise the error in the first step after the reset.
+
+    Tune would still end a run with ``fail_fast``, and its schedulers would lose the trial's state, so a run recognizes
+    the error with ``replacement_in``.
     """
-    return RayActorError(None, f"process {os.getpid()} is replaced by a new process: {reason}", False, True)
+    error = RayActorError(None, f"process {os.getpid()} is replaced by a new process: {reason}", False, True)
+    setattr(error, _REPLACED, True)
+    return error
+
+
+def replacement_in(error: object) -> RayActorError | None:
+    """Return the error of ``to_be_replaced`` that a trial's process has reported, or ``None``."""
+    reported = getattr(error, "cause", None)  # Ray wraps the errors of a process in a ``RayTaskError``
+    if reported is None:
+        reported = error
+    if isinstance(reported, RayActorError) and hasattr(reported, _REPLACED):
+        return reported
+    return None
 
 
 def is_domain(value: object) -> bool:

@@ -451,6 +451,13 @@ def test_the_replacement_error_counts_as_a_preemption():
     assert "it holds too much" in str(error)
 
 
+def test_a_run_recognizes_the_replacement_error():
+    error = tune_trial.to_be_replaced("it holds too much")
+
+    assert tune_trial.replacement_in(error) is error
+    assert tune_trial.replacement_in(RayActorError(preempted=True)) is None
+
+
 def test_configs_are_sampled_and_the_extremes_of_domains_are_read():
     import numpy as np
 

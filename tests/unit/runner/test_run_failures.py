@@ -1,14 +1,17 @@
 """Tests of what a run does after each kind of failure, and of the memory that similar trials then get."""
 
+import pickle
+
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import HyperBandScheduler
+from ray.tune.schedulers import FIFOScheduler, HyperBandScheduler
 
 from tests.clusters import GIB, gpu_node
 from tests.unit.runner.small_runs import UNUSABLE, SmallRun, new_trial, reading
 from tune_policies import CpuPolicy, GpuPolicy, MixedPolicy
 from tune_policies.oom import OutOfMemory
+from tune_policies.ray_compat.tune_trial import to_be_replaced
 from tune_policies.trainers.scheduling import run_events, run_failures
 from tune_policies.trainers.scheduling.run_failures import FailureCause
 from tune_policies.values.errors import UnenforcedLimitError
@@ -39,6 +42,52 @@ def two_nodes():
 
 
 # Failures
+
+
+class Recording(FIFOScheduler):
+    """Records the failures of which it is notified."""
+
+    def __init__(self):
+        super().__init__()
+        self.failed = []
+
+    def on_trial_error(self, tune_controller, trial):
+        self.failed.append(trial)
+
+
+def wrapped_by_ray(error):
+    """Return an error as Ray passes it on from a process."""
+    return pickle.loads(pickle.dumps(RayTaskError("train", "Traceback", error)))
+
+
+@pytest.mark.parametrize("number_before", [0, 2])
+def test_a_trial_whose_reused_process_is_replaced_is_requeued_without_counting_a_failure(run_of, number_before, caplog):
+    inner = Recording()
+    run = run_of(HALVES, inner=inner)
+    trial = new_trial(0, max_failures=0)
+    trial.run_metadata.num_failures = number_before
+    run.add_trial(trial)
+    run.run_all()
+    error = wrapped_by_ray(to_be_replaced("it still uses 2 GiB of GPU memory"))
+
+    assert run.fail(trial, error) == "requeued"
+    assert trial.run_metadata.num_failures == number_before
+    assert not run.controller._has_errored
+    assert inner.failed == []
+    assert run.core.records[trial].failure is None
+    assert "is requeued, because process" in caplog.text
+    assert run.step() is trial
+
+
+def test_another_preempted_process_is_not_mistaken_for_a_replaced_process(run_of):
+    inner = Recording()
+    run = run_of(HALVES, inner=inner)
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+
+    run.fail(trial, wrapped_by_ray(RayActorError(preempted=True)))
+
+    assert inner.failed == [trial]
 
 
 def test_an_error_of_the_trial_is_left_to_tune(run_of):
