@@ -158,7 +158,7 @@ def _instead_of(resources: Any) -> str:
     """Return the policy to write instead of ``resources_per_trial`` as a sentence."""
     amounts = {}
     if isinstance(resources, Mapping):
-        amounts = dict(resources)
+        amounts = {name: amount for name, amount in resources.items() if amount != 0}
     known = {name.lower(): amount for name, amount in amounts.items() if is_number(amount) and amount > 0}
     if not known or len(known) < len(amounts) or not known.keys() <= {"cpu", "gpu"}:
         return "Write the amounts in the policy, such as GpuPolicy(gpus=0.5, cpus=2)"

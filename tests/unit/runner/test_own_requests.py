@@ -4,7 +4,7 @@ import pytest
 from ray.tune import PlacementGroupFactory
 
 from tests.clusters import GIB, gpu_node
-from tests.unit.runner.small_runs import ONE_CPU, UNUSABLE, SmallSlots
+from tests.unit.runner.small_runs import ONE_CPU, UNUSABLE, SmallSlots, new_trial
 from tune_policies import (
     ByConfigPolicy,
     CappedPolicy,
@@ -18,6 +18,7 @@ from tune_policies.ray_compat.tune_request import bundles_of
 from tune_policies.trainers.retries.memory_floor import MemoryFloor
 from tune_policies.trainers.scheduling.choose_slots import custom_amounts
 from tune_policies.trainers.scheduling.slot_board import PATIENCE_S
+from tune_policies.trainers.scheduling.trial_record import record_of
 
 HALVES, CPUS = GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=2)
 GPU_NODE, OTHER_GPU_NODE = gpu_node("a", gpus=1, cpus=2), gpu_node("b", gpus=1, cpus=2)
@@ -419,6 +420,21 @@ def test_a_trial_that_fell_back_runs_without_a_device(run_of):
     run.fall_back(trial)
 
     assert run.choose().request.required_resources == {"CPU": 2}
+
+
+@pytest.mark.parametrize(("falls_back", "expected"), [(True, {"CPU": 2}), (False, {"CPU": 1, "GPU": 0.5})])
+def test_a_restored_trial_that_fell_back_uses_its_device_again_unless_the_new_run_falls_back(
+    run_of, falls_back, expected
+):
+    run = run_of(HALVES | CPUS, GPU_NODE, falls_back=falls_back)
+    trial = new_trial(0)
+    trial.policy_record = '{"own": {"bundles": [{"CPU": 1}]}, "has_fallen_back": true}'
+    run.records[trial] = record_of(trial)
+
+    run.slots.add(run.records[trial], may_refuse=True)
+    run.slots.wait(trial)
+
+    assert run.choose().request.required_resources == expected
 
 
 def test_trials_with_and_without_a_device_share_the_nodes(run_of):
