@@ -129,9 +129,17 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         """Whether a profile determines the resources of each config."""
         return self.profile is not None
 
+    def _with_rounded_memory(self, capacity: ClusterCapacity) -> ClusterCapacity:
+        """Round the host memory of the nodes, unless a profile determines the host memory of a worker later."""
+        is_measured = self.profile is not None and self.profile.host_memory_bytes is not None
+        if self.memory is None and is_measured:
+            return capacity
+        return super()._with_rounded_memory(capacity)
+
     def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
         if self.profile is not None:
             measured = self._with_measured_memory(self.profile, capacity, accelerator_type)
+            capacity = measured._with_rounded_memory(capacity)
             return measured._plan_by_profile(self.profile, capacity, measured._usable(capacity, accelerator_type))
         usable = self._usable(capacity, accelerator_type)
         needed = int(self.gpu_memory or 0)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.clusters import gpu_node
 from tests.unit.strategies import clusters
 from tune_policies import (
+    AutoPolicy,
     AutoscalingPolicy,
     CappedPolicy,
     ClusterCapacity,
@@ -96,6 +97,18 @@ def test_each_trial_reserves_the_measured_host_memory(policy, memory_gib, at_onc
     assert reserved == (None if memory_gib is None else memory_gib * GIB)
     assert plan.max_concurrent_trials == at_once
     assert any("of host memory per trial" in reason for reason in plan.reasons) == (memory_gib is not None)
+
+
+@pytest.mark.parametrize("policy", [GpuMemoryPolicy, AutoPolicy])
+def test_only_nodes_with_the_measured_host_memory_have_slots(policy):
+    capacity = ClusterCapacity.of(
+        gpu_node("a", cpus=8, accelerator_type="H100", memory_gib=4),
+        gpu_node("b", cpus=8, accelerator_type="H100", memory_gib=64),
+    )
+
+    plan = policy(profile=with_host_memory(32)).plan(capacity)
+
+    assert (plan.min_concurrent_trials, plan.max_concurrent_trials) == (1, 1)
 
 
 def test_the_number_of_concurrent_trials_depends_on_their_configs():
