@@ -15,8 +15,8 @@ from tune_policies.cluster.accelerators import may_be_nvidia
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.gpu_sizes import MOST_RESERVED
 from tune_policies.cluster.node import NodeCapacity, NodeGroup
-from tune_policies.placement.count_trials import count_trials, holds
-from tune_policies.placement.request import DRIVER_BYTES, Limit
+from tune_policies.placement.count_trials import count_trials, holds, workers_on_node
+from tune_policies.placement.request import DRIVER_BYTES, Limit, Request
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.plan.headroom import HEADROOM, Headroom, with_headroom
@@ -381,6 +381,9 @@ class GpuMemoryPolicy(GpuTypesPolicy):
     def _infeasible(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> InfeasibleRequestError:
         wish = {"accelerator_type": usable.accelerator_type, "gpu_memory_bytes": needed, "is_any_share": True}
         request = self._with_gpus(1).model_copy(update=wish)
+        large = _large_without_room(capacity, request)
+        if large:
+            return infeasible(capacity, request, groups=large)
         there = usable
         if not there.groups:  # no GPU node has enough CPUs, but the GPU memory may also be too small
             there = gpus_of_type(capacity, usable.accelerator_type)
@@ -400,6 +403,13 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             )
             return in_context(error, capacity, request)
         return _unread(str(request), there.groups)
+
+
+def _large_without_room(capacity: ClusterCapacity, request: Request) -> tuple[NodeGroup, ...]:
+    """Return the nodes whose GPUs have enough memory, but that have too few other resources for a worker."""
+    needed = request.gpu_memory_bytes or 0
+    large = (group for group in capacity.gpu_groups(request.accelerator_type) if gpu_memory_of(group.node) >= needed)
+    return tuple(group for group in large if workers_on_node(group.node, request) == 0)
 
 
 def _models_of(nodes: Iterable[NodeCapacity]) -> set[str | None]:

@@ -69,6 +69,14 @@ INFEASIBLE = {
         "the largest GPUs have 16 GiB: short of GPU memory. Request at most 16GiB of GPU memory, or add a"),
     "too many CPUs for a GPU fraction":
         (ONE_T4, GpuMemoryPolicy(gpu_memory="4GiB", cpus=128), "CPU", "at most 64 CPUs per"),
+    "too few CPUs beside the large GPU":
+        (of(gpu_node("a", cpus=2, accelerator_type="H100"), gpu_node("b", cpus=8, accelerator_type="T4")),
+        GpuMemoryPolicy(gpu_memory="40GiB", cpus=4), "CPU",
+        "the largest node has 2 CPUs, 1 GPU (H100): short of CPU. Request at most 2 CPUs per trial, or add a larger"),
+    "too little host memory beside the large GPU":
+        (of(gpu_node("a", memory_gib=4, accelerator_type="H100"), gpu_node("b", memory_gib=8, accelerator_type="T4")),
+        GpuMemoryPolicy(gpu_memory="40GiB", memory="6GiB"), "memory",
+        "1 GPU (H100), 4 GiB of host memory: short of memory. Request at most 4GiB of host memory per trial, or add"),
     "unread GPU memory": (nodes((8, 1)), BY_MEMORY, "GPU memory",
         "Set their accelerator type, or use GpuPolicy with"),
     "unread GPU memory of a node that was probed": (PROBED, BY_MEMORY, "GPU memory",
