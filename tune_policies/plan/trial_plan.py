@@ -241,8 +241,10 @@ class TrialPlan(ShownValue):
             # Ray now chooses the nodes, and may choose the nodes of removed slots.
             slots = [slots[0].model_copy(update={"gpu_memory_bytes": self.common.gpu_memory_bytes})]
         by_config = self.by_config and self.by_config.with_slots(lambda slot: slot.capped(max_concurrent_trials))
+        common = self.common and self.common.capped(max_concurrent_trials)
         changes = {
             "slots": tuple(slots),
+            "common": common,
             "limited_by": Limit.of(limited_by),
             "by_config": by_config,
             "fewer_than_fit": True,

@@ -226,7 +226,8 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
         if count < slot.max_concurrent_trials:
             how_many = f"only {count}" if count else "none"
             missing.append(f"{how_many} of {counted(slot.max_concurrent_trials, 'slot')} with {slot} fit")
-    return plan.model_copy(update={"slots": tuple(slots)}).with_reasons(*missing)
+    common = plan.common and plan.common.capped(sum(counts))
+    return plan.model_copy(update={"slots": tuple(slots), "common": common}).with_reasons(*missing)
 
 
 def leaving_free(plan: TrialPlan, capacity: ClusterCapacity, resources: Resources, notes: Iterable[str]) -> TrialPlan:

@@ -236,6 +236,15 @@ def test_other_policies_can_wrap_it(wrap, at_once):
 # Concurrency
 
 
+def test_the_cap_of_a_policy_for_a_value_limits_trials_on_nodes_of_several_sizes():
+    a100 = {"gpus": 2, "accelerator_type": "A100"}
+    capacity = ClusterCapacity.of(gpu_node("a", cpus=16, **a100), gpu_node("b", cpus=4, **a100))
+
+    plan = ByConfigPolicy("k", {"x": CappedPolicy(GpuPolicy(), 3)}).plan(capacity)
+
+    assert (plan.max_concurrent_trials, most_beside(plan, {}, "x")) == (3, 3)
+
+
 def most_beside(plan, running, name):
     """Return how many trials with this value may start while ``running`` trials of other values run."""
     slots = slots_of(plan)
