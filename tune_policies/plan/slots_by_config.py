@@ -129,7 +129,7 @@ class SlotsByNeed(SlotsByConfig):
         slots: The slot types. The last slot is the largest.
         sizes: The amounts for which each slot was planned.
         needs: What trials need, learned from other trials.
-        total: The resources of the cluster, as in :class:`SlotsByValue`.
+        total: The resources of the cluster, as in :class:`SlotsWithTotal`.
     """
 
     sizes: tuple[TrialNeed, ...]
@@ -161,7 +161,39 @@ class SlotsByNeed(SlotsByConfig):
         return max(enough, key=lambda slot: slot.max_concurrent_trials, default=self.slots[-1])
 
 
-class SlotsByDecision(SlotsByConfig):
+class SlotsWithTotal(SlotsByConfig):
+    """Slot types whose trials share the resources of the cluster.
+
+    Attributes:
+        total: The resources of the cluster by Ray's resource names. ``memory`` is in bytes, and all other amounts are
+            in ticks of 1/10,000. ``memory`` is missing if the host memory of a node is unknown.
+    """
+
+    total: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+
+    def has_room(self, slot: TrialSlot, running: Sequence[TrialSlot]) -> bool:
+        """Return whether a trial may start in ``slot`` while trials run in the slots ``running``.
+
+        Trials with different fractions of a device do not run at the same time, unless their slots are on different
+        nodes: Ray adds up the fractions on a node, so it could admit a trial that fits on no device. A whole device
+        never shares a device with a fraction.
+        """
+        if not super().has_room(slot, running):
+            return False
+        others = [other for other in running if other != slot]
+        if not others:
+            return True
+        if any(share_unequally(slot, other) for other in others):
+            return False
+        needed = _reserved([slot, *running])
+        for name in _reserved([slot]):
+            is_unknown = name == "memory" and name not in self.total
+            if not is_unknown and needed[name] > self.total.get(name, 0):
+                return False
+        return True
+
+
+class SlotsByDecision(SlotsWithTotal):
     """A slot type on the CPU and a slot type on the GPU. A number in the config determines the slot type.
 
     Attributes:
@@ -169,6 +201,7 @@ class SlotsByDecision(SlotsByConfig):
         size: The name of the number in the config, such as ``"batch_size"``, or ``"model/batch_size"`` in a nested
             mapping.
         devices: The measured sizes in ascending order, each with the device for its trials.
+        total: The resources of the cluster, as in :class:`SlotsWithTotal`.
     """
 
     size: str
@@ -274,46 +307,23 @@ def describe_key(key: object) -> str:
     return name.rpartition("<locals>.")[2]
 
 
-class SlotsByValue(SlotsByConfig):
+class SlotsByValue(SlotsWithTotal):
     """A slot type for each value in the config, or for each value that a function of the config returns.
 
     Attributes:
         key: The name of the value in the config, or the function of the config.
         slot_of: The position in ``slots`` for each value, keyed by the name of the value.
         default: The position in ``slots`` for other values, or ``None`` if other values are errors.
-        total: The resources of the cluster by Ray's resource names. ``memory`` is in bytes, and all other amounts are
-            in ticks of 1/10,000. ``memory`` is missing if the host memory of a node is unknown.
+        total: The resources of the cluster, as in :class:`SlotsWithTotal`.
     """
 
     key: ConfigKey
     slot_of: dict[str, Count] = Field(min_length=1)
     default: Count | None = None
-    total: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
 
     def min_concurrent_trials(self, num_places: int) -> int:
         """Return how many concurrent trials fit even if all of them need the slot type with the fewest slots."""
         return min(num_places, *(slot.max_concurrent_trials for slot in self.slots))
-
-    def has_room(self, slot: TrialSlot, running: Sequence[TrialSlot]) -> bool:
-        """Return whether a trial may start in ``slot`` while trials run in the slots ``running``.
-
-        Trials with different fractions of a device do not run at the same time, unless their slots are on different
-        nodes: Ray adds up the fractions on a node, so it could admit a trial that fits on no device. A whole device
-        never shares a device with a fraction.
-        """
-        if not super().has_room(slot, running):
-            return False
-        others = [other for other in running if other != slot]
-        if not others:
-            return True
-        if any(share_unequally(slot, other) for other in others):
-            return False
-        needed = _reserved([slot, *running])
-        for name in _reserved([slot]):
-            is_unknown = name == "memory" and name not in self.total
-            if not is_unknown and needed[name] > self.total.get(name, 0):
-                return False
-        return True
 
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:
         """Return a sentence about the missing information, or ``None``. See :meth:`SlotsByConfig.why_unknown`."""

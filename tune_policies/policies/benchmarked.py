@@ -12,7 +12,7 @@ from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.node import NodeCapacity
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.benchmark_decision import Decision, Objective, SizeDecision, WorkloadDecision
-from tune_policies.plan.slots_by_config import Device, SlotsByDecision
+from tune_policies.plan.slots_by_config import Device, SlotsByDecision, total_resources
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.cpu import CpuPolicy
@@ -135,6 +135,7 @@ class BenchmarkedPolicy(ResourcePolicy):
             slots=(cpu.common_slot, gpu.common_slot),
             size=self.size,
             devices=tuple((measured.size, measured.device(self.objective)) for measured in decided.sizes),
+            total=total_resources(capacity),
             holds_for={} if self.accept_other_versions else self.decision.versions,
         )
         reasons = (

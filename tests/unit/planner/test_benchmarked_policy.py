@@ -98,6 +98,15 @@ def test_the_slot_type_with_fewer_slots_determines_the_guaranteed_number_of_tria
     assert (plan.min_concurrent_trials, plan.max_concurrent_trials) == (1, 2)
 
 
+@pytest.mark.parametrize(("num_on_cpu", "has_room"), [(0, True), (1, False), (7, False)])
+def test_a_trial_on_the_gpu_starts_only_beside_trials_on_the_cpu_that_leave_its_cpus(num_on_cpu, has_room):
+    capacity = ClusterCapacity.of(gpu_node("a", cpus=8)).model_copy(update={"read_at": CLUSTER.read_at})
+    by_config = policy(gpu=GpuPolicy(cpus=8), cpu=CpuPolicy()).plan(capacity).by_config
+    on_cpu, on_gpu = by_config.slots
+
+    assert by_config.has_room(on_gpu, [on_cpu] * num_on_cpu) is has_room
+
+
 def test_a_cap_and_labels_apply_to_both_devices():
     inner = policy(gpu=GpuPolicy(gpus=0.5, cpus=1))
 
