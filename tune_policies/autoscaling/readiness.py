@@ -338,10 +338,24 @@ def plan_now(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int)
     plan = choice.plan(capacity)
     if plan.min_concurrent_trials < num_trials:
         raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} fit at once")
-    first = plan.capped(num_trials, limited_by="num_trials")
-    if plan.nodes_to_add and fewest_nodes(first.slots, capacity, plan.nodes_to_add):
+    if plan.nodes_to_add and not _fit_alive_nodes(choice, plan, capacity, num_trials):
         raise _too_few(plan, num_trials, "the alive nodes do not have room for these trials yet")
     return plan
+
+
+def _fit_alive_nodes(choice: ResourcePolicy, plan: TrialPlan, capacity: ClusterCapacity, num_trials: int) -> bool:
+    """Return whether the first ``num_trials`` trials of a plan fit the alive nodes."""
+    first = plan.capped(num_trials, limited_by="num_trials")
+    if fewest_nodes(first.slots, capacity, plan.nodes_to_add):
+        return False
+    if not plan.left_free.ticks:
+        return True
+    # The trials must also fit beside the resources that the policy leaves free.
+    alive = capacity.model_copy(update={"node_types": ()})
+    try:
+        return choice.plan(alive).min_concurrent_trials >= num_trials
+    except InfeasibleRequestError:
+        return False
 
 
 def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> Needs:

@@ -75,18 +75,18 @@ class AutoscalingPolicy(WrappingPolicy):
         the launched nodes although more nodes can be added. In this case, the inner policy leaves resources for other
         work.
         """
-        fewest = self._fewest(plan, capacity, most)
+        fewest = fewest_for_plan(self.inner, plan, capacity, most)
         if not fewest or not has_choice(plan.slots, capacity):
             return plan, fewest
         launched = launched_for_pending(plan.slots, capacity, limit)
         if launched.nodes == fewest:
             return plan, fewest
-        if launched.is_enough and self._has_room(plan, capacity, launched.nodes):
+        if launched.is_enough and has_room_for_plan(self.inner, plan, capacity, launched.nodes):
             return plan.with_reasons(*about_launches(plan.slots, capacity, launched.nodes, fewest)), launched.nodes
         if launched.is_enough and any(slot.num_workers for slot in plan.slots):
             # The plan assumes the worst case for the nodes of trial drivers, so it may need more nodes of these types.
-            more = self._fewest(plan, capacity, {name: most[name] for name in launched.nodes})
-            if self._has_room(plan, capacity, more):
+            more = fewest_for_plan(self.inner, plan, capacity, {name: most[name] for name in launched.nodes})
+            if has_room_for_plan(self.inner, plan, capacity, more):
                 return plan, more
         if launched.is_enough or sum(launched.nodes.values()) < limit:
             return plan, fewest
@@ -136,32 +136,44 @@ class AutoscalingPolicy(WrappingPolicy):
             f"the plan adds no nodes, because no trial would fit the cluster with added nodes: {error.offered}"
         )
 
-    def _fewest(self, plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
-        seen = capacity
-        if not any(slot.worker.memory_bytes or slot.label_selector for slot in plan.slots):
-            # With rounded host memory, the nodes have few shapes, so each step of the search is fast.
-            seen = with_rounded_memory(capacity, memory=None, num_workers=max(slot.num_workers for slot in plan.slots))
-        fewest = fewest_nodes(plan.slots, seen, most)
-        if fewest == most or self._has_room(plan, capacity, fewest):
-            return fewest
-        # The inner policy leaves resources free, so the trials alone do not determine the number of nodes.
-        steps = [name for name in {**fewest, **most} for _ in range(most[name])]
-        first = {name: steps.index(name) for name in dict.fromkeys(steps)}
 
-        def some(number: int) -> dict[str, int]:
-            return {name: min(most[name], number - at) for name, at in first.items() if number > at}
+def fewest_for_plan(
+    policy: ResourcePolicy, plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the smallest number of nodes of each type to add so that ``policy`` has room for the trials of ``plan``.
 
-        few = largest(0, len(steps), lambda number: not self._has_room(plan, capacity, some(number)))
-        return some(few + 1)
+    If the policy leaves resources free for other work, nodes are also added for these resources. The numbers of nodes
+    in ``most`` must be enough.
+    """
+    seen = capacity
+    if not any(slot.worker.memory_bytes or slot.label_selector for slot in plan.slots):
+        # With rounded host memory, the nodes have few shapes, so each step of the search is fast.
+        seen = with_rounded_memory(capacity, memory=None, num_workers=max(slot.num_workers for slot in plan.slots))
+    fewest = fewest_nodes(plan.slots, seen, most)
+    if fewest == most or has_room_for_plan(policy, plan, capacity, fewest):
+        return fewest
+    # The policy leaves resources free, so the trials alone do not determine the number of nodes.
+    steps = [name for name in {**fewest, **most} for _ in range(most[name])]
+    first = {name: steps.index(name) for name in dict.fromkeys(steps)}
 
-    def _has_room(self, plan: TrialPlan, capacity: ClusterCapacity, nodes_to_add: Mapping[str, int]) -> bool:
-        try:
-            found = self.inner.plan(capacity.with_nodes_added(nodes_to_add))
-        except InfeasibleRequestError:
-            return False
-        return found.max_concurrent_trials >= plan.max_concurrent_trials and (
-            _trials_with_devices(found) >= _trials_with_devices(plan)
-        )
+    def some(number: int) -> dict[str, int]:
+        return {name: min(most[name], number - at) for name, at in first.items() if number > at}
+
+    few = largest(0, len(steps), lambda number: not has_room_for_plan(policy, plan, capacity, some(number)))
+    return some(few + 1)
+
+
+def has_room_for_plan(
+    policy: ResourcePolicy, plan: TrialPlan, capacity: ClusterCapacity, nodes_to_add: Mapping[str, int]
+) -> bool:
+    """Return whether ``policy`` plans as many trials as ``plan`` on the cluster with added nodes."""
+    try:
+        found = policy.plan(capacity.with_nodes_added(nodes_to_add))
+    except InfeasibleRequestError:
+        return False
+    return found.max_concurrent_trials >= plan.max_concurrent_trials and (
+        _trials_with_devices(found) >= _trials_with_devices(plan)
+    )
 
 
 def _about_fewer_trials(

@@ -5,6 +5,7 @@ from tune_policies.placement.launch_forecast import has_choice, launched_for_pen
 from tune_policies.placement.request import Limit
 from tune_policies.placement.scale_up import fewest_nodes
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.autoscaling import fewest_for_plan, has_room_for_plan
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.resources import PositiveCount
 from tune_policies.values.value import Value
@@ -42,10 +43,21 @@ class CappedPolicy(WrappingPolicy):
         )
         if capped == plan or not plan.nodes_to_add:
             return capped
-        nodes_to_add = fewest_nodes(capped.slots, capacity, plan.nodes_to_add)
+        return capped.model_copy(update={"nodes_to_add": self._nodes_for(capped, capacity)})
+
+    def _nodes_for(self, capped: TrialPlan, capacity: ClusterCapacity) -> dict[str, int]:
+        """Return the nodes to add for the trials of a capped plan, which has the nodes of the plan without the cap."""
+        leaves_resources = bool(capped.left_free.ticks)
+        if leaves_resources:
+            nodes_to_add = fewest_for_plan(self.inner, capped, capacity, capped.nodes_to_add)
+        else:
+            nodes_to_add = fewest_nodes(capped.slots, capacity, capped.nodes_to_add)
+        if not nodes_to_add or not has_choice(capped.slots, capacity):
+            return nodes_to_add
         # If several node types fit a trial, Ray's autoscaler and not the plan chooses between them.
-        if nodes_to_add and has_choice(capped.slots, capacity):
-            launched = launched_for_pending(capped.slots, capacity, sum(plan.nodes_to_add.values()))
-            if launched.is_enough:
-                nodes_to_add = launched.nodes
-        return capped.model_copy(update={"nodes_to_add": nodes_to_add})
+        launched = launched_for_pending(capped.slots, capacity, sum(capped.nodes_to_add.values()))
+        if not launched.is_enough:
+            return nodes_to_add
+        if leaves_resources and not has_room_for_plan(self.inner, capped, capacity, launched.nodes):
+            return nodes_to_add
+        return launched.nodes

@@ -11,6 +11,7 @@ from tune_policies import (
     CpuPolicy,
     EvenSplitPolicy,
     FirstFeasiblePolicy,
+    FreeCapacityPolicy,
     GpuMemoryPolicy,
     GpuPolicy,
     InfeasibleRequestError,
@@ -99,6 +100,21 @@ def test_a_plan_with_nodes_to_add_runs_now_if_the_first_trials_fit_alive_nodes()
     assert plan_now(policy, growing(node_type("cpu")), 8).nodes_to_add == {"cpu": 4}
     with pytest.raises(InfeasibleRequestError, match="the alive nodes do not have room for these trials yet"):
         plan_now(policy, growing(node_type("cpu")), 9)
+
+
+RESERVING, FREE = ReservingPolicy(CpuPolicy(), cpus=8), FreeCapacityPolicy(CpuPolicy())
+IN_USE = ClusterCapacity.of(ALIVE.nodes[0].model_copy(update={"in_use": Resources(cpus=8)}))
+
+
+@pytest.mark.parametrize(("inner", "alive"), [(RESERVING, ALIVE), (FREE, IN_USE)], ids=["reserved", "in use"])
+def test_a_node_is_added_for_trials_if_all_resources_of_the_alive_node_are_left_free(inner, alive):
+    policy = AutoscalingPolicy(inner)
+    capacity = alive.model_copy(update={"node_types": (node_type("cpu"),)})
+
+    assert CappedPolicy(policy, 8).plan(capacity).nodes_to_add == {"cpu": 1}
+    assert CappedPolicy(policy, 9).plan(capacity).nodes_to_add == {"cpu": 2}
+    with pytest.raises(InfeasibleRequestError, match="the alive nodes do not have room for these trials yet"):
+        plan_now(policy, capacity, 1)
 
 
 def test_the_known_node_types_determine_the_bundles_and_the_suitable_types():
