@@ -8,7 +8,7 @@ from typing import TypeVar
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import NODE_ID, is_none_of, matcher
-from tune_policies.cluster.node import GpuDevice, NodeCapacity, NodeTypeCapacity
+from tune_policies.cluster.node import GpuDevice, NodeCapacity, NodeGroup, NodeTypeCapacity
 from tune_policies.placement.count_trials import count_trials, with_rounded_memory, workers_on_node
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.request import request_of
@@ -16,6 +16,7 @@ from tune_policies.placement.reservations import first_reservations, other_reser
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.plan_notes import about_gpu_memory, about_the_nodes
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
+from tune_policies.policies.gpu_selection import select_gpus
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, Amount, Amounts, Count, Memory, Resources, to_ticks
@@ -68,24 +69,25 @@ class ReservingPolicy(WrappingPolicy):
         """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         if self.gpu_memory is None:
             return self._plan(capacity)
-        too_small = _too_small_gpus(capacity, int(self.gpu_memory))
+        reserved_bytes = int(self.gpu_memory)
+        too_small = _too_small_gpus(capacity, reserved_bytes)
         try:
-            plan = self._plan(_with_smaller_gpus(capacity, int(self.gpu_memory)))
+            plan = self._plan(_with_smaller_gpus(capacity, reserved_bytes))
         except InfeasibleRequestError as error:
             if not too_small:
                 raise
             memory = format_bytes(max(node.smallest_gpu_memory_bytes or 0 for node in too_small))
             raise error.with_texts(
-                offered=f"{format_bytes(int(self.gpu_memory))} is reserved on each GPU, and "
+                offered=f"{format_bytes(reserved_bytes)} is reserved on each GPU, and "
                 f"{counted(len(too_small), 'node')} with at most {memory} per GPU cannot be used; {error.offered}",
                 suggestion=f"Reserve less GPU memory. Or: {error.suggestion}",
             ) from error
         if not any(slot.worker.gpus for slot in plan.slots):
             return plan
         # The inner policy sees these nodes without GPUs, but Ray would still place trials with GPUs on them.
-        plan = plan.with_slots(lambda slot: _off_nodes(slot, too_small))
+        plan = plan.with_slots(lambda slot: _off_fully_reserved_gpus(slot, capacity, reserved_bytes))
         notes = [
-            f"{format_bytes(int(self.gpu_memory))} of memory is reserved on each GPU for other programs, and trials "
+            f"{format_bytes(reserved_bytes)} of memory is reserved on each GPU for other programs, and trials "
             "share the rest"
         ]
         if any(slot.worker.gpus >= 1 for slot in plan.slots):
@@ -94,8 +96,9 @@ class ReservingPolicy(WrappingPolicy):
             notes.append(
                 "the GPU memory of some nodes is unknown, so less memory than reserved may be free on these nodes"
             )
-        if too_small:
-            notes.append(f"the plan uses no GPU of {counted(len(too_small), 'node')} with at most the reserved memory")
+        num_alive = sum(not node.is_expected for node in too_small)
+        if num_alive:
+            notes.append(f"the plan uses no GPU of {counted(num_alive, 'node')} with at most the reserved memory")
         return plan.with_reasons(*notes, *about_gpu_memory(capacity.gpu_groups()))
 
     def _plan(self, capacity: ClusterCapacity) -> TrialPlan:
@@ -262,15 +265,13 @@ def _off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
     per_device = max(1, TICKS // to_ticks(slot.worker.gpus))
     # A plan can have many slots, so compare only a few node shapes for each slot instead of all nodes.
     seen = with_rounded_memory(capacity, memory=slot.worker.memory_bytes, num_workers=0)
-    too_small = [
-        group
-        for group in seen.gpu_groups(slot.accelerator_type)
-        if (group.node.smallest_gpu_memory_bytes or 0) // per_device < slot.gpu_memory_bytes
-        and workers_on_node(group.node, request) > 0
-    ]
-    if not too_small:
-        return slot
-    return slot.on_nodes({NODE_ID: is_none_of(node.node_id for node in seen.nodes_of(too_small))})
+    too_small, large = [], []
+    for group in seen.gpu_groups(slot.accelerator_type):
+        if (group.node.smallest_gpu_memory_bytes or 0) // per_device >= slot.gpu_memory_bytes:
+            large.append(group)
+        elif workers_on_node(group.node, request) > 0:
+            too_small.append(group)
+    return _off_nodes(slot, seen, too_small, large)
 
 
 def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacity]:
@@ -314,9 +315,36 @@ def _too_small_gpus(capacity: ClusterCapacity, reserved_bytes: int) -> list[Node
     return [node for node, memory in memories if memory is not None and memory <= reserved_bytes]
 
 
-def _off_nodes(slot: TrialSlot, nodes: Sequence[NodeCapacity]) -> TrialSlot:
-    """Return the slot, and exclude these nodes if its workers reserve GPUs that the nodes have."""
-    of_type = [node.node_id for node in nodes if slot.accelerator_type in (None, node.accelerator_type)]
-    if of_type and slot.worker.gpus:
-        return slot.on_nodes({NODE_ID: is_none_of(of_type)})
-    return slot
+def _off_fully_reserved_gpus(slot: TrialSlot, capacity: ClusterCapacity, reserved_bytes: int) -> TrialSlot:
+    """Return the slot restricted to nodes whose GPUs have memory left after the reservation."""
+    if not slot.worker.gpus:
+        return slot
+    too_small, large = [], []
+    for group in capacity.gpu_groups(slot.accelerator_type):
+        memory = group.node.smallest_gpu_memory_bytes
+        if memory is not None and memory <= reserved_bytes:
+            too_small.append(group)
+        else:
+            large.append(group)
+    return _off_nodes(slot, capacity, too_small, large)
+
+
+def _off_nodes(
+    slot: TrialSlot, capacity: ClusterCapacity, too_small: Sequence[NodeGroup], large: Sequence[NodeGroup]
+) -> TrialSlot:
+    """Return the slot without the nodes ``too_small``, whose devices are too small for its workers.
+
+    Nodes that still have to be added have no ID, so they are excluded by their device type. This is possible if the
+    nodes ``large``, whose devices are large enough, have other device types.
+    """
+    if not too_small:
+        return slot
+    if large and any(node.is_expected for node, _ in too_small):
+        chosen = select_gpus(capacity, large, slot.accelerator_type)
+        if NODE_ID not in chosen.label_selector:
+            of_type = slot.model_copy(update={"accelerator_type": chosen.accelerator_type})
+            return of_type.on_nodes(dict(chosen.label_selector))
+    alive = [node.node_id for node in capacity.nodes_of(too_small) if not node.is_expected]
+    if not alive:
+        return slot
+    return slot.on_nodes({NODE_ID: is_none_of(alive)})

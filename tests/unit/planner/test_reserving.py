@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from tests.clusters import gpu_node
 from tests.unit.strategies import clusters, leaves, similar_clusters, wrapped
 from tune_policies import (
+    AutoscalingPolicy,
     ClusterCapacity,
     CpuPolicy,
     GpuMemoryPolicy,
     GpuPolicy,
     InfeasibleRequestError,
     MixedPolicy,
+    NodeTypeCapacity,
     ReservingPolicy,
     Resources,
 )
@@ -116,6 +118,36 @@ def test_resources_are_reserved_where_they_displace_the_fewest_trials(inner, res
     plan = ReservingPolicy(inner, **reserved).plan(capacity)
 
     assert plan.max_concurrent_trials == expected
+
+
+def a_type(name, accelerator_type):
+    return NodeTypeCapacity(
+        name=name, resources=Resources(cpus=8, gpus=1), accelerator_type=accelerator_type, max_nodes_to_add=2
+    )
+
+
+@pytest.mark.parametrize(
+    "alive", [(), (gpu_node("a", **T4), gpu_node("b", **A100))], ids=["no alive GPU", "alive GPUs of both types"]
+)
+def test_nodes_whose_gpu_memory_is_reserved_completely_are_not_added(alive):
+    types = (a_type("a-t4", "T4"), a_type("z-a100", "A100"))
+    capacity = ClusterCapacity.of(gpu_node("cpu", gpus=0), *alive).model_copy(update={"node_types": types})
+
+    plan = AutoscalingPolicy(ReservingPolicy(GpuPolicy(), gpu_memory="20GiB")).plan(capacity)
+
+    assert plan.nodes_to_add == {"z-a100": 2}
+    assert {(slot.accelerator_type, str(slot.label_selector)) for slot in plan.slots} == {("A100", "{}")}
+
+
+def test_nodes_that_would_be_added_are_excluded_by_their_device_type_if_their_gpus_are_too_small():
+    types = (a_type("a-t4", "T4"), a_type("z-a100", "A100"))
+    capacity = ClusterCapacity.of(gpu_node("cpu", gpus=0)).model_copy(update={"node_types": types})
+
+    # Both T4 are reserved, so they are still added, but not for the trials.
+    plan = AutoscalingPolicy(ReservingPolicy(GpuMemoryPolicy(gpu_memory="10GiB"), gpus=2)).plan(capacity)
+
+    assert plan.nodes_to_add == {"a-t4": 2, "z-a100": 2}
+    assert (plan.accelerator_type, plan.label_selector) == ("A100", {})
 
 
 def test_one_of_hundreds_of_nodes_that_the_trials_cannot_use_keeps_the_reservation():
