@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.cluster.labels import ACCELERATOR_TYPE, is_none_of
+from tune_policies.cluster.labels import ACCELERATOR_TYPE, is_label_value, is_none_of
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.node_selection import SelectingPolicy
@@ -58,8 +58,8 @@ class CpuPolicy(WorkersPolicy):
 def _off_device_nodes(policy: CpuPolicy, capacity: ClusterCapacity) -> TrialPlan:
     """Return the plan of a policy for the nodes without devices.
 
-    A condition on the label of the device type also excludes nodes that join later. Alive nodes without this label are
-    excluded by their IDs.
+    A condition on the label of the device type also excludes nodes that join later. Alive nodes without this label, or
+    with a type that a condition cannot contain, are excluded by their IDs.
     """
     addable = capacity.node_types or ()
     types = [node_type for node_type in addable if not _has_devices(node_type.resources)]
@@ -67,10 +67,10 @@ def _off_device_nodes(policy: CpuPolicy, capacity: ClusterCapacity) -> TrialPlan
     with_devices = [node for node in capacity.nodes if _has_devices(node.resources) or node.accelerator_type]
     labels = {node.labels.get(ACCELERATOR_TYPE) for node in with_devices}
     labels |= {node_type.labels.get(ACCELERATOR_TYPE) for node_type in addable if node_type not in types}
-    unlabeled = [node.node_id for node in with_devices if ACCELERATOR_TYPE not in node.labels]
-    known = labels - {None}
-    selector = {ACCELERATOR_TYPE: is_none_of(str(name) for name in known)} if known else {}
-    selecting = SelectingPolicy(policy, label_selector=selector, exclude_nodes=unlabeled)
+    known = {name for name in labels if name and is_label_value(name)}
+    others = [node.node_id for node in with_devices if node.labels.get(ACCELERATOR_TYPE) not in known]
+    selector = {ACCELERATOR_TYPE: is_none_of(known)} if known else {}
+    selecting = SelectingPolicy(policy, label_selector=selector, exclude_nodes=others)
     if len(types) < len(addable):
         capacity = capacity.model_copy(update={"node_types": tuple(types)})
     return selecting.plan(capacity)

@@ -538,6 +538,16 @@ def test_cpu_trials_can_be_kept_off_nodes_with_devices():
     assert plan.label_selector == {TYPE: "!in(A100,L4)", "ray.io/node-id": "!simulated"}
 
 
+def test_cpu_trials_can_be_kept_off_nodes_whose_device_type_is_not_valid_in_a_condition():
+    names = ("Quadro-RTX-6000/8000", "T4")
+    with_gpus = [gpu_node(name[:2], cpus=4, labels={TYPE: name}) for name in names]
+
+    plan = CpuPolicy(exclude_gpu_nodes=True).plan(ClusterCapacity.of(*with_gpus, gpu_node("c", cpus=4, gpus=0)))
+
+    assert plan.max_concurrent_trials == 4
+    assert plan.label_selector == {TYPE: "!T4", "ray.io/node-id": "!Qu"}
+
+
 def test_the_autoscaler_adds_no_device_nodes_for_trials_that_are_kept_off_them():
     plan = AutoscalingPolicy(CpuPolicy(cpus=2, exclude_gpu_nodes=True)).plan(WITH_GPUS)
 
