@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import log2
 from typing import Final
 
-from tune_policies.cluster.gpu_sizes import total_of_type
 from tune_policies.cluster.node import GpuDevice, NodeCapacity
 from tune_policies.values.resources import Amount
 from tune_policies.values.value import Value
@@ -53,7 +52,8 @@ Kind = tuple[NodeCapacity, ...]
 def group_kinds(nodes: Sequence[NodeCapacity]) -> list[Kind]:
     """Return groups of similar nodes, with the largest group first.
 
-    In a large cluster, nodes are omitted if the GPU memory of their type is known, so that it need not be read.
+    Nodes are also read if the GPU memory of their type is certain, because the same reading finds missing packages and
+    CPU limits.
     """
     if len(nodes) <= MAX_NODES_READ:
         return [(node,) for node in nodes]
@@ -78,15 +78,8 @@ def group_kinds(nodes: Sequence[NodeCapacity]) -> list[Kind]:
 
     kinds = defaultdict(list)
     for node in sorted(nodes, key=lambda node: node.node_id):
-        if node.resources.gpus == 0 or not _is_size_certain(node.accelerator_type):
-            kinds[kind_of(node)].append(node)
+        kinds[kind_of(node)].append(node)
     return [tuple(kinds[key]) for key in sorted(kinds, key=lambda key: (-len(kinds[key]), repr(key)))]
-
-
-def _is_size_certain(accelerator_type: str | None) -> bool:
-    """Return whether all GPUs of this type have the same known memory, so that reading them is not necessary."""
-    total = total_of_type(accelerator_type)
-    return total is not None and not total.variants and not total.margin
 
 
 def first_reads(kinds: Iterable[Kind], heads: Iterable[NodeCapacity]) -> list[NodeCapacity]:

@@ -58,10 +58,14 @@ def test_of_5000_nodes_of_two_kinds_only_seven_are_read():
     assert (len(known), num_read) == (5000, 7)
 
 
-def test_only_the_head_of_5000_nodes_of_a_type_with_one_size_is_read():
-    known, num_read = read(large_cluster(5000, "A100-80G"), lambda _: facts(80))
+@pytest.mark.parametrize("accelerator_type", ["A100-80G", "T4", "L4", "H200"])
+def test_problems_and_cpu_limits_are_read_on_some_of_5000_nodes_of_a_type_with_one_size(accelerator_type):
+    found = facts(80, cpus=8).model_copy(update={"problem": "tune-policies is not installed"})
 
-    assert (list(known), num_read) == (["0000"], 1)
+    known, num_read = read(large_cluster(5000, accelerator_type), lambda _: found)
+
+    assert (len(known), num_read) == (5000, 6)
+    assert {(fact.problem, fact.usable_cpus) for fact in known.values()} == {(found.problem, 8)}
 
 
 def test_a_type_with_several_sizes_is_read_on_some_of_5000_nodes():
