@@ -13,6 +13,9 @@ from tune_policies.plan.slots_by_config import value_name
 from tune_policies.values.resources import format_amount
 from tune_policies.values.units import GIB, MIB
 
+_NODE_PREFIX: Final = "node:"
+"""The prefix of the resources that place a task on the node with an address, such as ``"node:10.0.0.5"``."""
+
 _MOST_KINDS: Final = 8
 """The maximum number of policies in a line."""
 
@@ -45,7 +48,7 @@ def policy_line(requests: Sequence[TrialRequest]) -> str | None:
 
     Returns:
         The line, or ``None`` if no policy has the same effect: a trial requests several bundles, devices of several
-        kinds, or neither CPUs nor devices, or there are more than eight different requests.
+        kinds, a node by its address, or neither CPUs nor devices, or there are more than eight different requests.
     """
     lines = [_line_of(request.bundles) for request in requests]
     distinct = list(dict.fromkeys(lines))
@@ -110,6 +113,8 @@ def _line_of(bundles: Sequence[Mapping[str, float]]) -> str | None:
         return None
     if not devices and "CPU" not in amounts:
         return None  # a policy without devices reserves CPUs
+    if any(name.startswith(_NODE_PREFIX) for name in others):
+        return None  # plans do not count the resource of a node's address
     fields: dict[str, object] = {}
     if not devices:
         kind = "CpuPolicy"

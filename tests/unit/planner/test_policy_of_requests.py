@@ -120,6 +120,7 @@ def test_the_policy_reserves_for_each_trial_what_the_trial_requested():
         requests(({"TPU": 1, "license": 1}, {})),
         requests(({"license": 1}, {})),
         requests(({"CPU": 1, "accelerator_type:A100": 0.001}, {})),
+        requests(({"CPU": 1, "node:10.0.0.5": 0.001}, {})),
         requests(*(({"CPU": cpus}, {"cpus": cpus}) for cpus in range(1, 10))),
     ],
     ids=[
@@ -129,6 +130,7 @@ def test_the_policy_reserves_for_each_trial_what_the_trial_requested():
         "a device and a license",
         "only a license",
         "a type",
+        "an address",
         "nine requests",
     ],
 )
