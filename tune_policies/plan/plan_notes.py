@@ -127,9 +127,13 @@ def about_the_nodes(capacity: ClusterCapacity) -> Iterator[NodeNote]:
         )
     for uuid, nodes in sorted(capacity.nodes_by_shared_device().items()):
         names = shorten_names(sorted({node.address or node.node_id[:8] for node in nodes}))
+        number = _num_sharing(uuid, nodes[0])
+        unused = number - len(nodes)
+        if unused > 0:
+            names += f" and {counted(unused, 'node')} that the plan does not use"
         yield NodeNote(
             f"the nodes {names} share the GPU {uuid}, so its memory counts only once, and each node has "
-            f"1/{len(nodes)} of it"
+            f"1/{number} of it"
         )
     if capacity.draining:
         yield NodeNote(f"the plan does not use {counted(len(capacity.draining), 'draining node')}")
@@ -137,6 +141,11 @@ def about_the_nodes(capacity: ClusterCapacity) -> Iterator[NodeNote]:
         yield NodeNote(f"the plan does not use {describe_unusable(capacity.unusable)}")
     for held in describe_held(capacity).values():
         yield NodeNote(f"the plan does not use {held}")
+
+
+def _num_sharing(uuid: str, node: NodeCapacity) -> int:
+    """Return how many nodes report the GPU with this UUID, which ``node`` reports. Some of them may be draining."""
+    return next(device.shared_by for device in node.devices or () if device.uuid == uuid)
 
 
 def describe_unusable(nodes: Iterable[NodeCapacity]) -> str:

@@ -42,6 +42,13 @@ UNKNOWN = of(gpu_node("a", gpu_memory_gib=16, memory_gib=8), gpu_node("b"))
 QUOTA = of(*(gpu_node(name, gpus=0, cpus=4).model_copy(update={"usable_cpus": 2}) for name in "ab"))
 REHEARSAL = of(gpu_node("a", gpus=2, cpus=4).model_copy(update={"usable_cpus": 2, "has_simulated_gpus": True}))
 
+
+def of_shared_gpu(node_id):
+    node = gpu_node(node_id, gpu_memory_gib=24)
+    device = node.devices[0].model_copy(update={"uuid": "GPU-1"})
+    return node.model_copy(update={"devices": (device,)})
+
+
 # fmt: off
 REASONS = {
     "a GPU node without CPUs": (WITHOUT_CPUS, GPU, "trials on 1 node without CPUs reserve no CPU"),
@@ -126,6 +133,10 @@ REASONS = {
         (nodes((8, 2)), MixedPolicy(QUARTERS, CpuPolicy(cpus=2)), "CpuPolicy has no slots next to"),
     "different fractions of two slot types": (nodes((16, 2)), MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 1), QUARTERS),
                             "earlier policies split the same GPUs into different fractions"),
+    "a GPU that three nodes share":
+        (ClusterCapacity(nodes=(of_shared_gpu("a"), of_shared_gpu("b")), draining=(of_shared_gpu("c"),)), SIX_GIB,
+         "the nodes a, b and 1 node that the plan does not use share the GPU GPU-1, so its memory counts only once, "
+         "and each node has 1/3 of it"),
     "a cap": (nodes((16, 2)), CappedPolicy(QUARTERS, 4),
               "8 trials would fit, but max_concurrent_trials limits the number to 4"),
 }
