@@ -132,6 +132,11 @@ class AcceleratorPolicy(WorkersPolicy):
             )
 
     @property
+    def requests_gpus(self) -> bool:
+        """Whether the devices are GPUs."""
+        return self.resource == "GPU"
+
+    @property
     def _slice_shape(self) -> SliceShape:
         """The topology and the device type of a trial's slices. The policy must have a ``topology``."""
         return SliceShape(str(self.topology), str(self.accelerator_type))

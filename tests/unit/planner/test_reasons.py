@@ -166,6 +166,13 @@ def test_a_plan_has_the_reasons_for_its_numbers(capacity, policy, reason):
             "Request at most 4 CPUs per trial, or add a larger node",
             id="too few CPUs",
         ),
+        pytest.param(
+            nodes((4, 1)),
+            AcceleratorPolicy(resource="GPU", cpus=9) | CPU,
+            "4 trials at once on CPUs, limited by CPU. GPUs are not used, because the largest node has 4 CPUs, 1 GPU. "
+            "Request at most 4 CPUs per trial, or add a larger node",
+            id="too few CPUs for an AcceleratorPolicy",
+        ),
         pytest.param(nodes((4, 0)), GPU | CPU, "4 trials at once, limited by CPU", id="a cluster without GPUs"),
         pytest.param(
             nodes((4, 1)), CpuPolicy(cpus=9) | CPU, "4 trials at once, limited by CPU", id="only CPU policies"
