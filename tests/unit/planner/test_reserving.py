@@ -19,7 +19,10 @@ from tune_policies import (
     MixedPolicy,
     NodeTypeCapacity,
     ReservingPolicy,
+    ResourcePolicy,
     Resources,
+    TrialPlan,
+    TrialSlot,
 )
 from tune_policies.placement.count_trials import subtract
 from tune_policies.values.resources import TICKS
@@ -148,6 +151,21 @@ def test_nodes_that_would_be_added_are_excluded_by_their_device_type_if_their_gp
 
     assert plan.nodes_to_add == {"a-t4": 2, "z-a100": 2}
     assert (plan.accelerator_type, plan.label_selector) == ("A100", {})
+
+
+class TooManySlotsPolicy(ResourcePolicy):
+    """Returns more slots than fit a cluster with 8 CPUs."""
+
+    def plan(self, capacity):
+        large, small = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=2), CpuPolicy().plan(capacity).slots[0]
+        small = small.model_copy(update={"max_concurrent_trials": 9})
+        return TrialPlan(slots=(large, small), common=small, limited_by="CPU")
+
+
+def test_the_common_slot_is_for_no_more_trials_than_the_slots_that_fit():
+    plan = ReservingPolicy(TooManySlotsPolicy(), cpus=1).plan(ClusterCapacity.of(Resources(cpus=8)))
+
+    assert (plan.max_concurrent_trials, plan.common_slot.max_concurrent_trials) == (6, 6)
 
 
 def test_one_of_hundreds_of_nodes_that_the_trials_cannot_use_keeps_the_reservation():
