@@ -410,6 +410,7 @@ NAMES = {
 }
 
 ELSEWHERE = {
+    "--steps has no effect without a workload": "a GPU: tests/package/benchmarks/test_benchmark_commands.py",
     "Run pip install 'tune-policies[…]'": OF_PACKAGES,
     "Call ray.init() first": OF_RUNS,
     "Set CUDA_VISIBLE_DEVICES to one of them": "several GPUs",

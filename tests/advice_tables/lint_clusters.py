@@ -107,6 +107,7 @@ ROWS = [
         ("          volumes:\n            - name: shared\n              emptyDir: {}\n", ""),
         ("              volumeMounts: [{name: shared, mountPath: /dev/shm}]\n", ""),
     ),
+    lint_row("a head whose resources run trials", 'write CPU: "0" under the resources', ('CPU: "2"', 'CPU: "0"')),
     lint_row("workers without CPUs", "remove this amount", ('{num-cpus: "0"}', "{}")),
     lint_row(
         "a group that never starts a node",

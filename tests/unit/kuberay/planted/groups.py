@@ -21,6 +21,8 @@ SCALING = (
     plant("GPU nodes without an upper bound", CLUSTER, "      maxReplicas: 4\n", "",
           "no-upper-bound", "- groupName: l4", after="workerGroupSpecs"),
     plant("a head that runs trials", CLUSTER, 'num-cpus: "0"', 'num-cpus: "2"', "head-runs-trials", "num-cpus"),
+    plant("a head whose resources run trials", CLUSTER, 'rayStartParams:\n      num-cpus: "0"',
+          'rayStartParams: {}\n    resources: {CPU: "2"}', "head-runs-trials", 'CPU: "2"'),
     plant("half a CPU, which Ray counts as one", CLUSTER, 'cpu: "4"', 'cpu: "500m"',
           "cpus-rounded-up", "500m", after=_CPU),
     plant("memory that Kubernetes does not reserve", CLUSTER, _AMOUNTS + "16Gi", _AMOUNTS + "4Gi",
