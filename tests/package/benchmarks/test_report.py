@@ -120,7 +120,7 @@ def test_unprintable_characters_of_a_name_are_replaced_in_a_figure():
 @pytest.mark.parametrize(
     ("run_set", "text"),
     [
-        (small(devices=("cpu",), missing=("gpu",)), "The cluster has no GPU, so the report does not cover this device"),
+        (small(devices=("cpu",), missing=("gpu",)), "GPU was not measured, so the report does not cover it"),
         (without_runs(failures=(), devices=(), noise=()), "Nothing was measured."),
         (without_blocks(), "No times with transfers were measured, so these are times of the phase first-epoch."),
         (with_times_that_lie_far_apart(), "All measurements"),
