@@ -112,7 +112,6 @@ class RunSlots:
         Raises:
             InvalidResourcesError: The trial requests other resources, and ``may_refuse`` is set.
         """
-        self._have_trials_run |= not may_refuse
         if not self._options.falls_back:
             record.has_fallen_back = False  # a restored trial may have fallen back under the earlier scheduler
         differs = not record.keeps_own_bundles and self._differs(record)

@@ -358,14 +358,11 @@ def test_the_first_trial_whose_bundles_contradict_the_policy_ends_the_run(run_of
         run.choose()
 
 
-@pytest.mark.parametrize("may_refuse", [True, False])
-def test_after_trials_have_run_only_the_trial_fails_whose_bundles_contradict_the_policy(run_of, may_refuse):
-    """In a resumed run, trials have run before."""
+def test_after_trials_have_run_only_the_trial_fails_whose_bundles_contradict_the_policy(run_of):
     run = run_of(CPUS, gpu_node("a", gpus=0, cpus=4))
-    if may_refuse:
-        run.add()
-        run.run_all()
-    (wrong,) = run.add(bundles=[{"GPU": 1}, {"GPU": 1}], may_refuse=may_refuse)
+    run.add()
+    run.run_all()
+    (wrong,) = run.add(bundles=[{"GPU": 1}, {"GPU": 1}], may_refuse=False)
     (other,) = run.add(may_refuse=False)
 
     chosen, error = run.choose()
