@@ -411,7 +411,7 @@ class RunSlots:
             now_s: The current time, in seconds.
 
         Raises:
-            InvalidResourcesError: The policy contradicts the request of a trial, and no trial has run yet.
+            InvalidResourcesError: The policy contradicts the request of a trial, and no trial has started in this run.
         """
         self.left_idle = Counter()
         idle: set[int] = set()
