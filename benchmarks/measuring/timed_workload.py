@@ -285,9 +285,8 @@ class WorkloadProcess:
             is_sure = is_sure or has_used_gpu(read_counters(), sys.modules)
             # The built-in workloads check whether their libraries use the GPU.
             self._gpu_use_is_unknown = ":" in task.workload and not is_sure
-        num_threads = int(
-            os.environ["OMP_NUM_THREADS"].split(",")[0]
-        )  # set for the trial, and may contain nested levels
+        # The trial's process sets the variable. It may also contain the numbers of nested levels, as in "4,2".
+        num_threads = int(os.environ["OMP_NUM_THREADS"].partition(",")[0])
         phases = {Phase.TRANSFERS: steps.with_transfers, Phase.COMPUTE: steps.compute}
         self._timers = {
             phase: BlockTimer(step, steps.synchronize) for phase, step in phases.items() if step is not None

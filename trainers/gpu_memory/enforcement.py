@@ -66,8 +66,7 @@ def limit_imported(limits: FractionLimits, modules: Iterable[str]) -> None:
     # After all frameworks, because it is enough if one of them detects the device.
     _require_visible_device(limits, names, may_come=True)
     for name in dict.fromkeys(_NOT_ENFORCEABLE[name] for name in names if name in _NOT_ENFORCEABLE):
-        if name not in limits.not_enforceable:
-            limits.not_enforceable.append(name)
+        limits.note_not_enforceable(name)
 
 
 def require_limit(limits: FractionLimits) -> None:

@@ -112,6 +112,11 @@ class FractionLimits:
         if not self.share.is_whole:
             self.share_bytes = self.share.memory_bytes
 
+    def note_not_enforceable(self, framework: str) -> None:
+        """Record a framework in use that has no limit."""
+        if framework not in self.not_enforceable:
+            self.not_enforceable.append(framework)
+
     @property
     def isolation(self) -> Literal["mps", "mig", "framework"] | None:
         """The mechanism that limits the memory of this process, or ``None`` if no limit is set yet."""

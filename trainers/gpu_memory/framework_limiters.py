@@ -57,8 +57,7 @@ def limit_torch(torch: Any, limits: FractionLimits) -> bool:
     available = _available(torch)
     for name, module in available.items():
         if not hasattr(module, "set_per_process_memory_fraction"):  # such as XPU before PyTorch 2.10
-            if f"torch.{name}" not in limits.not_enforceable:
-                limits.not_enforceable.append(f"torch.{name}")
+            limits.note_not_enforceable(f"torch.{name}")
             continue
         if name == "cuda" and not _has_limited_allocator(torch, limits):
             continue

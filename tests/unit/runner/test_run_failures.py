@@ -45,7 +45,7 @@ def two_nodes():
 
 
 class Recording(FIFOScheduler):
-    """Records the failures of which it is notified."""
+    """A scheduler that records the failures that Tune reports to it."""
 
     def __init__(self):
         super().__init__()
