@@ -76,16 +76,14 @@ def defined(tree):
             yield node.attr
 
 
-OWN = {name for path in MODULES for name in defined(ast.parse(path.read_text()))}
-
-
 def test_only_ray_compat_uses_private_names_of_ray():
+    trees = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in MODULES}
+    own = {name for tree in trees.values() for name in defined(tree)}
     found = set()
-    for path in MODULES:
-        tree = ast.parse(path.read_text())
+    for path, tree in trees.items():
         private = {name for name in ray_names(tree) if is_private(name)}
-        private |= set(private_attributes(tree)) - OWN - OF_OTHERS.keys()
-        found |= {(path.relative_to(ROOT).as_posix(), name) for name in private}
+        private |= set(private_attributes(tree)) - own - OF_OTHERS.keys()
+        found |= {(path, name) for name in private}
 
     assert not found
 

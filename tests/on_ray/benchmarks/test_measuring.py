@@ -54,6 +54,7 @@ def steps(capacity):
     return list(measure_steps(capacity, "spin", devices=("cpu", "gpu", "TPU"), num_rounds=2))
 
 
+@pytest.mark.ci
 def test_each_configuration_has_a_new_process_in_each_round(steps):
     runs = steps[-1].runs
 

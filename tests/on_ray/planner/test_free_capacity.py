@@ -58,6 +58,7 @@ def serve():
         ray.kill(each)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("num_servers", "slot", "at_once"), [(2, "1 CPU", 4), *further((0, "1 CPU, 1 GPU", 2), (1, "1 CPU, 1 GPU", 1))]
 )

@@ -110,6 +110,7 @@ def test_each_config_is_measured_on_a_whole_gpu_including_the_overhead(measured)
     assert error.profile.versions.keys() == {"ray", "cupy"}
 
 
+@pytest.mark.ci
 def test_the_largest_measured_host_memory_is_reserved_for_each_trial(measured):
     error, by_config = measured
     plan = GpuMemoryPolicy(profile=error.profile, headroom=0).plan(CAPACITY)
@@ -137,6 +138,7 @@ with multiprocessing.get_context("fork").Pool(2) as children:
 """
 
 
+@pytest.mark.ci
 def test_host_memory_of_child_processes_is_included_and_shared_memory_is_counted_once():
     """One of two forked children allocates half as much memory as the parent."""
     output = subprocess.run([sys.executable, "-c", WITH_CHILDREN], capture_output=True, text=True, check=True).stdout

@@ -89,6 +89,7 @@ def step_of(checkpoint):
         return int(Path(folder, "step").read_text())
 
 
+@pytest.mark.ci
 def test_a_trainer_with_more_workers_than_planned_fails_before_its_workers_start(tmp_path):
     def loop():
         (tmp_path / "started").touch()

@@ -39,7 +39,7 @@ class Interrupt(tune.Callback):
     ("trainable", "kwargs", "error"),
     [
         pytest.param(run_indefinitely, {"callbacks": [Interrupt()]}, None, id="Ctrl-C"),
-        pytest.param(fail, {"fail_fast": True}, tune.TuneError, id="fail_fast"),
+        pytest.param(fail, {"fail_fast": True}, tune.TuneError, id="fail_fast", marks=pytest.mark.ci),
         # The failure of a second trial during Tune's clean-up would be raised before Tune calls any callback.
         pytest.param(
             fail,

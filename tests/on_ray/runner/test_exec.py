@@ -128,7 +128,7 @@ PROGRAMS = {
     "name",
     [
         "arguments and streams",
-        "a detached stdout",
+        pytest.param("a detached stdout", marks=pytest.mark.ci),
         *further(*sorted(PROGRAMS.keys() - {"arguments and streams", "a detached stdout"})),
     ],
 )
@@ -215,6 +215,7 @@ def test_a_missing_program_is_an_error(folder, arguments, message):
     assert message in done.stderr
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("option", "message"),
     [

@@ -19,6 +19,8 @@ from tune_policies.trainers.train.build_trainer import build_trainer
 from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage, read_usage
 from tune_policies.trainers.usage.oom_report import OomReport
 
+pytestmark = pytest.mark.ci
+
 GIB = 2**30
 MIB = 2**20
 

@@ -52,6 +52,7 @@ def learned(tmp_path_factory):
     return callback, folder / "run" / "learned_policy.json"
 
 
+@pytest.mark.ci
 def test_more_trials_run_at_once_after_the_pilots(learned):
     callback, _ = learned
 

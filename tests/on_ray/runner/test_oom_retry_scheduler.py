@@ -99,7 +99,7 @@ NOT_REQUEUED = ("1 at 0.25", "2 at 0.25", "3 at 0.25", "4 at 0.25")
 REQUEUED = ("1 at 0.25", "2 at 0.25", "out of memory", "2 at 0.5", "3 at 0.5", "4 at 0.5")
 
 
-@pytest.mark.rest
+@pytest.mark.ci
 @pytest.mark.ray_border
 def test_trials_that_run_out_of_memory_resume_and_other_trials_do_not_restart(tmp_path, caplog):
     """A memory key that no config contains is logged once."""

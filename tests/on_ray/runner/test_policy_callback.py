@@ -207,6 +207,7 @@ def test_paused_time_counts_as_idle(tmp_path):
     assert slot.trial_hours * 3600 < usage.elapsed_s - 1.5
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "scheduler",
     [

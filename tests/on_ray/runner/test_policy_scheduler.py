@@ -150,6 +150,7 @@ class PausesAfterEachStep(FIFOScheduler):
         return TrialScheduler.PAUSE
 
 
+@pytest.mark.ci
 def test_paused_trials_reuse_one_process(tmp_path):
     scheduler = PolicyScheduler(CpuPolicy(cpus=6), PausesAfterEachStep())
 

@@ -17,6 +17,7 @@ from tests.stand_ins import PYNVML
 from tune_policies import CpuPolicy, GpuPolicy, InvalidResourcesError, trainers
 from tune_policies.trainers import build_torch_trainer
 
+pytestmark = pytest.mark.ci
 RAY = {"num_cpus": 4, "num_gpus": 2}
 
 

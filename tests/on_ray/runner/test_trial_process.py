@@ -113,6 +113,7 @@ def report_and_change_the_environment(config):
     tune.report(seen | {"pid": os.getpid()})
 
 
+@pytest.mark.ci
 def test_a_reused_process_resets_environment_variables_that_the_previous_trial_changed(tmp_path):
     trials = run(
         report_and_change_the_environment,
@@ -252,6 +253,7 @@ def test_falls_back_requires_a_policy_with_an_alternative(policy):
         PolicyScheduler(policy, falls_back=True)
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not are_gpus_simulated(), reason="requires a machine without a GPU")
 @pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.slow)])
 def test_trials_with_a_fraction_of_a_simulated_gpu_run_and_the_plan_states_it_once(tmp_path, framework, capsys):
@@ -379,6 +381,7 @@ def results_in(trial):
     return [json.loads(line) for line in Path(trial.path, "result.json").read_text().splitlines()]
 
 
+@pytest.mark.ci
 def test_the_metrics_of_a_trial_contain_its_usage_although_only_some_results_contain_it(tmp_path):
     """Every result contains the slot. Results of a trial that reports often contain the usage every two seconds."""
     (trial,) = run(report_often, CpuPolicy(cpus=2), tmp_path)
@@ -394,6 +397,7 @@ def test_the_metrics_of_a_trial_contain_its_usage_although_only_some_results_con
     assert [name for name in trial.metric_analysis if name.startswith("usage")] == []
 
 
+@pytest.mark.ci
 def test_a_result_that_ends_a_trial_contains_the_usage(tmp_path):
     (trial,) = run(SteppingOften, CpuPolicy(cpus=2), tmp_path)
 
