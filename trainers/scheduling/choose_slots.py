@@ -138,8 +138,10 @@ class RunSlots:
         if self.run_plan.plan.by_config is not None:
             return False
         request = _trial_request_of(record)
+        # All earlier requests were equal, so a comparison with the first one is enough.
         if self._own_requests and requests_differ([self._own_requests[0], request]):
             return True
+        # The later requests are kept for ``policy_line``, which finds out how requests depend on configs.
         if len(self._own_requests) < _MAX_KNOWN_REQUESTS:
             self._own_requests.append(request)
         return False
@@ -166,6 +168,7 @@ class RunSlots:
         # processes.
         if key not in self._with_custom_amounts:
             head, *others = bundles_of(factory)
+            # The slot's own amounts take precedence over custom amounts with the same name.
             self._with_custom_amounts[key] = with_bundles(factory, [{**custom, **head}, *others])
         return self._with_custom_amounts[key]
 
@@ -187,6 +190,8 @@ class RunSlots:
         assignment = self.assignments[record.trial]
         if not assignment.is_granted:
             self.board.update(record.trial, is_granted=True)
+        # The slot is recorded when the trial runs, and not when it requests the slot: a request may be withdrawn, and a
+        # paused trial must resume on the devices of the slot in which it has run.
         record.slot = assignment.slot
         record.has_run = True
         self._have_trials_run = True
@@ -200,6 +205,7 @@ class RunSlots:
 
     def release(self, trial: Trial, now_s: float) -> None:
         """Free the slot of a trial that ended or paused, or that waits again."""
+        # Tune also reports trials that never got a slot, for example if they are stopped while they wait.
         self.waiting.pop(trial, None)
         self._unfit.pop(trial, None)
         if self.board.release(trial) is not None:
@@ -212,6 +218,7 @@ class RunSlots:
             InfeasibleRequestError: No other choice of the policy fits.
         """
         slot = record.slot
+        # Bundles of the trainable are never changed, so such a trial cannot do without its devices.
         if not self._options.falls_back or slot is None or not slot.has_device or record.keeps_own_bundles:
             return None
         if not is_unusable_device(error):
@@ -238,14 +245,17 @@ class RunSlots:
         withdrawn = []
         # If a placement has fewer slots than before, the trials that got their slots first keep them.
         for trial, assignment in self.assignments.items():
+            # These trials do not use the placements of the plan.
             if self._is_own(records[trial]):
                 continue
+            # The index of a slot type may differ in the new plan, and a placement is found by this index.
             slot_type = self.run_plan.slot_types.same_type(assignment.slot)
             place = assignment._replace(slot_type=slot_type).place
             if slot_type is not None and left[place] >= assignment.num_slots:
                 left[place] -= assignment.num_slots
             elif not assignment.is_granted:
                 withdrawn.append(Withdraw(trial, "the plan has changed"))
+        # The same nodes may only have been placed again. Then the durations per type stay valid.
         if self._slot_types is not self.run_plan.slot_types:
             self._slot_types = self.run_plan.slot_types
             self._timer.change_types(self._slot_types)
@@ -254,6 +264,7 @@ class RunSlots:
 
     def find_nodes(self, nodes: Mapping[Trial, str]) -> None:
         """If slots are now assigned to nodes, record the nodes of trials that were started without an assigned node."""
+        # If no placement has a node, Ray chose the nodes, and the nodes do not matter for the plan.
         if all(placement.node_id is None for placement in self.board.placements):
             return
         for trial, node_id in nodes.items():
@@ -279,6 +290,7 @@ class RunSlots:
                     "bundles except the first have no GPU memory limit"
                 )
             return own
+        # A fallback takes precedence over the config, because the slot of the config has the device that failed.
         if record.has_fallen_back:
             return self.run_plan.slot_without_device()
         return self.run_plan.slot_by_config(record.trial.config)
@@ -314,6 +326,7 @@ class RunSlots:
         planned = {placement.slot_type for placement in self.board.placements}
         if self._options.may_move or not record.has_run:
             return planned
+        # A trial that has run stays on its kind of device, unless the plan no longer has such a device.
         return planned.intersection(self._slot_types.allowed_types(record.slot)) or planned
 
     # Decisions.
@@ -328,11 +341,14 @@ class RunSlots:
         if plan.by_config is not None:
             free = plan.max_concurrent_trials - len(self.assignments)
         elif may_keep_bundles:
+            # How many such trials fit is known only from the trials that have a slot. Until then, one trial may start.
             slots = [assignment.slot for assignment in self.assignments.values()]
             most = max((slot.max_concurrent_trials for slot in slots), default=1)
             free = int((1 - _used_fraction(self.assignments.values())) * most)
         else:
             free = sum(count for _, count in self.board.free())
+        # Trials that fit on no node do not use the free slots, so they must not keep the searcher from suggesting
+        # others.
         return free - (len(self.waiting) - len(self._unfit))
 
     def startable(self, records: Mapping[Trial, TrialRecord], trials: Iterable[Trial], now_s: float) -> Iterator[Trial]:
@@ -382,6 +398,8 @@ class RunSlots:
 
     def _num_slots_in(self, record: TrialRecord, placement: Placement) -> int:
         """Plan the request of a trial in a placement, and return the number of free slots that it needs there."""
+        # The number of slots depends on the request, and the request on the placement, because a placement may be bound
+        # to a node or its slots may have other amounts.
         record.planned = self._with_custom(self.run_plan.factories[placement], record)
         return min(slots_taken(record), placement.count)
 
@@ -413,10 +431,12 @@ class RunSlots:
         Raises:
             InvalidResourcesError: The policy contradicts the request of a trial, and no trial has started in this run.
         """
+        # The decision is made again in each step, so it replaces the last one.
         self.left_idle = Counter()
         idle: set[int] = set()
         # Paused and future trials need a slot later, so they count when a slow slot is compared with faster ones.
         num_waiting = len(self.waiting) + num_paused + num_future
+        # A candidate that fits in no free slot does not block the candidates after it.
         chosen = None
         for trial in candidates:
             record = records[trial]
@@ -434,6 +454,7 @@ class RunSlots:
 
     def _wait_if_none_fits(self, chosen: object) -> None:
         """Let the run wait for nodes if no trial runs or starts, because the waiting trials no longer fit."""
+        # A running trial may end and release its resources, so the run waits for nodes only if nothing runs.
         if chosen is not None or self.assignments or not self._unfit:
             self.run_plan.stop_waiting_for_trial()
         elif self.run_plan.is_feasible:
@@ -442,6 +463,7 @@ class RunSlots:
 
     def _choose_own(self, record: TrialRecord, now_s: float) -> Start | tuple[Trial, ResourcePolicyError] | None:
         trial = record.trial
+        # The trial is tried again in each step, because nodes may have been added. The warning is logged only once.
         was_unfit = self._unfit.pop(trial, None) is not None
         try:
             own = self._own_slot(record)
@@ -461,6 +483,7 @@ class RunSlots:
         if not self._has_room(own, now_s):
             return None
         record.planned = own.factory
+        # Without a slot type and a node, the assignment occupies no placement. ``_has_room`` limits such trials.
         assignment = SlotAssignment(own.slot, None, None, is_granted=False, requested_s=now_s)
         return self._start(record, assignment)
 
@@ -485,6 +508,7 @@ class RunSlots:
         return Start(record.trial, request_of(record))
 
     def _should_idle(self, slot_type: int, idle: set[int], num_waiting: int, now_s: float) -> bool:
+        # Within a step, a slot type that should stay idle does so for all trials.
         if slot_type in idle:
             return True
         slots = self.board.usable_slots(len(self._slot_types.slots))
@@ -516,8 +540,10 @@ class RunSlots:
         in_the_way: set[Any] = set()
         for trial, assignment in self.assignments.items():
             record = records[trial]
+            # The process of a trial that has fallen back cannot run the other trials, which need a device.
             if self._is_own(record) and not record.has_fallen_back:
                 own[record.planned] = assignment.slot.max_concurrent_trials
+            # A raised request waits for more than a slot, which a kept process in the same placement would occupy.
             if not assignment.is_granted and is_raised(record):
                 in_the_way.add(assignment.place)
         if own:

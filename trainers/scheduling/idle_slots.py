@@ -49,6 +49,7 @@ class TrialDurations:
         the type with the most trials and the ratio of the speeds of both types.
         """
         here, speed = self._measured_s[slot_type], self._speeds[slot_type]
+        # The reference is the type with the most measured trials among the types with a known speed.
         reference = most = 0
         for other, times in enumerate(self._measured_s):
             if self._speeds[other] and len(times) > most:
@@ -132,12 +133,14 @@ def should_idle(
         running: The running trials in slots of any type.
         num_waiting: The number of trials that wait for a slot.
     """
+    # Measured durations and inverse speeds have different units, so all types use the same kind.
     is_measured = durations.typical_s(slot_type) is not None
     duration_s = durations.typical_s if is_measured else durations.by_speed
     typical_s = [duration_s(other) for other in range(len(slots))]
     here_s = typical_s[slot_type]
     if here_s is None or num_waiting <= 0:
         return False
+    # First, when each faster slot becomes free, and how long a trial takes in it.
     free_s: list[tuple[float, float]] = []
     for other, num_slots in enumerate(slots):
         each_s = typical_s[other]
@@ -151,13 +154,16 @@ def should_idle(
     # Together, the faster slots complete a trial every gain_s seconds, so they end earlier by this time if they have
     # one trial fewer to run.
     gain_s = 1 / sum(1 / each_s for _, each_s in free_s)
+    # Second, when a trial that starts in this slot would end, for equally likely durations.
     ends_s = [here_s * quantile for quantile in durations.quantiles()]
     # The faster slots take at least gain_s per trial. If this bound is enough to decide, skip the loop in _makespan_s.
     if (num_waiting - 1) * gain_s >= max(ends_s):
         return False
+    # Third, when the faster slots have run all waiting trials, if this slot stays idle.
     others_end_s = _makespan_s(num_waiting, free_s)
     # The faster slots would not run the trial that starts here, so the run is late only after their earlier end.
     late_s = [max(0, end_s - (others_end_s - gain_s)) for end_s in ends_s]
+    # Last, the mean delay of the run against the gain of the faster slots.
     return sum(late_s) / len(late_s) >= gain_s
 
 
@@ -206,6 +212,7 @@ class TrialTimer:
         """Replace the slot types with the types of another plan, and keep the durations of types in both plans."""
         self._slot_types = slot_types
         self._durations = TrialDurations([slot.speed for slot in slot_types.slots])
+        # The durations are kept with their slots, because the indices of the types may differ in the new plan.
         finished, self._finished = self._finished, []
         for slot, seconds in finished:
             self._add(slot, seconds)

@@ -98,6 +98,7 @@ class InnerScheduler:
 
     def update(self) -> None:
         """Follow the status that Tune gave the trials since the last step."""
+        # Tune saves a trial before it changes the status, so a pausing trial is still running.
         self._pausing = {trial for trial in self._pausing if trial.status == Trial.RUNNING}
 
     @property
@@ -109,6 +110,7 @@ class InnerScheduler:
 
     def num_paused(self, trials: Iterable[Trial], waiting: Collection[Trial]) -> int:
         """Return how many of the trials the scheduler has paused. The trials that wait for a slot do not count."""
+        # Counting is skipped in most runs, in which no scheduler pauses.
         if not self.has_paused:
             return 0
         return sum(trial.status == Trial.PAUSED and trial not in waiting for trial in trials)
@@ -117,6 +119,7 @@ class InnerScheduler:
 
     def preferred(self, choice: Choice, startable: Sequence[Trial], waiting: Mapping[Trial, None]) -> Trial | None:
         """Return the trial that the scheduler chooses among the trials that may start, or ``None``."""
+        # FIFO, ASHA and median stopping start the first trial, so they need not be asked.
         if self.runs_first and startable:
             return startable[0]
         # Such a scheduler resumes paused trials, too (``FIFOScheduler.choose_trial_to_run``).
@@ -201,5 +204,6 @@ class InnerScheduler:
         try:
             yield
         finally:
+            # If the scheduler has set another request, this request stays, and ``TrialRequests.update`` notes it.
             if trial.placement_group_factory is shown:
                 trial.placement_group_factory = request

@@ -64,6 +64,7 @@ class RunAdmission:
         """
         if capacity != self._capacity:
             self._capacity = capacity
+            # The limit stays, but a comparison with the progress on other nodes would be wrong.
             self._control = AdmissionControl(limit=self._control.limit)
         if not self._is_limiting or self._control.limit is None:
             return None
@@ -75,8 +76,10 @@ class RunAdmission:
         if self._is_limiting:
             return
         self._is_limiting = True
+        # Without any measured progress, the run starts from the number of trials that the start policy allowed.
         if self._control.best is None:
             self._control = AdmissionControl(limit=max(1, self._most_before))
+        # The steps under the start policy are the first window, which ends with the latest result.
         self._decide(max(self._last_s.values(), default=0.0))
 
     def note_start(self, trial_id: str) -> None:
@@ -112,7 +115,10 @@ class RunAdmission:
         self._starting.discard(trial_id)
         self._num_left = num_left
         if not self._is_limiting:
+            # The numbers until the policy has learned are those of the start policy.
             self._most_before = max(self._most_before, num_running)
+        # First, the step that this result ends. The first result of a process ends no step, but it may remain the only
+        # one.
         before_s = self._last_s.get(trial_id)
         self._last_s[trial_id] = now_s
         if before_s is None:
@@ -120,9 +126,12 @@ class RunAdmission:
         else:
             self._only_results.pop(trial_id, None)
             self._shortest_s = min(self._shortest_s, now_s - before_s)
+        # Second, the number of trials that train. While no process has reported twice, a process without a result may
+        # train.
         num_training = num_running
         if not self._reports_once:
             num_training -= len(self._starting)
+        # Third, a new window begins if the number has changed, or while processes start.
         were_starting = self._are_starting
         self._are_starting = len(self._starting) > _STARTING * num_running and not self._reports_once
         is_similar = self._begun_with / _SIMILAR <= num_training <= self._begun_with * _SIMILAR
@@ -141,6 +150,8 @@ class RunAdmission:
 
     def _count(self, trial_id: str, step_s: float, now_s: float, num_training: int) -> str:
         """Count a step that ends now, if it began in the window. Return the reason for a decision, or ``""``."""
+        # A step that began before the window ran beside another number of trials. When the window began, its processes
+        # had already trained for ``_trained_s``.
         if now_s - step_s < self._from_s - min(self._trained_s, self._shortest_s):
             return ""
         number, seconds = self._steps.get(trial_id, (0, 0.0))
@@ -163,6 +174,7 @@ class RunAdmission:
         if not self._num_steps:
             return ""
         before = self._control
+        # The mean over all steps, because the number may change a little within a window.
         at_once = max(1, round(self._num_training / self._num_steps))
         expected = 1.0
         if self._policy is not None:

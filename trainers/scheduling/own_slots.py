@@ -59,6 +59,7 @@ def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapaci
     """
     asked = _text_of(group)
     devices = {name for bundle in group.bundles for name in bundle if name in DEVICE_RESOURCES}
+    # A plan may contain slots with and without devices, such as GPUs and the remaining CPUs.
     fitting = [slot for slot in plan.slots if slot.has_device == bool(devices)]
     if not fitting:
         planned, instead = "with", "CpuPolicy"
@@ -70,10 +71,12 @@ def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapaci
         )
     slot = fitting[0]
     if slot.label_selector:
+        # The nodes that the policy has chosen apply to each bundle, in addition to the trainable's own labels.
         selectors = group.selectors or [{}] * len(group.bundles)
         group = group._replace(selectors=[merged(dict(selector), slot.label_selector) for selector in selectors])
     group = group.with_bundles([slot.with_type(bundle) for bundle in group.bundles])
     if plan.left_free.ticks:
+        # What the policy leaves free for others is left out before the trials are counted.
         capacity = next(rests(capacity, plan.left_free))
     at_once = count_groups(group, capacity.nodes, _MOST_GROUPS)
     if plan.fewer_than_fit and not plan.left_free.ticks:  # the policy limits the number of trials
@@ -116,6 +119,7 @@ def requested_plan(request: PlacementGroupFactory, capacity: ClusterCapacity) ->
     reason = "there is no policy, so each trial gets what the program requests"
     group = group_of(request)
     amounts = dict(request.required_resources)
+    # Ray requests a device type as 0.001 of a custom resource (``accelerator_type:A100``), which is no amount.
     types = [name.removeprefix(ACCELERATOR_TYPE_PREFIX) for name in amounts if name.startswith(ACCELERATOR_TYPE_PREFIX)]
     accelerator_type = types[0] if len(types) == 1 else None
     amounts = {name: amount for name, amount in amounts.items() if not name.startswith(ACCELERATOR_TYPE_PREFIX)}
@@ -125,6 +129,7 @@ def requested_plan(request: PlacementGroupFactory, capacity: ClusterCapacity) ->
             return build_plan(capacity, Request(worker=worker, accelerator_type=accelerator_type), [reason])
     if amounts.get("GPU", 0) > 1:
         amounts["GPU"] = math.ceil(amounts["GPU"])  # the sum of several fractions
+    # At least 1, because plain Tune runs even if no node has room yet.
     at_once = max(1, count_groups(group, capacity.nodes, _MOST_GROUPS))
     slot = TrialSlot(trial=to_resources(amounts), accelerator_type=accelerator_type, max_concurrent_trials=at_once)
     return TrialPlan(slots=(slot,), limited_by=max(amounts, default="CPU"), reasons=(reason,))

@@ -195,6 +195,7 @@ class PolicyScheduler(RunScheduler):
         core.limits = limit_options(self._options.limits.isolation, self._options.limits.on_unenforced_limit)
         show_gpu_warning()
         core.watch.watch_tasks()
+        # Two parts that change the requests of the same trials would undo each other's changes.
         if changes_resources(self.inner):
             if run_plan.learning is not None:
                 core.retries = core.retries or OomRetries()
@@ -209,6 +210,7 @@ class PolicyScheduler(RunScheduler):
             # Once the policy has learned, a retry gets what the policy expects instead of a fixed factor more.
             core.retries = core.retries or OomRetries(learned_growth=core.learning.retry_growth)
         if run_plan.growing is not None or run_plan.learning is not None:
+            # The end of a trial may be known only from the ``max_t`` of an inner scheduler, such as ASHA.
             longest: dict[str, float] = {}
             for part in nested_schedulers(self.inner):
                 longest |= longest_trials(part)

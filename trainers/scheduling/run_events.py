@@ -144,6 +144,8 @@ class RunCore:
 
     def num_suggestions(self, *, is_adaptive: bool) -> int:
         """Return the number of further trials that the searcher should suggest now."""
+        # Such a searcher loses nothing by suggesting early. Plain Tune also creates at least 200 trials ahead
+        # (``TUNE_MAX_PENDING_TRIALS_PG``).
         if not is_adaptive:
             return _MIN_WAITING - len(self.waiting)
         if self.slots is None:
@@ -151,6 +153,7 @@ class RunCore:
         else:
             num_free = self.slots.num_startable(may_keep_bundles=self._keeps_bundles)
             if self.holds_trials:
+                # No further trial may start, so an adaptive searcher should wait for results.
                 num_free = min(num_free, 0)
         if num_free > 0 or self._has_active_trials:
             return num_free
@@ -177,6 +180,7 @@ class RunCore:
         self.records[trial] = record
         if self.learning is not None:
             self.learning.add(record)
+        # A restored run also adds the trials that have ended. They only teach the policy.
         if trial.is_finished():
             return
         if self.slots is None:
@@ -185,6 +189,7 @@ class RunCore:
             # A later error would also end the trials that are running.
             may_refuse = not any(other.has_run for other in self.records.values())
             self.slots.add(record, may_refuse=may_refuse)
+        # After ``RunSlots.add``, which also decides whether a trial keeps its own request.
         self._keeps_bundles |= record.keeps_own_bundles
         if self.retries is not None:
             self.retries.remember(record)
@@ -194,6 +199,7 @@ class RunCore:
         """Let a pending trial wait for a slot."""
         if trial.status != Trial.PENDING:
             return  # Tune also adds the ended trials of a restored run
+        # Tune starts pending trials by itself, so a waiting trial is paused for Tune.
         self.tune.park(trial, is_new=is_new)
         self.waiting[trial] = None
 
@@ -207,11 +213,13 @@ class RunCore:
     def note_result(self, trial: Trial, result: Mapping[str, Any]) -> None:
         """Record a result, and let the policy learn from it."""
         self.note_usage(trial)
+        # A result shows that the trial itself is not the cause of its losses.
         self.records[trial].num_losses = 0
         self.enforcement.note_result(self.records[trial])
         if self.learning is not None:
             self.learning.note_result(self.records[trial], result)
             if self.slots is not None:
+                # Trials whose processes are still starting have a slot, too.
                 num_running = len(self.slots.assignments)
                 self.learning.note_progress(
                     self.records[trial],
@@ -328,12 +336,14 @@ class RunCore:
         now_s = time.monotonic()
         self._starts_more = False
         reading = self.watch.read(self.requests.groups)
-        # The policy learns first, so that the slots below are those of its new plan.
+        # First, the plan. The policy learns before the nodes are compared, so that the slots below are those of its new
+        # plan.
         self._learn()
         if self.slots is not None:
             for withdrawal in self.slots.follow_nodes(self.records, self._nodes):
                 self._withdraw(withdrawal)
             self._end_with(self.slots.run_plan.timeout_error)
+        # Second, what Ray and Tune have done since the last step. A reading of the cluster ends every two seconds.
         if reading is not None:
             self._release_stopped()
             self._follow(reading)
@@ -342,8 +352,10 @@ class RunCore:
         self._end_with(self.enforcement.error(self.slots))
         for withdrawal in self.requests.with_too_little(self.retries, self._nodes):
             self._withdraw(withdrawal)
+        # Last, the decisions, for which all slots and requests are up to date.
         self._grow(now_s)
         chosen = self._choose(Choice(choose, tune_controller), now_s)
+        # See ``InnerScheduler.forgotten``: only HyperBand leaves trials paused without an event that would resume them.
         if chosen is None and self.inner.has_hyperband and not self._has_active_trials:
             self._stop_forgotten()
         self._keep_processes()
@@ -408,6 +420,7 @@ class RunCore:
                 self._let_wait_again(withdrawal)
         if self.slots is None:
             return
+        # The reading knows actors, so the trials are found by the actors of their processes.
         nodes, stuck = {}, {}
         for trial in self.records:
             actor_id = actor_of(trial) if trial.status == Trial.RUNNING else None
@@ -431,6 +444,7 @@ class RunCore:
     def _let_wait_again(self, withdrawal: Withdraw) -> None:
         trial = withdrawal.trial
         _logger.debug("the request of %s is withdrawn: %s", trial, withdrawal.reason)
+        # Tune pauses the trial first, and then it can wait again. It joins the end of the waiting trials.
         self.tune.withdraw(trial)
         self.release(trial)
         self.waiting[trial] = None
@@ -445,11 +459,15 @@ class RunCore:
         for trial, assignment in list(self.slots.assignments.items()):
             if trial.status == Trial.RUNNING:
                 record = self.records[trial]
+                # Once per start: later steps find the same slot, and the request is granted.
                 if record.slot is not assignment.slot or not assignment.is_granted:
                     self.slots.start(record, now_s)
                     record.save()
+            # A pending trial with a slot waits for Ray. Every other status means that the trial no longer uses the
+            # slot.
             elif trial.status != Trial.PENDING:
                 self._release_ended(trial)
+            # The process is starting, which may take half a minute, so the request no longer waits for Ray.
             elif not assignment.is_granted and self.requests.has_process(trial):
                 self.slots.grant(trial)
 
@@ -459,6 +477,7 @@ class RunCore:
         if trial.status != Trial.PAUSED:
             return
         self.inner.has_paused = True
+        # A trial that restarts with another amount waits for a slot, because the inner scheduler has not paused it.
         if self.growth is not None and self.growth.has_paused(trial):
             later = dict(self.waiting)
             self.waiting.clear()
@@ -478,11 +497,13 @@ class RunCore:
         if self.holds_trials:
             return None
         withdrawal = self.slots.withdrawal(self.records, now_s)
+        # Ray may have granted the request since the last step. Then the trial keeps its slot.
         if withdrawal is not None and not self.requests.is_granted(withdrawal.trial):
             self._withdraw(withdrawal)
         candidates = self._candidates(self.slots, choice, now_s)
         num_future = self.tune.num_future_trials
         if num_future is None:
+            # Without a number, no slot stays idle, because enough trials may follow to use it.
             num_future = _MANY
         decision = self.slots.choose(
             self.records,
@@ -494,6 +515,8 @@ class RunCore:
         if decision is None:
             self._log_waiting()
             return None
+        # Tune starts one trial per step and then waits up to 0.1 s for an event, unless another trial can start at once
+        # (``TrialActors.next``).
         self._starts_more = next(candidates, None) is not None
         if isinstance(decision, Start):
             return self._start(decision, self.slots.assignments[decision.trial])

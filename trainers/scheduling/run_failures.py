@@ -134,6 +134,7 @@ def decide_failure(
         learning: The observations for the run's ``LearningPolicy``, or ``None``.
         nodes: The nodes of the cluster, or ``None`` if they are not known.
     """
+    # A process that asks to be replaced has not failed, so this comes before everything else.
     replacement = replacement_in(error)
     if replacement is not None:
         record.failure = None
@@ -143,6 +144,8 @@ def decide_failure(
     record.failure = found.out_of_memory or classify_failure(error, record.actor_id)
     try:
         decision = None
+        # The first answer counts. A lost node or an unusable device is not the fault of the trial, and a limit without
+        # effect would fail every trial. Only then is more memory the remedy.
         if slots is not None:
             decision = _decide_by_slots(slots, record, error, found)
         if decision is None:
@@ -166,6 +169,7 @@ def _decide_by_memory(
     """Retry a trial that ran out of memory with more memory. Tune handles other failures."""
     if retries is None or record.failure is None:
         return FailureDecision("count")
+    # ``retries.decide`` adds a record if it gives the trial more memory. Other failures teach the policy nothing.
     num_raised = len(record.oom.records)
     decision = retries.decide(record, record.failure, nodes)
     if learning is not None and len(record.oom.records) > num_raised:

@@ -82,6 +82,7 @@ class RunLearning:
 
     def note_stop(self, trial: Trial) -> None:
         """Record that a process of a trial has ended or paused."""
+        # ``learn`` reports the latest finding in the next step.
         self._finding = self._admission.note_end(trial.trial_id) or self._finding
 
     def note_progress(
@@ -113,6 +114,8 @@ class RunLearning:
         """Observe a trial that reports its second result, or that has used more than before."""
         seen = self._seen.setdefault(record.trial.trial_id, _Seen())
         seen.num_results += 1
+        # A trial counts for the policy from its second result on (``TrialObservation.counts``). Most later results
+        # contain no usage, and then there is nothing new to learn.
         if seen.num_results == 2 or USAGE_KEY in result or GPU_MEMORY_KEY in result:
             self._observe(record, result)
 
@@ -127,6 +130,7 @@ class RunLearning:
         seen = self._seen.setdefault(record.trial.trial_id, _Seen())
         seen.too_little |= too_little_for(record)
         result = record.trial.run_metadata.last_result or {}
+        # The work since the start of the process is lost, unless the trial resumes from a checkpoint.
         since_start_s = float(result.get("time_since_restore", 0))
         if record.trial.has_checkpoint():  # the trial repeats about one step
             since_start_s /= max(1, int(result.get("iterations_since_restore", 1)))
@@ -145,9 +149,12 @@ class RunLearning:
         planned = self._run_plan.plan.slot_for(record.trial.config)
         if seen is None or seen.ran_out or not seen.counts:
             return 0.0
+        # Only memory decides: with too little memory, the trial would fail, and with fewer CPUs it would only be
+        # slower.
         used = TrialNeed(host_memory_bytes=seen.used.host_memory_bytes, gpu_memory_bytes=seen.used.gpu_memory_bytes)
         if not _reserved(planned).covers(used):
             return 0.0
+        # In a slot with a GPU, the GPU is what other trials wait for.
         has, gets = slot.trial.gpus or slot.trial.cpus, planned.trial.gpus or planned.trial.cpus
         if not has:
             return 0.0
@@ -163,6 +170,7 @@ class RunLearning:
         if policy is None or policy.needs is None or had == TrialNeed():
             return None
         need = policy.needs.need_after(record.trial.config, had)
+        # The request grows by one factor, so it is the largest factor that any kind of memory needs.
         growth: float = max(getattr(need, name) / amount for name, amount in had if amount)
         if growth > 1:
             return growth
@@ -191,6 +199,7 @@ class RunLearning:
         except (InvalidResourcesError, TypeError, ValueError) as error:  # a user may report other data under these keys
             _logger.debug("the use of %s cannot be read: %s", trial, error)
             return
+        # Each new observation makes the policy learn, so equal observations are left out.
         if observation != self._last.get(trial.trial_id):
             self._last[trial.trial_id] = self._new[trial.trial_id] = observation
 
@@ -211,6 +220,7 @@ class RunLearning:
         self._unsaved = policy
         self._save()
         num_fitting = self._run_plan.plan.max_concurrent_trials
+        # The plan may change with every trial, but a user needs only the larger changes.
         if self._told_fitting / _MUCH <= num_fitting <= self._told_fitting * _MUCH:
             return ""
         self._told_fitting, self._told_at_once = num_fitting, self._num_at_once
@@ -233,6 +243,7 @@ class RunLearning:
     def _consequence_of(self, finding: str) -> str:
         """Return how many trials may run at once because of a finding, unless this is only a few more than before."""
         at_once, before = self._num_at_once, self._told_at_once
+        # A higher number is reported only if it is much higher, and a lower number only if it limits the run.
         is_limited = at_once < self._run_plan.plan.max_concurrent_trials
         if at_once <= before * _MUCH and (at_once > before or not is_limited):
             return ""
@@ -250,6 +261,7 @@ class RunLearning:
         policy = policy.learn(self._new.values())
         if policy.needs is None:
             return ""
+        # No trial was added, so there is no folder for the file.
         if self._storage is None:
             return policy.learned
         self._writing.wait(_SAVE_TIMEOUT_S)  # an earlier policy must not replace this one
@@ -266,6 +278,7 @@ class RunLearning:
         if file_system == "local":
             text = f"next time: load_policy({as_code(f'{folder}/{LEARNED_FILE}')})"
         else:
+            # ``load_policy`` reads local files only.
             text = f'next time: load_policy("{LEARNED_FILE}") with the file in {folder} ({file_system})'
         outer = self._run_plan.policy
         if not isinstance(outer, LearningPolicy):
@@ -298,6 +311,7 @@ def too_little_for(record: TrialRecord) -> TrialNeed:
     head = bundles_of(request_of(record))[0]
     if failure.kind == "host":
         used = (failure.used_bytes or 0) + (failure.requested_bytes or 0)
+        # Ray does not enforce the reserved host memory, so the process may have used more.
         return TrialNeed(host_memory_bytes=max(int(head.get("memory", 0)), used) or None)
     planned = slot.trial.gpus
     if slot.gpu_memory_bytes is None or not planned:

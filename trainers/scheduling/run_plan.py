@@ -78,6 +78,7 @@ class RunPlan:
             self._policy = None
             self.plan = policy
             self._capacity = nodes_in_gcs()
+        # A decision of benchmarks holds only for the versions with which it was measured.
         if self.plan.by_config is not None:
             check_versions(self.plan.by_config.holds_for)
         self.slot_types = SlotTypes(self.plan.slots)
@@ -85,10 +86,12 @@ class RunPlan:
         self.changes: list[PlanChange] = []
         self.factories: dict[Placement, PlacementGroupFactory] = {}
         self._placements: tuple[Placement, ...] | None = None
+        # A policy needs the complete capacity to plan again. For a passed plan, the nodes in the GCS are enough.
         self._watch = NodeWatch(interval_s, probes=self._policy is not None, known=self._capacity)
         self._own_slots: dict[Hashable, OwnSlot] = {}
         self.have_nodes_changed = False
         self._plans_free_capacity = any(isinstance(policy, FreeCapacityPolicy) for policy in self._policies)
+        # Read before the first trial starts, so that it contains only other programs.
         self._in_use = {node.node_id: node.in_use for node in self._capacity.nodes}
         self._lost_nodes: dict[str, float] = {}
         self._avoided: frozenset[str] = frozenset()
@@ -116,6 +119,7 @@ class RunPlan:
     @property
     def timeout_error(self) -> InfeasibleRequestError | None:
         """The error that ends the run if no plan has been feasible for ``wait_for_nodes_s``, or ``None``."""
+        # If a plan is feasible, ``_infeasible`` is ``None``, and so is the result.
         waited_s = time.monotonic() - self._infeasible_since_s
         if waited_s > self._wait_for_nodes_s:
             return self._infeasible
@@ -215,6 +219,8 @@ class RunPlan:
         if own not in self._own_slots:
             try:
                 slot, group = slot_of_bundles(self.plan, group_of(own), self._capacity)
+            # If nodes were lost, the trial may only miss devices that they had, so it waits for nodes instead of
+            # failing.
             except InvalidResourcesError as error:
                 if not self.have_nodes_changed:
                     raise
@@ -277,15 +283,19 @@ class RunPlan:
         capacity = self._watch.changed(nodes)
         if capacity is not None:
             self._replan_on(capacity)
+        # The placements also change when a lost node is avoided, and when it is used again.
         since_s = time.monotonic() - _AVOID_LOST_NODE_S
         avoided = frozenset(node_id for node_id, at_s in self._lost_nodes.items() if at_s > since_s)
         avoids_others, self._avoided = avoided != self._avoided, avoided
         if self._placements is not None:
             return avoids_others
         self._own_slots.clear()  # the slots of single trials depend on the nodes, too
+        # Without a feasible plan, a policy places nothing. A passed plan is placed to find out whether it has room
+        # again.
         self._placements = ()
         if self.starts_trials or self._policy is None:
             self._placements = self._place_slots(self._capacity)
+        # One factory per placement, because requests are compared by identity.
         self.factories = {
             place: self.plan.slots[place.slot_type].placement_group_factory(node_id=place.node_id)
             for place in self._placements
@@ -311,6 +321,7 @@ class RunPlan:
         except Exception:  # an error in a user's policy must not stop running trials
             _logger.exception("%s: the plan does not change because the policy failed", why)
             return
+        # More nodes must not mean fewer trials at once.
         if plan.max_concurrent_trials < self.plan.max_concurrent_trials and self._keeps_plan_on(before, capacity):
             plan = self._with_slots_of_new_nodes(before, capacity)
         self.replan(plan, why)
@@ -331,6 +342,8 @@ class RunPlan:
         assert self._policy is not None  # noqa: S101  # a plan without a policy does not change
         known = {node.node_id for node in before.nodes}
         new = capacity.with_nodes(node for node in capacity.nodes if node.node_id not in known)
+        # A cap limits all nodes together, so more slots would exceed it. In a plan by config, each slot belongs to a
+        # config.
         is_capped = any(isinstance(part, CappedPolicy) for part in with_inner([self._policy]))
         if is_capped or self.plan.by_config is not None:
             return self.plan
@@ -397,6 +410,7 @@ class RunPlan:
         if self._policy is not None or not capacity.nodes:
             return False
         has_room = bool(place_slots(self.plan.slots, capacity).places)
+        # A plan that never had room may wait for its first nodes, for example from an autoscaler.
         self._had_room |= has_room
         return self._had_room and not has_room
 

@@ -46,6 +46,7 @@ class RunScheduler(WrappingScheduler):
         # The core is found by the controller, because ``self._core`` may belong to an earlier run of this scheduler.
         core: RunCore | None = handler_of(tune_controller)
         if core is None:
+            # This is the first call of a new run. The inner schedulers find the same core by the controller.
             core = RunCore(tune_controller, self)
             for part in nested_schedulers(self):
                 if isinstance(part, RunScheduler):
@@ -74,8 +75,11 @@ class RunScheduler(WrappingScheduler):
                     return
         # ``TuneController.__init__`` handles any error while it restores trials with "Restarting experiment."
         except Exception as error:  # noqa: BLE001
+            # The first error is the cause, and later ones may follow from it.
             self._error = self._error or error
             core = None
+        # The inner scheduler gets the trial before the trial is parked, so that it sees the pending trial of plain
+        # Tune.
         with _as_in_tune(core, tune_controller) as view:
             super().on_trial_add(view, trial)
         if core is not None:
@@ -131,6 +135,7 @@ class RunScheduler(WrappingScheduler):
             InfeasibleRequestError: No plan has been feasible for ``wait_for_nodes_s``, or no trial can proceed.
         """
         if self._error is not None:
+            # The error is raised once, so that the scheduler can be used in another run.
             error, self._error = self._error, None
             raise error
         core = self._controlled(tune_controller)

@@ -71,6 +71,8 @@ def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssign
     """
     free = [placement.count for placement in placements]
     index_of = {place_of(placement): index for index, placement in enumerate(placements)}
+    # First, the slots in the placements of the trials themselves. ``elsewhere`` counts the slots that no longer fit
+    # there.
     reserved: set[int] = set()
     elsewhere: Counter[int] = Counter()
     for assignment in assignments:
@@ -86,10 +88,12 @@ def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssign
             if assignment.num_slots > 1 and not assignment.is_granted:
                 reserved.add(index)
         elsewhere[assignment.slot_type] += needed - here
+    # Then, the slots that trials occupy in other placements of the same type.
     for index, placement in enumerate(placements):
         taken = min(elsewhere[placement.slot_type], free[index])
         free[index] -= taken
         elsewhere[placement.slot_type] -= taken
+    # Last, the placements whose slots must all become free for one trial.
     for index in reserved:
         free[index] = 0
     return free
@@ -148,6 +152,7 @@ class SlotTypes:
 
 
 def _without_count_and_speed(slot: TrialSlot) -> TrialSlot:
+    # A changed plan may have more slots of the same type, or know their speed only now.
     return slot.model_copy(update={"max_concurrent_trials": 1, "speed": None})
 
 
@@ -185,6 +190,7 @@ class SlotBoard:
         """
         self.placements = tuple(placements)
         places = {place_of(placement) for placement in placements}
+        # A placement that is added again later must not count as blocked.
         self._blocked = {place: late_s for place, late_s in self._blocked.items() if place in places}
         for trial, assignment in self.assignments.items():
             if assignment.slot_type is not None:
@@ -243,6 +249,7 @@ class SlotBoard:
         for trial, assignment in self.assignments.items():
             if self.waits_too_long(assignment, now_s):
                 late.append(trial)
+                # The order of the free slots depends on the blocks.
                 if assignment.place not in self._blocked:
                     self._free = None
                 self._blocked[assignment.place] = now_s

@@ -88,6 +88,7 @@ class TrialGrowth:
         # A trial that another scheduler has paused resumes with the same amount.
         progress = _SlotProgress(now_s, amount, is_restart=before is not None and amount != before.amount)
         if before is not None:
+            # The speeds at the earlier amounts show how well the trial uses more resources (``GrowingTrial.scaling``).
             progress.speeds, progress.iteration = before.speeds, before.iteration
         self._progress[trial] = progress
 
@@ -99,10 +100,12 @@ class TrialGrowth:
         progress.iteration = int(result.get("training_iteration", progress.iteration + 1))
         progress.left_iterations = self._left_iterations(trial, result, progress.iteration)
         if progress.first_s is None:
+            # The time before the first result includes the start of the process, so it is not a step.
             progress.first_s = now_s
             return
         progress.num_steps += 1
         progress.step_s = (now_s - progress.first_s) / progress.num_steps
+        # Two results at the same reading of the clock show no speed.
         if progress.step_s > 0:
             progress.speeds[progress.amount] = 1 / progress.step_s
         self._note_restart(progress)
@@ -112,6 +115,8 @@ class TrialGrowth:
 
         The trials of a run start at the same time, which takes longer than the restart of a single trial.
         """
+        # Only the second result in a slot gives the time of a step, which must be subtracted. Later results are not
+        # part of the start.
         if progress.num_steps != 1 or progress.first_s is None or progress.step_s is None:
             return
         # Until its first result, a trial starts and then makes one step.
@@ -131,12 +136,14 @@ class TrialGrowth:
             if isinstance(value, int | float) and value > 0 and iteration:
                 # Assume that the attribute, such as ``time_total_s``, grows linearly with the iterations.
                 left.append(max(0.0, end - value) * iteration / value)
+        # The trial ends at the first of its criteria.
         return min(left, default=None)
 
     def note_end(self, trial: Trial) -> None:
         """Record the end of a trial."""
         progress = self._progress.pop(trial, None)
         self._targets.pop(trial, None)
+        # How long ended trials were is the estimate for running trials without a known end (``_left_s``).
         if progress is not None:
             self._ended_at.append(progress.iteration)
 
@@ -197,12 +204,14 @@ class TrialGrowth:
                     has_checkpoint=bool(trial.has_checkpoint()),
                 )
             )
+        # A trial without a GPU grows in CPUs.
         is_gpu = any("GPU" in bundles_of(request_of(record))[0] for record in records.values())
         name = "GPU" if is_gpu else "CPU"
         free = _free_amounts(records.values(), node_of, capacity, name=name)
         growths = self.policy.growth(trials, free, restart_s=self._restart_s, is_gpu=is_gpu)
         by_id = {trial.trial_id: trial for trial in records}
         self._targets = {by_id[growth.trial_id]: growth for growth in growths}
+        # The reason is printed once, because this decision is made again every second.
         if not growths and not self._why_not:
             self._why_not = self.policy.why_not(trials, free, restart_s=self._restart_s, is_gpu=is_gpu)
             if self._why_not:
@@ -229,6 +238,7 @@ class TrialGrowth:
 
     def begin(self, record: TrialRecord) -> bool:
         """Return whether a trial that has reported should pause now to grow, and change its request accordingly."""
+        # The decision is used once: after the restart, the policy decides again from new speeds.
         growth = self._targets.pop(record.trial, None)
         if growth is None:
             return False
@@ -254,6 +264,8 @@ class TrialGrowth:
         if progress is None or self._restart_s is None:
             return False
         left_s = self._left_s(progress)
+        # Other trials gain ``saved`` of the trial's resources for the time that it still runs, and the trial itself
+        # loses the time of a restart.
         if left_s is None or saved * left_s <= _SHRINKING_PAYS * self._restart_s:
             return False
         _logger.debug("%s restarts in a smaller slot, which releases %.0f%% for %.0f s", trial, 100 * saved, left_s)
@@ -273,6 +285,7 @@ def _amount_of(request: PlacementGroupFactory) -> float:
 
 
 def _with_amount(request: PlacementGroupFactory, amount: float) -> PlacementGroupFactory:
+    # Only the bundle of the trial's own process grows. The other bundles belong to its other processes.
     head, *others = bundles_of(request)
     return with_bundles(request, [{**head, _name_of_amount(request): amount}, *others])
 
@@ -293,6 +306,7 @@ def _free_amounts(
     """Return the amount of a resource on each node that neither the running trials nor other programs use."""
     free = {}
     for node in capacity.nodes:
+        # ``in_use`` is the use at the start of the run, so it does not include the run's own trials.
         in_use = node.in_use or Resources()
         free[node.node_id] = max(0.0, _amount_in(node.resources, name) - _amount_in(in_use, name))
     for record in records:

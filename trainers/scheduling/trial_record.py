@@ -83,6 +83,7 @@ class TrialRecord:
     def save(self) -> None:
         """Save the record with the trial, so that a restored run knows it."""
         data: dict[str, Any] = {"own": to_data(self.own)}
+        # A slot in which the trial has not run does not bind the trial to a kind of device.
         if self.slot is not None and self.has_run:
             data["slot"] = self.slot.model_dump(mode="json", exclude_defaults=True)
         if self.has_fallen_back:
@@ -149,6 +150,7 @@ def with_legal_amounts(bundle: Mapping[str, float]) -> dict[str, float]:
     for device in SHARED_DEVICES & bundle.keys():
         ticks = to_ticks(bundle[device])
         if ticks > TICKS:
+            # Above one device, only whole devices are legal.
             ticks -= ticks % TICKS
         elif ticks:
             # The largest 1/k of a device that is not above the request: ``-(-a // b)`` divides and rounds up.
@@ -162,6 +164,7 @@ def slots_taken(record: TrialRecord) -> int:
     request = request_of(record)
     if request is record.planned:
         return 1
+    # The bundle that needs most slots decides, because a slot contains all bundles of a trial.
     return max(map(num_slots_for, bundles_of(request), bundles_of(record.planned)))
 
 

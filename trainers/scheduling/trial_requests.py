@@ -37,6 +37,8 @@ class TrialRequests:
     def set(self, trial: Trial, request: PlacementGroupFactory) -> None:
         """Let Tune request ``request`` for a trial that starts."""
         record = self._records[trial]
+        # The trainable's own request travels with the request, because Tune may copy the request to a new trial
+        # (``with_own``).
         record.requested = with_own(request, record.own)
         if trial.placement_group_factory is not record.requested:  # otherwise, Tune would save the trial again
             trial.update_resources(record.requested)
@@ -58,6 +60,7 @@ class TrialRequests:
         ``trial.update_resources``. While the trial waited, similar trials may have run out of memory, and a scheduler
         such as PBT may have replaced its config.
         """
+        # By identity: the run sets ``record.requested`` itself, so another object was set by another scheduler.
         request = record.trial.placement_group_factory
         if record.requested is not None and request is not record.requested:
             record.changed = request
@@ -75,11 +78,14 @@ class TrialRequests:
         """
         if retries is None:
             return
+        # The configs of the first trials are known here, before the first retry.
         retries.check_keys(list(self._records.values()))
         if retries.num_records == self._num_known_retries:
             return  # comparing the configs of all trials takes time
         self._num_known_retries = retries.num_records
         for trial, record in self._records.items():
+            # Waiting trials have no request yet, and ``update`` applies the floor when they start. A process keeps its
+            # resources.
             if trial.status != Trial.PENDING or self.has_process(trial):
                 continue
             floor = retries.floor_of(record, nodes)
@@ -91,6 +97,7 @@ class TrialRequests:
 
     def groups(self) -> tuple[Collection[str], Collection[str]]:
         """Return the IDs of the placement groups in which no process runs yet, and of all groups of the run."""
+        # The groups in which a process is starting count, too, because Ray may lose their node before the process runs.
         pending = [trial.trial_id for trial in self._records if trial.status == Trial.PENDING]
         starting = filter(None, map(self._tune.actors.group_of, pending))
         return self._tune.groups.ids_without_process.union(starting), self._tune.groups.own_ids

@@ -86,6 +86,7 @@ def nested_schedulers(scheduler: TrialScheduler | None) -> Iterator[TrialSchedul
 
 def ignores_waiting(scheduler: TrialScheduler) -> bool:
     """Return whether a scheduler never looks at trials that wait for a slot. A user's own scheduler may do so."""
+    # The exact type, because a subclass of such a scheduler may look at them.
     return all(
         isinstance(part, WrappingScheduler) or type(part) in _OWN_TRIAL_ONLY for part in nested_schedulers(scheduler)
     )
@@ -93,6 +94,7 @@ def ignores_waiting(scheduler: TrialScheduler) -> bool:
 
 def runs_first_waiting(scheduler: TrialScheduler) -> bool:
     """Return whether a scheduler always runs the first waiting trial, as FIFO, ASHA and median stopping do."""
+    # The class of the function decides, because a user's subclass of these schedulers may choose otherwise.
     return all(
         isinstance(part, WrappingScheduler) or type(part).choose_trial_to_run is FIFOScheduler.choose_trial_to_run
         for part in nested_schedulers(scheduler)
