@@ -100,6 +100,7 @@ def _limit(limits: FractionLimits, name: str) -> None:
         raise
     if sees_device:
         limits.seeing.add(limiter.framework)
+    # A framework that sees no device is only noted here, because another one may see it (``_require_visible_device``).
     elif name not in limits.blind:
         limits.blind.append(name)
 

@@ -54,6 +54,7 @@ class GpuShare(Value):
     def bytes_of(self, total_bytes: int) -> int:
         """Return the memory of the fraction in bytes. The result is smaller than planned if the device is smaller."""
         num_parts = TICKS // to_ticks(self.fraction)  # Ray rounds the fraction down
+        # No part may be larger than 1/n of the device, so that n parts fit together.
         return min(self.memory_bytes or int(total_bytes * self.fraction), total_bytes // num_parts)
 
 
@@ -110,6 +111,7 @@ class FractionLimits:
 
     def __post_init__(self) -> None:
         if not self.share.is_whole:
+            # Without planned memory, the bytes follow when a framework reports the size of its device (``limit``).
             self.share_bytes = self.share.memory_bytes
 
     def note_not_enforceable(self, framework: str) -> None:
@@ -223,6 +225,7 @@ class FractionLimits:
             MemoryLimitError: The total is unknown.
         """
         try:
+            # The smallest device, because one limit must hold on all of them.
             device = min(read_gpus(), key=lambda gpu: gpu["memory_bytes"])
         except (NvmlError, ValueError) as error:  # no NVML, or no device
             if self.share.memory_bytes is not None:

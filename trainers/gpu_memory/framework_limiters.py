@@ -65,6 +65,8 @@ def limit_torch(torch: Any, limits: FractionLimits) -> bool:
             properties = module.get_device_properties(device)
             total = int(properties.total_memory)
             limit = limits.limit("torch", torch.__version__, total_bytes=total, gpu_model=properties.name)
+            # This call replaces the fraction of ``PYTORCH_CUDA_ALLOC_CONF``, so a smaller fraction of the user is kept
+            # here.
             fraction = min(limit.torch_fraction(total), torch_own_fraction(os.environ))
             budget = int(fraction * total)
             # torch accepts a fraction below what it already reserves, and only later allocations fail.
@@ -95,6 +97,7 @@ def _has_limited_allocator(torch: Any, limits: FractionLimits) -> bool:
 
 
 def _limit_apple(torch: Any, limits: FractionLimits) -> bool:
+    # On Apple's GPUs, the fraction refers to the recommended maximum instead of the total memory.
     back_end = getattr(torch.backends, "mps", None)
     if back_end is None or not back_end.is_available():
         return False
@@ -181,6 +184,7 @@ total memory, which differs from NVML's total."""
 
 def limit_jax(jax: Any, limits: FractionLimits) -> bool:
     """Limit JAX's memory before its back end starts, and return whether JAX detects or expects a GPU."""
+    # A started back end reports its devices. Asking for them earlier would start it, before the limit is set.
     has_started = _has_jax_started()
     if has_started:
         has_gpu = any(device.platform == "gpu" for device in jax.devices())

@@ -141,6 +141,7 @@ def overheads_file(environ: Mapping[str, str] = os.environ) -> Path:
         InvalidResourcesError: The user has no home directory, as in some containers.
     """
     own = environ.get("TUNE_POLICIES_CACHE")
+    # The second choice follows the XDG Base Directory specification.
     folder = Path(own) if own else Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "tune-policies"
     try:
         return folder.expanduser() / "gpu-overheads.json"

@@ -35,6 +35,7 @@ class OwnEnvironment:
         """Return the environment without the changes by ``write``. Later changes count as changes by the user."""
         environ = dict(os.environ)
         for name, (before, written) in self._written.items():
+            # A variable with another value was changed by the user since, and stays.
             if environ.get(name) == written:
                 del environ[name]
                 if before is not None:

@@ -70,6 +70,7 @@ def _own_bytes(device: DeviceUse, earlier: FractionLimits | None) -> int:
     This is the larger of the amounts that the driver and the frameworks report. In a container, the driver often does
     not list the process. The frameworks report only a sum over all devices, so this sum is used for each device.
     """
+    # The driver may not list this process, or may list it without its memory (``None``).
     by_driver = device.bytes_by_process.get(os.getpid()) or 0
     try:
         held = {name: memory.held_bytes for name, memory in read_counters().items()}
@@ -186,6 +187,7 @@ def _marked(pid: int, mark: str) -> Any:
 
 def _end(processes: list[Any]) -> None:
     psutil = shipped_psutil()
+    # SIGTERM comes first, because a process may still write its files. Only the remaining processes are killed.
     for signal in ("terminate", "kill"):
         signaled = []
         for process in processes:

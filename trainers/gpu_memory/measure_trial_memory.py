@@ -67,6 +67,7 @@ class TrialUsage:
         reset_peaks()
         now = read_counters()
         self.left_over_bytes = held_bytes(now)
+        # The counters of the frameworks never restart with a trial, so their values now are the base.
         self._count_ooms(now)
         self.num_ooms = 0  # do not count earlier trials
 
@@ -102,6 +103,7 @@ class TrialUsage:
     def read(self) -> GpuMemoryUsage:
         """Return the memory usage of the trial so far."""
         limits, counters = self.limits, read_counters()
+        # User code may have removed a limit since the last reading.
         recheck(limits)
         self._count_ooms(counters)
         peaks = self._update_peaks(counters)
@@ -111,7 +113,8 @@ class TrialUsage:
         overhead_bytes, sources["overhead_bytes"] = _overhead(process_bytes, counters, limits)
         share_bytes = None if limits.share.is_whole else limits.share_bytes
         reserved = peaks.get("reserved")
-        # The driver reports the current memory, and the allocators report their peaks.
+        # The driver reports the current memory, and the allocators report their peaks. Each may miss memory that the
+        # other counts, so the larger figure decides whether the process stayed within its fraction.
         by_allocator = None
         if reserved is not None and overhead_bytes is not None:
             by_allocator = reserved + overhead_bytes
@@ -208,6 +211,7 @@ def _overhead(
     process_bytes: int | None, counters: Mapping[str, FrameworkMemory], limits: FractionLimits
 ) -> tuple[int | None, str]:
     reserved = [memory.reserved_bytes for memory in counters.values()]
+    # A difference is known only if every allocator reports what it reserves.
     if process_bytes is not None and reserved and None not in reserved:
         return process_bytes - sum(
             amount or 0 for amount in reserved

@@ -54,6 +54,7 @@ def start_mps(environment: OwnEnvironment, fraction: float, memory_bytes: int) -
     own = environment.of_user()
     device = _visible_device()
     own_bytes = mps_own_limit(own.get(MEMORY_VARIABLE, ""), device)
+    # Rounding down must not make the limit 0.
     limit_mib = max(1, min(memory_bytes, own_bytes or memory_bytes) // MIB)
     percentage = min(100, max(1, round(200 * fraction)))
     variables = {

@@ -52,6 +52,7 @@ class CurrentTrial:
             MemoryLimitError: The trial's GPU memory cannot be limited, or other processes use this memory.
         """
         if self._meter is not None:
+            # The meter of the earlier trial samples its GPU in a thread.
             self._meter.end()
         earlier = self.limits
         # If a step below fails, a later import must not apply the limits of the earlier trial.

@@ -30,6 +30,7 @@ def add_report(error: Exception, report: OomReport) -> None:
     error.add_note(report.to_note())
     error.__notes__ = _NotesOfProcess(error.__notes__)
     with suppress(Exception):  # the constructor of a foreign error can raise any error
+        # A copy without the report shows that the error's own ``__reduce__`` drops its notes.
         if not has_report(copy.copy(error)):
             copyreg.pickle(type(error), _reduced_with_notes)
 

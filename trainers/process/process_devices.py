@@ -31,6 +31,7 @@ class ProcessDevices:
         Raises:
             MemoryLimitError: An earlier task started CUDA in this process on a different GPU.
         """
+        # Ray has just set the variables for this assignment. Later calls restore these values.
         if assigned_to != self._assigned_to:
             self._assigned_to = assigned_to
             self._variables_of_ray = {name: os.environ.get(name) for name in _DEVICE_VARIABLES}
@@ -43,6 +44,7 @@ class ProcessDevices:
 
     def _check_gpus_of_cuda(self, gpus: str) -> None:
         """Raise a ``MemoryLimitError`` if CUDA has started in this process with visible GPUs other than ``gpus``."""
+        # Until CUDA starts, it can still use the new devices.
         if self._gpus_of_cuda is None or not cuda_has_started():
             self._gpus_of_cuda = gpus
         elif gpus != self._gpus_of_cuda:

@@ -66,6 +66,7 @@ class ProcessSetup(Value):
             # An actor keeps its devices. A process that runs tasks gets new devices for each task.
             CURRENT.devices.bind(context.get_actor_id() or context.get_task_id())
         note_kernel_kills()
+        # Before ``bind_trial``, which adds the note about the threads to the trial's results.
         CURRENT.threads.bind(num_threads_of(assigned.get("CPU", 0)))
         if not assigned.get("GPU"):  # some Ray versions make all GPUs visible to a trial without GPUs
             os.environ.update(dict.fromkeys(GPU_VISIBILITY_VARIABLES, ""))

@@ -108,6 +108,7 @@ def _limited_class(cls: type, setup: ProcessSetup) -> type:
         for name, member in members.items()
         if isinstance(member, FunctionType) and (not name.startswith("_") or name == "__call__")
     }
+    # A class without its own ``__init__`` has that of ``object``, whose signature accepts any arguments.
     init = members["__init__"]
     if not isinstance(init, FunctionType):
         init = _no_arguments

@@ -115,8 +115,10 @@ class TrialProcess:
         if self.__setup is None or not isinstance(result, dict):
             return result  # Ray rejects an invalid result itself
         if is_duplicate(result):
+            # Tune uses the previous result instead of this one, so new peaks go to the trial's folder.
             CURRENT.trial.keep_news(storage_of(self.__trainable))
             return result
+        # ``with_usage`` also requires the limit.
         if result.get("done") or CURRENT.trial.is_usage_due():
             result = CURRENT.trial.with_usage(result)
         else:
@@ -160,11 +162,13 @@ class TrialProcess:
         # ``Trainable.reset`` replaces the storage, but the warnings belong to the earlier trial.
         storage = storage_of(self.__trainable)
         limits = CURRENT.trial.limits
+        # Read before the reset, in which the next trial replaces the limits.
         share_bytes = None if limits is None else limits.share_bytes
         try:
             is_reset = bool(self.__trainable.reset(new_config, **kwargs))
         finally:  # the stopped function has ended, and the next function starts in its own thread
             CURRENT.trial.keep_warnings(storage)
+        # If the earlier function has left GPU memory in use, the next trial needs a new process.
         unfit = _why_unfit(share_bytes)
         if unfit is not None:
             self.__late_error = to_be_replaced(unfit)
@@ -229,6 +233,7 @@ def process_class(trainable_class: type[tune.Trainable]) -> type[TrialProcess]:
         if isinstance(member, FunctionType):
             changes[name] = _on_trainable(member)
         elif isinstance(member, classmethod | staticmethod):
+            # Already bound to the trainable class, so it must not be bound again.
             changes[name] = staticmethod(getattr(trainable_class, name))
     changes |= {
         "trainable_class": trainable_class,

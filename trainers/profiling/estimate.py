@@ -247,6 +247,7 @@ def estimate_gpu_memory(
         device = "cpu"
         if parameters:
             device = parameters[0].device
+        # A shape as the batch gets the type of the model, such as float16 after ``.half()``.
         dtype = next((parameter.dtype for parameter in parameters if parameter.is_floating_point()), None)
         inputs, targets = _attempt(
             "the batch cannot be created", lambda: _split(_faked(batch, fake_mode, device, dtype), loss_fn)
@@ -261,6 +262,7 @@ def estimate_gpu_memory(
             output = loss = None
             # The optimizer creates its state in the first step, so the peak is that of the second step.
             for _ in range(2):
+                # As in a training loop, so that no gradients of the first step add to the peak of the second.
                 model.zero_grad()
                 # The batch exists before the step, so the tracker does not see how it is created.
                 tracker.track_external(*_tensors((inputs, targets)))

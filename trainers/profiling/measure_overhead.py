@@ -149,6 +149,7 @@ def measure_on_this_gpu(frameworks: Iterable[str], timeout_s: float, model: str)
         uuid = next((gpu["uuid"] for gpu in read_gpus() if gpu["name"] == model), None)
         if uuid is None:
             return [{"framework": name, "error": "the driver no longer lists the GPU"} for name in names]
+        # Read before the first child, to know when a child has released its memory.
         idle_bytes, _ = _read_use(uuid, None)
     except NvmlError as error:
         return [{"framework": name, "error": f"the GPU cannot be read: {error}"} for name in names]
@@ -194,6 +195,7 @@ def run_while_memory_is_allocated(
     Returns:
         The child's data and the result of ``read``, or the reason and ``None`` if the child printed no JSON.
     """
+    # The errors go to a file, because a child that fills a pipe of its errors would wait.
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(  # noqa: S603 - the command comes from the caller
@@ -223,6 +225,7 @@ def run_while_memory_is_allocated(
             printed = errors.read()
         finally:
             deadline.cancel()
+            # The child waits for the end of its input, so it is killed as soon as the memory was read.
             child.kill()
     if has_timed_out.is_set():
         return f"the child process did not respond within {timeout_s:g} s", None

@@ -132,6 +132,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
         with self._failures_recorded():
             result: dict[str, Any] = super().step()
         is_last = is_duplicate(result)
+        # The last result of a function repeats the one before.
         self._num_steps += not is_last
         ended_by: Ended | None = None
         if is_last or result.get("done"):
@@ -195,6 +196,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
             process = _listed_process_bytes(held)
         if process is not None:
             self._most_of_process = max(process, self._most_of_process)
+            # The driver's figure is a measurement of this process, and better than a default.
             overhead = process - held
         total = self._most_of_process
         if self._peaks:

@@ -56,6 +56,7 @@ def use_tensorflow() -> dict[str, object]:
 
 def use_jax() -> dict[str, object]:
     """Use JAX, which preallocates its whole limit, and return its version and this limit in bytes."""
+    # JAX does not start if the fraction is set under its old and its new name.
     os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)
     os.environ |= {"XLA_CLIENT_MEM_FRACTION": "0.05", "XLA_PYTHON_CLIENT_PREALLOCATE": "true"}
     import jax

@@ -53,6 +53,7 @@ class MemoryFloor(Value):
         raised = [dict(bundle) for bundle in bundles]
         for bundle in raised:
             for device in SHARED_DEVICES & bundle.keys():
+                # A bundle without a GPU stays without one.
                 if 0 < to_ticks(bundle[device]) < self.gpu_ticks:
                     bundle[device] = from_ticks(self.gpu_ticks)
         if raised[0].get("memory", 0) < self.memory_bytes:
@@ -82,6 +83,7 @@ def largest_that_fits(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequen
     share = 0
     if had.gpu_ticks:
         shares = _shares_up_to(wish.gpu_ticks, had.gpu_ticks, most_devices(reservation, nodes))
+        # The GPU fraction comes first, and then as much host memory as fits beside it.
         share = next((ticks for ticks in shares if is_satisfied_by(MemoryFloor(gpu_ticks=ticks))), 0)
     memory_bytes = largest(
         had.memory_bytes,

@@ -56,6 +56,8 @@ def _flatten(path: str, value: object, *, keep_fractions: bool) -> Iterable[tupl
                 return [(path, repr(value))]
             return [(path, float(value))]
         case _:
+            # A class or a function stands for itself, and any other object for its class. Its ``repr`` may contain an
+            # address.
             named = value if hasattr(value, "__qualname__") else type(value)
             return [(path, f"{getattr(named, '__module__', None)}.{named.__qualname__}")]
     found: list[tuple[str, Setting]] = []

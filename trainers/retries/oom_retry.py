@@ -97,6 +97,7 @@ def history_after(
     if decision.floor is None:
         num_retries = history.num_same_memory_retries + 1
         return history.model_copy(update={"num_same_memory_retries": num_retries, "other_pids": other_pids})
+    # More memory starts a new count of retries with the same memory.
     record = OomRecord(settings=settings, floor=decision.floor)
     return TrialOomHistory(records=(*history.records, record), other_pids=other_pids)
 
@@ -167,6 +168,7 @@ def _decide_host_memory(
     if _is_unknown(out_of_memory) and any(record.floor.memory_bytes for record in history.records):
         # The amount is only a guess, and a larger guess was not enough. More guesses would need too many attempts.
         used_bytes = max([used_bytes, *(node.resources.memory_bytes or 0 for node in nodes)])
+    # ``bytes_of_trial`` has already added the requested bytes.
     used = out_of_memory.model_copy(update={"used_bytes": used_bytes, "requested_bytes": None})
     floor = next_floor(reservation, used, growth=growth, max_gpus=1.0, nodes=nodes)
     return _retried_with(floor, reservation, "host")
@@ -209,13 +211,16 @@ def bytes_of_trial(reserved_bytes: int, out_of_memory: OutOfMemory, history: Tri
         if own_bytes and out_of_memory.requested_bytes and needed_bytes <= reserved_bytes:
             return None
         return max(reserved_bytes, needed_bytes) or ASSUMED_MEMORY_BYTES
+    # From here on, Ray's memory monitor has killed the process. First, the trial alone exceeded its reservation.
     if own_bytes > reserved_bytes > 0:
         return own_bytes
+    # Second, the trial may have exceeded it together with its child processes.
     other_bytes = sum(process.used_bytes for process in out_of_memory.other_processes)
     child_bytes = _bytes_started_with_trial(out_of_memory, history)
     # Most of the memory of other processes appeared with the trial, so these are its child processes.
     if child_bytes > other_bytes / 2 and own_bytes + child_bytes > reserved_bytes:
         return own_bytes + child_bytes
+    # Third, without a reservation, the trial counts as the cause if it used at least as much as the others.
     if reserved_bytes == 0 and own_bytes >= other_bytes:
         return own_bytes or ASSUMED_MEMORY_BYTES
     return None
@@ -279,6 +284,7 @@ def _next_gpu_memory(
     if floor.gpu_ticks:
         return floor
     remedy = "Use a GPU with more memory, or use less memory with a smaller batch or model."
+    # Which limit was reached: the nodes, the user's maximum, or the number of devices of a node.
     if wish_ticks is not None:
         offered = f"no node has {wish} in addition to the other resources of the trial"
     elif most == max_gpus:

@@ -121,6 +121,7 @@ class OomRetries:
         configs = [record.trial.config for record in records]
         for key, suggestion in unknown_keys(self._unchecked_keys, configs).items():
             _logger.warning("no config of the first trials contains the key %r of memory_keys%s", key, suggestion)
+        # Only the first trials are checked, so that the warning comes once, and before the first error.
         self._unchecked_keys = ()
 
     def decide(
@@ -151,6 +152,7 @@ class OomRetries:
             )
             return FailureDecision("count", decision.reason)
         settings = memory_settings(record.trial.config, self._memory_keys)
+        # The record is kept with the trial, so that a restored run knows it (``TrialRecord.save``).
         record.oom = history_after(record.oom, decision, out_of_memory, settings)
         self.remember(record)
         return FailureDecision("requeue", decision.reason, decision.pause_s)

@@ -234,6 +234,7 @@ def run_config_in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig
         DEFAULT_STORAGE_PATH,
         storage.storage_fs_path,
     ):
+        # Train joins the storage path and the name, so that both together are the trial's folder.
         path, name = storage.experiment_fs_path, storage.trial_dir_name
         if is_named(run_config):
             path, name = storage.trial_fs_path, run_config.name
@@ -333,9 +334,12 @@ def _in_trial(trainer: _Trainer, queue: Queue, start: TrialStart) -> Any:
 def _unwrap_user_error(error: BaseException) -> BaseException:
     """Return the error of the user's code, without the wrapping errors of Ray Train."""
     wrapped = getattr(error, "controller_failure", None)
+    # An error of this package, such as a deadlock of workers, is clear by itself.
     if isinstance(wrapped, ResourcePolicyError):
         return wrapped
     failures = getattr(error, "worker_failures", None) or {}
+    # The first worker that failed with an error of its own. The errors of the others often only follow from it, for
+    # example if a collective operation loses a worker.
     for rank in sorted(failures):
         own = error_in_worker(failures[rank])
         if isinstance(own, Exception) and not isinstance(own, RayError | TrainingFailedError):

@@ -57,6 +57,7 @@ def build_trainer(
         watch_tasks()
     return trainer(
         **{
+            # The plan's arguments come last, so that they replace arguments with the same names.
             **trainer_kwargs,
             "train_loop_per_worker": in_worker(train_loop, ProcessSetup.for_worker(plan.common_slot, limits)),
             "scaling_config": scaling_config,
@@ -71,6 +72,7 @@ def in_worker(train_loop: Callable[..., Any], setup: ProcessSetup) -> Callable[.
 
     def set_up(_: Any) -> None:
         setup.apply()
+        # Without a real GPU, the worker may train on the CPU only if the user accepts that limits are not enforced.
         may_use_cpu = setup.slot.has_simulated_gpus or setup.limits.on_unenforced_limit == "warn"
         if may_use_cpu and use_cpu_without_gpu():
             _logger.warning(
@@ -199,6 +201,7 @@ def fit_with_oom_retry(
     growth, max_gpus = check_growth(growth), check_max_gpus(max_gpus)
     history = TrialOomHistory()
     while True:
+        # Each attempt builds a new trainer, because its workers may need more than in the plan before.
         trainer = build_trainer(plan)
         _check_retries(trainer)
         try:
@@ -207,9 +210,11 @@ def fit_with_oom_retry(
             found = classify_failure(error)
             if found.kind == "none":
                 raise
+            # Read again after each failure, because nodes may have been added or lost in the meantime.
             nodes = read_cluster_state(READ_TIMEOUT_S).nodes
             try:
                 decision = decide_worker_retry(plan, found, history, growth=growth, max_gpus=max_gpus, nodes=nodes)
+                # Without a floor, the run is retried with the same memory.
                 larger = plan
                 if decision.floor is not None:
                     larger = larger_plan(plan, decision.floor, nodes)

@@ -103,6 +103,7 @@ def build_tensorflow_trainer(
     plan = plan_for_run(plan, train_loop_config)
     if keras_version not in (None, 2, 3):
         raise InvalidResourcesError(f"keras_version must be 2, 3 or None, got {keras_version!r}")
+    # An elastic run may grow, so its maximum number of workers decides.
     if keras_version is None and plan.most_workers > 1:
         if find_spec("tf_keras") is None:
             raise InvalidResourcesError(
@@ -151,6 +152,7 @@ def build_jax_trainer(
                 "GPUs"
             )
         jax_config = ConnectedJaxConfig()
+        # Without this variable, JAX may choose another back end that is installed on the node.
         platform = "cuda" if plan.use_gpu else "cpu"
         trainer_kwargs = with_worker_env_vars(trainer_kwargs, {"JAX_PLATFORMS": platform})
     trainer_kwargs = {**trainer_kwargs, "jax_config": jax_config}

@@ -88,6 +88,7 @@ def advise(trials: Sequence[TrialFacts], capacity: ClusterCapacity, facts: RunFa
     """Return a policy under which more of these trials run at once, or the reason why none is suggested."""
     capacity = _with_gpu_memory(capacity, trials)
     step = max(1, len(trials) // _MOST_SIMULATED)
+    # Many trials are thinned out evenly, because the simulation takes time for each of them.
     trials = trials[::step]
     policy = _learning_policy(trials, capacity)
     # One pilot, so that the policy learns also from few trials.
@@ -156,6 +157,7 @@ def _with_speedup(
     learning_s = simulation.duration_s(suggestion.num_pilots, suggestion.parts, suggestion.policy.num_pilots)
     speedup = facts.elapsed_s / (learning_s + rest_s)
     advice = replace(advice, speedup=speedup, is_rough=simulation.is_rough)
+    # Fixed amounts need no pilots, but a run with several slot types cannot have one amount.
     fixed = suggestion.learned.with_fixed_amounts()
     fits = 0
     if fixed is not None and len(suggestion.plan.slots) == 1:
@@ -168,6 +170,7 @@ def _with_speedup(
             speedup = fixed_speedup
     if speedup < LEAST_GAIN:
         slower = "not end earlier"
+        # A smaller speed-up would be shown as 1.
         if speedup > 1.005:
             slower = f"be only about {speedup:.3g} times as fast"
         return (

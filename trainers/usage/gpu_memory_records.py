@@ -124,6 +124,8 @@ class GpuMemoryUsage(Value):
 def needed_bytes(usage: GpuMemoryUsage) -> int | None:
     """Return the peak memory of the process, including overhead, in bytes, or ``None`` if it is not known."""
     peak = _peak_bytes(usage)
+    # The driver reports the present memory of the process, and the allocators report their peaks. Each may be the
+    # larger one.
     amounts = (peak and peak + (usage.overhead_bytes or 0), usage.process_bytes)
     return max((amount for amount in amounts if amount), default=usage.process_bytes)
 
@@ -416,6 +418,7 @@ def _memory_failures(trial: Path) -> Iterator[MemoryFailure]:
             used_bytes, device_bytes = found.used_bytes, None
             if found.kind == "accelerator":
                 used_bytes, device_bytes = in_use_bytes(text), total_bytes(text)
+            # A process that reached its limit used about the limit.
             held_bytes = used_bytes or found.limit_bytes or 0
             needed_bytes = held_bytes + (found.requested_bytes or 0) or None
             if found.kind == "accelerator" and not held_bytes:

@@ -138,6 +138,7 @@ def idle_by_reason(
         left[name] -= taken
         parts[name, reason] += taken
 
+    # First, what the plan never uses. Then the free slots, and last what is left over in the slots.
     for (name, reason), ticks in available.unplanned.items():
         take(name, reason, ticks)
     for slot_type, reasons in zip(available.slot_types, _free_by_reason(available, running, queue), strict=True):

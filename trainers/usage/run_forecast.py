@@ -59,6 +59,8 @@ def progress_of_run(
         result = trial.run_metadata.last_result or {}
         elapsed_s = float(result.get(_TIME, 0))
         if trial.status == TERMINATED and elapsed_s > 0:
+            # Tune's time does not include failed attempts, and the time in slots is not known for trials of an earlier
+            # part of a run.
             finished_s.append(max(elapsed_s, times.total_s.get(trial.trial_id, 0.0)))
         if trial.status == RUNNING:
             current_s = times.current_s.get(trial.trial_id, 0.0)
@@ -66,6 +68,7 @@ def progress_of_run(
             if trial.trial_id in times.reported:
                 progress = _progress(trial, result, ends)
             else:
+                # The last result is from an earlier attempt, which does not show how far this one is.
                 elapsed_s = current_s
             if progress is None:
                 elapsed_s = max(elapsed_s, current_s)

@@ -219,6 +219,7 @@ class RunMonitor:
     def step(self, trials: Sequence[Any], now_s: float) -> Sequence[PlanInUse]:
         """Read the trials after a step of Tune, and return the new plans since the last step."""
         self._find_new(trials)
+        # Found first, because the plan below and the end of trials are counted from the same moment.
         ended = [run for run in self._running.values() if run.trial.status != RUNNING]
         num_plans = len(self._plans)
         if self._scheduler and len(self._scheduler.changes) > self._num_changes:
@@ -230,6 +231,7 @@ class RunMonitor:
             self._meter.count_until(now_s)
         for run in ended:
             self._end_run(run)
+        # After the ended trials, which may wait again.
         queue = self._read_queue(trials)
         if queue != self._meter.queue:
             self._meter.count_until(now_s)
@@ -518,6 +520,7 @@ class RunMonitor:
         slots = list(map(self._with_use, metered.slots))
         measured = [number for number, slot in enumerate(slots) if slot.use is not None]
         if isinstance(self.advice, Advice) and measured:
+            # The advice is shown once, with the slot type that the trials used most.
             most = max(measured, key=lambda number: slots[number].trial_hours)
             slots[most] = slots[most].model_copy(update={"advice": f"{self.advice}."})
         return metered.model_copy(

@@ -172,6 +172,7 @@ class RunSimulation:
             if not has_learned:
                 num_told = int((state.ran >= self._told - 1e-6).sum())
                 num_begun = len(self._ran) - len(state.waiting)
+                # A policy learns from its pilots, or from all begun trials (at least two) if they are fewer.
                 has_learned = num_told >= min(num_pilots, max(2, num_begun))
                 if has_learned and learned_parts is not None:
                     parts = learned_parts
@@ -205,6 +206,7 @@ class RunSimulation:
 
         active = state.active
         is_starting = state.start[active] > 1e-9
+        # Between two events, all speeds are constant. So the next event is the one with the shortest remaining time.
         speed = np.where(is_starting, *self._speeds(active, is_starting))
         left = np.where(is_starting, state.start[active], self._ran[active] - state.ran[active])
         if until_told:

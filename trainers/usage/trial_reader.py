@@ -87,6 +87,7 @@ class _Metered:
         self._utilization: list[float] = []
 
     def add(self, process: _Process, read: _Read) -> None:
+        # A reused process has used CPU time for earlier trials, so only the difference counts.
         self._first.setdefault(process, read)
         self._last[process] = read
 
@@ -231,6 +232,7 @@ class TrialReader:
             except RayError as error:
                 # A slow or lost node must not prevent that the other nodes are read.
                 if isinstance(error, RayActorError):
+                    # The actor has died, so the next reading starts a new one.
                     del self._readers[node]
                 self._pauses[node].fail(f"the processes of trials on node {node[:8]}", error)
                 continue
@@ -246,6 +248,7 @@ class TrialReader:
 
     def _ask(self, node: str, process_ids: list[int]) -> Any:
         if node not in self._readers:
+            # On exactly this node, because a process can be read only on its own node.
             pinned = NodeAffinitySchedulingStrategy(node, soft=False)
             with sent_by_value(nvml, node_facts, process_facts):  # the node may not have this package
                 reader = ray.remote(num_cpus=0)(process_facts.ProcessReader)

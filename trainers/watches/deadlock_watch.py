@@ -46,6 +46,7 @@ class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignor
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # ``ControllerError.__reduce__`` would call the constructor with the failure, which is this error itself.
         return (type(self), self.args)
 
 
@@ -93,6 +94,7 @@ class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[mi
         self._gang: BundleGroup | None = None
         self._is_elastic = False
         self._wait: _Wait | None = None
+        # Kept for all attempts to start workers.
         self._nodes: dict[str, NodeTotals] = {}
 
     def after_controller_start(self, train_run_context: Any) -> None:

@@ -158,6 +158,7 @@ class RunWatch:
         error = nested_run_error(self._process, records, requested_groups, own_groups)
         now_s = time.monotonic()
         if error is None:
+            # The time begins again whenever the run is not blocked.
             self._blocked_since_s = now_s
         if now_s - self._blocked_since_s >= _REPORT_AFTER_S:
             return error
@@ -169,6 +170,7 @@ class RunWatch:
         waiting = [group for group in pending if now_s - self._waits_since_s[group.group_id] >= _MIN_WAIT_S]
         if not waiting:
             return ""
+        # The requests of a run are usually equal, so the first one stands for all.
         request = [bundle.resources for bundle in waiting[0].bundles]
         holders = describe_holders(request, read_holders(records, own_groups))
         if not holders:

@@ -109,6 +109,8 @@ class OccupancyReader:
             bundles = pending[-1].bundles  # the bundles may have different label selectors
             selectors = [bundle.label_selector for bundle in bundles]
             return BundleGroup([bundle.resources for bundle in bundles], pending[-1].strategy, selectors)
+        # A Train run requests its placement group soon after its start. An elastic run that has not done so waits for
+        # free resources.
         has_begun = time.time() - controller.started_at > _STARTING_S and not groups
         is_alike = self._is_elastic and controller.job_id == self._job_id
         if has_begun and is_alike:
@@ -121,6 +123,7 @@ def _reserved_by_driver(driver: ActorRecord | None, by_group: Mapping[str, Group
     if driver is None:
         return ()
     group = by_group.get(driver.group_id)
+    # A trial reserves its whole placement group, and a plain actor its own resources.
     holders = [driver] if group is None else group.bundles
     return tuple(
         Reservation(node_id=holder.node_id, amounts=ray_ticks(holder.resources), holder="waiting driver")

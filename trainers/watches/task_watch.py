@@ -53,6 +53,8 @@ def starved_requests(nodes: Sequence[Amounts], waiting: Iterable[Amounts], job_i
     """
     without_any, without_own = [], []
     for node in nodes:
+        # Ray lists the resources of a placement group under names with its ID, in addition to the resources of the
+        # node.
         beside_all = {name: to_ticks(amount) for name, amount in node.items() if "_group_" not in name}
         own = dict.fromkeys(beside_all, 0)
         for name, amount in node.items():
@@ -90,6 +92,7 @@ class StarvedTasks:
         resources free.
         """
         kinds = {frozenset(request.items()): request for request in starved}
+        # A kind that is missing in a reading has started, so its time begins again.
         self._since_s = {kind: self._since_s.get(kind, now_s) for kind in kinds}
         due = [kind for kind, since_s in self._since_s.items() if now_s - since_s >= _MIN_WAIT_S]
         new = [kind for kind in due if now_s - self._warned_s.get(kind, -_REPEAT_S) >= _REPEAT_S]
