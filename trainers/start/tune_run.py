@@ -15,7 +15,7 @@ from ray.tune.schedulers import TrialScheduler, create_scheduler
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.ray_compat.connection import connect_if_running
-from tune_policies.ray_compat.tune_interruption import InterruptionWatch
+from tune_policies.ray_compat.tune_interruption import InterruptionWatch, has_ended
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import check_count
 from tune_policies.values.units import is_number
@@ -30,6 +30,10 @@ _Policy = ResourcePolicy | TrialPlan
 _logger = logging.getLogger(__name__)
 
 _CONTINUE: Final = "Ctrl-C ended the run, and its state is saved. To continue it, write %s"
+_ENDED: Final = (
+    "all trials had ended before Ctrl-C, so nothing is left to continue, although Tune printed a line to resume. The "
+    "results are in %s"
+)
 
 OPTIONS: Final = frozenset(
     name
@@ -76,8 +80,11 @@ def run(
     watch = InterruptionWatch()
     results = tune.run(trainable, **{**tune_run_kwargs, "scheduler": scheduler})
     if watch.was_interrupted():
-        line = line_for_run(trainable, policy, kwargs, results.experiment_path)
-        _logger.warning("%s (the line of Tune above does not contain the policy)", _CONTINUE % line)
+        if has_ended(results):
+            _logger.warning(_ENDED, results.experiment_path)
+        else:
+            line = line_for_run(trainable, policy, kwargs, results.experiment_path)
+            _logger.warning("%s (the line of Tune above does not contain the policy)", _CONTINUE % line)
     return results
 
 
@@ -124,7 +131,10 @@ class _Tuner(tune.Tuner):  # type: ignore[misc]  # Ray has no types
         watch = InterruptionWatch()
         results = super().fit()
         if watch.was_interrupted():
-            _logger.warning(_CONTINUE, line_for_tuner(self.given_trainable, results.experiment_path))
+            if has_ended(results):
+                _logger.warning(_ENDED, results.experiment_path)
+            else:
+                _logger.warning(_CONTINUE, line_for_tuner(self.given_trainable, results.experiment_path))
         return results
 
 

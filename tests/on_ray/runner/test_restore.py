@@ -193,3 +193,70 @@ def test_after_ctrl_c_the_logged_line_continues_the_run(start, tmp_path, caplog)
     trials = results.trials if start == "run" else results._experiment_analysis.trials
 
     assert [(trial.status, trial.last_result["step"]) for trial in trials] == [("TERMINATED", 1)] * 3
+
+
+class InterruptAtTheLastEnd(tune.Callback):
+    """Sends Ctrl-C when the last of three trials has ended."""
+
+    def __init__(self):
+        self.num_ended = 0
+
+    def on_trial_complete(self, **info):
+        self.num_ended += 1
+        if self.num_ended == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.rest
+@pytest.mark.ray_border
+@pytest.mark.parametrize("start", ["run", "tuner"])
+def test_ctrl_c_after_the_last_trial_has_ended_logs_no_line_to_continue(start, tmp_path, caplog):
+    options = {"callbacks": [InterruptAtTheLastEnd()], "verbose": 0}
+    if start == "run":
+        run(report_twice, ONE_AT_ONCE, storage_path=str(tmp_path), name="mine", num_samples=3, **options)
+    else:
+        run_config = tune.RunConfig(storage_path=str(tmp_path), name="mine", **options)
+        tuner(report_twice, ONE_AT_ONCE, tune_config=tune.TuneConfig(num_samples=3), run_config=run_config).fit()
+
+    found = [message for message in caplog.messages if "nothing is left to continue" in message]
+    assert [message.rpartition(" ")[2] for message in found] == [str(tmp_path / "mine")]
+    assert not any("To continue it" in message for message in caplog.messages)
+
+
+class InterruptAtTheFirstEnd(tune.Callback):
+    """Sends Ctrl-C when the first trial has ended."""
+
+    def __init__(self):
+        self.has_interrupted = False
+
+    def on_trial_complete(self, **info):
+        if not self.has_interrupted:
+            self.has_interrupted = True
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.rest
+@pytest.mark.ray_border
+def test_ctrl_c_logs_a_line_to_continue_if_the_searcher_has_created_only_ended_trials(tmp_path, caplog):
+    """The searcher creates the next trial only when the previous one has ended."""
+    search = tune.search.ConcurrencyLimiter(OneByOne(), max_concurrent=1)
+    results = run(
+        report_twice,
+        ONE_AT_ONCE,
+        search_alg=search,
+        num_samples=3,
+        storage_path=str(tmp_path),
+        callbacks=[InterruptAtTheFirstEnd()],
+        verbose=0,
+    )
+
+    assert [trial.status for trial in results.trials] == ["TERMINATED"]
+    assert any("To continue it" in message for message in caplog.messages)
+
+
+class OneByOne(tune.search.Searcher):
+    def suggest(self, trial_id):
+        return {}
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        pass
