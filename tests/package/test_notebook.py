@@ -39,6 +39,25 @@ def test_a_notebook_shows_values_as_tables_and_a_plan_as_a_picture(tmp_path):
         assert in_browser(page, tmp_path) == {"tables": 8, "rows": True, "picture": 360}
 
 
+@pytest.mark.rest
+@pytest.mark.filterwarnings("default")  # Jupyter itself causes warnings
+def test_the_file_of_a_notebook_contains_no_color_codes_of_what_was_printed():
+    code = "\n".join(
+        [
+            "from tests.unit.planner.test_value_tables import a_run_usage",
+            "from tune_policies.files.terminal import TextConsole",
+            "TextConsole().print(a_run_usage())",
+            "print(a_run_usage())",
+        ]
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    ExecutePreprocessor(timeout=120).preprocess(notebook, {"metadata": {"path": str(Path(__file__).parents[2])}})
+
+    printed = [output.text for output in notebook.cells[0].outputs if output.get("name") == "stdout"]
+    assert "Trial" in "".join(printed)
+    assert r"\u001b" not in json.dumps(notebook.cells[0].outputs)
+
+
 def in_browser(page, folder):
     browser = Browser(folder / "chromium")
     try:

@@ -223,3 +223,15 @@ def test_the_text_of_a_table_in_a_notebook_is_returned_without_styles_and_not_di
     assert "Node" in text
     assert "\x1b" not in text
     assert capsys.readouterr().out == ""
+
+
+def test_what_a_run_prints_in_a_notebook_is_plain_text_without_styles(monkeypatch, capsys):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as Jupyter's kernel does
+    table = empty_table("Nodes", "Group")
+    table.add_row("a")
+
+    TextConsole().print(table)
+
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.rstrip() for line in printed] == to_text(table).splitlines()

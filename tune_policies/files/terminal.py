@@ -31,6 +31,13 @@ _WIDTH_OF_TEXT: Final = 120
 _USUAL_WORD: Final = 9
 _BETWEEN_COLUMNS: Final = 3
 
+_PLAIN: Final[dict[str, Any]] = {"force_jupyter": False, "force_terminal": False, "color_system": None}
+"""The options of a Rich console that writes plain text, also in a notebook.
+
+There, Rich would display the text as HTML, with a text version that contains color codes, which the notebook's file
+keeps. Jupyter also sets FORCE_COLOR, so that Rich would add color codes to text.
+"""
+
 _STREAMS: Final = ("stdin", "stdout", "stderr")
 
 _ESCAPES: Final = "tune_policies_escapes"
@@ -73,12 +80,15 @@ def print_to_stderr(text: object) -> None:
 class TextConsole(Console):
     """A console for untrusted texts, without markup, emoji codes and control characters.
 
-    In a pipe, lines are as wide as in the guides, unless ``COLUMNS`` is set.
+    In a pipe, lines are as wide as in the guides, unless ``COLUMNS`` is set. In a notebook, the text is plain, like the
+    text that ``print`` writes.
     """
 
     def __init__(self, **options: Any) -> None:
+        if Console().is_jupyter:
+            options = {**_PLAIN, **options}
         super().__init__(markup=False, emoji=False, **options)
-        has_width = self.is_terminal or self.is_jupyter or "width" in options or "COLUMNS" in os.environ
+        has_width = self.is_terminal or "width" in options or "COLUMNS" in os.environ
         if not has_width:
             self.width = _WIDTH_OF_TEXT
 
@@ -103,10 +113,7 @@ class TextConsole(Console):
 
 def to_text(view: RenderableType) -> str:
     """Return a view as text with a width of 120 columns, without styles."""
-    # In a notebook, Rich would display the text as HTML. Jupyter also sets FORCE_COLOR, so that Rich adds color codes.
-    console = TextConsole(
-        file=io.StringIO(), width=_WIDTH_OF_TEXT, force_jupyter=False, force_terminal=False, color_system=None
-    )
+    console = TextConsole(file=io.StringIO(), width=_WIDTH_OF_TEXT, **_PLAIN)
     with console.capture() as captured:
         console.print(view)
     lines = captured.get().splitlines()
