@@ -133,7 +133,7 @@ def compare(
             *problems,
         ]
         if run_set.measured_devices == ("cpu",):
-            lines.append(how_to_measure_a_gpu(run_set))
+            lines.append(how_to_measure_a_gpu(run_set, file=file))
         raise UndecidedError("\n".join(lines))
     for problem in problems:
         print_to_stderr(problem)

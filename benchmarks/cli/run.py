@@ -184,12 +184,14 @@ def _parse_sizes(text: str, workload: str) -> list[int]:
 
 def _show(run_set: RunSet, output: Path, *, as_json: bool) -> None:
     """Print the measurements to stdout, and the path of the record to stderr."""
+    from ..record.run_set_file import new_name
     from ..record.summary import not_measured
     from .record import print_measured
 
     print_measured(run_set, output, as_json=as_json)
+    redacted = new_name("redacted.json", output)
     export = shlex.join(
-        ["tune-policies", "bench", "export", str(output), "--format", "json", "--redact", "--output", "redacted.json"]
+        ["tune-policies", "bench", "export", str(output), "--format", "json", "--redact", "--output", redacted]
     )
     print(
         f"wrote {output}. The file contains host names and the command. `{export}` omits both",

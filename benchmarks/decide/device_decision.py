@@ -201,7 +201,7 @@ def decide(
 def measured_gpu(run_set: RunSet, wanted: str | None, file: Path | None = None) -> str:
     """Return the GPU whose times are compared with those of the CPU.
 
-    ``file`` contains the run set, for the command that continues an interrupted run.
+    ``file`` contains the run set, for the commands that continue an interrupted run or measure on a GPU.
 
     Raises:
         UndecidedError: The run measured no GPU, or not the CPU.
@@ -219,7 +219,7 @@ def measured_gpu(run_set: RunSet, wanted: str | None, file: Path | None = None) 
             if device.why_missing:
                 text += f"; {device.device} was not measured: {device.why_missing}"
         sentences = [f"{text}.", *map(sentence, interruption(run_set, file))]
-        raise UndecidedError(f"{' '.join(sentences)}\n{how_to_measure_a_gpu(run_set)}")
+        raise UndecidedError(f"{' '.join(sentences)}\n{how_to_measure_a_gpu(run_set, file=file)}")
     return wanted or gpus[0]
 
 

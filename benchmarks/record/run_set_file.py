@@ -6,6 +6,7 @@ The file is a JSON object with the run set under the key ``tune_policies``.
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +46,32 @@ def write_run_set(run_set: RunSet, path: Path) -> None:
             f"{path} exists and is not a run set of these benchmarks. Choose another file, or delete {path}"
         ) from error
     replace_file(path, file_text(run_set))
+
+
+def name_for_gpu(record: Path | None) -> str:
+    """Return the name of a new file in the working directory for the same measurements on a machine with a GPU.
+
+    The record ``cpu-small.json`` leads to ``gpu-small.json``, and ``mine.json`` to ``gpu-mine.json``.
+
+    Args:
+        record: The file of the run without a GPU, or ``None`` if it is not known.
+    """
+    if record is None:
+        return "gpu-run.json"
+    stem = re.sub(r"(?<![a-zA-Z])cpu(?![a-zA-Z])", "gpu", record.stem)
+    if "gpu" not in stem:
+        stem = f"gpu-{stem}"
+    return new_name(f"{stem}.json", record)
+
+
+def new_name(name: str, record: Path) -> str:
+    """Return ``name``, with a number if the working directory contains such a file, or if ``record`` has this name."""
+    stem, suffix = Path(name).stem, Path(name).suffix
+    number = 1
+    while name == record.name or Path(name).exists():
+        number += 1
+        name = f"{stem}-{number}{suffix}"
+    return name
 
 
 def file_text(run_set: RunSet) -> str:

@@ -4,6 +4,7 @@ import shlex
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,7 @@ from tune_policies.values.wording import counted, shorten_names
 from ..measuring.default_rounds import QUICK, THOROUGH
 from .missing_measurements import num_complete_rounds
 from .run_set import Configuration, Phase, RunSet
+from .run_set_file import name_for_gpu
 from .settings import Settings
 
 _LONG: Final = ((7200, 3600, "h"), (600, 60, "min"))
@@ -172,10 +174,11 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}{end}"
 
 
-def how_to_measure_a_gpu(run_set: RunSet, workload: str | None = None) -> str:
+def how_to_measure_a_gpu(run_set: RunSet, workload: str | None = None, *, file: Path | None = None) -> str:
     """Return how to measure a workload, or all workloads of a run, on the CPU and a GPU: a line of text and a command.
 
     The command contains all requested sizes, the requested GPUs, and the options that determine how long a run takes.
+    ``file`` contains the run set, for the name of the new file.
     """
     measured = {(configuration.workload, configuration.size) for configuration in run_set.configurations}
     sizes: dict[str, set[int]] = {}
@@ -194,7 +197,8 @@ def how_to_measure_a_gpu(run_set: RunSet, workload: str | None = None) -> str:
     if measured and failed:
         was = "was" if len(failed) == 1 else "were"
         note = f" ({shorten_names(failed)} {was} not measured here)"
-    command = shlex.join(["tune-policies", "bench", "run", *names, *_options(run_set.settings)])
+    options = [*_options(run_set.settings), "--output", name_for_gpu(file)]
+    command = shlex.join(["tune-policies", "bench", "run", *names, *options])
     return f"On a machine with a GPU, run{note}:\n{command}"
 
 
@@ -209,7 +213,7 @@ def _options(settings: Settings | None) -> list[str]:
     if devices == ["cpu"]:
         devices.append("gpu")
     by_device = [word for device in devices for word in ("--device", device)]
-    return [*by_device, "--cpus", f"{cpus:g}", *length, "--output", "gpu-run.json"]
+    return [*by_device, "--cpus", f"{cpus:g}", *length]
 
 
 def _length_options(settings: Settings) -> list[str]:

@@ -170,7 +170,7 @@ def test_compare_prints_a_row_or_json_for_each_device_other_than_the_cpu(bench):
     [
         ("compare timed.json --phase with-transfers", "needs two devices with times of the same workload and size"),
         ("compare cpu.json", "the run measured cpu, but a comparison needs two devices"),
-        ("compare cpu.json", "--device cpu --device gpu --cpus 1 --output gpu-run.json"),
+        ("compare cpu.json", "--device cpu --device gpu --cpus 1 --output gpu.json"),
     ],
 )
 def test_compare_exits_with_1_if_nothing_can_be_compared(line, message, bench):
@@ -188,7 +188,15 @@ def test_the_advised_command_is_complete_and_writes_its_record(line, bench, tmp_
 
     command = typer.main.get_command(app).commands["run"].make_context("run", shlex.split(advised))
     assert command.params["device"] == ["cpu", "gpu"]
-    assert command.params["output"] == Path("gpu-run.json")
+    assert command.params["output"] == Path("gpu.json")
+
+
+def test_the_advised_command_never_names_a_file_that_exists(bench, tmp_path):
+    (tmp_path / "gpu.json").write_text("mine")
+
+    (advised,) = re.findall(r"^ *tune-policies bench run (.+)$", bench("compare cpu.json").stderr, re.MULTILINE)
+
+    assert advised.endswith(" --output gpu-2.json")
 
 
 @pytest.mark.parametrize(

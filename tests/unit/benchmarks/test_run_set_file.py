@@ -1,12 +1,13 @@
 """Tests that a run set is equal after writing and reading, and that other kinds of files are rejected."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.run_sets import a_run_set
 from tune_policies.benchmarks.record import run_set_file as file_module
-from tune_policies.benchmarks.record.run_set_file import KEY, read_run_set, write_run_set
+from tune_policies.benchmarks.record.run_set_file import KEY, name_for_gpu, read_run_set, write_run_set
 from tune_policies.values.errors import InvalidResourcesError
 
 
@@ -146,3 +147,24 @@ def test_a_huge_file_is_not_read(path, run_set, monkeypatch):
 
     with pytest.raises(InvalidResourcesError, match=r"run\.json: it has more than 1,024 bytes"):
         read_run_set(path)
+
+
+@pytest.mark.parametrize(
+    ("record", "name"),
+    [
+        pytest.param("cpu-small.json", "gpu-small.json", id="the word cpu is replaced"),
+        pytest.param("results/cpu.json", "gpu.json", id="the file is in the working directory"),
+        pytest.param("mine.json", "gpu-mine.json", id="another name gets a prefix"),
+        pytest.param("run-20260101-120000.json", "gpu-run-20260101-120000.json", id="the default name"),
+        pytest.param("mycpus.json", "gpu-mycpus.json", id="a part of a word is no device"),
+        pytest.param("gpu-run.json", "gpu-run-2.json", id="the record already has the name"),
+        pytest.param("cpu-taken.json", "gpu-taken-3.json", id="such files exist"),
+        pytest.param(None, "gpu-run.json", id="no file"),
+    ],
+)
+def test_the_record_on_a_gpu_gets_a_new_name_like_the_record_on_a_cpu(record, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for taken in ("gpu-taken.json", "gpu-taken-2.json"):
+        (tmp_path / taken).touch()
+
+    assert name_for_gpu(record and Path(record)) == name
