@@ -97,11 +97,11 @@ def load_usage(results: Any) -> LoadedUsage:
         trials=found.trials,
         folder_of=found.folder_of,
         resource_usage=read_record(Path(folder)),
-        learned=_learned_in(Path(folder)),
+        learned=learned_in(Path(folder)),
     )
 
 
-def _learned_in(folder: Path) -> str | None:
+def learned_in(folder: Path) -> str | None:
     """Return what the policy in a run's folder has learned, or ``None`` if there is none that can be read."""
     file = folder / LEARNED_FILE
     policy = None

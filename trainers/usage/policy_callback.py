@@ -35,7 +35,7 @@ from ..scheduling.own_slots import requested_plan
 from ..scheduling.wrapping_scheduler import nested_schedulers
 from ..watches.run_watch import ClusterReading, RunWatch
 from .gpu_memory_records import GPU_MEMORY_KEY, OOM_NOTE, GpuMemoryUsage, RunUsage, read_usage
-from .load_usage import LoadedUsage
+from .load_usage import LoadedUsage, learned_in
 from .oom_report import OomReport
 from .process_usage import USAGE_KEY, ProcessUsage
 from .resource_usage import USAGE_FILE, ResourceUsage
@@ -184,7 +184,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         """What the current run has used so far, or what the latest run used.
 
         It is what :func:`load_usage` returns for the run's folder. If the folder is on another machine, ``trials`` is
-        empty.
+        empty, and ``learned`` is ``None``.
 
         Raises:
             InvalidResourcesError: No trial of a run with this callback has started.
@@ -197,7 +197,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
                 "the callback has no usage yet, because no trial of a run with this callback has started. Pass it to a "
                 "run: run(train_fn, policy, callbacks=[callback])"
             )
-        return LoadedUsage(trials=self._read_trials_usage().trials, resource_usage=record)
+        folder = Path(self._storage.experiment_fs_path)
+        return LoadedUsage(trials=self._read_trials_usage().trials, resource_usage=record, learned=learned_in(folder))
 
     # Hooks for the run.
 

@@ -2,11 +2,12 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
-from tune_policies import CpuPolicy, LearningPolicy, load_usage
+from tune_policies import CpuPolicy, LearningPolicy, PolicyCallback, load_usage
 from tune_policies.cli.main import app
 from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
 from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage
@@ -88,15 +89,33 @@ def test_json_contains_the_gpu_memory_usage_the_advice_and_the_resource_use(cpu_
     ]
 
 
-def test_the_command_prints_what_the_policy_of_the_run_has_learned_and_how_to_use_it(cpu_folder):
+def learned_in(folder):
+    """Write what a run has learned from four trials to its folder, and return the file."""
     used = TrialNeed(cpus=0.09, host_memory_bytes=300 * MIB)
     seen = [TrialObservation(trial_id=str(number), used=used, ended=True) for number in range(4)]
-    file = cpu_folder / "learned_policy.json"
+    file = folder / "learned_policy.json"
     file.write_text(LearningPolicy(CpuPolicy()).learn(seen).to_json())
+    return file
+
+
+def test_the_command_prints_what_the_policy_of_the_run_has_learned_and_how_to_use_it(cpu_folder):
+    file = learned_in(cpu_folder)
 
     assert load_usage(cpu_folder).advice[-1] == (
         f'learned from 4 trials: CpuPolicy(cpus=0.1, memory="336MiB"). Next time, write load_policy("{file}")'
     )
+
+
+@pytest.mark.parametrize("has_learned", [False, True], ids=["without a LearningPolicy", "with a LearningPolicy"])
+def test_the_usage_of_a_callback_contains_what_the_run_has_learned_like_load_usage(has_learned, cpu_folder):
+    if has_learned:
+        learned_in(cpu_folder)
+    callback = PolicyCallback()
+    callback._storage = SimpleNamespace(experiment_fs_path=str(cpu_folder))
+    callback._final = load_usage(cpu_folder).resource_usage
+
+    assert callback.usage == load_usage(cpu_folder)
+    assert (callback.usage.learned is not None) == has_learned
 
 
 def test_a_policy_file_that_cannot_be_read_does_not_stop_the_command(cpu_folder):
