@@ -69,8 +69,9 @@ class PolicyScheduler(RunScheduler):
 
     If nodes are added, removed or changed, the policy plans again. If the node of a trial or of its Train workers is
     lost, the trial is requeued and resumes from its latest checkpoint. This does not count as a failure:
-    ``max_failures`` and ``fail_fast`` apply only to other errors. A trial that is lost three times in a row without a
-    result in between may be the cause itself, so its third and each further loss counts as a failure.
+    ``max_failures`` and ``fail_fast`` apply only to other errors. A trial that is lost three times in a row without
+    progress in between may be the cause itself, so its third and each further loss counts as a failure. A trial makes
+    progress if it reaches a higher training iteration than before, or saves another checkpoint.
 
     Args:
         policy: A policy or a plan. If you pass a plan, it is used without changes and is not printed. After a loss of

@@ -213,8 +213,6 @@ class RunCore:
     def note_result(self, trial: Trial, result: Mapping[str, Any]) -> None:
         """Record a result, and let the policy learn from it."""
         self.note_usage(trial)
-        # A result shows that the trial itself is not the cause of its losses.
-        self.records[trial].num_losses = 0
         self.enforcement.note_result(self.records[trial])
         if self.learning is not None:
             self.learning.note_result(self.records[trial], result)

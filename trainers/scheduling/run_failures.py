@@ -19,6 +19,7 @@ from tune_policies.oom.classify import walk_errors
 from tune_policies.ray_compat.gcs import dead_actors
 from tune_policies.ray_compat.tune_trial import replacement_in
 from tune_policies.values.errors import InfeasibleRequestError, UnenforcedLimitError
+from tune_policies.values.units import is_number
 from tune_policies.values.wording import counted
 
 from ..retries.memory_floor import MemoryFloor
@@ -31,7 +32,7 @@ from .trial_record import TrialRecord
 _logger = logging.getLogger(__name__)
 
 _MOST_UNCOUNTED_LOSSES: Final = 2
-"""The number of times that the loss of a trial with its node does not count as a failure without a result in between.
+"""The number of times in a row that the loss of a trial with its node does not count as a failure without progress.
 
 A trial may itself be the cause of the losses, for example because its node runs out of memory.
 """
@@ -182,16 +183,16 @@ def _decide_by_slots(
 ) -> FailureDecision | None:
     """Requeue a trial whose node or device caused its failure, and avoid the cause. Otherwise, return ``None``.
 
-    From its third consecutive loss on, without a result in between, a trial may itself be the cause.
+    From its third consecutive loss on, without progress in between, a trial may itself be the cause.
     """
     if cause.lost_node_id is not None:
         # Ray marks a killed node as dead only after about 14 s, and would start the trial there again.
         slots.run_plan.avoid_node(cause.lost_node_id)
-        record.num_losses += 1
+        _count_loss(record)
         node = f"node {cause.lost_node_id[:8]}"
         if record.num_losses > _MOST_UNCOUNTED_LOSSES:
             reason = (
-                f"was lost with its node {record.num_losses} times in a row without a result, most recently with {node}"
+                f"was lost with its node {record.num_losses} times in a row without progress, most recently with {node}"
             )
             _logger.warning("%s %s. This counts as a failure", record.trial, reason)
             return FailureDecision("count", f"it {reason}")
@@ -201,6 +202,25 @@ def _decide_by_slots(
         return None
     record.has_fallen_back = True
     return FailureDecision("requeue", f"cannot use its device and resumes with {slot}")
+
+
+def _count_loss(record: TrialRecord) -> None:
+    """Count how many times in a row a trial was lost with its node without progress in between.
+
+    A trial makes progress if it reaches a higher training iteration than before, or saves another checkpoint. Results
+    alone are no progress, because a trial without a checkpoint starts again from the beginning.
+    """
+    checkpoint = record.trial.checkpoint
+    path = None if checkpoint is None else checkpoint.path
+    # Not the property ``last_result`` of the trial, which may call the lost process.
+    iteration = record.trial.run_metadata.last_result.get("training_iteration", 0)
+    if not is_number(iteration):  # a trainable may report anything under this key
+        iteration = 0
+    if iteration > record.iteration_at_loss or path != record.checkpoint_at_loss:
+        record.num_losses = 0
+    record.iteration_at_loss = max(iteration, record.iteration_at_loss)
+    record.checkpoint_at_loss = path
+    record.num_losses += 1
 
 
 class Enforcement:

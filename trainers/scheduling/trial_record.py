@@ -50,7 +50,9 @@ class TrialRecord:
         usage: The latest slot and records of resource usage in the results of the trial, by their keys in a result.
         requested: The latest request that this run gave to Tune, or ``None``.
         slot_to_start: The slot in which the trial starts, or ``None``.
-        num_losses: The number of consecutive times that the trial was lost with its node, without a result in between.
+        num_losses: The number of consecutive times that the trial was lost with its node, without progress in between.
+        iteration_at_loss: The highest training iteration that the trial had reached when it was lost with its node.
+        checkpoint_at_loss: The path of its latest checkpoint when it was lost the last time, or ``None``.
         not_before_s: The time before which a retried trial must not start, in seconds on the monotonic clock.
         is_hidden: Whether the inner scheduler does not know that the trial failed and was requeued.
         keeps_own_bundles: Whether the trial keeps its own request: a policy never replaces several bundles, or a
@@ -72,6 +74,8 @@ class TrialRecord:
     requested: PlacementGroupFactory | None = None
     slot_to_start: TrialSlot | None = None
     num_losses: int = 0
+    iteration_at_loss: float = 0
+    checkpoint_at_loss: str | None = None
     not_before_s: float = 0.0
     is_hidden: bool = False
     keeps_own_bundles: bool = field(init=False)

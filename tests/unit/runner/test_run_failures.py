@@ -3,12 +3,13 @@
 import pickle
 
 import pytest
+from ray import tune
 from ray.exceptions import RayActorError, RayTaskError
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, HyperBandScheduler
 
 from tests.clusters import GIB, gpu_node
-from tests.unit.runner.small_runs import UNUSABLE, SmallRun, new_trial, reading
+from tests.unit.runner.small_runs import UNUSABLE, QuietTrial, SmallRun, new_trial, reading
 from tune_policies import CpuPolicy, GpuPolicy, MixedPolicy
 from tune_policies.oom import OutOfMemory
 from tune_policies.ray_compat.tune_trial import to_be_replaced
@@ -196,7 +197,7 @@ def test_a_trial_that_loses_its_node_three_times_in_a_row_fails(run_of, caplog):
     assert lose(run, trial, 3) == ["requeued", "requeued", "failed"]
     assert trial.run_metadata.num_failures == 1
     assert caplog.messages[-1] == (
-        "train_00000000 was lost with its node 3 times in a row without a result, most recently with node lost-2. This "
+        "train_00000000 was lost with its node 3 times in a row without progress, most recently with node lost-2. This "
         "counts as a failure"
     )
 
@@ -210,13 +211,59 @@ def test_a_third_loss_of_a_trial_is_retried_up_to_max_failures(run_of):
     assert trial.run_metadata.num_failures == 2
 
 
-def test_a_result_between_two_losses_shows_that_the_trial_is_not_the_cause(run_of):
+def reach(run, trial, iteration):
+    """Let the trial report this training iteration."""
+    trial.run_metadata.last_result = {"training_iteration": iteration}
+    run.core.note_result(trial, trial.run_metadata.last_result)
+
+
+def save(trial, path, monkeypatch):
+    """Let the trial save a checkpoint."""
+    monkeypatch.setattr(QuietTrial, "checkpoint", tune.Checkpoint(path))
+
+
+def test_progress_between_two_losses_shows_that_the_trial_is_not_the_cause(run_of):
     run = run_of(HALVES)
     (trial,) = run.add(max_failures=0)
     run.run_all()
+    reach(run, trial, 1)
     lose(run, trial, 2)
 
-    run.core.note_result(trial, {"loss": 1})
+    reach(run, trial, 2)
+
+    assert lose(run, trial, 3) == ["requeued", "requeued", "failed"]
+
+
+def test_a_checkpoint_between_two_losses_is_progress_even_in_the_same_iteration(run_of, monkeypatch):
+    run = run_of(HALVES)
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+    reach(run, trial, 1)
+    lose(run, trial, 2)
+
+    save(trial, "/checkpoint_000000", monkeypatch)
+
+    assert lose(run, trial, 3) == ["requeued", "requeued", "failed"]
+
+
+def test_a_trial_without_a_checkpoint_that_always_reports_before_it_is_lost_makes_no_progress(run_of):
+    run = run_of(HALVES)
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+    ends = []
+
+    for iteration in (2, 1, 2):  # it starts again from the beginning each time
+        reach(run, trial, iteration)
+        ends += lose(run, trial, 1)
+
+    assert ends == ["requeued", "requeued", "failed"]
+
+
+def test_an_iteration_that_is_no_number_is_no_progress(run_of):
+    run = run_of(HALVES)
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+    reach(run, trial, "third")
 
     assert lose(run, trial, 3) == ["requeued", "requeued", "failed"]
 
