@@ -352,15 +352,19 @@ class RunCore:
             self._withdraw(withdrawal)
         # Last, the decisions, for which all slots and requests are up to date.
         self._grow(now_s)
-        chosen = self._choose(Choice(choose, tune_controller), now_s)
+        choice = Choice(choose, tune_controller)
+        chosen = self._choose(choice, now_s)
         # See ``InnerScheduler.forgotten``: only HyperBand leaves trials paused without an event that would resume them.
         if chosen is None and self.inner.has_hyperband and not self._has_active_trials:
-            self._stop_forgotten()
+            self._stop_forgotten(choice)
         self._keep_processes()
         return chosen
 
-    def _stop_forgotten(self) -> None:
+    def _stop_forgotten(self, choice: Choice) -> None:
         """Stop paused trials that ``HyperBandScheduler`` never resumes or stops, so that the run ends."""
+        # The scheduler may resume a trial that cannot start now, for example because all nodes are lost.
+        if self.inner.preferred(choice, [], self.waiting) is not None:
+            return
         for trial in self.inner.forgotten(self.records):
             _logger.warning("%s is stopped, because HyperBandScheduler has paused it and no other trial runs", trial)
             self.tune.stop(trial)

@@ -12,7 +12,7 @@ from ray.tune.schedulers import (
 )
 
 from tests.clusters import gpu_node
-from tests.unit.runner.small_runs import LastFirst, SmallRun
+from tests.unit.runner.small_runs import LastFirst, SmallRun, reading
 from tune_policies import CpuPolicy, GpuPolicy, Resources, TrialPlan, TrialSlot
 
 HALVES, CPUS = GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=2)
@@ -114,6 +114,37 @@ def test_paused_trials_that_hyperband_never_resumes_are_stopped_when_no_other_tr
     run.step()
 
     assert (status_beside_a_running_trial, first.status) == (Trial.PAUSED, Trial.TERMINATED)
+
+
+def changes_to(run, *nodes):
+    """Let the run follow a change of its nodes."""
+    run.cluster.nodes = nodes
+    run.cluster.clock.now_s += 60
+    run.watch.latest = reading(nodes)
+    run.slots.follow_nodes(run.core.records, nodes)
+    run.slots.follow_nodes(run.core.records, nodes)
+
+
+class Resuming(Forgetful):
+    """Resumes paused trials, as ``HyperBandScheduler`` at the end of a round."""
+
+    def choose_trial_to_run(self, tune_controller):
+        return next((trial for trial in tune_controller.get_trials() if trial.status == Trial.PAUSED), None)
+
+
+def test_paused_trials_that_hyperband_resumes_wait_for_nodes_if_all_nodes_are_lost(run_of):
+    run = run_of(HALVES, inner=Resuming())
+    (trial,) = run.add()
+    run.run_all()
+    run.core.inner.note_pause(trial)
+    run.pause(trial)
+    changes_to(run, gpu_node("b", gpus=0, cpus=1))
+    run.step()
+    status_without_nodes = trial.status
+
+    changes_to(run, NODE)
+
+    assert (status_without_nodes, run.step()) == (Trial.PAUSED, trial)
 
 
 def test_a_scheduler_of_tune_that_looks_only_at_results_sees_the_controller_itself(run_of):
