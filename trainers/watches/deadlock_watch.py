@@ -145,6 +145,7 @@ class _Wait:
         self._reader = reader
         self._nodes = nodes
         self._stuck = StuckRuns()
+        self._has_warned = False
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
@@ -169,6 +170,19 @@ class _Wait:
             # Ray may be busy or restarting, so the next reading follows after the interval.
             except (RayError, ProbeError, OSError, RuntimeError) as failure:
                 _logger.debug("the cluster could not be read: %s", failure)
+            except Exception:  # such as an incomplete answer of Ray, which must not disable the check
+                self._warn_once()
+
+    def _warn_once(self) -> None:
+        """Log the current error with its traceback, unless an error was logged before."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        _logger.warning(
+            "the deadlock check for the workers failed and is tried again every few seconds. Further errors are not "
+            "logged",
+            exc_info=True,
+        )
 
     def _find_deadlock(self, records: Records) -> InfeasibleRequestError | None:
         """Return the error if the workers can never start and this run should fail, or ``None``.
