@@ -170,7 +170,7 @@ class _Wait:
             # Ray may be busy or restarting, so the next reading follows after the interval.
             except (RayError, ProbeError, OSError, RuntimeError) as failure:
                 _logger.debug("the cluster could not be read: %s", failure)
-            except Exception:  # such as an incomplete answer of Ray, which must not disable the check
+            except Exception:  # noqa: BLE001  # an incomplete answer of Ray must not disable the check
                 self._warn_once()
 
     def _warn_once(self) -> None:
