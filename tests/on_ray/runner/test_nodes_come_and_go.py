@@ -201,6 +201,36 @@ def test_trials_of_a_lost_node_finish_on_another_node_without_a_failure(tmp_path
     assert [change.plan.max_concurrent_trials for change in scheduler.changes] == [1]
 
 
+class SlowToStart(tune.Trainable):
+    """A trainable whose process takes long to start unless another process has started in vain."""
+
+    def setup(self, config):
+        record(config, "begins to start")
+        if len(records(config["folder"])) <= 2:
+            time.sleep(10)
+
+    def step(self):
+        return {"done": True}
+
+
+@pytest.mark.slow
+def test_a_trial_whose_process_starts_on_a_lost_node_is_requeued_without_a_failure(tmp_path, cluster, add_node):
+    _, dies = add_node(num_cpus=1), add_node(num_cpus=1)
+    scheduler = PolicyScheduler(CpuPolicy(cpus=1), replan_interval_s=INTERVAL_S)
+    statuses = []
+
+    def both_start(trials):
+        statuses[:] = [trial.status for trial in trials]
+        return len(records(tmp_path)) == 2
+
+    when_both_start = DoOnce(both_start, lambda: cluster.remove_node(dies, allow_graceful=False))
+    trials = run(tmp_path, scheduler, SlowToStart, 2, callbacks=[when_both_start])
+
+    assert statuses == ["PENDING"] * 2
+    assert [(trial.status, trial.num_failures) for trial in trials] == [("TERMINATED", 0)] * 2
+    assert len(records(tmp_path)) == 3
+
+
 @pytest.mark.rest
 @pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # the memory of a simulated GPU cannot be read
 def test_a_run_without_a_feasible_plan_raises_an_error_and_keeps_its_results(tmp_path, cluster, add_node, monkeypatch):

@@ -13,6 +13,7 @@ from tests.unit.runner.small_runs import UNUSABLE, QuietTrial, SmallRun, new_tri
 from tune_policies import CpuPolicy, GpuPolicy, MixedPolicy
 from tune_policies.oom import OutOfMemory
 from tune_policies.ray_compat.tune_trial import to_be_replaced
+from tune_policies.trainers.retries import oom_failure
 from tune_policies.trainers.scheduling import run_events, run_failures
 from tune_policies.trainers.scheduling.run_failures import FailureCause
 from tune_policies.values.errors import UnenforcedLimitError
@@ -494,7 +495,31 @@ def test_the_cause_of_a_failure_is_looked_up_only_for_dead_processes(run_of, mon
     dead = RayActorError(actor_id="0" * 32)
 
     assert run.core.look_up(trial.trial_id, ERROR) is None
-    assert run.core.look_up(trial.trial_id, dead)() == FailureCause(lost_node_id="a")
+    assert run.core.look_up(trial.trial_id, dead)() == FailureCause("a", OutOfMemory(kind="none"))
+
+
+def test_no_process_is_looked_up_on_a_lost_node(run_of, monkeypatch):
+    """The run would wait for the dead node up to 10 s, and no other trial could start."""
+    run = run_of(HALVES)
+    (trial,) = run.add()
+    run.run_all()
+    monkeypatch.setattr(run_failures, "lost_node", lambda error: "a")
+    monkeypatch.setattr(oom_failure, "was_killed_by_kernel", lambda error: pytest.fail("the dead node is asked"))
+    dead = RayActorError(actor_id="0" * 32)
+
+    assert run.fail(trial, dead, run.core.look_up(trial.trial_id, dead)()) == "requeued"
+
+
+def test_a_trial_whose_process_starts_on_a_lost_node_is_requeued_without_counting_the_failure(run_of):
+    """Its status is pending until the process has started."""
+    run = run_of(HALVES)
+    (trial,) = run.add(max_failures=0)
+    run.step()
+    run.processes.started.add(trial.trial_id)
+
+    assert trial.status == Trial.PENDING
+    assert run.fail(trial, RayActorError(), FailureCause(lost_node_id="a")) == "requeued"
+    assert trial.run_metadata.num_failures == 0
 
 
 def test_if_no_node_was_lost_the_error_is_classified(run_of, monkeypatch):
