@@ -23,7 +23,7 @@ from tune_policies.values.units import is_number
 from tune_policies.values.wording import counted
 
 from ..retries.memory_floor import MemoryFloor
-from ..retries.oom_failure import classify_failure
+from ..retries.oom_failure import classify_failure, classify_reported
 from ..watches.node_watch import lost_node
 from .choose_slots import RunSlots
 from .run_learning import RunLearning
@@ -129,7 +129,8 @@ def decide_failure(
     Args:
         record: The record of the trial.
         error: The error of the trial.
-        cause: The result of the function of ``look_up_cause``, if it has found the cause.
+        cause: The result of the function of ``look_up_cause``, or the error that it raised. ``None`` if nothing had to
+            be looked up.
         slots: The slots of the run, or ``None`` in a run without a policy.
         enforcement: Whether the trials can enforce their memory limits.
         retries: The scheduler that retries trials with more memory, or ``None``.
@@ -141,9 +142,12 @@ def decide_failure(
     if replacement is not None:
         record.failure = None
         return FailureDecision("requeue", f"is requeued, because {replacement}")
+    if isinstance(cause, Exception):  # for example because Ray's GCS is restarting
+        _logger.warning("could not determine why the process of %s died: %s", record.trial, cause)
     found = cause if isinstance(cause, FailureCause) else FailureCause()
-    # Set for each failure, because ``PolicyCallback`` reads it.
-    record.failure = found.out_of_memory or classify_failure(error, record.actor_id)
+    # Set for each failure, because ``PolicyCallback`` reads it. Tune's loop waits for this function, so it asks neither
+    # Ray nor a node, which may be lost.
+    record.failure = found.out_of_memory or classify_reported(error, record.actor_id)
     try:
         decision = None
         # The first answer counts. A lost node or an unusable device is not the fault of the trial, and a limit without

@@ -16,7 +16,7 @@ from tune_policies.ray_compat.tune_trial import to_be_replaced
 from tune_policies.trainers.retries import oom_failure
 from tune_policies.trainers.scheduling import run_events, run_failures
 from tune_policies.trainers.scheduling.run_failures import FailureCause
-from tune_policies.values.errors import UnenforcedLimitError
+from tune_policies.values.errors import ProbeError, UnenforcedLimitError
 
 HALVES, CPUS = GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=2)
 MIXED = MixedPolicy(HALVES, CPUS)
@@ -535,6 +535,28 @@ def test_if_no_node_was_lost_the_error_is_classified(run_of, monkeypatch):
     cause = run.core.look_up(trial.trial_id, RayActorError(actor_id="0" * 32))()
 
     assert cause == FailureCause(None, (found, "the actor"))
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        pytest.param(FailureCause(lost_node_id="a"), "requeued", id="its node was lost"),
+        pytest.param(ProbeError("Ray does not respond"), "failed", id="the look-up failed"),
+    ],
+)
+def test_the_decision_about_a_dead_process_does_not_ask_its_node_again(run_of, monkeypatch, caplog, cause, expected):
+    """Tune's loop waits for the decision. A lost node does not answer, and an error would end the run."""
+    run = run_of(HALVES)
+    (trial,) = run.add(max_failures=0)
+    run.run_all()
+    asked = []
+    monkeypatch.setattr(oom_failure, "was_killed_by_kernel", asked.append)
+
+    assert run.fail(trial, RayActorError(actor_id="0" * 32), cause) == expected
+    assert not asked
+    assert run.core.records[trial].failure == OutOfMemory(kind="none")
+    is_reported = "could not determine why the process of train_00000000 died: Ray does not respond" in caplog.text
+    assert is_reported == (expected == "failed")
 
 
 def test_the_classified_error_of_a_failure_is_recorded(run_of):
