@@ -5,6 +5,7 @@ actor manager adds arguments to the start and the reset of a process, and lets a
 before Tune counts it. The private members used here are the same in Ray 2.50 and 2.60.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -130,7 +131,14 @@ class TrialActors(RayActorManager):  # type: ignore[misc]  # Ray has no types
             timeout = 0
         elif self._late:
             timeout = _LATE_INTERVAL_S
-        return bool(super().next(timeout))
+        began_s = time.monotonic()
+        if super().next(timeout):
+            return True
+        if timeout:
+            # ``ray.wait`` returns at once without futures, for example while all trials wait for nodes. Plain Tune
+            # always waits for the requests of its pending trials.
+            time.sleep(max(0.0, began_s + timeout - time.monotonic()))
+        return False
 
     def _report_late_failures(self) -> bool:
         known = [failure for failure in self._late if failure.cause.wait(0)]
