@@ -103,10 +103,16 @@ class TrialRequests:
         return self._tune.groups.ids_without_process.union(starting), self._tune.groups.own_ids
 
     def replace_lost(self, lost_groups: Collection[str]) -> Iterator[Withdraw]:
-        """Request lost placement groups again, and yield the requests of trials that would start in them."""
+        """Request lost placement groups again, and yield the requests of trials that would start in them.
+
+        A trial that reuses a process keeps its request, because the reset fails with the process. Tune would consider
+        the trial as being reset indefinitely if its request was withdrawn (``TuneController._resetting_trials``).
+        """
         for amounts in self._tune.groups.replace_lost(lost_groups):
             _logger.warning("a placement group for %s was lost and is requested again", amounts)
         for trial in self._records:
-            if trial.status == Trial.PENDING and self._tune.actors.group_of(trial.trial_id) in lost_groups:
+            if trial.status != Trial.PENDING or trial.temporary_state.ray_actor is not None:
+                continue
+            if self._tune.actors.group_of(trial.trial_id) in lost_groups:
                 _logger.warning("the placement group of %s was lost and is requested again", trial)
                 yield Withdraw(trial, "its placement group was lost")

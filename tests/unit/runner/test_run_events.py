@@ -370,6 +370,14 @@ def test_a_step_raises_the_error_if_no_plan_is_feasible_for_too_long(run_of):
     assert run.controller.saves == [True]
 
 
+def test_a_run_waits_for_the_first_trial_of_its_searcher(run_of):
+    """Tune waits ten minutes for the first trial before it makes a step without trials."""
+    run = run_of(HALVES)
+    run.controller.search_alg.has_ended = False
+
+    assert run.step() is None
+
+
 def test_an_infeasible_trial_fails_instead_of_being_started(run_of):
     run = run_of(ByConfigPolicy("algo", {"PPO": CPUS}))
     (trial,) = run.add(config={"algo": "SAC"})
@@ -529,6 +537,21 @@ def test_a_trial_whose_placement_group_was_lost_is_requested_again(run_of, caplo
     assert run.controller.withdrawn == [first]
     assert again is first
     assert caplog.messages == ["the placement group of train_00000000 was lost and is requested again"]
+
+
+def test_a_trial_for_which_a_process_is_reset_keeps_its_request_if_the_node_of_the_process_is_lost(run_of):
+    """The reset fails. Tune does not start a trial again whose reset it has not seen to end."""
+    run = run_of(HALVES)
+    (trial,) = run.add()
+    run.request_all()
+    run.processes.groups = {trial.trial_id: "g1"}
+    run.processes.started = {trial.trial_id}
+    trial.temporary_state.ray_actor = object()
+    run.watch.next_reading = reading(lost_groups={"g1"})
+
+    run.step()
+
+    assert not run.controller.withdrawn
 
 
 def test_lost_groups_without_a_process_are_requested_again(run_of, caplog):
