@@ -604,7 +604,7 @@ class RunCore:
             _logger.debug("%s", why)
 
     def _keep_processes(self) -> None:
-        if self.slots is None:
+        if self.slots is None or not self.records:
             return
         has_more = self.has_waiting_trials or self.tune.num_future_trials != 0
         state = has_more, self.slots.board.num_changes
