@@ -351,6 +351,7 @@ class RunCore:
         for withdrawal in self.requests.with_too_little(self.retries, self._nodes):
             self._withdraw(withdrawal)
         # Last, the decisions, for which all slots and requests are up to date.
+        self._undo_growth(now_s)
         self._grow(now_s)
         choice = Choice(choose, tune_controller)
         chosen = self._choose(choice, now_s)
@@ -401,6 +402,16 @@ class RunCore:
         if self.waiting or self.tune.num_future_trials != 0 or self._num_paused > 0:
             return
         self.growth.grow(self.slots, self.records, self.watch.latest.node_of_actor, now_s)
+
+    def _undo_growth(self, now_s: float) -> None:
+        """Let trials start with their planned resources if Ray does not grant what they have grown to."""
+        if self.growth is None or self.slots is None:
+            return
+        for trial in self.growth.not_granted(self.slots.assignments, now_s):
+            if self.requests.is_granted(trial) or self.requests.has_process(trial):
+                continue
+            self.growth.undo(self.records[trial])
+            self._withdraw(Withdraw(trial, "Ray has not granted what it has grown to"))
 
     @property
     def _nodes(self) -> Sequence[NodeCapacity] | None:

@@ -21,6 +21,7 @@ from tune_policies.ray_compat.tune_schedulers import actor_of
 from tune_policies.values.resources import Resources, amount_of
 
 from .choose_slots import RunSlots
+from .slot_board import SlotAssignment
 from .trial_record import TrialRecord, request_of
 
 _logger = logging.getLogger(__name__)
@@ -30,6 +31,13 @@ _SHRINKING_PAYS: Final = 2.0
 
 _INTERVAL_S: Final = 1.0
 """The minimum time between two decisions, in seconds."""
+
+_GRANT_TIMEOUT_S: Final = 30.0
+"""The time in which Ray must grant the request of a trial that has grown, in seconds.
+
+The process that the trial had before needs a part of this time to end. The request is not granted if another program
+uses the free resources, or if their node was lost.
+"""
 
 
 @dataclass
@@ -74,6 +82,8 @@ class TrialGrowth:
         self._ended_at: list[int] = []
         self._targets: dict[Trial, Growth] = {}
         self._pausing: set[Trial] = set()
+        self._grown: set[Trial] = set()
+        self._refused: dict[Trial, float] = {}
         self._restart_s: float | None = None
         self._is_restart_measured = False
         self._next_at_s = 0.0
@@ -83,6 +93,7 @@ class TrialGrowth:
 
     def note_start(self, trial: Trial, request: PlacementGroupFactory, now_s: float) -> None:
         """Record that a trial starts with a request."""
+        self._pausing.discard(trial)  # its process may have died before it paused
         before = self._progress.get(trial)
         amount = _amount_of(request)
         # A trial that another scheduler has paused resumes with the same amount.
@@ -217,7 +228,8 @@ class TrialGrowth:
             if self._why_not:
                 print(self._why_not)
         for trial, growth in list(self._targets.items()):
-            if growth.amount <= self._progress[trial].amount:
+            is_refused = trial in self._refused and growth.amount >= self._refused[trial]
+            if growth.amount <= self._progress[trial].amount or is_refused:
                 del self._targets[trial]
 
     def _left_s(self, progress: _SlotProgress) -> float | None:
@@ -246,7 +258,29 @@ class TrialGrowth:
         print(f"{record.trial} grows: it restarts with {more}, which saves about {growth.saved_s:.0f} s")
         record.changed = _with_amount(request_of(record), growth.amount)
         self._pausing.add(record.trial)
+        self._grown.add(record.trial)
         return True
+
+    def not_granted(self, assignments: Mapping[Trial, SlotAssignment], now_s: float) -> list[Trial]:
+        """Return the trials that have grown, but whose requests Ray has not granted in time."""
+        return [
+            trial
+            for trial in self._grown & assignments.keys()
+            if not assignments[trial].is_granted and now_s - assignments[trial].requested_s >= _GRANT_TIMEOUT_S
+        ]
+
+    def undo(self, record: TrialRecord) -> None:
+        """Give a trial the planned resources again, because Ray has not granted what it has grown to."""
+        amount = _amount_of(request_of(record))
+        _logger.warning(
+            "%s does not grow, because Ray has not granted %s within %.0f s",
+            record.trial,
+            amount_of(amount, _name_of_amount(request_of(record))),
+            _GRANT_TIMEOUT_S,
+        )
+        self._refused[record.trial] = amount
+        self._grown.discard(record.trial)
+        record.changed = None
 
     def shrink(self, trial: Trial, saved: float) -> bool:
         """Return whether a trial that has reported should pause now, because a smaller slot is enough for it.

@@ -1,6 +1,7 @@
 """Tests that the last trials of a run restart with more resources, and only if this is allowed and pays."""
 
 import pytest
+from ray.exceptions import RayActorError
 
 from tests.clusters import GIB
 from tests.unit.runner.small_runs import SmallRun, new_trial, reading
@@ -8,6 +9,7 @@ from tune_policies import CappedPolicy, ClusterCapacity, CpuPolicy, GrowingPolic
 from tune_policies.policies.growing import Growth
 from tune_policies.ray_compat.tune_request import bundles_of, with_bundles
 from tune_policies.trainers.scheduling import run_events, trial_growth
+from tune_policies.trainers.scheduling.run_failures import FailureCause
 from tune_policies.trainers.scheduling.trial_growth import TrialGrowth
 from tune_policies.trainers.scheduling.trial_record import record_of
 
@@ -70,6 +72,88 @@ def test_the_last_trial_pauses_and_restarts_with_the_free_cpus(growing):
     assert decision == "PAUSE"
     assert restarted == [last]
     assert cpus_of(last) == 4
+
+
+def grown(run):
+    """Let the last of four trials grow to all CPUs. Return it when it has requested them."""
+    last, *others = run.add(4)
+    for trial in others:
+        run.run.complete(trial)
+    assert run.let_grow(last) == "PAUSE"
+    run.run.pause(last)
+    assert run.run.request_all() == [last]
+    return last
+
+
+def test_a_grown_trial_starts_with_its_planned_cpus_if_ray_does_not_grant_more(growing, caplog):
+    run = growing()
+    last = grown(run)
+
+    run.run.cluster.clock.advance(29)
+    assert run.run.step() is None
+    run.run.cluster.clock.advance(1)
+    again = run.run.step()
+
+    assert again is last
+    assert run.run.controller.withdrawn == [last]
+    assert cpus_of(last) == 1
+    assert caplog.messages == ["train_00000000 does not grow, because Ray has not granted 4 CPUs within 30 s"]
+
+
+def test_a_grown_trial_starts_with_its_planned_cpus_after_its_node_is_lost(growing):
+    run = growing()
+    last = grown(run)
+    run.run.begin(last)
+    run.run.step()
+    smaller = NODE.model_copy(update={"node_id": "b", "resources": Resources(cpus=2, memory_bytes=16 * GIB)})
+    run.run.cluster.nodes = (smaller,)
+    run.run.watch.next_reading = reading([smaller])
+
+    run.run.fail(last, RayActorError(), FailureCause(lost_node_id="a"))
+    run.run.request_all()
+    run.run.cluster.clock.advance(30)
+
+    assert run.run.request_all() == [last]
+    assert cpus_of(last) == 1
+
+
+@pytest.mark.parametrize("step", ["granted", "started"])
+def test_a_grown_trial_keeps_its_cpus_once_ray_has_granted_them(growing, step):
+    run = growing()
+    last = grown(run)
+    if step == "granted":
+        run.run.granted.append(last.placement_group_factory)
+    else:
+        run.run.processes.started.add(last.trial_id)
+
+    run.run.cluster.clock.advance(30)
+    run.run.step()
+
+    assert not run.run.controller.withdrawn
+    assert cpus_of(last) == 4
+
+
+def test_a_trial_does_not_grow_again_to_what_ray_has_not_granted(growing):
+    run = growing()
+    last = grown(run)
+    run.run.cluster.clock.advance(30)
+    run.run.run_all()
+
+    assert run.let_grow(last) == "CONTINUE"
+
+
+def test_a_trial_that_fails_before_it_pauses_to_grow_is_later_paused_by_its_scheduler_as_usual(growing):
+    run = growing()
+    last, *others = run.add(4)
+    for trial in others:
+        run.run.complete(trial)
+    assert run.let_grow(last) == "PAUSE"
+    run.run.fail(last, RayActorError(), FailureCause(lost_node_id="b"))
+    assert run.run.run_all() == [last]
+
+    run.run.pause(last)
+
+    assert run.run.core.step(lambda _: None, run.run.controller) is None  # the scheduler does not resume it
 
 
 def test_free_cpus_are_divided_among_the_last_trials(growing):
