@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 from ray.tune.experiment import Trial
 
 from tune_policies.cluster.node import NodeCapacity
-from tune_policies.oom import OutOfMemory, classify_oom
+from tune_policies.oom import OutOfMemory
 from tune_policies.oom.classify import walk_errors
 from tune_policies.ray_compat.gcs import dead_actors
 from tune_policies.ray_compat.tune_trial import replacement_in
@@ -105,11 +105,10 @@ def look_up_cause(error: Exception, actor_id: str | None) -> Callable[[], Failur
 
 
 def _cause_of(error: Exception, actor_id: str | None) -> FailureCause:
-    # The node comes first, because the count of killed processes cannot be read on a dead node. Trying to read it may
-    # take seconds.
+    # The node comes first, because the count of killed processes cannot be read on a dead node.
     node_id = lost_node(error)
     if node_id is not None:
-        return FailureCause(node_id, classify_oom(error))
+        return FailureCause(node_id)
     return FailureCause(None, classify_failure(error, actor_id))
 
 
