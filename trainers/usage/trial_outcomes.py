@@ -56,8 +56,8 @@ class TrialOutcomes:
     def counts(self, trials: Sequence[Any], num_fallbacks: int) -> TrialCounts:
         """Count the trials by how they ended.
 
-        The counts of trials that were stopped early or cut off come from the recorded outcomes and, in a restored run,
-        also from the earlier record. All other terminated trials count as finished.
+        The counts of trials that were stopped early or cut off, or never started, come from the recorded outcomes and,
+        in a restored run, also from the earlier record. All other terminated trials count as finished.
 
         Args:
             trials: All trials of the run.
@@ -67,7 +67,7 @@ class TrialOutcomes:
         outcomes = Counter(self._outcome_of.values())
         terminated, failed = statuses[TERMINATED], statuses[ERROR]
         cut_off = min(self._before.num_cut_off + outcomes["cut_off"], terminated)
-        never_started = min(self._num_never_started, terminated - cut_off)
+        never_started = min(self._before.num_never_started + self._num_never_started, terminated - cut_off)
         most = terminated - cut_off - never_started
         stopped_early = min(self._before.num_stopped_early + outcomes["stopped_early"], most)
         return TrialCounts(

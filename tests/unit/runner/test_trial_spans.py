@@ -105,7 +105,7 @@ def test_the_status_describes_the_latest_step():
 
 
 def test_trials_that_never_started_are_not_cut_off():
-    """If a run ends early, Tune also terminates the trials that wait."""
+    """If a run ends early, Tune also terminates the trials that wait. A restored run does not start them."""
     run = RunMonitor(plan_of(), None, 3, None)
     running, *_ = trials = [trial(name, last_result={"trial_id": name}) for name in "abc"]
     begin(run, running, 0)
@@ -115,6 +115,11 @@ def test_trials_that_never_started_are_not_cut_off():
     run.end(trials, 2)
 
     assert run.record(2).trials.model_dump(exclude_defaults=True) == {"num_cut_off": 1, "num_never_started": 2}
+
+    restored = RunMonitor(plan_of(), None, 3, run.record(2))
+    restored.end(trials, 1)
+
+    assert restored.record(1).trials == run.record(2).trials
 
 
 def test_after_retries_with_more_host_memory_the_summary_names_the_amount_to_start_with():
