@@ -355,7 +355,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         forecast = progress.forecast(at_once)
         if forecast is None:
             return
-        run.note_forecast(describe_forecast(forecast, self._price_per_hour, now_s), now_s)
+        text = describe_forecast(forecast, self._price_per_hour, run.elapsed_s(now_s))
+        run.note_forecast(text, now_s)
         if now_s < self._next_forecast_s:
             return
         self._next_forecast_s = now_s + self._forecast_every_s(now_s)

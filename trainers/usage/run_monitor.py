@@ -392,6 +392,11 @@ class RunMonitor:
         self.forecast = text
         self._forecast_at_s = self._meter.elapsed_s
 
+    def elapsed_s(self, now_s: float) -> float:
+        """Return the duration of the run up to ``now_s`` in seconds, including the time before it was restored."""
+        self._meter.count_until(now_s)
+        return self._meter.elapsed_s
+
     def slot_times(self, now_s: float) -> SlotTimes:
         """Return the times that trials spent in slots up to ``now_s``."""
         self._meter.count_until(now_s)

@@ -1,6 +1,7 @@
 """Tests of runs with an unlimited number of trials: for ``num_samples=-1``, Tune passes ``sys.maxsize``."""
 
 import math
+import re
 import sys
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from tests.unit.runner.small_runs import SmallRun
 from tune_policies import CpuPolicy, PolicyCallback
 from tune_policies.ray_compat.run_control import number_of_trials
 from tune_policies.trainers.usage import policy_callback
+from tune_policies.trainers.usage.resource_usage import ResourceUsage
 
 NODE = gpu_node("a", gpus=0, cpus=2)
 
@@ -37,10 +39,11 @@ def callback(run, monkeypatch, tmp_path):
         trial.storage = SimpleNamespace(experiment_fs_path=str(tmp_path), storage_filesystem=files)
         trial.storage.experiment_dir_name = "run"
 
-    def after_a_step(total_num_samples):
-        callback = PolicyCallback()
+    def after_a_step(total_num_samples, before=None, **options):
+        callback = PolicyCallback(**options)
         monkeypatch.setattr(callback, "_now_s", lambda: 60.0)
         callback.setup(total_num_samples=total_num_samples)
+        callback._before = before
         callback.on_step_end(1, run.trials)
         return callback
 
@@ -79,6 +82,15 @@ def test_a_run_with_a_known_number_of_trials_has_a_forecast(callback, capsys):
     assert record.forecast.startswith("ends in")
     assert record.num_rounds_planned == 3
     assert "1 of 3 trials have ended, and the run ends in" in capsys.readouterr().out
+
+
+def test_the_forecast_cost_of_a_restored_run_includes_its_earlier_part(callback):
+    of_earlier_part = ResourceUsage(elapsed_s=10 * 3600)
+
+    restored = callback(3, before=of_earlier_part, price_per_hour=2.0).usage.resource_usage
+
+    low = float(re.search(r"\((\S+) to \S+\)$", restored.forecast)[1])
+    assert low > 20
 
 
 def test_the_number_of_future_trials_of_an_unlimited_run_is_not_known(run):
