@@ -25,7 +25,7 @@ class TrialFacts:
         told_s: The time after which it had reported twice and its use was known, in seconds, or ``None``.
         process: What its process used, or ``None`` if it was not measured.
         gpu_memory: The GPU memory that it used, or ``None`` if it was not measured.
-        gpus: The GPUs that it reserved.
+        gpus: The GPUs that it reserved in its latest attempt, whose usage is known.
         reuses_process: Whether it ran in the process of an earlier trial.
     """
 

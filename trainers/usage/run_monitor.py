@@ -320,8 +320,8 @@ class RunMonitor:
         free_since_s = self._free_since_s.pop((slot, place), None)
         if free_since_s is not None:
             self._gaps_s.append(self._meter.elapsed_s - free_since_s)
-        gpus = amounts.get("GPU", 0.0)
-        self._trial_runs.setdefault(trial.trial_id, TrialFacts(trial.trial_id, trial.config, gpus=gpus))
+        known = self._trial_runs.setdefault(trial.trial_id, TrialFacts(trial.trial_id, trial.config))
+        known.gpus = amounts.get("GPU", 0.0)  # a retry may have a larger GPU fraction, or no GPU
         span = TrialSpan(trial=str(trial), slot=slot, place=place, began_s=self._meter.elapsed_s)
         num_bundles = len(trial.placement_group_factory.bundles)
         run = _TrialRun(trial, amounts, num_bundles, reservation.row, span)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.clusters import gpu_node, nodes
+from tests.clusters import GIB, gpu_node, nodes
 from tests.unit.runner.metered_runs import GPU_OOM, NO_OOM, begin, finish, plan_of, trial
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, Resources, TrialPlan, TrialSlot
 from tune_policies.trainers.usage.advice import Advice
@@ -301,6 +301,26 @@ def test_the_advice_for_a_slot_type_follows_from_the_use_of_its_trials():
 
     assert slot.use.used_cpus == 0.6
     assert slot.advice == "LearningPolicy() would run up to 8 trials at once instead of 2."
+
+
+def test_the_advice_counts_the_gpu_time_of_a_retried_trial_for_the_fraction_of_its_retry():
+    """The trial uses 80 % of the time of half a GPU, so the time of a GPU is enough for 5 such trials at once."""
+    cluster = ClusterCapacity.of(gpu_node("a", gpus=1, cpus=16, gpu_memory_gib=64))
+    run = RunMonitor(GpuPolicy(gpus=0.5, cpus=1).plan(cluster), None, 100, None)
+    run.read_cluster(cluster, 0)
+    waiting = [trial(f"t{number}") for number in range(9)]
+    one = trial("a", gpus=0.25)
+    run.step([one, *waiting], 0)
+    begin(run, one, 0)
+    run.fail(one, GPU_OOM, is_requeued=True)
+    one.placement_group_factory.required_resources = {"GPU": 0.5}
+    begin(run, one, 2)
+    process = ProcessUsage(elapsed_s=98, cpus=1, cpu_s=10, host_memory_bytes=2**30, gpu_utilization=0.8)
+    run.note_use(one, process, GpuMemoryUsage(gpus=0.5, device_bytes=64 * GIB, process_bytes=GIB))
+
+    run.record(100)
+
+    assert run.advice.at_once == 5
 
 
 @pytest.mark.parametrize(("ends_all", "is_known"), [(True, True), (False, False)], ids=["to its end", "interrupted"])
