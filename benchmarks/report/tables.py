@@ -316,7 +316,10 @@ def throughput_lines(record: ThroughputRecord) -> Iterator[str]:
     """Yield a sentence for each workload about the number of trials per GPU that pay off, and for each omitted run."""
     for workload in record.workloads:
         end = record.stops_paying_at(workload)
-        if end is None:
+        numbers = {number for mode, number in record.rates(workload) if not mode.uses_mps}
+        if len(numbers) < 2:
+            where = "it is not known whether more trials per GPU pay off, because only one number was measured"
+        elif end is None:
             where = "up to the largest measured number, more trials per GPU paid off"
         else:
             where = f"more than {end} trials per GPU do not pay off"

@@ -1,6 +1,7 @@
 import pytest
 
 from tune_policies.benchmarks.record.packing_record import ThroughputRecord, ThroughputSample, stops_paying_at
+from tune_policies.benchmarks.report.tables import throughput_lines
 
 
 def sample(mode, trials_per_gpu, trials_per_hour, losses=()):
@@ -66,6 +67,24 @@ def test_runs_under_mps_do_not_affect_the_number_of_trials_up_to_which_time_slic
     runs = record(sample("alone", 1, 100), sample("packed", 2, 101), sample("packed with mps", 4, 400))
 
     assert runs.stops_paying_at("mlp") == 1
+
+
+@pytest.mark.parametrize(
+    ("samples", "sentence"),
+    [
+        ([sample("alone", 1, 100)], "mlp: it is not known whether more trials per GPU pay off"),
+        ([sample("alone", 1, 100), sample("plan", 1, 98)], "mlp: it is not known whether more trials per GPU pay off"),
+        (
+            [sample("alone", 1, 100), sample("packed", 2, 190)],
+            "mlp: up to the largest measured number, more trials per GPU paid off",
+        ),
+    ],
+    ids=["all other runs failed", "the plan has one trial too", "two numbers"],
+)
+def test_one_number_of_trials_does_not_show_whether_more_pay_off(samples, sentence):
+    (line,) = throughput_lines(record(*samples))
+
+    assert line.startswith(sentence)
 
 
 def test_losses_are_compared_seed_by_seed():
