@@ -66,8 +66,12 @@ def fakes() -> tuple[Any, Any]:
 
 
 def as_fake(model: Any, fake_mode: Any) -> Any:
-    """Return the model, or a copy in which fake tensors replace all real parameters and buffers."""
+    """Return the model, or a copy in which fake tensors replace all real parameters and buffers.
+
+    Other tensors of the model, such as a mask in an attribute, are copied. They become fake when they are used.
+    """
     import torch
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     tensors = [*model.parameters(), *model.buffers()]
     if all(is_fake(tensor) for tensor in tensors):
@@ -83,7 +87,10 @@ def as_fake(model: Any, fake_mode: Any) -> Any:
         return fake
 
     # ``deepcopy`` takes each tensor from its memo, which maps the ID of an object to the copy, instead of copying it.
-    return copy.deepcopy(model, {id(tensor): faked(tensor) for tensor in tensors})
+    copies = {id(tensor): faked(tensor) for tensor in tensors}
+    # In the fake mode, ``deepcopy`` of any other tensor fails, because its fake copy cannot have a real storage.
+    with unset_fake_temporarily():
+        return copy.deepcopy(model, copies)
 
 
 def is_fake(tensor: Any) -> bool:

@@ -151,6 +151,27 @@ def test_the_estimate_does_not_change_a_model_that_was_built_earlier():
     assert nn.Linear(2, 2).half().weight.dtype is torch.half  # PyTorch's own conversion still works
 
 
+class Masked(nn.Linear):
+    """A layer whose mask and scales are neither parameters nor buffers."""
+
+    def __init__(self):
+        super().__init__(8, 8)
+        self.mask = torch.ones(8)
+        self.scales = [torch.ones(8)]
+
+    def forward(self, x):
+        return super().forward(x) * self.mask * self.scales[0]
+
+
+def test_a_model_that_was_built_earlier_can_have_tensors_in_attributes():
+    model = Masked()
+
+    built_earlier, built = (estimate_gpu_memory(build, (4, 8), torch.optim.AdamW) for build in (lambda: model, Masked))
+
+    assert built_earlier == built
+    assert type(model.mask) is torch.Tensor
+
+
 def test_a_loss_function_can_contain_tensors():
     batch, loss = (torch.ones(4, 8), torch.zeros(4, dtype=torch.long)), nn.CrossEntropyLoss(weight=torch.ones(3))
 
