@@ -131,14 +131,14 @@ def needed_bytes(usage: GpuMemoryUsage) -> int | None:
 
 
 def bytes_to_plan(usage: GpuMemoryUsage) -> int | None:
-    """Return the memory that a plan should give to such a process, in bytes, or ``None`` if it is not known.
+    """Return the memory that a plan should give to such a process, in bytes, or ``None`` if it is 0 or not known.
 
     The limit of a GPU fraction subtracts an overhead from the fraction, so the peak of the allocators must fit in the
     rest. For a process without a limit, this overhead is at least the safe default.
     """
     needed, peak = needed_bytes(usage), _peak_bytes(usage)
     if not needed or not peak:
-        return needed
+        return needed or None
     if usage.share_bytes and usage.limit_bytes:
         overhead = usage.share_bytes - min(usage.limit_bytes.values())
     else:

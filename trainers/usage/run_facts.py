@@ -57,7 +57,7 @@ def need_of(usage: ProcessUsage | None, gpu_memory: GpuMemoryUsage | None, gpus:
     """
     amounts: dict[str, float | None] = {}
     if usage is not None:
-        amounts["host_memory_bytes"] = usage.host_memory_bytes
+        amounts["host_memory_bytes"] = usage.host_memory_bytes or None  # 0 for a process that was read while it ended
         if usage.elapsed_s >= SHORTEST_S:
             amounts["cpus"] = usage.cpu_s / usage.elapsed_s
             utilization = usage.gpu_utilization

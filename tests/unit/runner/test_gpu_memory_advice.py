@@ -35,6 +35,11 @@ from tune_policies.trainers.usage.usage_report import advice_of_run
         ),
         ([used(6)], "the peak was 6.0 of 8.0 GiB (6.8 GiB with overhead), so 2 trials per GPU is right"),
         (
+            # A trial did not use its GPU.
+            [used(6), used(0, process_bytes=0)],
+            "the peak was 6.0 of 8.0 GiB (6.8 GiB with overhead), so 2 trials per GPU is right",
+        ),
+        (
             [used(7)],
             "the peak was 7.0 of 8.0 GiB (7.8 GiB with overhead), so LearningPolicy() would run 1 per GPU instead of 2",
         ),

@@ -2,7 +2,10 @@
 
 import pytest
 
+from tune_policies.plan.trial_observation import NOTHING
+from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage
 from tune_policies.trainers.usage.process_usage import ProcessUsage, use_of_slot
+from tune_policies.trainers.usage.run_facts import need_of
 
 GIB = 2**30
 
@@ -22,3 +25,10 @@ def test_the_use_of_a_slot_type_has_mean_times_and_peak_memory():
 
 def test_very_short_trials_are_ignored():
     assert use_of_slot([(usage(elapsed_s=1), None)]) is None
+
+
+def test_memory_of_0_bytes_is_not_a_need():
+    """The kernel reports no memory for a process that is ending, and a driver may report 0 bytes for a process."""
+    ending = usage(elapsed_s=1, host_memory_bytes=0)
+
+    assert need_of(ending, GpuMemoryUsage(process_bytes=0, peak_reserved_bytes=0), 1) == NOTHING
