@@ -163,6 +163,11 @@ def decide(
     case = _Case(run_set, terms, measured_gpu(run_set, terms.gpu, file), capacity, prices, packing)
     case.check_packing()
     workloads, notes = [], list(problems_of(run_set, file))
+    if case.other_gpu_types:
+        notes.append(
+            f"the run measured {case.accelerator_type}, so the cluster's GPUs of other types "
+            f"({shorten_names(case.other_gpu_types)}) are not counted"
+        )
     doubts: dict[tuple[str, str], list[str]] = {}
     for workload in run_set.workloads:
         sizes = []
@@ -242,7 +247,7 @@ class _Case(NamedTuple):
 
     def check_packing(self) -> None:
         """Check that the throughput was measured on the same type of GPU as the run, if both types are known."""
-        measured_on = self._accelerator_type
+        measured_on = self.accelerator_type
         if self.packing is None or measured_on is None:
             return
         if not self.packing.may_be_of(measured_on):
@@ -260,7 +265,7 @@ class _Case(NamedTuple):
         return Decision(
             measured_at=self.run_set.created_at,
             cpu_model=environment.cpu_model,
-            accelerator_type=self._accelerator_type,
+            accelerator_type=self.accelerator_type,
             versions={name: version for name, version in environment.versions.items() if name in FRAMEWORKS},
             workloads=tuple(workloads),
             **of_prices,
@@ -372,6 +377,8 @@ class _Case(NamedTuple):
         return times, gain
 
     def _at_once(self, policy: ResourcePolicy) -> int:
+        if isinstance(policy, GpuPolicy | GpuMemoryPolicy) and self.other_gpu_types:
+            policy = policy.model_copy(update={"accelerator_type": self.accelerator_type})
         try:
             return policy.plan(self.capacity).max_concurrent_trials
         except InfeasibleRequestError:
@@ -383,7 +390,7 @@ class _Case(NamedTuple):
         Raises:
             InvalidResourcesError: The resources of one trial have no price.
         """
-        gpu_type = self.terms.gpu_type or self._accelerator_type
+        gpu_type = self.terms.gpu_type or self.accelerator_type
         alone, *shared = sharings
         cheapest, lowest = alone, prices.per_hour(cpus=cpus, gpus=gpus, accelerator_type=gpu_type)
         for sharing in shared:
@@ -415,7 +422,18 @@ class _Case(NamedTuple):
         return self.packing.name_of(configuration.workload, configuration.size)
 
     @property
-    def _accelerator_type(self) -> str | None:
+    def other_gpu_types(self) -> list[str]:
+        """The types of the cluster's GPUs that were not measured. It is empty if the measured type is unknown."""
+        if self.accelerator_type is None:
+            return []
+        to_add = [node_type.as_node() for node_type in self.capacity.node_types or () if node_type.max_nodes_to_add]
+        nodes = [node for node in (*self.capacity.nodes, *to_add) if node.resources.gpus]
+        types = {node.accelerator_type for node in nodes if node.accelerator_type is not None}
+        return sorted(types - {self.accelerator_type})
+
+    @property
+    def accelerator_type(self) -> str | None:
+        """The type of the measured GPU, or ``None`` if it is unknown."""
         return next((device.accelerator_type for device in self.run_set.devices if device.device == self.gpu), None)
 
 

@@ -17,6 +17,8 @@ from tune_policies.benchmarks.record.run_set import Configuration, DeviceFound, 
 from tune_policies.benchmarks.report.tables import print_decision
 
 NODE = gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=16, accelerator_type="A10G")
+T4S = gpu_node("b", gpus=4, cpus=32, gpu_memory_gib=16, accelerator_type="T4")
+UNKNOWN = gpu_node("c", gpus=2, cpus=16, gpu_memory_gib=16)
 CLUSTER = ClusterCapacity.of(NODE)
 PRICES = Prices(
     date="2026-05-01",
@@ -60,6 +62,24 @@ def test_trials_per_hour_count_all_cpus_and_all_gpus():
     assert (found.cpu.at_once, found.cpu.trials_per_hour) == (4, pytest.approx(4 * 3600 / found.cpu.trial_s))
     # Each GPU has enough memory for 4 trials of 2 GiB plus overhead, but its 8 CPUs are enough for only 2 trials.
     assert (found.gpu.at_once, found.gpu.trials_per_hour) == (4, pytest.approx(2 * 3600 / found.gpu.trial_s))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "at_once", "notes"),
+    [
+        pytest.param([NODE], 4, 0, id="the measured type"),
+        pytest.param([NODE, T4S], 4, 1, id="the measured type and another one"),
+        pytest.param([T4S], 0, 1, id="only another type"),
+        pytest.param([UNKNOWN], 4, 0, id="an unknown type"),
+    ],
+)
+def test_only_gpus_of_the_measured_type_count(nodes, at_once, notes):
+    decided = decide(a_run(), TERMS, ClusterCapacity.of(*nodes))
+
+    found = sizes_of(decided)[256].gpu
+    assert (found.at_once, found.trials_per_hour > 0) == (at_once, at_once > 0)
+    note = "the run measured A10G, so the cluster's GPUs of other types (T4) are not counted"
+    assert list(decided.notes) == [note] * notes
 
 
 def packed_on(gpu, workload="mlp[256]"):
