@@ -22,7 +22,7 @@ from tune_policies.values.resources import Resources
 from tune_policies.values.units import two_digits
 from tune_policies.values.wording import counted
 
-from .gpu_memory_records import GpuMemoryUsage, bytes_to_plan
+from .gpu_memory_records import TrialGpuMemory, bytes_to_plan
 from .process_usage import SHORTEST_S
 from .run_facts import RunFacts, TrialFacts
 from .run_simulation import RunSimulation
@@ -188,14 +188,16 @@ def _num_that_fit(policy: ResourcePolicy, capacity: ClusterCapacity) -> int:
         return 0
 
 
-def trials_per_gpu(usages: Sequence[GpuMemoryUsage], device_bytes: int) -> int:
+def trials_per_gpu(trials: Sequence[TrialGpuMemory], device_bytes: int) -> int:
     """Return how many trials ``LearningPolicy()`` would run on a GPU of this size after these trials."""
     observations = []
-    for number, usage in enumerate(usages):
-        too_little = TrialNeed()
-        if usage.num_ooms:
-            too_little = TrialNeed(gpu_memory_bytes=usage.share_bytes or device_bytes)
-        used = TrialNeed(gpu_memory_bytes=bytes_to_plan(usage))
+    for number, trial in enumerate(trials):
+        used = too_little = TrialNeed()
+        if trial.usage is not None:
+            used = TrialNeed(gpu_memory_bytes=bytes_to_plan(trial.usage))
+        for usage in trial.usages:
+            if usage.num_ooms:
+                too_little |= TrialNeed(gpu_memory_bytes=usage.share_bytes or device_bytes)
         observations.append(TrialObservation(trial_id=str(number), used=used, too_little=too_little, ended=True))
     gpu = GpuDevice(index=0, name="GPU", memory_bytes=device_bytes)
     node = NodeCapacity(node_id="gpu", resources=Resources(cpus=1, gpus=1), devices=(gpu,))

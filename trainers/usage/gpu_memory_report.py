@@ -216,19 +216,32 @@ def _about_size(trials: list[TrialGpuMemory], *, has_advice: bool) -> Iterator[s
     alike: dict[tuple[int, float], list[TrialGpuMemory]] = defaultdict(list)
     for trial in trials:
         usage = trial.usage
-        if usage is None or not usage.gpus:
+        if usage is None or not usage.gpus or usage.gpus > 1:  # the memory use of each of several GPUs is not known
             continue
         device = device_bytes(usage)
         if device:
             alike[device, usage.gpus].append(trial)
+    of_all = [trial for group in alike.values() for trial in group]
+    # The record also contains how busy the GPUs were, and a trial that was crowded out needed more than its peak.
+    is_fit_known = not has_advice and not any(map(is_crowded_out, of_all))
+    # A LearningPolicy learns from all trials of a run, so what it would do does not follow from one of several groups.
+    measured = {key for key, group in alike.items() if any(map(needed_bytes, _usages(group)))}
+    if is_fit_known and len(measured) > 1 and not _ran_out(of_all):
+        for device in sorted({device for device, _ in measured}):
+            fit = trials_per_gpu(of_all, device)
+            yield f"LearningPolicy() would run {fit} of these trials at once on a GPU of {format_bytes(device)}"
+    is_one_group = len(measured) == 1 and not _ran_out(of_all)
     for (device, gpus), group in sorted(alike.items()):
-        if gpus > 1:
-            continue  # the memory use of each single GPU is not known
-        ran_out = [trial for trial in group if trial.usage and trial.usage.num_ooms and not is_crowded_out(trial)]
+        ran_out = _ran_out(group)
         if ran_out:
             yield from _about_too_small_share(device, gpus, group, ran_out)
         else:
-            yield from _about_peaks(device, gpus, group, has_advice=has_advice)
+            yield from _about_peaks(device, gpus, group, is_fit_known=is_fit_known and is_one_group)
+
+
+def _ran_out(trials: list[TrialGpuMemory]) -> list[TrialGpuMemory]:
+    """Return the trials that ran out of memory with their largest GPU fraction, because of their own use."""
+    return [trial for trial in trials if trial.usage and trial.usage.num_ooms and not is_crowded_out(trial)]
 
 
 def _usages(trials: list[TrialGpuMemory]) -> list[GpuMemoryUsage]:
@@ -262,7 +275,7 @@ def _about_too_small_share(
         yield text
         yield from (f"or write {choice}" for choice in others)
     else:
-        fit = trials_per_gpu(usages, device)
+        fit = trials_per_gpu(trials, device)
         policy = "GpuPolicy()"
         if fit > 1:
             policy = f'GpuMemoryPolicy(gpu_memory="{equal_part_to_write(device, fit)}")'
@@ -278,7 +291,7 @@ def _about_too_small_share(
         )
 
 
-def _about_peaks(device: int, gpus: float, trials: list[TrialGpuMemory], *, has_advice: bool) -> Iterator[str]:
+def _about_peaks(device: int, gpus: float, trials: list[TrialGpuMemory], *, is_fit_known: bool) -> Iterator[str]:
     """Yield a sentence about the peaks of trials with the same GPU fraction and device memory."""
     now = _num_per_gpu(gpus)
     usages = _usages(trials)
@@ -289,11 +302,11 @@ def _about_peaks(device: int, gpus: float, trials: list[TrialGpuMemory], *, has_
     to_plan = max(filter(None, map(bytes_to_plan, usages)))
     if _gib(to_plan) != _gib(max(needs)):
         text += f" ({_gib(to_plan)} GiB with overhead)"
-    fit = trials_per_gpu(usages, device)
-    # The record also contains how busy the GPUs were, and a trial that was crowded out needed more than its peak.
-    if has_advice or any(map(is_crowded_out, trials)):
+    if not is_fit_known:
         yield text
-    elif fit == now:
+        return
+    fit = trials_per_gpu(trials, device)
+    if fit == now:
         yield f"{text}, so {counted(now, 'trial')} per GPU is right"
     else:
         yield f"{text}, so LearningPolicy() would run {fit} per GPU instead of {now}"

@@ -121,10 +121,7 @@ def test_the_page_starts_with_the_advice():
         *("Advice", "Plan", "Slots", "Failures and retries", "GPU memory"),
     ]
     assert content.sections[0].texts[-1].startswith("20% of the GPU time was idle while trials started")
-    assert (
-        content.summary == "The peak was 8.3 of 8.0 GiB (9.1 GiB with overhead), so LearningPolicy() would run 1 per "
-        "GPU instead of 2."
-    )
+    assert content.summary == "LearningPolicy() would run 1 of these trials at once on a GPU of 16 GiB."
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,20 @@ def test_the_advice_depends_on_the_trial_with_the_highest_peak(usages, advice):
     assert advice_of_run(run_of(*usages)) == [advice]
 
 
+def test_trials_with_different_fractions_get_one_advice_about_the_number_of_trials():
+    """The GPUs have 16 GiB. A LearningPolicy learns from all trials, so it would not run 5 and also 3 per GPU."""
+    quarter = {"gpus": 0.25, "share_gib": 4}
+    small = run_of(*[used(2, **quarter)] * 4)
+    retried = TrialGpuMemory(name="r", usage=used(4), of_smaller_shares=(used(3, **quarter, num_ooms=1),))
+
+    about_all, first, second, *others = advice_of_run(RunUsage(trials=(*small.trials, retried)))
+
+    assert first == "the peak was 2.0 of 4.0 GiB (2.8 GiB with overhead)"
+    assert second == "the peak was 4.0 of 8.0 GiB (4.8 GiB with overhead)"
+    assert about_all == "LearningPolicy() would run 2 of these trials at once on a GPU of 16 GiB"
+    assert not any("LearningPolicy" in advice for advice in others)
+
+
 @pytest.mark.parametrize(
     ("gpus", "policy"),
     [
