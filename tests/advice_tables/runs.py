@@ -1,5 +1,6 @@
 """Each advice in a message of a run of Tune or Train, or about the results of a run, works as it is written."""
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from ray import tune
 from ray.train import ScalingConfig
 
 from tests.advice import CPUS, ROOT, SHARED, AdviceTable, Row, named
+from tests.clusters import GIB
 from tests.unit.oom_errors import TORCH_OOM, torch_text
 from tune_policies import CpuPolicy, PolicyCallback, tuner
 from tune_policies.files.plain_data import parse_data
@@ -19,7 +21,7 @@ from tune_policies.trainers.scheduling.own_slots import slot_of_bundles
 from tune_policies.trainers.train.scaling_config_check import check_workers
 from tune_policies.trainers.usage.advice import Advice, advise
 from tune_policies.trainers.usage.audit_callback import audit_lines
-from tune_policies.trainers.usage.gpu_memory_records import GpuMemoryUsage, RunUsage
+from tune_policies.trainers.usage.gpu_memory_records import GPU_MEMORY_KEY, GpuMemoryUsage, RunUsage, worker_file
 from tune_policies.trainers.usage.load_usage import load_usage
 from tune_policies.trainers.usage.oom_report import OomReport
 from tune_policies.trainers.usage.process_usage import ProcessUsage
@@ -81,6 +83,14 @@ def a_results_folder(*, error=None, has_record=False):
     if has_record:
         (trial.parent / USAGE_FILE).write_text(ResourceUsage().to_json())
     return trial.parent
+
+
+def a_train_folder(peak_gib):
+    """Return the folder of a Train run with one worker, which used this much memory of a GPU of 16 GiB."""
+    used = GpuMemoryUsage(gpus=1, device_bytes=16 * GIB, peak_reserved_bytes=peak_gib * GIB)
+    folder = Path(tempfile.mkdtemp())
+    (folder / worker_file(0, 1)).write_text(json.dumps({GPU_MEMORY_KEY: used.model_dump(mode="json")}))
+    return folder
 
 
 def page_of(folder):
@@ -223,6 +233,11 @@ ROWS = [
         "tuner(print, CpuPolicy(), tune_config=tune.TuneConfig(scheduler=OomRetryScheduler()))",
     ),
     Row(
+        "load_usage(a_train_folder(3)).advice",
+        ', for which GpuMemoryPolicy(gpu_memory="4.3GiB") is enough',
+        "GpuMemoryPolicy(gpu_memory='4.3GiB').plan(ONE_GPU)",
+    ),
+    Row(
         "slot_of_bundles(CpuPolicy().plan(CPUS), BundleGroup([{'CPU': 3}, {'CPU': 3}]), CPUS)",
         "Reserve less, or add nodes.",
         "slot_of_bundles(CpuPolicy().plan(CPUS), BundleGroup([{'CPU': 2}, {'CPU': 2}]), CPUS)",
@@ -254,6 +269,7 @@ NAMES = {
         Trainer,
         WaitingRun,
         a_results_folder,
+        a_train_folder,
         advised,
         audited,
         check_workers,

@@ -19,7 +19,13 @@ from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.wording import counted, shorten_names
 
 from .advice import trials_per_gpu
-from .advised_memory import equal_part_to_write, gpu_memory_to_write, gpus_to_write
+from .advised_memory import (
+    amount_to_write,
+    equal_part_to_write,
+    gpu_memory_to_write,
+    gpus_to_write,
+    trials_with,
+)
 from .gpu_memory_records import (
     GpuMemoryUsage,
     MemoryFailure,
@@ -41,6 +47,15 @@ _NOTHING_REPORTED: Final = (
     "no trial reported its GPU memory. Only trials that have a GPU and run under a PolicyScheduler report it. With "
     "resources_per_trial alone, a trial's GPU memory is not limited"
 )
+
+
+_NOTHING_OF_WORKERS: Final = (
+    "no worker reported its GPU memory. Only workers that have a GPU report it, and only in trainers of this package, "
+    "such as build_torch_trainer"
+)
+
+_RETRY_WORKERS: Final = "fit_with_oom_retry(build_trainer, plan)"
+"""The call that retries a Train run whose workers ran out of memory."""
 
 
 class Verdict(Enum):
@@ -206,13 +221,53 @@ def about_gpu_memory(run: RunUsage, record: ResourceUsage | None) -> list[str]:
     if is_without_gpus(run, record) or not run.trials:
         return []
     if not known:
-        return [_NOTHING_REPORTED]
+        return [_NOTHING_OF_WORKERS if run.folder_of == "train" else _NOTHING_REPORTED]
     has_advice = record is not None and any(slot.advice for slot in record.slots)
     about_size = _about_size(known, has_advice=has_advice)
+    if _has_workers(run, record):
+        about_size = _about_workers(known)
     return [*about_size, *_advise_on_retries(known), *_advise_on_problems(known)]
 
 
-def _about_size(trials: list[TrialGpuMemory], *, has_advice: bool) -> Iterator[str]:
+def _has_workers(run: RunUsage, record: ResourceUsage | None) -> bool:
+    """Return whether the run is a Train run, or its trials had Train workers according to the record."""
+    if run.folder_of == "train":
+        return True
+    return record is not None and any(slot.use is not None and slot.use.num_workers for slot in record.slots)
+
+
+def _about_workers(trials: list[TrialGpuMemory]) -> Iterator[str]:
+    """Yield sentences about the memory of Train workers, whose requests no LearningPolicy and no scheduler changes."""
+    for (device, gpus), group in sorted(_by_size(trials).items()):
+        usages = _usages(group)
+        share = _gib(usages[0].share_bytes or device)
+        to_plan = max((need for need in map(bytes_to_plan, usages) if need), default=None)
+        if _ran_out(group) and gpus == 1:
+            yield f"workers ran out of memory with {share} GiB (a whole GPU), so use a GPU with more memory"
+        elif _ran_out(group):
+            yield f"workers ran out of memory with {share} GiB. Retry the run with more memory: {_RETRY_WORKERS}"
+        elif to_plan is not None:
+            text = f"the peak of a worker was {_peak_text(usages)} of {share} GiB{_with_overhead(usages)}"
+            amount = amount_to_write(to_plan, device)
+            if trials_with(amount, device):
+                text += f', for which GpuMemoryPolicy(gpu_memory="{amount}") is enough'
+            yield text
+
+
+def _peak_text(usages: list[GpuMemoryUsage]) -> str:
+    return _gib(max(need for need in map(needed_bytes, usages) if need))
+
+
+def _with_overhead(usages: list[GpuMemoryUsage]) -> str:
+    """Return the memory to plan as text in parentheses, or an empty text if it is as large as the peak."""
+    to_plan = _gib(max(need for need in map(bytes_to_plan, usages) if need))
+    if to_plan == _peak_text(usages):
+        return ""
+    return f" ({to_plan} GiB with overhead)"
+
+
+def _by_size(trials: list[TrialGpuMemory]) -> dict[tuple[int, float], list[TrialGpuMemory]]:
+    """Return the trials with at most one GPU, keyed by the memory of the device and the number of GPUs."""
     alike: dict[tuple[int, float], list[TrialGpuMemory]] = defaultdict(list)
     for trial in trials:
         usage = trial.usage
@@ -221,6 +276,11 @@ def _about_size(trials: list[TrialGpuMemory], *, has_advice: bool) -> Iterator[s
         device = device_bytes(usage)
         if device:
             alike[device, usage.gpus].append(trial)
+    return alike
+
+
+def _about_size(trials: list[TrialGpuMemory], *, has_advice: bool) -> Iterator[str]:
+    alike = _by_size(trials)
     of_all = [trial for group in alike.values() for trial in group]
     # The record also contains how busy the GPUs were, and a trial that was crowded out needed more than its peak.
     is_fit_known = not has_advice and not any(map(is_crowded_out, of_all))
@@ -295,13 +355,10 @@ def _about_peaks(device: int, gpus: float, trials: list[TrialGpuMemory], *, is_f
     """Yield a sentence about the peaks of trials with the same GPU fraction and device memory."""
     now = _num_per_gpu(gpus)
     usages = _usages(trials)
-    needs = [need for need in (needed_bytes(usage) for usage in usages) if need]
-    if not needs:
+    if not any(map(needed_bytes, usages)):
         return
-    text = f"the peak was {_gib(max(needs))} of {_gib(usages[0].share_bytes or device)} GiB"
-    to_plan = max(filter(None, map(bytes_to_plan, usages)))
-    if _gib(to_plan) != _gib(max(needs)):
-        text += f" ({_gib(to_plan)} GiB with overhead)"
+    share = _gib(usages[0].share_bytes or device)
+    text = f"the peak was {_peak_text(usages)} of {share} GiB{_with_overhead(usages)}"
     if not is_fit_known:
         yield text
         return

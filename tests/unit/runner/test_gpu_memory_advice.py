@@ -22,7 +22,8 @@ from tune_policies.trainers.usage.gpu_memory_records import (
     needed_bytes,
 )
 from tune_policies.trainers.usage.oom_report import OomReport
-from tune_policies.trainers.usage.resource_usage import RaisedMemory, ResourceUsage, TrialCounts
+from tune_policies.trainers.usage.process_usage import SlotUse
+from tune_policies.trainers.usage.resource_usage import RaisedMemory, ResourceUsage, SlotHours, TrialCounts
 from tune_policies.trainers.usage.usage_report import advice_of_run
 
 
@@ -80,6 +81,53 @@ from tune_policies.trainers.usage.usage_report import advice_of_run
 )
 def test_the_advice_depends_on_the_trial_with_the_highest_peak(usages, advice):
     assert advice_of_run(run_of(*usages)) == [advice]
+
+
+@pytest.mark.parametrize(
+    ("usage", "advice"),
+    [
+        pytest.param(
+            used(2.9),
+            "the peak of a worker was 2.9 of 8.0 GiB (3.7 GiB with overhead), for which "
+            'GpuMemoryPolicy(gpu_memory="4.2GiB") is enough',
+            id="a small peak",
+        ),
+        pytest.param(
+            used(15.5, gpus=1), "the peak of a worker was 15.5 of 16.0 GiB (16.3 GiB with overhead)", id="a large peak"
+        ),
+        pytest.param(
+            used(7, num_ooms=1),
+            "workers ran out of memory with 8.0 GiB. Retry the run with more memory: "
+            "fit_with_oom_retry(build_trainer, plan)",
+            id="out of memory",
+        ),
+        pytest.param(
+            used(15, gpus=1, num_ooms=1),
+            "workers ran out of memory with 16.0 GiB (a whole GPU), so use a GPU with more memory",
+            id="out of memory on a whole GPU",
+        ),
+        pytest.param(
+            None,
+            "no worker reported its GPU memory. Only workers that have a GPU report it, and only in trainers of this "
+            "package, such as build_torch_trainer",
+            id="nothing reported",
+        ),
+    ],
+)
+def test_the_advice_for_train_workers_names_no_policy_and_no_scheduler_for_trials(usage, advice):
+    """The GPU has 16 GiB. A LearningPolicy keeps the requests of workers, and a Train run has no scheduler."""
+    train = RunUsage(trials=run_of(usage).trials, folder_of="train")
+
+    assert advice_of_run(train) == [advice]
+
+
+def test_trials_with_train_workers_get_the_advice_for_workers():
+    use = SlotUse(num_trials=1, cpus=1, used_cpus=1, host_memory_bytes=GIB, num_workers=2)
+    record = ResourceUsage(slots=(SlotHours(slot="2 workers", hours={"GPU": 1.0}, use=use),))
+
+    (advice,) = advice_of_run(run_of(used(2.9)), record)
+
+    assert advice.startswith("the peak of a worker was 2.9 of 8.0 GiB")
 
 
 def test_trials_with_different_fractions_get_one_advice_about_the_number_of_trials():
