@@ -28,10 +28,16 @@ _MOST_TRIALS: Final = 60
 """The maximum number of trials in the GPU memory picture. It shows the trials with the highest relative use."""
 
 
-def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None, first_advice: Iterable[str] = ()) -> Content:
+def build_run_page(
+    name: str,
+    run: RunUsage,
+    usage: ResourceUsage | None,
+    first_advice: Iterable[str] = (),
+    last_advice: Iterable[str] = (),
+) -> Content:
     """Return the content of the HTML page of a run.
 
-    ``first_advice`` precedes the advice that follows from the usage.
+    ``first_advice`` precedes the advice that follows from the usage, and ``last_advice`` follows it.
     """
     advice = [*first_advice, *advice_of_run(run, usage)]
     details = [counted(len(run.trials), "trial")]
@@ -44,6 +50,7 @@ def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None, first_
         sections += [_plan(usage), _slots(usage), _failures(usage)]
     if not is_without_gpus(run, usage):
         sections.append(_memory(run))
+    advice += last_advice
     summary = "There is nothing to change."
     if advice:
         summary = _sentence(advice[0])

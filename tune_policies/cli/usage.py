@@ -48,7 +48,9 @@ def usage(
     if plot is not None:
         plot_usage(loaded, plot, record, force=force)
     if html is not None:
-        write_new(html, html_page(build_run_page(result_dir.resolve().name, loaded, record)), force=force)
+        learned = [] if loaded.learned is None else [loaded.learned]
+        page = build_run_page(result_dir.resolve().name, loaded, record, last_advice=learned)
+        write_new(html, html_page(page), force=force)
     if json:
         print(
             json_text.dumps({**loaded.model_dump(mode="json"), "advice": loaded.advice}, indent=2, ensure_ascii=False)

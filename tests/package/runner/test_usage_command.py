@@ -1,5 +1,6 @@
 """Tests of the command ``tune-policies usage``."""
 
+import html
 import json
 import sys
 from types import SimpleNamespace
@@ -101,9 +102,11 @@ def learned_in(folder):
 def test_the_command_prints_what_the_policy_of_the_run_has_learned_and_how_to_use_it(cpu_folder):
     file = learned_in(cpu_folder)
 
-    assert load_usage(cpu_folder).advice[-1] == (
-        f'learned from 4 trials: CpuPolicy(cpus=0.1, memory="336MiB"). Next time, write load_policy("{file}")'
-    )
+    learned = 'learned from 4 trials: CpuPolicy(cpus=0.1, memory="336MiB"). Next time, write load_policy('
+    assert load_usage(cpu_folder).advice[-1] == f'{learned}"{file}")'
+    page = cpu_folder / "page.html"
+    usage(cpu_folder, "--html", page)
+    assert f"L{learned[1:]}" in html.unescape(page.read_text())
 
 
 @pytest.mark.parametrize("has_learned", [False, True], ids=["without a LearningPolicy", "with a LearningPolicy"])
