@@ -79,6 +79,10 @@ NO_MISTAKES = {
         "operator: Exists", "operator: Equal\n              value: present"
     ),
     "a toleration of a value that only the nodes determine": _of_l4("operator: Exists", 'value: "true"'),
+    "the manufacturer of the CPUs as a label of Karpenter": _of_l4(
+        _SELECTOR, f"{_SELECTOR}            karpenter.k8s.aws/instance-cpu-manufacturer: amd\n"
+    ),
+    "the label of virtual GPUs": _of_l4(_SELECTOR, f'{_SELECTOR}            nvidia.com/vgpu.present: "true"\n'),
     "a toleration of every effect": _of_l4("              effect: NoSchedule\n", ""),
     "only one image has a known Python version": CLUSTER.replace("-py311", "").replace(
         "2.60.0-gpu", "2.60.0-py310-gpu"

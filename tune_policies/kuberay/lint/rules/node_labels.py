@@ -201,6 +201,7 @@ _KEYS: Final = (
     *("kubernetes.io/hostname", "node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"),
     *("topology.kubernetes.io/zone", "topology.kubernetes.io/region", "eks.amazonaws.com/nodegroup"),
     *("karpenter.sh/nodepool", "kubernetes.azure.com/agentpool", "cloud.google.com/compute-class"),
+    *("karpenter.k8s.aws/instance-cpu-manufacturer", "nvidia.com/vgpu.present"),
     *("nvidia.com/gpu.memory", "nvidia.com/gpu.count", "nvidia.com/gpu.family", "nvidia.com/mig.strategy"),
     *("cloud.google.com/gke-accelerator-count", "cloud.google.com/gke-gpu", "cloud.google.com/gke-gpu-driver-version"),
     *("cloud.google.com/gke-gpu-partition-size", "cloud.google.com/gke-gpu-sharing-strategy"),
