@@ -117,6 +117,22 @@ def test_amounts_that_ray_ignores_in_limits_are_written_as_group_resources(field
     assert resources["requests"] == resources["limits"] | {"ephemeral-storage": "10Gi"}
 
 
+@pytest.mark.parametrize(
+    ("fields", "taint"),
+    [
+        ({"gpus": 1, "device_key": "gpu.intel.com/xe"}, "gpu.intel.com/xe"),
+        ({"gpus": 1, "device_key": "nvidia.com/mig-1g.10gb"}, "nvidia.com/gpu"),
+        ({"custom": {"NPU": 1}, "device_key": "huawei.com/Ascend310P"}, "huawei.com/Ascend310P"),
+        ({"custom": {"neuron_cores": 2}}, "aws.amazon.com/neuron"),
+    ],
+    ids=["Intel by key", "MIG", "Ascend by key", "Neuron"],
+)
+def test_a_pod_tolerates_the_taint_of_the_nodes_with_its_devices(fields, taint):
+    tolerations = group(cpu_type(**fields))["template"]["spec"]["tolerations"]
+
+    assert tolerations == [{"key": taint, "operator": "Exists", "effect": "NoSchedule"}]
+
+
 def test_for_an_older_ray_version_amounts_are_written_as_start_parameters():
     """Ray 2.50 ignores the field ``resources``, and KubeRay rejects it if ``rayStartParams`` contains resources."""
     written = group(gpu_type(device_key="nvidia.com/mig-1g.10gb"), ray_version="2.50.1")

@@ -25,7 +25,7 @@ class DevicePlugin(NamedTuple):
         family: The vendor and the device, as in ``FAMILIES``.
         key: The Kubernetes resource that pods request; ``None`` if no resource is documented.
         other_keys: A pattern of other Kubernetes resources for these devices or parts of them.
-        own_taint: The taint of nodes with these devices, if its key differs from ``key``.
+        own_taint: The taint of nodes with these devices, if its key is not the resource that pods request.
     """
 
     family: str
@@ -33,15 +33,15 @@ class DevicePlugin(NamedTuple):
     other_keys: str = "(?!)"  # matches no key
     own_taint: str | None = None
 
-    @property
-    def taint(self) -> str | None:
-        """The taint of nodes with these devices.
+    def taint(self, key: str) -> str:
+        """Return the key of the taint of nodes whose pods request ``key``.
 
-        By convention, its key is the resource name of the devices, such as ``nvidia.com/gpu``.
+        By convention, it is the resource name of the devices, such as ``nvidia.com/gpu``.
 
-        Source: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus
+        Sources: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus,
+        https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration
         """
-        return self.own_taint or self.key
+        return self.own_taint or key
 
 
 TPU_KEY: Final = "google.com/tpu"
@@ -49,7 +49,7 @@ TPU_KEY: Final = "google.com/tpu"
 
 DEVICE_PLUGINS: Final = (
     # https://github.com/NVIDIA/k8s-device-plugin
-    DevicePlugin("NVIDIA GPU", "nvidia.com/gpu", r"nvidia\.com/(gpu\.shared|mig-.+)"),
+    DevicePlugin("NVIDIA GPU", "nvidia.com/gpu", r"nvidia\.com/(gpu\.shared|mig-.+)", "nvidia.com/gpu"),
     # https://github.com/ROCm/k8s-device-plugin
     DevicePlugin("AMD GPU", "amd.com/gpu"),
     # https://intel.github.io/intel-device-plugins-for-kubernetes/cmd/gpu_plugin/README.html, for both kernel drivers
@@ -65,8 +65,8 @@ DEVICE_PLUGINS: Final = (
     DevicePlugin("Google TPU", TPU_KEY),
     # https://docs.habana.ai/en/latest/Orchestration/Gaudi_Kubernetes/Device_Plugin_for_Kubernetes.html
     DevicePlugin("Intel Gaudi", "habana.ai/gaudi"),
-    # https://gitcode.com/Ascend/mind-cluster (Ascend Device Plugin)
-    DevicePlugin("Huawei Ascend", "huawei.com/Ascend910", r"huawei\.com/(Ascend|npu).*"),
+    # https://gitcode.com/Ascend/mind-cluster (Ascend Device Plugin). Huawei Cloud CCE has names such as ascend-1980.
+    DevicePlugin("Huawei Ascend", "huawei.com/Ascend910", r"huawei\.com/(Ascend|ascend-|npu).*"),
     # https://docs.rbln.ai/latest/software/system_management/kubernetes/device_plugin.html (plugin 0.4 and later)
     DevicePlugin("Rebellions RBLN", "rebellions.ai/npu", r"rebellions\.ai/.+"),
     # https://developer.furiosa.ai/latest/en/cloud_native_toolkit/kubernetes/device_plugin.html

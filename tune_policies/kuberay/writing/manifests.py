@@ -61,8 +61,7 @@ def _pod_template(
     tolerations = [*node_type.tolerations]
     if devices is not None:
         amounts[devices.key] = str(devices.amount)
-        if devices.plugin.taint is not None:
-            tolerations.insert(0, Toleration(key=devices.plugin.taint))
+        tolerations.insert(0, Toleration(key=devices.plugin.taint(devices.key)))
     has_cuda = has_nvidia(node_type)
     if has_cuda and options.platform == "aks":
         tolerations.insert(1, AKS_GPU_TAINT)

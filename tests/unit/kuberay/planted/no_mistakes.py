@@ -45,6 +45,23 @@ NO_MISTAKES = {
     .replace("rayproject/ray:2.60.0-py311-gpu", "registry.example/gaudi:1")
     .replace("accelerator-type: L4", "accelerator-type: Intel-GAUDI")
     .replace(_PARAMS, 'resources: {CPU: "8", HPU: "8"}', 1),
+    "Intel's GPUs with a number of tiles": _of_l4(
+        _DEVICE, 'gpu.intel.com/xe: "1"\n                  gpu.intel.com/tiles: "2"'
+    )
+    .replace("nvidia.com/gpu.product: NVIDIA-L4", 'gpu.intel.com/product: "Max_1550"')
+    .replace("key: nvidia.com/gpu", "key: gpu.intel.com/xe")
+    .replace("rayproject/ray:2.60.0-py311-gpu", "registry.example/xpu:1")
+    .replace("accelerator-type: L4", "accelerator-type: Intel-GPU-Max-1550")
+    .replace(_PARAMS, 'resources: {GPU: "1"}', 1),
+    "Ascend devices of Huawei Cloud": _of_l4("NVIDIA-L4", "ascend")
+    .replace(_DEVICE, 'huawei.com/ascend-1980: "8"')
+    .replace("key: nvidia.com/gpu", "key: huawei.com/ascend-1980")
+    .replace("rayproject/ray:2.60.0-py311-gpu", "registry.example/ascend:1")
+    .replace("accelerator-type: L4", "accelerator-type: Ascend910B")
+    .replace(_PARAMS, 'resources: {NPU: "8"}', 1),
+    "a toleration of a taint named after a MIG device": _of_l4(_DEVICE, 'nvidia.com/mig-1g.10gb: "1"')
+    .replace("key: nvidia.com/gpu", "key: nvidia.com/mig-1g.10gb")
+    .replace(_PARAMS, 'resources: {GPU: "1"}', 1),
     "AMD's GPUs, which the autoscaler counts": _of_l4(_DEVICE, 'amd.com/gpu: "8"')
     .replace("nvidia.com/gpu.product: NVIDIA-L4", "amd.com/gpu.product-name: MI300X")
     .replace("key: nvidia.com/gpu", "key: amd.com/gpu")

@@ -46,6 +46,12 @@ _NEAR_KEY: Final = 0.8
 _OF_HAMI: Final = re.compile(r"[\w.-]+/(\w*(mem|cores|memory|core)(-percentage)?|priority)")
 """Matches the resources of HAMi, whose administrators can change their names."""
 
+_BESIDE_DEVICES: Final = ("gpu.intel.com/tiles", "gpu.intel.com/millicores", "gpu.intel.com/memory.max")
+"""Resources that are no devices: the parts of Intel GPUs that a pod requests in addition to the GPU.
+
+Source: https://github.com/intel/platform-aware-scheduling/tree/master/gpu-aware-scheduling
+"""
+
 
 @RULES.of_each(groups_of, "device-resource-misspelled", "error", _KUBERNETES)
 def _device_misspelled(at: Group[HeadGroup]) -> Iterator[Found]:
@@ -55,8 +61,8 @@ def _device_misspelled(at: Group[HeadGroup]) -> Iterator[Found]:
             domain, _, _ = key.partition("/")
             # Administrators can rename the resources of HAMi, but a name similar to a default one is a mistake.
             is_of_hami = _OF_HAMI.fullmatch(key) and (key in _DEFAULTS_OF_HAMI or domain != "nvidia.com")
-            is_priority = key == "nvidia.com/priority"
-            is_known = is_of_hami or is_priority or (ray_resource(key) is not None and "." in domain)
+            is_other = key == "nvidia.com/priority" or key in _BESIDE_DEVICES
+            is_known = is_of_hami or is_other or (ray_resource(key) is not None and "." in domain)
             if "/" not in key or is_known:
                 continue
             near = difflib.get_close_matches(key.lower(), _KEYS, n=1, cutoff=_NEAR_KEY)

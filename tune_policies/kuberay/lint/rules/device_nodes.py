@@ -47,14 +47,19 @@ def _taint_not_tolerated(at: Group[HeadGroup]) -> Iterator[Found]:
     """
     tolerations, path = at.pod.tolerations, (*at.pod_path, "tolerations")
     for key in at.devices.keys() - {TPU_KEY}:  # only GKE has TPUs, and GKE adds the toleration
-        taint = taint_of(at, key)
-        is_misspelled = suggest(str(taint.key), [toleration.key for toleration in tolerations if toleration.key])
-        # If the pod tolerates other taints, the user has probably considered the taints of the nodes.
-        if any(tolerates(own, taint) for own in tolerations) or (tolerations and not is_misspelled):
+        usual = taint_of(at, key)
+        taints = [usual]
+        if usual.key != key:
+            taints.append(Toleration(key=key))  # the taint of a part of a GPU may also be named after this part
+        if any(tolerates(own, taint) for own in tolerations for taint in taints):
             continue
-        name, fields = f"{taint.key}:NoSchedule", f"key: {taint.key}, operator: Exists, effect: NoSchedule"
-        if taint.value is not None:
-            name = f"{taint.key}={taint.value}:NoSchedule"
+        # If the pod tolerates other taints, the user has probably considered the taints of the nodes.
+        is_misspelled = suggest(str(usual.key), [toleration.key for toleration in tolerations if toleration.key])
+        if tolerations and not is_misspelled:
+            continue
+        name, fields = f"{usual.key}:NoSchedule", f"key: {usual.key}, operator: Exists, effect: NoSchedule"
+        if usual.value is not None:
+            name = f"{usual.key}={usual.value}:NoSchedule"
         message = f"{at} has {key}, but does not tolerate the taint {name}"
         where = path if tolerations else at.pod_path
         yield Found(where, message, f"if its nodes have the taint, add to tolerations: {{{fields}}}")
@@ -63,7 +68,7 @@ def _taint_not_tolerated(at: Group[HeadGroup]) -> Iterator[Found]:
 def taint_of(at: Group[HeadGroup], key: str) -> Toleration:
     """Return a toleration for the usual taint of nodes with these devices. On GKE, its value is known."""
     domain = key.partition("/")[0]
-    taints = (plugin.taint for plugin in DEVICE_PLUGINS if plugin.key and plugin.key.partition("/")[0] == domain)
+    taints = (plugin.taint(key) for plugin in DEVICE_PLUGINS if (plugin.key or "").partition("/")[0] == domain)
     name = next(taints, key)
     is_on_gke = any(label.startswith("cloud.google.com/") for label in at.pod.nodeSelector)
     if is_on_gke and name == "nvidia.com/gpu":
