@@ -245,6 +245,38 @@ ACCELERATOR = {
         (None, None, None, None),
     ),
     "a short error, quoted": (("RuntimeError", "step 3: CUDA out of memory"), ("torch", None, None, None)),
+    "CatBoost, the driver": (
+        ("_catboost.CatBoostError", "catboost/cuda/cuda_lib/cuda_base.h:281: CUDA error 2: out of memory"),
+        (None, None, None, None),
+    ),
+    "CatBoost, its pool": (
+        ("_catboost.CatBoostError", "memory_pool.h:303: Error: Out of memory. Requested 8880 MB; Free 59.1 MB"),
+        (None, None, None, None),
+    ),
+    "ONNX Runtime": (
+        ("onnxruntime.capi.onnxruntime_pybind11_state.Fail", "CUDA failure 2: out of memory ; GPU=0 ; hostname=a"),
+        (None, None, None, None),
+    ),
+    "Gaudi": (
+        ("RuntimeError", "[Rank:0] FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size::268435456 (256)MB"),
+        ("torch", None, None, None),
+    ),
+    "Paddle": (
+        ("MemoryError", "\n\nOut of memory error on GPU 0. Cannot allocate 1.000000GB memory on GPU 0"),
+        (None, None, None, None),
+    ),
+    "XGBoost with RAPIDS": (
+        (
+            "xgboost.core.XGBoostError",
+            "Memory allocation error on worker 0: std::bad_alloc: out_of_memory: Maximum pool size exceeded\n"
+            "- Free memory: 19.6MB\n- Requested memory: 1GB\n",
+        ),
+        (None, GIB, None, None),
+    ),
+    "TensorFlow, XLA": (
+        (TF_EXHAUSTED, "Failed to allocate request for 16.00GiB (17179869184B) on device ordinal 0"),
+        ("tensorflow", 16 * GIB, None, None),
+    ),
     "Numba": (
         ("numba.cuda.cudadrv.driver.CudaAPIError", "[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY"),
         (None, None, None, None),

@@ -111,7 +111,11 @@ _SENTENCES: Final[tuple[tuple[str, MemoryKind, str | None], ...]] = (
     (r"\bCUDNN_STATUS_\w*HOST_ALLOCATION_FAILED\b", "host", "torch"),
     (r"(?:CUDA|HIP|cuDNN|cuFFT|cusolver) error: \w+_ALLOC(?:ATION)?_FAILED", "accelerator", "torch"),
     (r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA calloc async \d+ bytes", "accelerator", "torch"),  # NCCL
+    (r"MODULE:PT_DEVMEM Allocation failed for size::\d+", "accelerator", "torch"),  # Gaudi
     (r"CUDA Error: out of memory at line \d+", "accelerator", None),  # bitsandbytes
+    (r"CUDA (?:error|failure) 2: out of memory\b", "accelerator", None),  # CatBoost, Warp; ONNX Runtime
+    (r"\bOut of memory\. Requested [\d.]+(?: MB)?; Free [\d.]+", "accelerator", None),  # CatBoost's memory pool
+    (r"Memory allocation error on worker \d+: ", "accelerator", None),  # XGBoost
     (r"Triton Error \[(?:CUDA|HIP)\]:.{0,40}(?<!not) out of memory\b", "accelerator", None),
     (r"Unexpected error from cudaGetDeviceCount.{0,200}Error 2: out of memory", "accelerator", "torch"),
     (r"^\[CUDA\] out of memory\b", "accelerator", None),  # LightGBM
@@ -135,14 +139,17 @@ _SENTENCES: Final[tuple[tuple[str, MemoryKind, str | None], ...]] = (
 """Sentences that occur only in out-of-memory errors, with the kind of memory, and the framework or ``None``."""
 
 _TENSORFLOW_OOM: Final = re.compile(
-    r"OOM when allocating tensor|[Ff]ailed to allocate memory|[Oo]ut of memory|[Rr]an out of (?:GPU )?memory"
+    r"OOM when allocating tensor|[Ff]ailed to allocate (?:memory|request for)|[Oo]ut of memory"
+    r"|[Rr]an out of (?:GPU )?memory"
     r"|_ALLOC_FAILED|Dst tensor is not initialized"  # a failed copy to a full GPU
 )
 _XLA_OOM: Final = re.compile(r"[Oo]ut of memory|OUT_OF_MEMORY|[Ff]ailed to allocate|[Rr]an out of memory in")
 _TENSORFLOW_HOST: Final = re.compile(r"by allocator (?:\w*cpu\b|\w*host)")
 _TENSORFLOW_DEVICE: Final = re.compile(r"by allocator|device:(?:GPU|TPU|XPU):")
 _CPU_DEVICE: Final = re.compile(r"device:CPU:")
-_ACCELERATOR_TEXT: Final = re.compile(r"\bCUDA|cudaError|\bHIP\b|hipError|\bRMM failure\b")
+_ACCELERATOR_TEXT: Final = re.compile(
+    r"\bCUDA|cudaError|\bHIP\b|hipError|\bRMM failure\b|\bmemory error on GPU\b"  # the last one is Paddle's
+)
 
 
 def match_signature(types: Sequence[str], text: str) -> OutOfMemory | None:
@@ -180,7 +187,7 @@ def _by_type(types: Sequence[str], text: str) -> tuple[MemoryKind, str | None] |
         if found:
             return "accelerator", found[1]
     if any(_HOST_OOM.fullmatch(name) for name in types):
-        # Some libraries, such as RAPIDS, raise a plain MemoryError for device memory.
+        # Some libraries, such as RAPIDS and Paddle, raise a plain MemoryError for device memory.
         if _ACCELERATOR_TEXT.search(text):
             return ("accelerator", None)
         return ("host", "python")
@@ -238,6 +245,7 @@ _REQUESTED: Final = _pattern(
     r"unable to (?:allocate|mmap) #",  # NumPy; PyTorch's shared memory
     r"Requested +: #",  # PyTorch, cudaMallocAsync
     r"allocate request for #",  # XLA's stream executor
+    r"Requested memory: #",  # XGBoost
     r"Attempting to (?:allocate|reserve) #",  # TPU runtime
     r"memory space hbm\. Used #",  # TPU compiler
 )
