@@ -27,6 +27,9 @@ _KNOWN: Final = frozenset(f"{_PREFIX}{kind}" for kind in ("str", "int", "float",
 # PyYAML reads 1e3 as a string and 12:30 as 750. Kubernetes (sigs.k8s.io/yaml) reads them as 1000 and as a string.
 _EXPONENT: Final = re.compile(r"[-+]?(\d++(\.\d*+)?|\.\d++)[eE][-+]?\d++")
 
+# PyYAML knows only the octal numbers of YAML 1.1, such as 0644. Kubernetes also reads those of YAML 1.2.
+_OCTAL: Final = re.compile(r"[-+]?0o[0-7]{1,20}")
+
 _resolver: Final[Any] = yaml.resolver.Resolver()
 _constructor: Final = yaml.constructor.SafeConstructor()
 
@@ -46,8 +49,11 @@ def read_scalar(text: str, tag: str | None, implicit: tuple[bool, bool]) -> Any:
         return text
     if kind not in _KNOWN:
         raise ValueError(f"the tag {kind} is not supported. Remove it")
-    if kind == f"{_PREFIX}str" and tag is None and implicit[0] and _EXPONENT.fullmatch(text):
+    is_plain_text = kind == f"{_PREFIX}str" and tag is None and implicit[0]
+    if is_plain_text and _EXPONENT.fullmatch(text):
         return float(text)
+    if is_plain_text and _OCTAL.fullmatch(text):
+        return int(text, 8)
     if kind in (f"{_PREFIX}str", f"{_PREFIX}timestamp", f"{_PREFIX}value"):
         return text
     if kind in (f"{_PREFIX}int", f"{_PREFIX}float") and ":" in text:

@@ -82,6 +82,7 @@ def test_any_text_is_parsed_or_raises_a_document_error_with_a_valid_line(text):
         pytest.param("a: 2026-01-02", {"a": "2026-01-02"}, id="a date is a string"),
         pytest.param("a: 12:30", {"a": "12:30"}, id="a time is a string"),
         pytest.param("a: 1e3", {"a": 1000.0}, id="an exponent is a number"),
+        pytest.param("a: [0644, 0o644, '0o644']", {"a": [420, 420, "0o644"]}, id="octal numbers"),
         pytest.param("on: 1\n2: 3\n~: 4", {"true": 1, "2": 3, "null": 4}, id="a key is a string"),
         pytest.param("a: &x {b: 1}\nc: {<<: *x, d: 2}", {"a": {"b": 1}, "c": {"b": 1, "d": 2}}, id="a merge"),
         pytest.param("<<: [{a: 1}, {a: 2, b: 3}]\nb: 4", {"a": 1, "b": 4}, id="the first of several merges counts"),

@@ -136,6 +136,13 @@ NO_MISTAKES = {
     .replace("minReplicas: 0", "minReplicas: 4")
     .replace("replicas: 0", "replicas: 4")
     .replace(_PARAMS, """rayStartParams: {resources: '''{"mine": 1.0}'''}""", 1),
+    "a number of CPUs from a variable of the pod, without an autoscaler": CLUSTER.replace(
+        "enableInTreeAutoscaling: true", "enableInTreeAutoscaling: false"
+    )
+    .replace("  autoscalerOptions:\n    version: v2\n    idleTimeoutSeconds: 60\n", "")
+    .replace("minReplicas: 0", "minReplicas: 4")
+    .replace("replicas: 0", "replicas: 4")
+    .replace(_PARAMS, 'rayStartParams: {num-cpus: "$NUM_CPUS"}', 1),
     "a head type with Ray's default name": LAUNCHER.replace("head_node_type: head\n", "").replace(
         "  head:\n", "  ray.head.default:\n"
     ),

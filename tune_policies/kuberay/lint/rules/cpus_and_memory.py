@@ -18,6 +18,7 @@ from tune_policies.kuberay.lint.cluster_parts import (
 )
 from tune_policies.kuberay.lint.pod_schema import as_list, as_mapping
 from tune_policies.kuberay.lint.rule import Found, RuleBook
+from tune_policies.kuberay.lint.template_rule import is_filled_in_later
 from tune_policies.kuberay.reading.kuberay_models import HeadGroup, WorkerGroupSpec
 from tune_policies.kuberay.reading.kubernetes_quantities import Quantity
 from tune_policies.values.wording import shorten
@@ -53,7 +54,10 @@ def _not_whole(at: Group[HeadGroup]) -> Iterator[Found]:
     """Ray's autoscaler and ray start expect a whole number and fail otherwise."""
     for name in _WHOLE:
         value = at.spec.rayStartParams.get(name)
-        if value is not None and not _is_whole(value):
+        if value is None or _is_whole(value):
+            continue
+        # The shell of the pod replaces variables before `ray start`, but the autoscaler reads the manifest itself.
+        if at.is_autoscaling or not is_filled_in_later(value):
             message = f"{at} has {name} {value!r}, which is not a whole number"
             fix = "write a whole number of bytes" if "memory" in name else 'write a whole number, such as "4"'
             yield Found((*at.path, "rayStartParams", name), message, fix)
