@@ -9,7 +9,15 @@ import tune_policies
 from tests.advice import ONE_GPU, SHARED, AdviceTable, Row, named
 from tests.clusters import GIB
 from tests.decisions import a_decision
-from tune_policies import ClusterCapacity, CpuPolicy, GpuDevice, GpuMemoryProfile, NodeCapacity, Resources
+from tune_policies import (
+    ClusterCapacity,
+    CpuPolicy,
+    GpuDevice,
+    GpuMemoryProfile,
+    NodeCapacity,
+    NodeTypeCapacity,
+    Resources,
+)
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
 from tune_policies.policies.policy_file import load_runtime_env
 from tune_policies.values.field_types import check_names
@@ -32,6 +40,22 @@ def two_gpus(num_listed):
     """Return a node with two GPUs. The memory of some is listed."""
     devices = tuple(GpuDevice(index=index, name="GPU", memory_bytes=16 * GIB) for index in range(num_listed))
     return ClusterCapacity.of(NodeCapacity(node_id="a", resources=Resources(cpus=4, gpus=2), devices=devices))
+
+
+def addable_gpus(label_of_large):
+    """Return a cluster whose autoscaler can add A100s with 8 GiB and with 80 GiB."""
+    node_types = [
+        NodeTypeCapacity(
+            name=f"{gib} GiB",
+            resources=Resources(cpus=4, gpus=1),
+            max_nodes_to_add=1,
+            accelerator_type="A100",
+            devices=(GpuDevice(index=0, name="GPU", memory_bytes=gib * GIB),),
+            labels={"ray.io/accelerator-type": label},
+        )
+        for gib, label in ((8, "A100"), (80, label_of_large))
+    ]
+    return ClusterCapacity(node_types=tuple(node_types))
 
 
 def slices(topology):
@@ -283,6 +307,11 @@ ROWS = [
         "ReservingPolicy(GpuMemoryPolicy(gpu_memory='10GiB'), gpu_memory='4GiB').plan(ONE_GPU)",
     ),
     Row(
+        "AutoscalingPolicy(ReservingPolicy(GpuPolicy(), gpu_memory='9GiB')).plan(addable_gpus(label_of_large='A100'))",
+        "Give node types with different GPU memory different labels ray.io/accelerator-type",
+        "AutoscalingPolicy(ReservingPolicy(GpuPolicy(), gpu_memory='9GiB')).plan(addable_gpus(label_of_large='large'))",
+    ),
+    Row(
         "GpuMemoryPolicy(gpu_memory='4GiB').plan(two_gpus(num_listed=1))",
         "list each device with its memory_bytes",
         "GpuMemoryPolicy(gpu_memory='4GiB').plan(two_gpus(num_listed=2))",
@@ -325,7 +354,9 @@ ROWS = [
 
 NAMES = {
     **SHARED,
-    **named(a_decision, another_policy, check_names, nested, read_environment, simulated, slices, two_gpus),
+    **named(
+        addable_gpus, a_decision, another_policy, check_names, nested, read_environment, simulated, slices, two_gpus
+    ),
     "LABELED": LABELED,
     "OF_UNKNOWN_SIZE": OF_UNKNOWN_SIZE,
     "OTHER_TPU": OTHER_TPU,

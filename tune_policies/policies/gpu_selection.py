@@ -235,7 +235,7 @@ def select_gpus(
         return Selection(groups, accelerator_type)
     if len(types) == 1 and None not in types and not types & others:
         return Selection(groups, types.pop())
-    labels = _labels_of_types(capacity, groups)
+    labels = _labels_of_types(capacity, groups, accelerator_type)
     if labels is not None:
         return Selection(groups, accelerator_type, {ACCELERATOR_TYPE: is_one_of(labels)})
     if any(node.is_expected for node, _ in groups):
@@ -245,15 +245,27 @@ def select_gpus(
     return Selection(groups, accelerator_type, nodes)
 
 
-def _labels_of_types(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> set[str] | None:
-    """Return the device type labels of these nodes, or ``None`` if any is missing, invalid or used by other nodes."""
+def _labels_of_types(
+    capacity: ClusterCapacity, groups: Iterable[NodeGroup], accelerator_type: str | None
+) -> set[str] | None:
+    """Return the device type labels of these nodes, or ``None`` if any is missing, invalid or used by other nodes.
+
+    If requests name a device type, only other nodes of this type matter. Without nodes, the result is
+    also ``None``, because Ray rejects a condition without values.
+    """
     groups = tuple(groups)
+    if not groups:
+        return None
     inside = capacity.labels_of(groups, ACCELERATOR_TYPE)
     names = {name for name in inside if name and is_label_value(name)}
     if names != inside:
         return None
     chosen = {node.node_id for node, _ in groups}
-    others = (group for group in capacity.groups if group.node.node_id not in chosen)
+    others = (
+        group
+        for group in capacity.groups
+        if group.node.node_id not in chosen and accelerator_type in (None, group.node.accelerator_type)
+    )
     if names.isdisjoint(capacity.labels_of(others, ACCELERATOR_TYPE)):
         return names
     return None

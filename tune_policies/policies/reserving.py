@@ -1,14 +1,14 @@
 """A policy that reserves resources of the cluster, or memory of each GPU, for other programs."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.cluster.labels import NODE_ID, is_none_of, matcher
-from tune_policies.cluster.node import GpuDevice, NodeCapacity, NodeGroup, NodeTypeCapacity
+from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, is_none_of, matcher
+from tune_policies.cluster.node import GpuDevice, NodeCapacity, NodeGroup, NodeTypeCapacity, Shape
 from tune_policies.placement.count_trials import count_trials, with_rounded_memory, workers_on_node
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.request import request_of
@@ -16,15 +16,20 @@ from tune_policies.placement.reservations import first_reservations, other_reser
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.plan_notes import about_gpu_memory, about_the_nodes
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
-from tune_policies.policies.gpu_selection import select_gpus
-from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
+from tune_policies.policies.autoscaling import AutoscalingPolicy
+from tune_policies.policies.gpu_selection import gpus_of_type, select_gpus
+from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy, with_inner
+from tune_policies.policies.slots_by_node_type import Selection
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, Amount, Amounts, Count, Memory, Resources, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
-from tune_policies.values.wording import counted
+from tune_policies.values.wording import counted, shorten_names
 
 Node = TypeVar("Node", NodeCapacity, NodeTypeCapacity)
+
+_TELL_APART: Final = f"Give node types with different GPU memory different labels {ACCELERATOR_TYPE}"
+"""How Ray can distinguish large GPUs from small ones before their nodes are added."""
 
 
 class ReservingPolicy(WrappingPolicy):
@@ -37,7 +42,9 @@ class ReservingPolicy(WrappingPolicy):
     trials with GPU fractions over all GPUs, so the reserved GPUs are not always whole devices.
 
     ``gpu_memory`` is reserved on every GPU for programs outside Ray, and trials share the remaining memory. A trial
-    with a whole GPU has no memory limit, so it may also use the reserved part.
+    with a whole GPU has no memory limit, so it may also use the reserved part. GPUs that are too small for the
+    reservation are not used. If the autoscaler can add such GPUs, the plan also adds no larger GPUs that Ray cannot
+    distinguish from them by their device type or their label ``ray.io/accelerator-type``.
 
     Attributes:
         inner: The policy that plans on the remaining resources.
@@ -69,23 +76,39 @@ class ReservingPolicy(WrappingPolicy):
         """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         if self.gpu_memory is None:
             return self._plan(capacity)
-        reserved_bytes = int(self.gpu_memory)
-        too_small = _too_small_gpus(capacity, reserved_bytes)
-        try:
-            plan = self._plan(_with_smaller_gpus(capacity, reserved_bytes))
-        except InfeasibleRequestError as error:
-            if not too_small:
-                raise
-            memory = format_bytes(max(node.smallest_gpu_memory_bytes or 0 for node in too_small))
-            raise error.with_texts(
-                offered=f"{format_bytes(reserved_bytes)} is reserved on each GPU, and "
-                f"{counted(len(too_small), 'node')} with at most {memory} per GPU cannot be used; {error.offered}",
-                suggestion=f"Reserve less GPU memory. Or: {error.suggestion}",
-            ) from error
+        # The inner policy decides which nodes are added, so consider every node that it may add.
+        seen = capacity
+        if any(isinstance(policy, AutoscalingPolicy) for policy in with_inner([self.inner])):
+            types = capacity.node_types or ()
+            seen = capacity.with_nodes_added({node_type.name: 1 for node_type in types if node_type.max_nodes_to_add})
+        plans: list[tuple[TrialPlan, ClusterCapacity]] = []
+        errors = []
+        for usable in _usable_gpus(seen, int(self.gpu_memory)):
+            try:
+                plans.append((self._plan_on_gpus(usable, seen, capacity, int(self.gpu_memory)), seen))
+            except InfeasibleRequestError as error:
+                errors.append(error)
+        if not plans:
+            raise self._without_gpu_memory(errors[0], seen)
+        return max(plans, key=_value)[0]  # the first of several equal plans
+
+    def _plan_on_gpus(
+        self, usable: Selection, seen: ClusterCapacity, capacity: ClusterCapacity, reserved_bytes: int
+    ) -> TrialPlan:
+        """Return the plan whose trials use only the GPUs in ``usable``.
+
+        Args:
+            usable: GPUs with memory left after the reservation.
+            seen: ``capacity`` with all nodes that the plan may add.
+            capacity: The cluster.
+            reserved_bytes: The memory to reserve on each GPU, in bytes.
+        """
+        shapes = {node.shape for node, _ in usable.groups}
+        plan = self._plan(_with_smaller_gpus(capacity, reserved_bytes, shapes))
         if not any(slot.worker.gpus for slot in plan.slots):
             return plan
-        # The inner policy sees these nodes without GPUs, but Ray would still place trials with GPUs on them.
-        plan = plan.with_slots(lambda slot: _off_fully_reserved_gpus(slot, capacity, reserved_bytes))
+        # The inner policy sees the other nodes without GPUs, but Ray would still place trials with GPUs on them.
+        plan = plan.with_slots(lambda slot: _off_other_gpus(slot, seen, shapes))
         notes = [
             f"{format_bytes(reserved_bytes)} of memory is reserved on each GPU for other programs, and trials "
             "share the rest"
@@ -96,10 +119,34 @@ class ReservingPolicy(WrappingPolicy):
             notes.append(
                 "the GPU memory of some nodes is unknown, so less memory than reserved may be free on these nodes"
             )
-        num_alive = sum(not node.is_expected for node in too_small)
+        num_alive = sum(not node.is_expected for node in _too_small_gpus(capacity, reserved_bytes))
         if num_alive:
             notes.append(f"the plan uses no GPU of {counted(num_alive, 'node')} with at most the reserved memory")
+        omitted = _indistinct_gpus(usable, seen, reserved_bytes)
+        if omitted:
+            notes.append(
+                f"the plan adds no nodes for {omitted}, because Ray cannot distinguish them from GPUs with at most the "
+                f"reserved memory, which the autoscaler can also add. {_TELL_APART}"
+            )
         return plan.with_reasons(*notes, *about_gpu_memory(capacity.gpu_groups()))
+
+    def _without_gpu_memory(self, error: InfeasibleRequestError, seen: ClusterCapacity) -> InfeasibleRequestError:
+        """Return the error with the reserved GPU memory, if some GPUs cannot be used because of it."""
+        reserved_bytes = int(self.gpu_memory or 0)
+        too_small = _too_small_gpus(seen, reserved_bytes)
+        if not too_small:
+            return error
+        memory = format_bytes(max(node.smallest_gpu_memory_bytes or 0 for node in too_small))
+        offered = (
+            f"{format_bytes(reserved_bytes)} is reserved on each GPU, and {counted(len(too_small), 'node')} with at "
+            f"most {memory} per GPU cannot be used"
+        )
+        suggestion = f"Reserve less GPU memory. Or: {error.suggestion}"
+        omitted = _indistinct_gpus(next(_usable_gpus(seen, reserved_bytes)), seen, reserved_bytes)
+        if omitted:
+            offered += f"; Ray cannot distinguish {omitted} from these GPUs"
+            suggestion = f"{_TELL_APART}. Or: {suggestion}"
+        return error.with_texts(offered=f"{offered}; {error.offered}", suggestion=suggestion)
 
     def _plan(self, capacity: ClusterCapacity) -> TrialPlan:
         wish = Resources(cpus=self.cpus, gpus=self.gpus, memory_bytes=self.memory)
@@ -285,18 +332,44 @@ def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacit
     yield from map(capacity.replacing, first_reservations(capacity, wish))
 
 
-def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCapacity:
+def _usable_gpus(capacity: ClusterCapacity, reserved_bytes: int) -> Iterator[Selection]:
+    """Yield selections of GPUs with memory left that Ray can distinguish from the GPUs without memory left.
+
+    Alive nodes are distinguished by their IDs. If GPUs without memory left may be added, only a device type or the
+    labels of device types can distinguish other nodes that may be added, and a request names only one type.
+    """
+    groups = tuple(capacity.gpu_groups())
+    full = [group for group in groups if _is_full(group.node, reserved_bytes)]
+    left = [group for group in groups if not _is_full(group.node, reserved_bytes)]
+    if not any(node.is_expected for node, _ in full):
+        yield Selection(tuple(left))
+        return
+    yield select_gpus(capacity, left)
+    full_types = {node.accelerator_type for node, _ in full}
+    for name in sorted({node.accelerator_type for node, _ in left if node.accelerator_type} - full_types):
+        yield gpus_of_type(capacity, name)
+
+
+def _is_full(node: NodeCapacity, reserved_bytes: int) -> bool:
+    """Return whether the smallest GPU of a node has no memory left after the reservation."""
+    memory = node.smallest_gpu_memory_bytes
+    return memory is not None and memory <= reserved_bytes
+
+
+def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int, shapes: Container[Shape]) -> ClusterCapacity:
     """Return the cluster with ``less_bytes`` less memory on each GPU, including nodes that can be added.
 
-    GPUs with unknown memory are not changed. GPUs with no more than ``less_bytes`` of memory are omitted.
+    GPUs with unknown memory are not changed. GPUs of nodes with other ``shapes`` are omitted.
     """
 
     def smaller(changed: Node, node: NodeCapacity) -> Node:
+        if not node.resources.gpus:
+            return changed
+        if node.shape not in shapes:
+            return changed.model_copy(update={"resources": node.resources.replaced(gpus=0), "devices": None})
         memory = node.smallest_gpu_memory_bytes
         if memory is None:
             return changed
-        if memory <= less_bytes:
-            return changed.model_copy(update={"resources": node.resources.replaced(gpus=0), "devices": None})
         of_type = GpuDevice(index=0, name=node.accelerator_type or "GPU", memory_bytes=memory)
         devices = node.devices or (of_type,) * math.ceil(node.resources.gpus)
         left = tuple(gpu.model_copy(update={"memory_bytes": gpu.memory_bytes - less_bytes}) for gpu in devices)
@@ -311,22 +384,33 @@ def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCap
 
 def _too_small_gpus(capacity: ClusterCapacity, reserved_bytes: int) -> list[NodeCapacity]:
     """Return the nodes whose GPUs have no memory left after the reservation."""
-    memories = ((node, node.smallest_gpu_memory_bytes) for node in capacity.gpu_nodes())
-    return [node for node, memory in memories if memory is not None and memory <= reserved_bytes]
+    return [node for node in capacity.gpu_nodes() if _is_full(node, reserved_bytes)]
 
 
-def _off_fully_reserved_gpus(slot: TrialSlot, capacity: ClusterCapacity, reserved_bytes: int) -> TrialSlot:
-    """Return the slot restricted to nodes whose GPUs have memory left after the reservation."""
+def _indistinct_gpus(usable: Selection, capacity: ClusterCapacity, reserved_bytes: int) -> str:
+    """Return the GPUs that are not used although they have memory left, as text, or an empty string."""
+    shapes = {node.shape for node, _ in usable.groups}
+    names = set()
+    for node, _ in capacity.gpu_groups():
+        if node.shape in shapes or _is_full(node, reserved_bytes):
+            continue
+        memory = node.smallest_gpu_memory_bytes
+        size = "of unknown memory" if memory is None else f"with {format_bytes(memory)}"
+        names.add(f"{node.accelerator_type or 'GPUs of unknown type'} {size}")
+    return shorten_names(sorted(names))
+
+
+def _off_other_gpus(slot: TrialSlot, capacity: ClusterCapacity, shapes: Container[Shape]) -> TrialSlot:
+    """Return the slot restricted to GPU nodes with these shapes."""
     if not slot.worker.gpus:
         return slot
-    too_small, large = [], []
+    others, usable = [], []
     for group in capacity.gpu_groups(slot.accelerator_type):
-        memory = group.node.smallest_gpu_memory_bytes
-        if memory is not None and memory <= reserved_bytes:
-            too_small.append(group)
+        if group.node.shape in shapes:
+            usable.append(group)
         else:
-            large.append(group)
-    return _off_nodes(slot, capacity, too_small, large)
+            others.append(group)
+    return _off_nodes(slot, capacity, others, usable)
 
 
 def _off_nodes(
@@ -334,14 +418,15 @@ def _off_nodes(
 ) -> TrialSlot:
     """Return the slot without the nodes ``too_small``, whose devices are too small for its workers.
 
-    Nodes that still have to be added have no ID, so they are excluded by their device type. This is possible if the
-    nodes ``large``, whose devices are large enough, have other device types.
+    Nodes that still have to be added have no ID, so they are excluded by their device type, or by the IDs of the nodes
+    ``large``, whose devices are large enough. This is possible if these nodes have other device types or are alive.
     """
     if not too_small:
         return slot
     if large and any(node.is_expected for node, _ in too_small):
         chosen = select_gpus(capacity, large, slot.accelerator_type)
-        if NODE_ID not in chosen.label_selector:
+        is_by_id = NODE_ID in chosen.label_selector
+        if not is_by_id or not any(node.is_expected for node, _ in large):
             of_type = slot.model_copy(update={"accelerator_type": chosen.accelerator_type})
             return of_type.on_nodes(dict(chosen.label_selector))
     alive = [node.node_id for node in capacity.nodes_of(too_small) if not node.is_expected]

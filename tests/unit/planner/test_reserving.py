@@ -1,5 +1,6 @@
 """Tests that compare the plans of ``ReservingPolicy`` with a search over all nodes that could keep the reservation."""
 
+import math
 from itertools import permutations
 from operator import itemgetter
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.clusters import gpu_node
+from tests.clusters import GIB, gpu_node
 from tests.unit.strategies import clusters, leaves, similar_clusters, wrapped
 from tune_policies import (
     AutoscalingPolicy,
@@ -24,6 +25,7 @@ from tune_policies import (
     TrialPlan,
     TrialSlot,
 )
+from tune_policies.cluster.labels import matcher
 from tune_policies.placement.count_trials import subtract
 from tune_policies.values.resources import TICKS
 
@@ -123,23 +125,95 @@ def test_resources_are_reserved_where_they_displace_the_fewest_trials(inner, res
     assert plan.max_concurrent_trials == expected
 
 
-def a_type(name, accelerator_type):
+def a_type(name, accelerator_type, gpu_memory_gib=None, label=None):
+    node = gpu_node(name, cpus=8, gpu_memory_gib=gpu_memory_gib, accelerator_type=accelerator_type)
+    labels = {} if label is None else {"ray.io/accelerator-type": label}
     return NodeTypeCapacity(
-        name=name, resources=Resources(cpus=8, gpus=1), accelerator_type=accelerator_type, max_nodes_to_add=2
+        name=name,
+        resources=node.resources,
+        accelerator_type=accelerator_type,
+        devices=node.devices,
+        labels=labels,
+        max_nodes_to_add=2,
     )
 
 
+def growing_cluster(*types, alive=()):
+    return ClusterCapacity.of(gpu_node("cpu", gpus=0), *alive).model_copy(update={"node_types": types})
+
+
+def reserving_and_growing(inner, gpu_memory):
+    """Return both orders of the two policies around ``inner``."""
+    return (
+        AutoscalingPolicy(ReservingPolicy(inner, gpu_memory=gpu_memory)),
+        ReservingPolicy(AutoscalingPolicy(inner), gpu_memory=gpu_memory),
+    )
+
+
+@pytest.mark.parametrize("order", [0, 1], ids=["autoscaling outside", "reserving outside"])
 @pytest.mark.parametrize(
     "alive", [(), (gpu_node("a", **T4), gpu_node("b", **A100))], ids=["no alive GPU", "alive GPUs of both types"]
 )
-def test_nodes_whose_gpu_memory_is_reserved_completely_are_not_added(alive):
-    types = (a_type("a-t4", "T4"), a_type("z-a100", "A100"))
-    capacity = ClusterCapacity.of(gpu_node("cpu", gpus=0), *alive).model_copy(update={"node_types": types})
+def test_nodes_whose_gpu_memory_is_reserved_completely_are_not_added(alive, order):
+    capacity = growing_cluster(a_type("a-t4", "T4"), a_type("z-a100", "A100"), alive=alive)
 
-    plan = AutoscalingPolicy(ReservingPolicy(GpuPolicy(), gpu_memory="20GiB")).plan(capacity)
+    plan = reserving_and_growing(GpuPolicy(), "20GiB")[order].plan(capacity)
 
     assert plan.nodes_to_add == {"z-a100": 2}
     assert {(slot.accelerator_type, str(slot.label_selector)) for slot in plan.slots} == {("A100", "{}")}
+
+
+@pytest.mark.parametrize("order", [0, 1], ids=["autoscaling outside", "reserving outside"])
+def test_addable_gpus_that_ray_cannot_distinguish_from_fully_reserved_gpus_are_not_used(order):
+    types = (a_type("small", "A100", 10), a_type("large", "A100", 80))
+    policy = reserving_and_growing(GpuPolicy(gpus=0.5), "20GiB")[order]
+
+    with pytest.raises(InfeasibleRequestError, match="Ray cannot distinguish A100 with 80 GiB from these GPUs"):
+        policy.plan(growing_cluster(*types))
+    plan = policy.plan(growing_cluster(*types, alive=(gpu_node("alive", **A100),)))
+
+    assert (plan.max_concurrent_trials, plan.nodes_to_add) == (2, {})
+    assert plan.label_selector == {"ray.io/node-id": "alive"}
+    assert any(reason.startswith("the plan adds no nodes for A100 with 80 GiB") for reason in plan.reasons)
+
+
+@pytest.mark.parametrize("order", [0, 1], ids=["autoscaling outside", "reserving outside"])
+def test_the_type_with_room_for_the_most_trials_is_used_if_a_request_cannot_name_all_large_types(order):
+    types = (a_type("t4", "T4"), a_type("a100", "A100"), a_type("l4", "L4", 24), a_type("h100", "H100", 80))
+    more = types[-1].model_copy(update={"max_nodes_to_add": 3})
+
+    plan = reserving_and_growing(GpuPolicy(), "20GiB")[order].plan(growing_cluster(*types[:-1], more))
+
+    assert (plan.accelerator_type, plan.nodes_to_add) == ("H100", {"h100": 3})
+
+
+@given(
+    policy=st.sampled_from((GpuPolicy(), GpuPolicy(gpus=0.5), GpuMemoryPolicy(gpu_memory="4GiB"))),
+    order=st.integers(0, 1),
+    kinds=st.lists(
+        st.tuples(st.sampled_from((None, "T4", "A100")), st.sampled_from((None, 8, 80)), st.sampled_from((None, "x"))),
+        min_size=1,
+        max_size=4,
+    ),
+    num_alive=st.integers(0, 2),
+)
+def test_no_request_for_a_gpu_fits_a_gpu_whose_memory_is_reserved_completely(policy, order, kinds, num_alive):
+    types = [a_type(f"type-{number}", *kind) for number, kind in enumerate(kinds)]
+    nodes = [node_type.as_node() for node_type in types]
+    alive = [node.model_copy(update={"is_expected": False}) for node in nodes[:num_alive]]
+    capacity = growing_cluster(*types[num_alive:], alive=alive)
+
+    plan = plan_or_none(reserving_and_growing(policy, "16GiB")[order], capacity)
+
+    slots = plan.slots if plan else ()
+    assert not [
+        (slot, node)
+        for slot in slots
+        for node in [*alive, *nodes[num_alive:]]
+        if (node.smallest_gpu_memory_bytes or math.inf) <= 16 * GIB
+        and slot.accelerator_type in (None, node.accelerator_type)
+        and matcher(slot.label_selector)(node.ray_labels)
+    ]
 
 
 def test_nodes_that_would_be_added_are_excluded_by_their_device_type_if_their_gpus_are_too_small():
