@@ -210,9 +210,10 @@ class _Jax(Counter):
         bridge = sys.modules.get("jax._src.xla_bridge")
         if bridge is None or not bridge.backends_are_initialized():
             return None
-        stats = [found for found in (device.memory_stats() for device in jax.local_devices()) if found]
+        stats = [device.memory_stats() for device in jax.local_devices()]
+        stats = [of_device for of_device in stats if of_device]  # CPUs have no counters
         if not stats:
-            return None  # CPUs have no counters
+            return None
 
         def total(key: str) -> int | None:
             if all(key in of_device for of_device in stats):

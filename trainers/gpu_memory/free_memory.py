@@ -147,9 +147,11 @@ def end_gpu_processes() -> list[str]:
     listed = {pid for device in devices for pid in device.bytes_by_process}
     if not _has_pids_of_this_namespace(listed):
         return []  # a listed ID may belong to another process of this PID namespace
-    others = sorted(listed - {os.getpid()})
-    holding = [children[pid] if pid in children else _marked(pid, mark) for pid in others]
-    outliving = [process for process in holding if process is not None]
+    outliving = []
+    for pid in sorted(listed - {os.getpid()}):
+        process = children[pid] if pid in children else _marked(pid, mark)
+        if process is not None:
+            outliving.append(process)
     messages = []
     for process in outliving:
         used = _amount_text(bytes_of_process(devices, process.pid))

@@ -90,7 +90,9 @@ def largest_that_fits(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequen
         max(had.memory_bytes, wish.memory_bytes),
         lambda amount: is_satisfied_by(MemoryFloor(gpu_ticks=share, memory_bytes=amount)),
     )
-    return MemoryFloor(gpu_ticks=share, memory_bytes=memory_bytes if memory_bytes > had.memory_bytes else 0)
+    if memory_bytes <= had.memory_bytes:
+        memory_bytes = 0
+    return MemoryFloor(gpu_ticks=share, memory_bytes=memory_bytes)
 
 
 def limit_floor(

@@ -110,7 +110,9 @@ def _text_of(group: BundleGroup) -> str:
     """Return the bundles as text, such as ``1 CPU + 4 × (1 CPU, 1 GPU)``."""
     parts = []
     for text, count in Counter(str(to_resources(bundle)) for bundle in group.bundles).items():
-        parts.append(text if count == 1 else f"{count} × ({text})")
+        if count > 1:
+            text = f"{count} × ({text})"
+        parts.append(text)
     return " + ".join(parts)
 
 

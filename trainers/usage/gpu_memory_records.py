@@ -328,8 +328,8 @@ def merge_usages(found: Sequence[GpuMemoryUsage]) -> GpuMemoryUsage:
     """
     changes: dict[str, Any] = {}
     for name in _GROWING_FIELDS:
-        amounts = [amount for amount in (getattr(usage, name) for usage in found) if amount is not None]
-        changes[name] = max(amounts, default=None)
+        amounts = [getattr(usage, name) for usage in found]
+        changes[name] = max((amount for amount in amounts if amount is not None), default=None)
     kept = [usage.share_kept for usage in found if usage.share_kept is not None]
     changes["share_kept"] = all(kept) if kept else None
     # A restarted trial had several processes, and each process counts from 0.

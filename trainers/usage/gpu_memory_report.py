@@ -471,7 +471,8 @@ def gpu_memory_view(run: RunUsage, record: ResourceUsage | None) -> RenderableTy
         if trial.usage is not None:
             cells = _cells(trial.usage)
         rows.append((trial.name, (*cells, str(_num_ooms(trial)))))
-    columns = [tuple(str(cell) for cell in column) for column in zip(*(cells for _, cells in rows), strict=True)]
+    cells_of_rows = [cells_of_row for _, cells_of_row in rows]
+    columns = [tuple(map(str, column)) for column in zip(*cells_of_rows, strict=True)]
     shown = [number for number, column in enumerate(columns) if not {*column} <= {_UNKNOWN, _NOTHING}]
     view = empty_table(counted(len(rows), "trial"), "Trial", *(headings[number] for number in shown))
     for name, row in rows:

@@ -114,7 +114,10 @@ class ProcessMeter:
         return int(self._process.memory_info().rss)
 
     def _sample(self, counters: GpuCounters) -> None:
-        while not self._ended.wait(_SAMPLE_GPU_EVERY_S) and (utilization := counters.utilization()) is not None:
+        while not self._ended.wait(_SAMPLE_GPU_EVERY_S):
+            utilization = counters.utilization()
+            if utilization is None:
+                return
             self._utilization.append(utilization)
 
 

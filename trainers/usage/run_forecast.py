@@ -149,7 +149,8 @@ def deadline_warning(progress: RunProgress, deadline_s: float, *, at_once: int, 
         help_texts.append(more)
     fewer = progress.fewer_before(deadline_s, at_once)
     if fewer is not None:
-        help_texts.append("1 sample less" if fewer == 1 else f"{fewer} samples fewer")
+        samples = "1 sample less" if fewer == 1 else f"{fewer} samples fewer"
+        help_texts.append(samples)
     if not help_texts:
         return f"{text}. Neither more nodes nor fewer samples are enough, because of the trials that are running"
     return f"{text}. Enough would be {', or '.join(help_texts)}"

@@ -493,12 +493,15 @@ class RunMonitor:
             elapsed_s = self._meter.elapsed_s
         if self._gaps_s:
             gap_s = median(self._gaps_s)
+        most_open = MOST
+        # A restored run has not observed how many trials of its earlier part could run.
+        if is_limited and not self._is_restored:
+            most_open = self._most_open
         facts = RunFacts(
             elapsed_s=elapsed_s,
             at_once=at_once,
             num_trials=num_trials,
-            # A restored run has not observed how many trials of its earlier part could run.
-            most_open=self._most_open if is_limited and not self._is_restored else MOST,
+            most_open=most_open,
             gap_s=gap_s,
             machines=self.machines,
         )

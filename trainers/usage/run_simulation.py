@@ -132,13 +132,17 @@ class RunSimulation:
             gap_s -= self._start_cpu_s
         first = _FirstInProcess.of(trials)
         self._process_cpu_s = self._start_cpu_s + first.cpu_s
-        more_s = np.array([0.0 if trial.reuses_process else first.ran_s for trial in trials])
-        ran = np.array([trial.ran_s + max(0.0, gap_s) for trial in trials])
-        told = np.array([trial.ran_s if trial.told_s is None else trial.told_s for trial in trials])
-        # A trial that failed early can have run for less than the imports of others take.
-        self._ran = np.maximum(0.0, ran - more_s)
-        self._told = np.maximum(0.0, told - more_s)
-        self._cpu = np.array([mean_cpus if need.cpus is None else need.cpus for need in needs])
+        ran, told, cpus = [], [], []
+        for trial, need in zip(trials, needs, strict=True):
+            more_s = 0.0 if trial.reuses_process else first.ran_s
+            told_s = trial.ran_s if trial.told_s is None else trial.told_s
+            # A trial that failed early can have run for less than the imports of others take.
+            ran.append(max(0.0, trial.ran_s + max(0.0, gap_s) - more_s))
+            told.append(max(0.0, told_s - more_s))
+            cpus.append(mean_cpus if need.cpus is None else need.cpus)
+        self._ran = np.array(ran)
+        self._told = np.array(told)
+        self._cpu = np.array(cpus)
         self._gpu = np.array([need.gpu_utilization or 0.0 for need in needs])
         # The load of other programs slows only the start of processes here: the observed trials were already slower.
         self._others = max(0.0, machines.load - facts.at_once * float(self._cpu.mean()))

@@ -65,13 +65,15 @@ def starved_requests(nodes: Sequence[Amounts], waiting: Iterable[Amounts], job_i
                     own[group[1]] += to_ticks(amount)
         without_any.append(beside_all)
         without_own.append({name: ticks + own[name] for name, ticks in beside_all.items()})
-    return [
-        request
-        for request in waiting
-        if not any("_group_" in name for name in request)
-        and not any(_has_room(node, request) for node in without_any)
-        and any(_has_room(node, request) for node in without_own)
-    ]
+    starved = []
+    for request in waiting:
+        if any("_group_" in name for name in request):
+            continue  # Ray itself warns about tasks in a trial's own group
+        starts_soon = any(_has_room(node, request) for node in without_any)
+        waits_for_own = any(_has_room(node, request) for node in without_own)
+        if waits_for_own and not starts_soon:
+            starved.append(request)
+    return starved
 
 
 def _has_room(ticks: Mapping[str, int], request: Amounts) -> bool:
