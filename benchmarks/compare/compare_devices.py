@@ -62,6 +62,7 @@ def control_problem(run_set: RunSet, configuration: Configuration, phase: Phase,
     apart = abs(log(found.ratio))
     allowed = log(1 + same_within)
     if is_sure:
+        # A significant difference of equal configurations is a doubt earlier than one that may be chance.
         allowed *= 0.5
     if apart <= allowed:
         return None
@@ -77,24 +78,22 @@ def doubts_of(
     """Return the doubts about the times of two configurations of one workload and size, as sentences."""
     # Only one device has a control. If the control differs from its twin, the times on all devices are doubtful.
     group = (first.workload, first.size)
-    controlled = (
-        configuration
-        for configuration in run_set.configurations
-        if (configuration.workload, configuration.size) == group
-    )
+    doubts = list(problems_of_readings(run_set.noise, run_set.environment.num_cpus))
+    for configuration in run_set.configurations:
+        if (configuration.workload, configuration.size) != group:
+            continue
+        problem = control_problem(run_set, configuration, phase, same_within)
+        if problem:
+            doubts.append(problem)
     disagreements = [
         failure.message
         for failure in run_set.failures
         if failure.kind == "disagreed" and (failure.configuration.workload, failure.configuration.size) == group
     ]
-    return [
-        *problems_of_readings(run_set.noise, run_set.environment.num_cpus),
-        *filter(None, (control_problem(run_set, configuration, phase, same_within) for configuration in controlled)),
-        *(
-            f"the configurations did not do the same work: {difference}"
-            for difference in (*disagreements[:1], *_other_work(run_set.of(first), run_set.of(second)))
-        ),
-    ]
+    # One disagreement of the losses is enough for a doubt.
+    differences = [*disagreements[:1], *_other_work(run_set.of(first), run_set.of(second))]
+    doubts += [f"the configurations did not do the same work: {difference}" for difference in differences]
+    return doubts
 
 
 def _other_work(first: Sequence[ProcessRun], second: Sequence[ProcessRun]) -> Iterator[str]:

@@ -68,6 +68,7 @@ class Interval(NamedTuple):
             return self
         freedom = self.num_rounds - 1
         stretch = student_quantile(wanted, freedom) / student_quantile(CONFIDENCE, freedom)
+        # The interval is symmetric around the logarithm of the ratio, so it is stretched there.
         low, high = (self.ratio * (bound / self.ratio) ** stretch for bound in (self.low, self.high))
         return self._replace(low=low, high=high)
 
@@ -98,6 +99,7 @@ def paired_bounds(differences: Floats) -> tuple[Floats, Floats, Floats]:
     """
     num_rounds = differences.shape[1]
     means = differences.mean(axis=1)
+    # One round shows no scatter. ``ratio_interval`` widens such an interval.
     if num_rounds == 1:
         return means, means, means
     half = student_quantile(CONFIDENCE, num_rounds - 1) * stats.sem(differences, axis=1)

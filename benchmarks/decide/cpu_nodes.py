@@ -109,6 +109,7 @@ class Nodes(NamedTuple):
 
     def _fewest(self, trial_s: float, deadline_s: float) -> int | None:
         """Return the smallest number of nodes that meet the deadline, or ``None`` if a single trial takes longer."""
+        # The number of trials that a place on a node runs one after the other before the deadline.
         in_turn = math.floor(deadline_s / trial_s * (1 + _ROUNDING))
         if not in_turn:
             return None
@@ -116,6 +117,8 @@ class Nodes(NamedTuple):
 
     def _most(self, trial_s: float, cost: float) -> int | None:
         """Return the largest number of busy nodes that cost at most ``cost``, or ``None`` if one node costs more."""
+        # More nodes than this would not be busy. The search begins with the largest number, because the cost does not
+        # grow evenly: another node can save a whole turn.
         numbers = range(math.ceil(self.num_trials / self.trials_per_node), 0, -1)
         limit = cost * (1 + _ROUNDING)
         for number in numbers:

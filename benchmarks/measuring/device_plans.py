@@ -79,6 +79,7 @@ def parse_device(text: str) -> Device:
     try:
         number = float(amount)
     except ValueError:
+        # Not a number, so that the check below also refuses a text.
         number = math.nan
     if not 0 < number < math.inf:
         raise InvalidResourcesError(
@@ -154,6 +155,7 @@ def colocate(group: Group, plans: Mapping[str, TrialPlan], capacity: ClusterCapa
     slots = [plans[configuration.device].common_slot for configuration in group.configurations]
     if _fit_at_once(slots, capacity):
         return Colocation(is_together=True)
+    # The processes take turns, so the CPUs of the largest one are enough for all.
     cpus = max(slot.worker.cpus for slot in slots)
     # If processes share CPUs, processes without an accelerator reserve nothing.
     sharing = [slot.model_copy(update={"trial": slot.trial.replaced(cpus=0)}) for slot in slots if _has_device(slot)]
@@ -172,6 +174,7 @@ def _fit_at_once(slots: Iterable[TrialSlot], capacity: ClusterCapacity) -> bool:
         for index, slot in enumerate(ordered)
         if slot not in ordered[:index]
     ]
+    # Without node types, only the alive nodes count.
     layout = place_slots(wanted, capacity.model_copy(update={"node_types": ()}))
     return all(layout.count(slot_type) == slot.max_concurrent_trials for slot_type, slot in enumerate(wanted))
 

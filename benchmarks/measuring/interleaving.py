@@ -38,6 +38,7 @@ def interleave(
 
 
 def _shuffled(items: Sequence[_Item], seed: str) -> list[_Item]:
+    # A generator of its own, so that other code that uses the global one does not change the order.
     return random.Random(seed).sample(items, len(items))  # noqa: S311
 
 

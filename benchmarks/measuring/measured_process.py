@@ -101,6 +101,7 @@ class MeasuredProcess:
         """
         asked = time.monotonic()
         self._record["started_at"] = datetime.now(UTC)
+        # A restarted process would not be a fresh one, and its times would count for the old one.
         options = {**reserved, "max_restarts": 0, "max_task_retries": 0, "runtime_env": _unique_runtime_env()}
         self._actor = _actor_class().options(**options).remote()
         late = "its process had not started. If its resources are in use, stop other work on the cluster"
@@ -133,6 +134,7 @@ class MeasuredProcess:
 
     def _is_too_long(self, seconds: float) -> bool:
         """Return whether ``seconds`` of work may exceed the remaining time. If so, also stop timing blocks."""
+        # A margin of a fifth, because the duration is an estimate.
         if seconds <= (self._settings.process_timeout_s - self._spent_s) * 0.8:
             return False
         self.num_steps.clear()

@@ -196,6 +196,7 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
             runs += [sharing] * sweep.repetitions
             if sharing.mode is PackingMode.PLAN:
                 plans[training.name] = sharing.plan.explain()
+    # In random order, a drift of the machine affects all ways to share the GPU alike.
     random.Random(0).shuffle(runs)  # noqa: S311
     gpus: list[str] = []
     for node in capacity.nodes:
@@ -254,6 +255,7 @@ def run_trials(sharing: Sharing) -> ThroughputSample:
     num_trials = ROUNDS * sharing.trials_per_gpu
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         start = time.perf_counter()
+        # A plan may fit more trials than should run at once here.
         plan = sharing.plan.capped(sharing.trials_per_gpu, limited_by="max_concurrent_trials")
         trials = tune.run(
             train_workload,

@@ -95,6 +95,7 @@ class GroupRun:
             for process in self._processes
             if process.configuration not in self._failures and process.has_times
         ]
+        # The processes started in random order, but the record and the comparison of losses use a fixed order.
         runs.sort(key=lambda run: self.group.configurations.index(run.configuration))
         return run_set.model_copy(
             update={
@@ -114,6 +115,8 @@ class GroupRun:
                 reserved = self.colocation.options(configuration, plan, self.group)
                 with self._recording_failure(process):
                     process.start(plan, reserved, parse_device(configuration.device).name)
+            # The counters are read around the timed blocks only, so that the start of the processes does not count as
+            # noise.
             before = list(self._read_noise(processes))
             self._interleave(processes)
             self._noise.append(noise_between(self.current.number, before, list(self._read_noise(processes))))
@@ -133,6 +136,7 @@ class GroupRun:
         phases = {configuration: tuple(process.num_steps) for configuration, process in running.items()}
         num_sweeps = max((process.num_sweeps for process in running.values()), default=0)
         seed = f"{self.settings.seed}/{self.current.number}/{self.group.workload}/{self.group.size}/turns"
+        # A process with fewer blocks, such as a slow one without warm-ups, leaves the later turns to the others.
         for number, sweep in enumerate(interleave(phases, num_sweeps, seed)):
             for configuration, phase in sweep:
                 if configuration not in self._failures:
@@ -194,6 +198,7 @@ def measure(run_set: RunSet, capacity: ClusterCapacity) -> Iterator[RunSet]:
     yield run_set
     for current in map(Round, range(settings.num_rounds)):
         for group in order_of_groups(groups, settings.seed, current.number):
+            # A resumed run has measured this group already.
             if is_done(run_set, group, current.number):
                 continue
             group_run = GroupRun(group.without(given_up(run_set)), current, settings, plans, colocation)

@@ -82,6 +82,7 @@ def steps_of_block(seconds: Callable[[int], float], *, step_s: float | None = No
         return 1
     number = 1
     while True:
+        # At least a nanosecond, to prevent a division by zero.
         taken = max(seconds(number), 1e-9)
         fitting = max(1, round(number * BLOCK_S / taken))
         # If the steps take at least a third of `BLOCK_S`, the cost of the clock and of the first step is negligible.
@@ -292,6 +293,7 @@ class WorkloadProcess:
             phase: BlockTimer(step, steps.synchronize) for phase, step in phases.items() if step is not None
         }
         epoch_s = None
+        # A stopped epoch has no duration that could be compared.
         if len(times) == steps.steps_per_epoch:
             epoch_s = ended - prepared
         # The first step may include compilation. Without losses, a step may end before its work is done.

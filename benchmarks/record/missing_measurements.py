@@ -111,5 +111,5 @@ def interruption(run_set: RunSet, file: Path | None = None) -> Iterator[str]:
         total = counted(run_set.num_rounds, "round")
         names = [f"{group.workload}[{group.size}] in {number} of {total}" for group, number in missing.items()]
         text += f", so it lacks {shorten_names(names)}"
-    command = f"tune-policies bench run --resume {'FILE' if file is None else shlex.quote(str(file))}"
-    yield f"{text}. To continue, run: {command}"
+    name = "FILE" if file is None else shlex.quote(str(file))
+    yield f"{text}. To continue, run: tune-policies bench run --resume {name}"

@@ -300,7 +300,8 @@ class RunSet(Value):
 
     def redacted(self) -> "RunSet":
         """Return a copy for publication, without host names, process IDs, the command and messages."""
-        names = {name: f"node-{number}" for number, name in enumerate(dict.fromkeys(run.node for run in self.runs), 1)}
+        nodes = dict.fromkeys(run.node for run in self.runs)
+        names = {node: f"node-{number}" for number, node in enumerate(nodes, 1)}
         runs = (
             run.model_copy(update={"node": names[run.node], "pid": 0, "warnings": (LEFT_OUT,) * len(run.warnings)})
             for run in self.runs

@@ -61,6 +61,7 @@ def _rendered(rays: Tensor) -> Tensor:
     spheres = rays.new_tensor(_SPHERES)
     light = normalize(rays.new_tensor(_LIGHT), dim=0)
     distance, hit = _distances(torch.zeros_like(rays), rays, spheres).min(0)
+    # A ray that hits nothing has an infinite distance, and infinity times zero would not be a number.
     points = rays * distance.nan_to_num(posinf=0.0)[:, None]
     normals = normalize(points - spheres[hit, :3], dim=-1)
     # Move the points slightly off their spheres, so that a sphere does not shadow itself.
@@ -112,6 +113,7 @@ def n_body(size: int, device: str) -> Steps:
 def _speeds(positions: Tensor) -> Tensor:
     """Return the velocities after one leapfrog step from rest. The mass of a body is 1 / number of bodies."""
     half = 0.5 * _TIME_STEP
+    # Half a step of acceleration, a step of motion, and the other half (kick, drift, kick).
     velocities = half * _accelerations(positions)
     return velocities + half * _accelerations(positions + _TIME_STEP * velocities)
 
@@ -129,6 +131,7 @@ def _from_one_state(work: Callable[[Tensor], Tensor], host: Tensor, device: str)
 
     def with_transfers() -> Tensor:
         result = work(host.to(where))
+        # The copy belongs to the transfers, and also waits for the device.
         result.cpu()
         return result.square().mean()
 

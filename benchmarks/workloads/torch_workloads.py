@@ -202,6 +202,7 @@ def _trainer(model: Model, where: torch.device, precision: Precision) -> Any:
     is_mixed = precision == "float16"
     trained = model.build().to(where)
     optimizer = torch.optim.SGD(trained.parameters(), lr=LEARNING_RATE)
+    # Without mixed precision, a disabled scaler does nothing, so that one loop serves both.
     scaler = torch.amp.GradScaler(where.type, init_scale=_LOSS_SCALE, enabled=is_mixed)
 
     def train(batch: Sequence[Tensor]) -> Tensor:
