@@ -38,7 +38,10 @@ class _ShortNames(MetaPathFinder, Loader):
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
         # A user's package may have replaced the short name.
         is_ours = sys.modules.get(self._short) is sys.modules.get(_long(self._short))
-        if not (name.startswith(f"{self._short}.") and is_ours and (found := find_spec(_long(name)))):
+        if not is_ours or not name.startswith(f"{self._short}."):
+            return None
+        found = find_spec(_long(name))
+        if found is None:
             return None
         spec = ModuleSpec(name, self, origin=found.origin)
         spec.submodule_search_locations = found.submodule_search_locations

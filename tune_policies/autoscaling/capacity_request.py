@@ -91,6 +91,7 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
     autoscaler = find_autoscaler()
     if autoscaler is None:
         logger.info("this cluster has no autoscaler, so no nodes are requested")
+    # Tune alone does not start this actor.
     elif any(slot.num_workers for slot in plan.slots):
         with ray_errors():
             start_coordinator_here()

@@ -121,6 +121,7 @@ class _Search:
         self._read()
         errors: list[InfeasibleRequestError] = []
         for choice in self.policy.choices:
+            # The choices before this one may have become possible in the meantime, and they are preferred.
             plan = self._first_that_runs(len(errors) + 1)
             if plan is None:
                 if not errors:  # the first choice does not run yet, and only then is an autoscaler needed
@@ -155,6 +156,7 @@ class _Search:
             deadline = time.monotonic() + timeout_s
             logged = Counter[str]()
             while True:
+                # A probe runs tasks on nodes, so the cluster is probed only when its nodes have changed.
                 plan = self._first_that_runs(number) if self._read_if_changed() else None
                 if plan is not None:
                     return plan, ""
@@ -224,6 +226,7 @@ class _Search:
         )
 
     def _read(self) -> None:
+        # The IDs come first. If a node joins between both readings, the next check reads again.
         self._node_ids = _alive_nodes()
         self._capacity = self.probe()
 
@@ -280,6 +283,7 @@ class LaunchWatch:
 
     def verdict(self, report: LaunchReport) -> str | None:
         """Return the reason why the request will not be satisfied, or ``None`` if it may still be satisfied."""
+        # A report from before the request says nothing about it, and each report counts once.
         if not report.answers or report.number == self._last:
             return None
         self._last = report.number
@@ -346,6 +350,7 @@ def plan_now(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int)
 def _fit_alive_nodes(choice: ResourcePolicy, plan: TrialPlan, capacity: ClusterCapacity, num_trials: int) -> bool:
     """Return whether the first ``num_trials`` trials of a plan fit the alive nodes."""
     first = plan.capped(num_trials, limited_by="num_trials")
+    # The first trials already need a node that is still to be added.
     if fewest_nodes(first.slots, capacity, plan.nodes_to_add):
         return False
     if not plan.left_free.ticks:
@@ -371,6 +376,7 @@ def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) ->
     if capacity.node_types is None:
         return Needs(_hypothetical_plan(choice, capacity, num_trials).bundles(num_trials), None)
     is_growing = any(isinstance(policy, AutoscalingPolicy) for policy in with_inner((choice,)))
+    # ``AutoscalingPolicy`` plans on the nodes that can be added, too, which shows what to request.
     growing = choice if is_growing else AutoscalingPolicy(choice)
     try:
         plan = growing.plan(capacity)
@@ -417,5 +423,7 @@ def _listed(bundles: list[Bundle]) -> str:
 
     parts = []
     for text, count in Counter(written(bundle.resources) for bundle in bundles).items():
-        parts.append(f"{count} of {text}" if count > 1 else text)
+        if count > 1:
+            text = f"{count} of {text}"
+        parts.append(text)
     return " and ".join(parts)

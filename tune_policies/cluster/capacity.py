@@ -209,6 +209,7 @@ class ClusterCapacity(ShownValue):
                     resources = before[0].resources if left is None else left
                     now = ReducedNodes(original_nodes(nodes), resources)
                 one = now[0]
+                # With less resources, these nodes may have the same shape as others.
                 others = by_shape.get(one.shape)
                 if others:
                     now = ReducedNodes([*original_nodes(others), *original_nodes(now)], one.resources)

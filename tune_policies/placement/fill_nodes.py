@@ -126,6 +126,7 @@ class RemainingCapacity(NamedTuple):
             if slot.worker.memory_bytes is not None:  # drivers and workers share the host memory
                 alike = [NodeGroup(run.one, len(run.nodes)) for run in groups if run.per_node]
                 wanted = min(wanted, count_trials(alike, request_of(slot)))
+            # The drivers come first, because ``groups`` then shows how many workers fit beside them.
             drivers, groups = _with_drivers(slot, groups, wanted)
             wanted = _total(drivers)
         if slot.topology is not None:
@@ -172,6 +173,7 @@ class RemainingCapacity(NamedTuple):
             if not fit:
                 free, only_drivers = (), free
             elif in_use and isinstance(nodes, ReducedNodes):  # slots use no devices on other nodes
+                # Drivers reserve no device, so they may still use the node.
                 is_used = [any(node.node_id in ids for ids in in_use) for node in free]
                 only_drivers = list(compress(free, is_used))
                 free = list(compress(free, map(not_, is_used)))
@@ -203,6 +205,7 @@ class RemainingCapacity(NamedTuple):
         for nodes in self.capacity.nodes_by_shape.values():
             one = nodes[0]
             fit = workers_on_node(one, request)
+            # A node without room for a worker may still have room for a Train driver.
             if not fit and not slot.num_workers:
                 continue
             memory, others = one.shape
@@ -341,6 +344,8 @@ class FilledSlots(NamedTuple):
             return
         drivers, driver, room = _each(self.drivers), None, 0
         for worker_nodes, number in _gathered(self.workers, self.slot.num_workers):
+            # One driver node may have room for the drivers of several trials, and the trials may have several driver
+            # nodes.
             while number:
                 if driver is None or not room:
                     driver, room = next(drivers)
@@ -376,6 +381,7 @@ def _alike(
     nodes: Sequence[NodeCapacity], workers: Sequence[_Run], drivers: Sequence[_Run]
 ) -> list[tuple[Sequence[NodeCapacity], tuple[int, int]]]:
     """Group the nodes of a shape by their numbers of workers and drivers."""
+    # The usual case is fast: all nodes of the shape have the same workers and drivers.
     if all(len(run.nodes) == len(nodes) for run in (*workers, *drivers)):
         return [(nodes, (sum(run.per_node for run in workers), sum(run.per_node for run in drivers)))]
     of_workers, of_drivers = _by_node(workers), _by_node(drivers)
@@ -418,10 +424,12 @@ def _spread(groups: Iterable[_Run], wanted: int) -> list[_Run]:
 
 def _with_workers(groups: Sequence[_Run], wanted: int, size: int) -> list[_Run]:
     """Return the nodes for ``wanted`` trials of ``size`` workers each, starting with trials that fit on one node."""
-    runs = [run.times(size) for run in _spread((_Run(one, nodes, fit // size) for one, nodes, fit in groups), wanted)]
+    whole_trials = [_Run(one, nodes, fit // size) for one, nodes, fit in groups]
+    runs = [run.times(size) for run in _spread(whole_trials, wanted)]
     missing = wanted * size - _total(runs)
     if missing:  # the remaining trials span nodes
-        runs += _spread((_Run(one, nodes, fit % size) for one, nodes, fit in groups), missing)
+        rest = [_Run(one, nodes, fit % size) for one, nodes, fit in groups]
+        runs += _spread(rest, missing)
     return runs
 
 
@@ -445,6 +453,7 @@ def _with_drivers(slot: TrialSlot, groups: Sequence[_Run], wanted: int) -> tuple
     A node first gets the drivers of the trials whose workers all fit on it, and then one driver of a trial that spans
     nodes. The remaining drivers are placed on any node with enough host memory.
     """
+    # Each place is a group of nodes, and the number of drivers on each of its nodes so far.
     places = [(group, 0) for group in groups]
     drivers: list[_Run] = []
     for wish in (lambda fit: fit // slot.num_workers, lambda fit: -(-fit // slot.num_workers), lambda _: MOST_BYTES):

@@ -120,6 +120,8 @@ def most_workers(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, 
         for node in view.nodes
         if is_selected({NODE_ID: node.node_id, **node.labels})
     }
+    # First the nodes that stay, and then the nodes that an autoscaler may add. An idle node counts like a node that can
+    # be added, because the autoscaler may replace it by a better one.
     leaving = _leaving(view, nodes)
     staying = [number for node_id, number in slots.items() if node_id not in leaving]
     of_type = {
@@ -136,6 +138,7 @@ def most_workers(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, 
         # Each idle node that the autoscaler removes makes room for another one within its limit.
         most += len(leaving)
     chosen = nodes_within_limits(limits, by_use, most)
+    # STRICT_PACK needs all workers on one node, and STRICT_SPREAD each worker on a node of its own.
     if gang.strategy == "STRICT_PACK":
         return max([*staying, *(holds[name] for name in chosen)], default=0)
     if gang.strategy == "STRICT_SPREAD":
@@ -162,6 +165,7 @@ def deadlock_error(view: ClusterOccupancy, run: WaitingRun) -> InfeasibleRequest
     num_leaving = len(_leaving(view, nodes))
     if (view.max_nodes_to_add != 0 or num_leaving) and any(node_type.max_nodes_to_add for node_type in view.node_types):
         shown.append(_addable(view, names, num_leaving))
+    # If not even an empty cluster is large enough, fewer concurrent trials would not help.
     empty = most_workers(gang, view, view.model_copy(update={"permanent": ()}).remaining(()))
     fits = most_workers(gang, view, nodes)
     return InfeasibleRequestError(
@@ -252,6 +256,7 @@ def _hint(view: ClusterOccupancy, stuck: Sequence[WaitingRun], gang: BundleGroup
         fewer = f"Request num_workers={empty}" if empty else "Request less for each worker"
         return f"{fewer}, or add nodes, because the workers would not start even if nothing else ran."
     drivers = [run for run in stuck if run.driver]
+    # The largest number of drivers beside which the workers of one run still fit.
     for at_once in range(len(drivers) - 1, 0, -1):
         if most_workers(gang, view, view.remaining(drivers[:at_once])) >= len(gang.bundles):
             return (

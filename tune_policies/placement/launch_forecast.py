@@ -132,8 +132,9 @@ class _Kind:
 
     def __init__(self, name: str, node: NodeTypeCapacity | NodeCapacity) -> None:
         is_type_counted = not isinstance(node, NodeTypeCapacity) or node.is_type_counted
+        accelerator_type = node.accelerator_type if is_type_counted else None
         self.name = name
-        self.total = _totals(node.resources, node.accelerator_type if is_type_counted else None)
+        self.total = _totals(node.resources, accelerator_type)
         self.labels = node.labels if isinstance(node, NodeTypeCapacity) else node.ray_labels
         self.has_gpus = self.total.get("GPU", 0) > 0
         # Ray adds memory that is unknown here, so it does not limit the number of trials.
@@ -288,6 +289,7 @@ class _LaunchesOfV2:
         """
         while number > 0:
             best = self._best(self.nodes, {demand: 1})
+            # Existing and chosen nodes come first. A node is launched only if the bundle fits on none of them.
             is_new = best is None
             if is_new and self.limit > 0:
                 best = self._best((_Node.empty(kind) for kind, left in self.left_of.items() if left > 0), {demand: 1})

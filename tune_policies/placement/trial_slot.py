@@ -246,6 +246,7 @@ class TrialSlot(Value):
         fewer = min(self.max_concurrent_trials, max_concurrent_trials)
         changes = {"max_concurrent_trials": fewer}
         if self.max_workers is not None and self.max_workers_alone is not None:
+            # The workers of the trials that no longer run leave room for the elastic workers of the others.
             freed = (self.max_concurrent_trials - fewer) * self.num_workers
             changes["max_workers"] = min(self.max_workers_alone, self.max_workers + freed)
         return self.model_copy(update=changes)
@@ -262,6 +263,8 @@ class TrialSlot(Value):
             if has > had:
                 trial = trial.with_ticks(name, has)
                 if name in DEVICE_RESOURCES and gpu_memory_bytes is not None:
+                    # The memory grows with the fraction, up to a whole device: several devices do not give more memory
+                    # on each.
                     gpu_memory_bytes = gpu_memory_bytes * min(has, TICKS) // min(had, TICKS)
         if trial is self.trial:
             return self

@@ -352,9 +352,11 @@ def _cpu_info(root: str, key: str) -> str | None:
         lines = (Path(root) / "proc/cpuinfo").read_text().splitlines()
     except OSError:
         return None
-    return next(
-        (value.strip() for name, _, value in (line.partition(":") for line in lines) if name.strip() == key), None
-    )
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return None
 
 
 def host_memory_bytes() -> int:

@@ -72,6 +72,7 @@ def read_gpus() -> list[dict[str, Any]]:
 
 def _planned(nvml: Any, index: int, handle: Any) -> dict[str, Any]:
     usable = _usable_bytes(nvml, handle)
+    # A larger limit is no limit.
     parts = [limit for limit in _limits_of_container(index) if limit <= usable]
     # HAMi and KAI Scheduler divide the memory of a GPU among its pods, so the plan must not divide it again.
     uuid = None if parts else _text(nvml.nvmlDeviceGetUUID(handle))
@@ -191,6 +192,7 @@ class GpuCounters:
     def energy_j(self) -> float | None:
         """Return the energy that all GPUs used since the driver was loaded, in joules, or ``None`` if unknown."""
         used_mj = self._query("nvmlDeviceGetTotalEnergyConsumption")
+        # The sum of some GPUs would look like the energy of all.
         if None in used_mj:
             return None
         total_mj: int = sum(used_mj)
@@ -279,18 +281,22 @@ def _visible(nvml: Any) -> list[tuple[int, Any]]:
     listed: list[tuple[str, Any]] = []  # the number of the physical GPU, and the GPU or one of its MIG devices
     for number, handle in enumerate(_handles(nvml)):
         parts = None if handle is None else _mig_devices(nvml, handle)
+        # Without MIG, the device is the GPU itself.
         if parts is None:
             parts = [handle]
         listed += [(str(number), part) for part in parts]
     # Ray sets the variable to an empty value for a task without GPUs, so an empty value selects all GPUs here.
     wanted = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    chosen = [
-        (index, handle)
-        for index, (number, handle) in enumerate(listed)
-        if handle is not None
-        # CUDA also accepts the beginning of a UUID.
-        and (not wanted or number in wanted or _text(nvml.nvmlDeviceGetUUID(handle)).startswith(tuple(wanted)))
-    ]
+    chosen = []
+    for index, (physical, handle) in enumerate(listed):
+        if handle is None:
+            continue
+        is_chosen = not wanted or physical in wanted
+        if not is_chosen:
+            # CUDA also accepts the beginning of a UUID.
+            is_chosen = _text(nvml.nvmlDeviceGetUUID(handle)).startswith(tuple(wanted))
+        if is_chosen:
+            chosen.append((index, handle))
     if wanted and not chosen:
         for physical, handle in listed:
             if handle is None and physical in wanted:
@@ -336,6 +342,7 @@ def _limits_of_container(index: int) -> Iterator[int]:
         found = _LIMIT.fullmatch(os.environ.get(name, ""))
         if found is None:
             continue
+        # The position of the unit is the power of 1024, and a missing unit (the blank) means bytes.
         limit = int(found[1]) * 1024 ** " kmg".index(found[2].lower() or " ")
         if limit >= _LEAST_LIMIT:
             yield limit

@@ -211,6 +211,7 @@ class _Readings:
 
 
 def _read_facts(state: ClusterState, timeout_s: float) -> _Readings:
+    # First, some nodes of each kind are read, and then the other nodes of the kinds whose nodes differ.
     deadline = time.monotonic() + timeout_s
     kinds = group_kinds(state.nodes)
     readings = _Readings()

@@ -76,12 +76,13 @@ def describe_holders(request: Sequence[Mapping[str, float]], holders: Holders) -
     """Return a description of the reservations that block a request for these bundles, or ``""`` if none exist."""
     bundles = [ray_ticks(bundle) for bundle in request]
     names = {name for bundle in bundles for name in bundle}
-    short = {
-        name
-        for bundle in bundles
-        for name, ticks in bundle.items()
-        if all(node.get(name, 0) < ticks for node in holders.free)
-    }
+    # A resource that no node has enough of is what blocks the request. If there is none, the combination is missing,
+    # and all requested resources count.
+    short = set()
+    for bundle in bundles:
+        for name, ticks in bundle.items():
+            if all(node.get(name, 0) < ticks for node in holders.free):
+                short.add(name)
     amounts: dict[str, Counter[str]] = {}
     for reservation in holders.held:
         blocking = {
@@ -154,6 +155,7 @@ def nested_run_error(
         if own not in stuck_runs(view.model_copy(update={"waiting": (own, *others)})):
             return None
         is_stuck_alone = own in stuck_runs(view.model_copy(update={"waiting": (own,)}))
+    # If the run would be stuck without the other trials as well, they are not the cause.
     if is_stuck_alone:
         others = []
     return _nested_error(pending[0], driver, others)

@@ -203,11 +203,13 @@ def find_autoscaler() -> Autoscaler | None:
         # Ray's cached result may belong to an earlier cluster of this process.
         autoscaler: Autoscaler = AutoscalerV2() if is_autoscaler_v2(fetch_from_server=True) else AutoscalerV1()
     deadline = time.monotonic() + _FIRST_REPORT_S
-    while (is_one := _adds_nodes(autoscaler)) is None:
+    adds_nodes = _adds_nodes(autoscaler)
+    while adds_nodes is None:
         if time.monotonic() >= deadline:
             return None
         time.sleep(0.1)
-    if is_one:
+        adds_nodes = _adds_nodes(autoscaler)
+    if adds_nodes:
         return autoscaler
     return None
 

@@ -140,6 +140,7 @@ def connection(
                 options["job_config"] = _WithoutWorkingFolder()
             _init(found, timeout_s, local, address=found or address, **options)
             _temporary.address, _temporary.uses_working_folder = address, uses_working_folder
+        # The connection of the program itself is never closed here.
         is_temporary = not is_program_connected or _temporary.num_users > 0
         _temporary.num_users += is_temporary
         is_as_in_run = not _temporary.is_brief
@@ -250,6 +251,8 @@ def _check_reachable(address: str, timeout_s: float, local: str) -> None:
     deadline = time.monotonic() + timeout_s
     try:
         socket.create_connection((host, int(port)), timeout=timeout_s).close()
+        # A port that accepts connections may belong to a Ray that does not answer, so a child process connects next, in
+        # the time that is left.
         left = max(0.1, deadline - time.monotonic())
         child = child_python("-c", _CONNECT, address)
         subprocess.run(child, timeout=left, check=True, capture_output=True)  # noqa: S603

@@ -230,6 +230,7 @@ def _to_node(node: Any, holdings: Iterable["Holding"], removed_groups: Collectio
     for holding in holdings:
         for name, amount in holding.resources.items():
             held[holding.holder][name] += amount  # type: ignore[assignment]  # Ray's amounts are floats
+            # Rounded to Ray's finest amount, because the differences are floats.
             totals[name] = max(0.0, round(totals.get(name, 0) - amount, 4))
     if held and totals.get("GPU", 0) > 1:
         totals["GPU"] = math.floor(totals["GPU"])  # a partly used device counts as in use
@@ -399,6 +400,7 @@ def held_by_program(process: ThisProcess) -> list[Holding]:
 def _read_holdings(process: ThisProcess) -> list[Holding]:
     actors = living_actors()
     outer = _outer_actors(process, actors)
+    # A task has assigned resources, but is not the process of an actor.
     is_task = process.assigned and not any(actor.process_id == process.process_id for actor in actors)
     group_ids = {actor.group_id for actor in outer if actor.group_id}
     holdings = []
@@ -424,13 +426,14 @@ def _outer_actors(process: ThisProcess, actors: Sequence[ActorRecord]) -> list[A
     by_process = {actor.process_id: actor for actor in actors}
     parents = parents_in_ray()
     supervisor = _SUPERVISOR + process.submission_id
-    pending = [
-        actor
-        for actor in actors
-        if actor.process_id == process.process_id
-        or (actor.pid in parents and actor.node_id == process.node_id)  # a process ID is unique only on its node
-        or (process.submission_id and actor.name == supervisor)
-    ]
+    pending = []
+    for actor in actors:
+        is_own = actor.process_id == process.process_id
+        # A process ID is unique only on its node.
+        is_parent = actor.pid in parents and actor.node_id == process.node_id
+        is_supervisor = bool(process.submission_id) and actor.name == supervisor
+        if is_own or is_parent or is_supervisor:
+            pending.append(actor)
     outer: list[ActorRecord] = []
     while pending:
         actor = pending.pop()

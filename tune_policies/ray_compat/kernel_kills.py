@@ -118,6 +118,7 @@ def _is_killed(actor_id: str) -> bool:
     if not noted:
         return False
     on_node = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    # No CPU is reserved, so that the task also starts on a busy node.
     task = ray.remote(num_cpus=0)(read_kernel_kills).options(scheduling_strategy=on_node, max_retries=0)
     try:
         count = ray.get(task.remote(), timeout=_TIMEOUT_S)

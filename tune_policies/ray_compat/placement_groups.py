@@ -32,6 +32,7 @@ class PlacementGroups(ResourceManager):  # type: ignore[misc]  # Ray has no type
         """Request a placement group."""
         group = resource_request.to_placement_group()
         self._request_of[group] = resource_request
+        # ``ready`` starts a task in the group, which ends when Ray has reserved the group.
         self._waiting[group.ready()] = group
 
     def cancel_resource_request(self, resource_request: PlacementGroupFactory) -> None:

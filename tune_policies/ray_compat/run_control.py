@@ -147,6 +147,7 @@ class TuneRun:
         finally:
             vars(trial).pop("should_recover", None)
             trial.run_metadata.num_failures = failures
+            # Tune caches the saved state of a trial, which still contains the counted failure.
             trial.run_metadata.invalidate_cache()
             self._controller._has_errored = has_errored  # with ``fail_fast``, this flag ends the run
 

@@ -16,8 +16,8 @@ def set_train_callback(path: str, *, is_active: bool) -> None:
         path: The module and the class, such as ``"package.module.Class"``.
         is_active: Whether the callback is added.
     """
-    given = os.environ.get(_VARIABLE, "").split(",")
-    paths = [name for name in (part.strip() for part in given) if name and name != path]
+    given = [part.strip() for part in os.environ.get(_VARIABLE, "").split(",")]
+    paths = [name for name in given if name and name != path]
     if is_active:
         paths.append(path)
     if paths:

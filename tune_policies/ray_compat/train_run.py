@@ -181,12 +181,15 @@ def unconsumed_reports(
         )
         return []
     path = None if checkpoint is None else checkpoint.path.rstrip("/")
+    # The reports are counted from the checkpoint from which the trial resumes. The checkpoint from which the earlier
+    # run started comes before its first report.
     numbers = {at: index for index, (_, at) in results.items()} | {initial: -1}
     if path not in numbers:
         return []
     following = takewhile(lambda index: index in results, count(numbers[path] + 1))
     filesystem = run_config.storage_context.storage_filesystem
     try:
+        # Tune may have deleted checkpoints, and a result without its checkpoint cannot be reported.
         there = list(takewhile(lambda index: _is_folder(filesystem, results[index][1]), following))
     except Exception:  # noqa: BLE001  # see above
         return []

@@ -124,6 +124,7 @@ class TrialActors(RayActorManager):  # type: ignore[misc]  # Ray has no types
         if self._report_late_failures():
             return True
         if self._never_started:
+            # One per step, as Tune handles one event per step.
             actor, error, report = self._never_started.popleft()
             report(actor, error)
             return True
@@ -143,6 +144,7 @@ class TrialActors(RayActorManager):  # type: ignore[misc]  # Ray has no types
     def _report_late_failures(self) -> bool:
         known = [failure for failure in self._late if failure.cause.wait(0)]
         for failure in known:
+            # Removed first, because the report may look for late failures (``has_process``).
             self._late.remove(failure)
             cause = failure.cause.take()
             self.handler.report_failure(failure.trial_id, failure.error, cause, failure.report)

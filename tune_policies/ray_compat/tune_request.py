@@ -55,6 +55,7 @@ def with_own(request: PlacementGroupFactory, own: PlacementGroupFactory) -> Plac
     If Tune restarts a failed trial, ``Trial.reset`` copies the request to the new trial, but not the attributes that a
     run adds to the failed trial.
     """
+    # Then the request itself is the trainable's own request, and nothing has to be added.
     if request == own:
         return own
     given = copy(request)

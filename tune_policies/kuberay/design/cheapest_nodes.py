@@ -429,6 +429,7 @@ def cheapest_cover(items: Sequence[Item], needed: int) -> dict[str, int] | None:
         return {}
     if sum(item.holds * item.most for item in usable) < needed:
         return None
+    # A common divisor of all contributions makes the table of the search smaller.
     step = reduce(gcd, (item.holds for item in usable))
     usable = [item._replace(holds=item.holds // step) for item in usable]
     missing = -(-needed // step)
@@ -461,6 +462,7 @@ def _search(items: Sequence[Item], needed: int) -> dict[str, int]:
     # A cheapest set has at most ``needed`` pieces, so cost tuples that are encoded as integers in this base keep their
     # order.
     base = 1 + needed * max(max(item.cost) for item in items)
+    # The entry of an amount is the lowest cost with which it can be covered, and the chosen items.
     unknown: tuple[int, _Link | None] | None = None
     found = [unknown] * (needed + 1)
     found[0] = (0, None)
@@ -490,6 +492,7 @@ def _portions(item: Item, needed: int) -> Iterator[tuple[int, range]]:
 
     In ascending order, the search can use a portion repeatedly. In descending order, it uses a portion at most once.
     """
+    # With so many pieces, their maximum number is no limit.
     if item.most * item.holds >= needed + item.holds:
         yield 1, range(1, needed + 1)
         return

@@ -76,6 +76,7 @@ def _images(template: PodTemplate) -> Iterator[_Problem]:
             continue
         if not isinstance(image, str) or is_filled_in_later(image):
             continue
+        # Without the tag and the digest. The first part is a registry if it is a host name.
         registry, _, path_in_registry = re.sub(r"@.*|:[^/]*\Z", "", image.strip()).partition("/")
         has_host = path_in_registry and re.search(r"[.:]|^localhost$", registry)
         repository = path_in_registry if has_host else f"{registry}/{path_in_registry}"
@@ -99,6 +100,7 @@ def _users(template: PodTemplate) -> Iterator[_Problem]:
     of_pod = as_mapping(template.spec.get("securityContext"))
     for path, container in template.containers:
         own = as_mapping(container.get("securityContext"))
+        # The settings of a container take precedence over those of the pod.
         context = {**of_pod, **{key: value for key, value in own.items() if value is not None}}
         if context.get("runAsNonRoot") is True and context.get("runAsUser") == 0:
             where = path[len(template.path) :] if "runAsUser" in own else ("spec",)
