@@ -245,7 +245,6 @@ class RunSlots:
         withdrawn = []
         # If a placement has fewer slots than before, the trials that got their slots first keep them.
         for trial, assignment in self.assignments.items():
-            # These trials do not use the placements of the plan.
             if self._is_own(records[trial]):
                 continue
             # The index of a slot type may differ in the new plan, and a placement is found by this index.
@@ -431,12 +430,10 @@ class RunSlots:
         Raises:
             InvalidResourcesError: The policy contradicts the request of a trial, and no trial has started in this run.
         """
-        # The decision is made again in each step, so it replaces the last one.
         self.left_idle = Counter()
         idle: set[int] = set()
         # Paused and future trials need a slot later, so they count when a slow slot is compared with faster ones.
         num_waiting = len(self.waiting) + num_paused + num_future
-        # A candidate that fits in no free slot does not block the candidates after it.
         chosen = None
         for trial in candidates:
             record = records[trial]
@@ -508,7 +505,6 @@ class RunSlots:
         return Start(record.trial, request_of(record))
 
     def _should_idle(self, slot_type: int, idle: set[int], num_waiting: int, now_s: float) -> bool:
-        # Within a step, a slot type that should stay idle does so for all trials.
         if slot_type in idle:
             return True
         slots = self.board.usable_slots(len(self._slot_types.slots))

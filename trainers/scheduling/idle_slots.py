@@ -49,7 +49,6 @@ class TrialDurations:
         the type with the most trials and the ratio of the speeds of both types.
         """
         here, speed = self._measured_s[slot_type], self._speeds[slot_type]
-        # The reference is the type with the most measured trials among the types with a known speed.
         reference = most = 0
         for other, times in enumerate(self._measured_s):
             if self._speeds[other] and len(times) > most:

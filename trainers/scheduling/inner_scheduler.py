@@ -110,7 +110,6 @@ class InnerScheduler:
 
     def num_paused(self, trials: Iterable[Trial], waiting: Collection[Trial]) -> int:
         """Return how many of the trials the scheduler has paused. The trials that wait for a slot do not count."""
-        # Counting is skipped in most runs, in which no scheduler pauses.
         if not self.has_paused:
             return 0
         return sum(trial.status == Trial.PAUSED and trial not in waiting for trial in trials)

@@ -217,7 +217,6 @@ class RunCore:
         if self.learning is not None:
             self.learning.note_result(self.records[trial], result)
             if self.slots is not None:
-                # Trials whose processes are still starting have a slot, too.
                 num_running = len(self.slots.assignments)
                 self.learning.note_progress(
                     self.records[trial],
@@ -355,7 +354,6 @@ class RunCore:
         self._grow(now_s)
         choice = Choice(choose, tune_controller)
         chosen = self._choose(choice, now_s)
-        # See ``InnerScheduler.forgotten``: only HyperBand leaves trials paused without an event that would resume them.
         if chosen is None and self.inner.has_hyperband and not self._has_active_trials:
             self._stop_forgotten(choice)
         self._keep_processes()

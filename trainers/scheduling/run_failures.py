@@ -174,7 +174,6 @@ def _decide_by_memory(
     """Retry a trial that ran out of memory with more memory. Tune handles other failures."""
     if retries is None or record.failure is None:
         return FailureDecision("count")
-    # ``retries.decide`` adds a record if it gives the trial more memory. Other failures teach the policy nothing.
     num_raised = len(record.oom.records)
     decision = retries.decide(record, record.failure, nodes)
     if learning is not None and len(record.oom.records) > num_raised:

@@ -261,7 +261,6 @@ class RunLearning:
         policy = policy.learn(self._new.values())
         if policy.needs is None:
             return ""
-        # No trial was added, so there is no folder for the file.
         if self._storage is None:
             return policy.learned
         self._writing.wait(_SAVE_TIMEOUT_S)  # an earlier policy must not replace this one

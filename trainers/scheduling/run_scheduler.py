@@ -75,7 +75,6 @@ class RunScheduler(WrappingScheduler):
                     return
         # ``TuneController.__init__`` handles any error while it restores trials with "Restarting experiment."
         except Exception as error:  # noqa: BLE001
-            # The first error is the cause, and later ones may follow from it.
             self._error = self._error or error
             core = None
         # The inner scheduler gets the trial before the trial is parked, so that it sees the pending trial of plain

@@ -116,7 +116,6 @@ class TrialGrowth:
             return
         progress.num_steps += 1
         progress.step_s = (now_s - progress.first_s) / progress.num_steps
-        # Two results at the same reading of the clock show no speed.
         if progress.step_s > 0:
             progress.speeds[progress.amount] = 1 / progress.step_s
         self._note_restart(progress)
@@ -215,7 +214,6 @@ class TrialGrowth:
                     has_checkpoint=bool(trial.has_checkpoint()),
                 )
             )
-        # A trial without a GPU grows in CPUs.
         is_gpu = any("GPU" in bundles_of(request_of(record))[0] for record in records.values())
         name = "GPU" if is_gpu else "CPU"
         free = _free_amounts(records.values(), node_of, capacity, name=name)
