@@ -335,6 +335,11 @@ DESIGN_ROWS = [
         "WriteOptions(job='ls', runtime_env={'pip': ['A']})",
     ),
     Row(
+        "WriteOptions(job='ls', runtime_env={'env_vars': {'A': 0.001}})",
+        "write its value in quotes",
+        "WriteOptions(job='ls', runtime_env={'env_vars': {'A': '0.001'}})",
+    ),
+    Row(
         "WriteOptions(job='ls', runtime_env={'working_dir': '.'})",
         "use its URI, such as 's3://bucket/code.zip', or use an image that contains it",
         "WriteOptions(job='ls', runtime_env={'working_dir': 's3://bucket/code.zip'}),WriteOptions(job='ls', image='a')",

