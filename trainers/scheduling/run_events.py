@@ -98,6 +98,7 @@ class RunCore:
         self._kept_in_state = False, 0
         self._logged_wait = ""
         self._keeps_bundles = False
+        self._has_begun = False
         self.process_class = cache(process_class)
         self.tune = TuneRun(tune_controller, self)
         self.inner = InnerScheduler(scheduler, self.tune)
@@ -199,9 +200,22 @@ class RunCore:
         """Let a pending trial wait for a slot."""
         if trial.status != Trial.PENDING:
             return  # Tune also adds the ended trials of a restored run
-        # Tune starts pending trials by itself, so a waiting trial is paused for Tune.
-        self.tune.park(trial, is_new=is_new)
+        # Tune starts pending trials by itself, so a waiting trial is paused for Tune. In a resumed run, ``tune.run`` gives
+        # new ``resources_per_trial`` to the pending trials before the first step.
+        if self.slots is not None or self._has_begun:
+            self.tune.park(trial, is_new=is_new)
         self.waiting[trial] = None
+
+    def _begin(self) -> None:
+        """Park the trials that were added before the first step, with the resources that Tune has given them since."""
+        self._has_begun = True
+        for trial in [trial for trial in self.waiting if trial.status == Trial.PENDING]:
+            given, known = trial.placement_group_factory, self.records[trial].planned
+            trial.placement_group_factory = known  # Tune lists pending trials by the request with which they were added
+            self.tune.park(trial, is_new=False)
+            if given is not known:
+                trial.placement_group_factory = given
+                self.records[trial] = record_of(trial)
 
     def note_usage(self, trial: Trial) -> None:
         """Remember the slot and the usage in the previous result of a trial, because the next may not contain them."""
@@ -330,6 +344,8 @@ class RunCore:
             InfeasibleRequestError: No plan has been feasible for ``wait_for_nodes_s``, or no trial can proceed.
             UnenforcedLimitError: No trial could enforce its memory limit.
         """
+        if not self._has_begun:
+            self._begin()
         now_s = time.monotonic()
         self._starts_more = False
         reading = self.watch.read(self.requests.groups)

@@ -17,7 +17,7 @@ from ray.tune.experiment import Trial
 from tune_policies.oom import OutOfMemory
 from tune_policies.placement.count_trials import num_slots_for
 from tune_policies.placement.trial_slot import TrialSlot
-from tune_policies.ray_compat.tune_request import bundles_of, from_data, own_of, to_data, with_bundles
+from tune_policies.ray_compat.tune_request import bundles_of, own_of, with_bundles
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, from_ticks, to_ticks
 
@@ -86,7 +86,7 @@ class TrialRecord:
 
     def save(self) -> None:
         """Save the record with the trial, so that a restored run knows it."""
-        data: dict[str, Any] = {"own": to_data(self.own)}
+        data: dict[str, Any] = {}
         # A slot in which the trial has not run does not bind the trial to a kind of device.
         if self.slot is not None and self.has_run:
             data["slot"] = self.slot.model_dump(mode="json", exclude_defaults=True)
@@ -103,25 +103,25 @@ class TrialRecord:
 def record_of(trial: Trial) -> TrialRecord:
     """Return the record of a new or restored trial.
 
-    In a restored run, the trial's request may still be the one that the policy of the earlier run chose. A trial that
-    is restarted (``restart_errored``) has this request without a record.
+    Before Tune adds a restored trial, it asks the trainable for the trial's request again
+    (``Trial.create_placement_group_factory``), so the request may differ from that of the earlier run. A trial that is
+    restarted (``restart_errored``) has the request of the earlier run's policy, which contains the trainable's own.
     """
-    request = own_of(trial.placement_group_factory)
+    own = own_of(trial.placement_group_factory)
     text = getattr(trial, _ATTRIBUTE, None)
     if text is None:
-        return TrialRecord(trial, own=request, planned=request)
+        return TrialRecord(trial, own=own, planned=own)
     try:
         data = json.loads(text)
-        own = from_data(data["own"], request)
         record = TrialRecord(trial, own=own, planned=own)
         record.oom = TrialOomHistory.from_dict(data.get("oom", {}))
         record.has_fallen_back = bool(data.get("has_fallen_back"))
         if "slot" in data:
             record.slot = TrialSlot.from_dict(data["slot"])
             record.has_run = True
-    except (InvalidResourcesError, KeyError, TypeError, ValueError) as error:  # saved by another version
+    except (AttributeError, InvalidResourcesError, TypeError, ValueError) as error:  # saved by another version
         _logger.warning("the saved resources of %s cannot be read and are ignored: %s", trial, error)
-        return TrialRecord(trial, own=request, planned=request)
+        return TrialRecord(trial, own=own, planned=own)
     return record
 
 

@@ -104,15 +104,16 @@ class TuneRun:
         """Let a pending trial wait until the scheduler chooses it.
 
         Args:
-            trial: A trial that Tune passes to ``on_trial_add``.
-            is_new: Whether Tune has not registered the trial yet. Otherwise, Tune has requeued it after a failure.
+            trial: A trial that Tune passes to ``on_trial_add``, or has passed to it before.
+            is_new: Whether Tune has not registered the trial yet. Otherwise, Tune lists it as pending, for example
+                because it was requeued after a failure.
         """
         if is_new:
             # ``TuneController.add_trial`` calls the scheduler first, and then adds the trial to the list of its status.
             trial.set_status(Trial.PAUSED)
-            trial.init_local_path()  # the results of a stopped run list the folder of each trial
         else:
             self._controller._set_trial_status(trial, Trial.PAUSED)
+        trial.init_local_path()  # the results of a stopped run list the folder of each trial
 
     def withdraw(self, trial: Trial) -> None:
         """Withdraw the request of a trial that was chosen but has no process yet, so that it waits again."""

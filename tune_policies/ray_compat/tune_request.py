@@ -67,26 +67,3 @@ def own_of(request: PlacementGroupFactory) -> PlacementGroupFactory:
     """Return the trainable's own request for a request of a trial."""
     own: PlacementGroupFactory = getattr(request, _OWN, request)
     return own
-
-
-def to_data(request: PlacementGroupFactory) -> dict[str, object]:
-    """Return the bundles, strategy and label selectors of a request as plain data."""
-    group = group_of(request)
-    data: dict[str, object] = {"bundles": [dict(bundle) for bundle in group.bundles]}
-    if group.strategy != "PACK":
-        data["strategy"] = group.strategy
-    if any(group.selectors):
-        data["selectors"] = [dict(selector) for selector in group.selectors]
-    return data
-
-
-def from_data(data: Mapping[str, object], request: PlacementGroupFactory) -> PlacementGroupFactory:
-    """Return the request that :func:`to_data` described. Other arguments are those of ``request``."""
-    bundles: list[dict[str, float]] = data["bundles"]  # type: ignore[assignment]
-    selectors: list[dict[str, str]] = data.get("selectors", [])  # type: ignore[assignment]
-    kwargs = {name: value for name, value in request._kwargs.items() if name != "bundle_label_selector"}
-    if any(selectors):
-        kwargs["bundle_label_selector"] = [
-            selector for bundle, selector in zip(bundles, selectors, strict=True) if bundle
-        ]
-    return PlacementGroupFactory(bundles, data.get("strategy", "PACK"), *request._args, **kwargs)

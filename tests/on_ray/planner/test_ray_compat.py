@@ -3,7 +3,6 @@
 import ast
 import importlib
 import inspect
-import json
 import logging
 import pickle
 import re
@@ -307,21 +306,6 @@ def test_a_resource_request_keeps_its_label_selectors_when_its_bundles_change():
 
     assert tune_request.group_of(changed).selectors == [{"zone": "eu"}]
     assert list(tune_request.bundles_of(changed)) == [{"CPU": 2}]
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        tune.PlacementGroupFactory([{"CPU": 1}]),
-        tune.PlacementGroupFactory([{}, {"CPU": 1}, {"GPU": 0.5}], strategy="SPREAD"),
-        tune.PlacementGroupFactory([{}, {"CPU": 1}], bundle_label_selector=[{"zone": "eu"}]),
-    ],
-    ids=["one bundle", "an empty head", "with a label selector"],
-)
-def test_a_resource_request_can_be_saved_as_data(request_):
-    data = json.loads(json.dumps(tune_request.to_data(request_)))
-
-    assert tune_request.from_data(data, tune.PlacementGroupFactory([{"CPU": 9}])) == request_
 
 
 def test_the_inner_scheduler_of_a_resource_changing_scheduler_is_found():

@@ -5,8 +5,10 @@ import json
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import ray
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
@@ -15,6 +17,7 @@ from tune_policies import (
     CpuPolicy,
     GpuPolicy,
     InvalidResourcesError,
+    OomRetryScheduler,
     PolicyScheduler,
     applied,
     run,
@@ -130,6 +133,49 @@ def test_the_policy_overrides_resources_per_trial_in_a_resumed_run(tmp_path):
     )
 
     assert [trial.placement_group_factory.bundles for trial in resumed.trials] == [[{"CPU": 3}]]
+
+
+@pytest.mark.rest
+def test_a_run_without_a_policy_resumes_with_the_new_resources_per_trial(tmp_path):
+    kept = {"storage_path": str(tmp_path), "name": "run", "verbose": 0, "raise_on_failed_trial": False}
+    tune.run(report_and_fail, scheduler=OomRetryScheduler(), resources_per_trial={"cpu": 1}, **kept)
+
+    resumed = tune.run(
+        report, scheduler=OomRetryScheduler(), resources_per_trial={"cpu": 2}, resume="AUTO+ERRORED", **kept
+    )
+
+    assert [trial.placement_group_factory.bundles for trial in resumed.trials] == [[{"CPU": 2}]]
+
+
+def fail_once_and_report_cpus(config):
+    if not Path(config["marker"]).exists():
+        Path(config["marker"]).touch()
+        raise RuntimeError("mine")
+    tune.report({"cpus": ray.get_runtime_context().get_assigned_resources()["CPU"]})
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize(
+    ("scheduler", "bundles"),
+    [
+        pytest.param(OomRetryScheduler(), 1, id="without a policy"),
+        pytest.param(PolicyScheduler(CpuPolicy()), 2, id="several bundles under a policy"),
+    ],
+)
+def test_a_restored_trial_gets_what_its_trainable_requests_now(tmp_path, scheduler, bundles):
+    def requesting(cpus):
+        request = tune.PlacementGroupFactory([{"CPU": cpus}] * bundles)
+        return tune.with_resources(fail_once_and_report_cpus, request)
+
+    tune.Tuner(
+        requesting(1),
+        param_space={"marker": str(tmp_path / "marker")},
+        tune_config=tune.TuneConfig(scheduler=scheduler),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0),
+    ).fit()
+    restored = tune.Tuner.restore(str(tmp_path / "run"), requesting(2), resume_errored=True)
+
+    assert [result.metrics["cpus"] for result in restored.fit()] == [2]
 
 
 @pytest.mark.rest

@@ -425,7 +425,7 @@ def test_a_restored_trial_that_fell_back_uses_its_device_again_unless_the_new_ru
 ):
     run = run_of(HALVES | CPUS, GPU_NODE, falls_back=falls_back)
     trial = new_trial(0)
-    trial.policy_record = '{"own": {"bundles": [{"CPU": 1}]}, "has_fallen_back": true}'
+    trial.policy_record = '{"has_fallen_back": true}'
     run.records[trial] = record_of(trial)
 
     run.slots.add(run.records[trial], may_refuse=True)

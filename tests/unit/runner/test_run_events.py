@@ -118,22 +118,23 @@ def test_callbacks_of_tune_find_the_run_of_a_trial(run_of):
     assert handler_of_trial(trial) is run.core
 
 
-def test_a_new_trial_is_saved_with_its_own_request(run_of):
+def test_a_new_trial_has_the_request_of_the_policy(run_of):
     run = run_of(HALVES)
 
     (trial,) = run.add(bundles=[{"CPU": 3}])
 
-    assert trial.policy_record == '{"own":{"bundles":[{"CPU":3.0}]}}'
     assert trial.placement_group_factory.required_resources == {"CPU": 1, "GPU": 0.5}
 
 
-def test_a_restored_trial_of_a_run_without_a_policy_gets_its_own_request_again(without_policy):
-    trial = new_trial(0, bundles=[{"GPU": 0.5}])
-    trial.policy_record = '{"own":{"bundles":[{"CPU":3.0}]}}'
+def test_a_trial_of_a_resumed_run_without_a_policy_gets_new_resources_per_trial(without_policy):
+    """``tune.run`` sets them for pending trials before the first step."""
+    (trial,) = without_policy.add(bundles=[{"CPU": 3}])
+    assert trial.status == Trial.PENDING
+    trial.update_resources({"cpu": 2})
 
-    without_policy.add_trial(trial)
-
-    assert trial.placement_group_factory.required_resources == {"CPU": 3}
+    assert without_policy.step() is trial
+    assert trial.placement_group_factory.required_resources == {"CPU": 2}
+    assert without_policy.core.records[trial].own.required_resources == {"CPU": 2}
 
 
 def test_a_restored_trial_that_ended_keeps_its_request_and_does_not_wait(run_of):

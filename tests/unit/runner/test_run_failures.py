@@ -619,9 +619,7 @@ def test_a_request_with_a_process_keeps_its_memory_after_an_error_of_a_similar_t
 def test_the_retries_of_a_restored_trial_apply_to_other_trials(run_of):
     run = run_of(HALVES, retries={})
     trial = new_trial(0, {"width": 8})
-    trial.policy_record = (
-        '{"own":{"bundles":[{"CPU":1.0}]},"oom":{"records":[{"settings":{"width":8},"floor":{"gpu_ticks":10000}}]}}'
-    )
+    trial.policy_record = '{"oom":{"records":[{"settings":{"width":8},"floor":{"gpu_ticks":10000}}]}}'
     run.add_trial(trial)
 
     assert run.core.retries.num_records == 1

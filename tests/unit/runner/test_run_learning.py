@@ -107,7 +107,7 @@ def test_the_finished_trials_of_a_restored_run_are_observed_again(run_of):
         trial = new_trial(100 + number)
         trial.set_status(Trial.TERMINATED)
         slot = run.slots.run_plan.plan.common_slot.model_dump_json(exclude_defaults=True)
-        trial.policy_record = f'{{"own": {{"bundles": [{{"CPU": 1.0}}]}}, "slot": {slot}}}'
+        trial.policy_record = f'{{"slot": {slot}}}'
         trial.run_metadata.last_result = result_of(training_iteration=3)
         run.add_trial(trial)
 
@@ -463,7 +463,7 @@ def test_only_trials_that_have_completed_teach_a_restored_run(run_of, status):
     slot = run.slots.run_plan.plan.common_slot.model_dump_json(exclude_defaults=True)
     trial = new_trial(100)
     trial.set_status(status)
-    trial.policy_record = f'{{"own": {{"bundles": [{{"CPU": 1.0}}]}}, "slot": {slot}}}'
+    trial.policy_record = f'{{"slot": {slot}}}'
     trial.run_metadata.last_result = result_of(training_iteration=3)
     run.add_trial(trial)
 

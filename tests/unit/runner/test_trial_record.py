@@ -37,9 +37,9 @@ def recorded(*bundles):
     return record
 
 
-def restored(record):
-    """Return the record of a restored trial, whose request is the one of the earlier run's policy."""
-    trial = new_trial(1, bundles=[{"CPU": 7}])
+def restored(record, *bundles):
+    """Return the record of a restored trial whose trainable requests ``bundles`` now."""
+    trial = new_trial(1, bundles=bundles or (ONE_CPU,))
     trial.policy_record = record.trial.policy_record
     return record_of(trial)
 
@@ -63,16 +63,24 @@ def test_a_trial_keeps_its_request_if_it_has_several_bundles(bundles, expected):
     assert record_of(new_trial(0, bundles=bundles)).keeps_own_bundles is expected
 
 
-def test_a_restored_trial_has_the_request_of_its_trainable_its_slot_and_its_retries():
-    record = recorded({"CPU": 2}, {"GPU": 1})
+def test_a_restored_trial_has_its_slot_and_its_retries():
+    record = recorded()
     record.slot, record.has_run = SLOT, True
     record.oom, record.has_fallen_back = HISTORY, True
     record.save()
 
     again = restored(record)
 
-    assert again.own.bundles == again.planned.bundles == [{"CPU": 2}, {"GPU": 1}]
     assert (again.slot, again.has_run, again.oom, again.has_fallen_back) == (SLOT, True, HISTORY, True)
+
+
+def test_a_restored_trial_has_the_request_of_its_present_trainable():
+    record = recorded({"CPU": 2}, {"GPU": 1})
+    record.save()
+
+    again = restored(record, {"CPU": 3}, {"GPU": 2})
+
+    assert again.own.bundles == again.planned.bundles == [{"CPU": 3}, {"GPU": 2}]
 
 
 def test_a_slot_in_which_the_trial_has_not_run_is_not_restored():
@@ -90,7 +98,7 @@ def test_only_values_that_are_not_defaults_are_saved():
 
     record.save()
 
-    assert json.loads(record.trial.policy_record) == {"own": {"bundles": [{"CPU": 1}]}}
+    assert json.loads(record.trial.policy_record) == {}
 
 
 def test_a_saved_slot_contains_only_values_that_are_not_defaults():
@@ -129,10 +137,9 @@ def test_an_unchanged_record_does_not_make_tune_save_the_trial_again():
     "text",
     [
         pytest.param("not JSON", id="no JSON"),
-        pytest.param("{}", id="without the request"),
         pytest.param("[]", id="another type"),
-        pytest.param('{"own": {"bundles": [{"CPU": 1}]}, "oom": {"records": 7}}', id="an invalid history"),
-        pytest.param('{"own": {"bundles": [{"CPU": 1}]}, "slot": {"trial": 7}}', id="an invalid slot"),
+        pytest.param('{"oom": {"records": 7}}', id="an invalid history"),
+        pytest.param('{"slot": {"trial": 7}}', id="an invalid slot"),
     ],
 )
 def test_a_record_that_cannot_be_read_is_ignored_with_a_warning(text, caplog):
