@@ -212,11 +212,12 @@ class RunLearning:
         if not self._new:
             return ""
         observations, self._new = list(self._new.values()), {}
+        num_allowed = self._run_plan.plan.min_concurrent_trials
         why = self._run_plan.learn(observations)
         policy = self._run_plan.learning
         if not why or policy is None:
             return ""
-        self._admission.begin(policy)
+        self._admission.begin(policy, num_allowed)
         self._unsaved = policy
         self._save()
         num_fitting = self._run_plan.plan.max_concurrent_trials

@@ -143,7 +143,7 @@ class TrialGrowth:
         left = []
         for name, end in (*trial.stopping_criterion.items(), *self._longest_trials.items()):
             value = result.get(name)
-            if isinstance(value, int | float) and value > 0 and iteration:
+            if isinstance(value, int | float) and value > 0:
                 # Assume that the attribute, such as ``time_total_s``, grows linearly with the iterations.
                 left.append(max(0.0, end - value) * iteration / value)
         # The trial ends at the first of its criteria.

@@ -100,20 +100,34 @@ def test_one_result_of_each_pilot_teaches_nothing(run_of):
     assert policy_of(run).needs is None
 
 
-def test_the_finished_trials_of_a_restored_run_are_observed_again(run_of):
-    run = run_of(LearningPolicy(START))
-    run.add(1)
-    for number in range(4):
-        trial = new_trial(100 + number)
-        trial.set_status(Trial.TERMINATED)
-        slot = run.slots.run_plan.plan.common_slot.model_dump_json(exclude_defaults=True)
+def add_finished(run, number, status=Trial.TERMINATED):
+    """Add trials that have ended before the run was restored."""
+    slot = run.slots.run_plan.plan.common_slot.model_dump_json(exclude_defaults=True)
+    for index in range(number):
+        trial = new_trial(100 + index)
+        trial.set_status(status)
         trial.policy_record = f'{{"slot": {slot}}}'
         trial.run_metadata.last_result = result_of(training_iteration=3)
         run.add_trial(trial)
 
+
+def test_the_finished_trials_of_a_restored_run_are_observed_again(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(1)
+    add_finished(run, 4)
+
     run.step()
 
     assert policy_of(run).needs.num_trials == 4
+
+
+def test_a_restored_run_starts_at_least_as_many_trials_as_the_start_policy(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(20)
+    add_finished(run, 4)
+
+    assert len(run.run_all()) == 4
+    assert policy_of(run).needs is not None
 
 
 def test_a_trial_that_ran_out_of_memory_teaches_that_its_memory_was_too_little(run_of):
@@ -460,12 +474,7 @@ def test_a_smaller_slot_releases_the_difference(run_of):
 def test_only_trials_that_have_completed_teach_a_restored_run(run_of, status):
     run = run_of(LearningPolicy(START))
     run.add(1)
-    slot = run.slots.run_plan.plan.common_slot.model_dump_json(exclude_defaults=True)
-    trial = new_trial(100)
-    trial.set_status(status)
-    trial.policy_record = f'{{"slot": {slot}}}'
-    trial.run_metadata.last_result = result_of(training_iteration=3)
-    run.add_trial(trial)
+    add_finished(run, 1, status)
 
     run.step()
 

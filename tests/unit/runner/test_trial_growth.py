@@ -1,7 +1,10 @@
 """Tests that the last trials of a run restart with more resources, and only if this is allowed and pays."""
 
+import logging
+
 import pytest
 from ray.exceptions import RayActorError
+from ray.tune.experiment import Trial
 
 from tests.clusters import GIB
 from tests.unit.runner.small_runs import SmallRun, new_trial, reading
@@ -39,11 +42,16 @@ class Growing:
         self.run.cluster.clock.advance(STEP_S)
         return self.run.scheduler.on_trial_result(self.run.controller, trial, {"training_iteration": iteration})
 
-    def let_grow(self, trial):
-        """Let the run decide about a trial that has reported three results. Return the decision about the fourth."""
+    def let_grow(self, trial, *, located=None):
+        """Let the run decide about a trial that has reported three results. Return the decision about the fourth.
+
+        The nodes of the ``located`` trials are known, by default those of all trials.
+        """
+        if located is None:
+            located = self.run.trials
         for iteration in (1, 2, 3):
             self.report(trial, iteration)
-        self.run.watch.next_reading = reading([NODE], node_of_actor={each.trial_id: "a" for each in self.run.trials})
+        self.run.watch.next_reading = reading([NODE], node_of_actor={each.trial_id: "a" for each in located})
         self.run.watch.latest = self.run.watch.next_reading
         self.run.step()
         return self.report(trial, 4)
@@ -181,6 +189,25 @@ def test_no_trial_grows_while_another_one_waits(growing):
     assert run.let_grow(first) == "CONTINUE"
 
 
+def test_no_trial_grows_while_another_one_starts(growing):
+    run = growing()
+    first, second, *others = run.add(4)
+    for trial in others:
+        run.run.complete(trial)
+    second.set_status(Trial.PENDING)
+
+    assert run.let_grow(first) == "CONTINUE"
+
+
+def test_no_trial_grows_while_the_node_of_another_one_is_not_known(growing):
+    run = growing()
+    first, _, *others = run.add(4)
+    for trial in others:
+        run.run.complete(trial)
+
+    assert run.let_grow(first, located=[first]) == "CONTINUE"
+
+
 def test_a_trial_without_a_checkpoint_does_not_grow_and_the_run_prints_the_reason_once(growing, capsys):
     run = growing(has_checkpoints=False)
     last, *others = run.add(4)
@@ -258,6 +285,52 @@ def test_the_speed_and_the_time_left_follow_from_the_results_after_the_first():
     assert (seen.speeds, seen.left_s) == (((1.0, 0.5),), 14.0)
 
 
+def test_results_without_an_iteration_are_counted():
+    run = Measured()
+    trial = run.start()
+    for now_s in (50, 52, 54):
+        run.growth.note_result(trial, {}, now_s)
+
+    (seen,) = run.decide().trials
+
+    assert seen.left_s == 6.0
+
+
+def test_results_at_the_same_time_show_no_speed():
+    run = Measured()
+    run.report(run.start(), 50, 50)
+
+    (seen,) = run.decide().trials
+
+    assert seen.speeds == ()
+
+
+def test_a_trial_that_has_passed_its_end_has_no_time_left():
+    run = Measured()
+    run.report(run.start(stop={"training_iteration": 2}), 50, 52, 54)
+
+    (seen,) = run.decide().trials
+
+    assert seen.left_s == 0.0
+
+
+@pytest.mark.parametrize("score", [0, -3])
+def test_a_stop_criterion_without_progress_is_ignored(score):
+    run = Measured()
+    run.report(run.start(stop={"score": 10}), 50, 52, 54, score=score)
+
+    (seen,) = run.decide().trials
+
+    assert seen.left_s == 6.0
+
+
+def test_the_amount_of_a_trial_is_that_of_its_request():
+    run = Measured()
+    run.report(run.start(amount=2.0), 12, 14)
+
+    assert [seen.amount for seen in run.decide().trials] == [2.0]
+
+
 def test_the_earliest_of_several_ends_counts():
     run = Measured(longest={"training_iteration": 8})
     trial = run.start(stop={"training_iteration": 10, "score": 1000})
@@ -303,6 +376,33 @@ def test_without_longer_trials_a_trial_runs_for_as_long_again():
     assert seen.left_s == 6.0
 
 
+def test_a_trial_that_ended_after_as_many_results_is_not_longer():
+    run = Measured()
+    ended, trial = run.start(0), run.start(1)
+    run.report(ended, 1, 2, 3)
+    run.growth.note_end(ended)
+    del run.records[ended]
+    run.report(trial, 50, 52, 54)
+
+    (seen,) = run.decide().trials
+
+    assert seen.left_s == 6.0
+
+
+@pytest.mark.parametrize(
+    ("times_s", "restart_s"),
+    [
+        pytest.param((12, 14, 26), 10, id="later steps do not count"),
+        pytest.param((1, 3), 0, id="a start is shorter than a step"),
+    ],
+)
+def test_a_start_takes_the_time_until_the_first_result_without_one_step(times_s, restart_s):
+    run = Measured()
+    run.report(run.start(), *times_s)
+
+    assert run.decide().restart_s == restart_s
+
+
 def test_the_shortest_start_is_the_estimate_of_a_restart():
     run = Measured()
     for number, first_s in enumerate((30, 12, 40)):
@@ -329,7 +429,33 @@ def test_no_restart_is_decided_before_its_time_is_known():
     run = Measured()
     run.report(run.start(), 12)
 
+    assert run.decide().trials == ()
+
+
+def test_nothing_is_decided_without_running_trials():
+    run = Measured()
+    run.report(run.start(), 12, 14)
+    run.records.clear()
+
     assert run.decide().restart_s is None
+
+
+def test_nothing_is_decided_if_the_node_of_a_trial_is_not_known():
+    run = Measured()
+    run.report(run.start(), 12, 14)
+    run.growth.decide(run.records, {}, run.capacity, 1000.0)
+
+    assert run.asked.trials == ()
+
+
+def test_without_a_growing_policy_nothing_is_decided():
+    run = Measured()
+    trial = run.start()
+    run.report(trial, 12, 14)
+    run.growth.policy = None
+    run.decide()
+
+    assert not run.growth.begin(run.records[trial])
 
 
 def test_decisions_are_at_least_a_second_apart():
@@ -388,6 +514,38 @@ def test_what_trials_and_other_programs_use_is_not_free(bundle, in_use, free):
     assert (dict(asked.free), asked.is_gpu) == ({"a": free}, "GPU" in bundle)
 
 
+def test_trials_grow_by_gpus_if_any_of_them_has_a_gpu():
+    run = Measured(bundle={"CPU": 1.0, "GPU": 0.5})
+    run.capacity = ClusterCapacity.of(NodeCapacity(node_id="a", resources=Resources(cpus=4, gpus=2)))
+    run.report(run.start(), 12, 14)
+    run.bundle = {"CPU": 1.0}
+    run.report(run.start(1), 12, 14)
+
+    asked = run.decide()
+
+    assert (dict(asked.free), asked.is_gpu) == ({"a": 1.5}, True)
+
+
+def test_nothing_is_free_on_a_node_that_has_left_or_is_in_use():
+    run = Measured(bundle={"CPU": 0.5})
+    used = Resources(cpus=4)
+    run.capacity = ClusterCapacity.of(NodeCapacity(node_id="b", resources=used, in_use=used))
+    run.report(run.start(), 12, 14)
+
+    assert dict(run.decide().free) == {"a": 0.0, "b": 0.0}
+
+
+def test_a_trial_that_grows_prints_its_new_amount_and_the_saved_time(capsys):
+    run = Measured()
+    trial = run.start()
+    run.asked.growths = (Growth(trial.trial_id, 2.0, 5.0),)
+    run.report(trial, 12, 14)
+    run.decide()
+    run.growth.begin(run.records[trial])
+
+    assert capsys.readouterr().out == f"{trial} grows: it restarts with 2 CPUs, which saves about 5 s\n"
+
+
 @pytest.mark.parametrize(
     ("left", "shrinks"), [(11, True), (10, False)], ids=["more than twice a restart", "twice a restart"]
 )
@@ -398,3 +556,30 @@ def test_a_smaller_slot_must_release_more_than_twice_what_a_restart_takes(left, 
 
     assert run.growth.shrink(trial, 0.2) == shrinks
     assert run.growth.has_paused(trial) == shrinks
+
+
+def test_a_restart_in_a_smaller_slot_is_logged(caplog):
+    run = Measured()
+    trial = run.start(stop={"training_iteration": 14})
+    run.report(trial, 4, 6, 8)
+    with caplog.at_level(logging.DEBUG):
+        run.growth.shrink(trial, 0.2)
+
+    assert "restarts in a smaller slot, which releases 20% for 22 s" in caplog.text
+
+
+def test_a_trial_keeps_its_slot_until_the_time_of_a_restart_is_known():
+    run = Measured()
+    trial = run.start()
+    run.report(trial, 4)
+
+    assert not run.growth.shrink(trial, 0.9)
+
+
+def test_a_trial_that_has_ended_does_not_move_to_a_smaller_slot():
+    run = Measured()
+    trial = run.start()
+    run.report(trial, 4, 6, 8)
+    run.growth.note_end(trial)
+
+    assert not run.growth.shrink(trial, 0.9)

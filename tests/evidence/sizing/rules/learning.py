@@ -107,8 +107,9 @@ class Learning:
         before, self.policy = self.policy, self.policy.learn([observation])
         has_learned = self.policy.needs != before.needs
         if has_learned:
+            num_allowed = self.plan.min_concurrent_trials
             self.plan = self.policy.plan(self.capacity)
-            self.progress.begin(self.policy)
+            self.progress.begin(self.policy, num_allowed)
         self.cpu_s += time.process_time() - begin_s
         return has_learned
 
