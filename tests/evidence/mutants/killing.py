@@ -44,13 +44,13 @@ _ABOUT_OTHERS: Final = (
 )
 """Words in the names of test files that are skipped because they do not test placement, policies or runs."""
 
-_PLAN_WORDS: Final = frozenset({"Policy", "placement"})
+_PLAN_WORDS: Final = frozenset({"Policy", "placement", "tune_policies.plan"})
 _RUN_WORDS: Final = frozenset({"trainers.scheduling", "trainers.retries", "small_runs"})
 
 _SLOW: Final = "all_states"
 """A word in the names of test files that take too long to run on every mutant."""
 
-PLANS: Final = ("placement", "policies")
+PLANS: Final = ("placement", "plan", "policies")
 """The folders in ``tune_policies`` of the modules that plan."""
 
 RUN_CORE: Final = (
@@ -112,7 +112,7 @@ def killing_tests(paths: Iterable[Path]) -> list[Path]:
     """Return the test files that may detect a mistake in ``paths``.
 
     For a module of a run, these are the test files that import such modules or that test small runs. For all other
-    modules, they are the test files that mention policies or placement.
+    modules, they are the test files that mention plans, policies or placement.
     """
     words: set[str] = set()
     for path in paths:
