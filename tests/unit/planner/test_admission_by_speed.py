@@ -46,14 +46,58 @@ def test_before_the_effect_is_known_a_part_of_the_remaining_trials_may_start(at_
     assert careful_limit(at_once, num_left) == limit
 
 
+def test_only_trials_whose_steps_took_time_have_a_speed():
+    progress = ProgressWindow(
+        at_once=3, steps={"new": (0, 1.0), "restored": (3, 0.0), "fast": (1, 0.5), "slow": (1, 2)}
+    )
+
+    assert progress.speeds == {"fast": 2.0, "slow": 0.5}
+
+
 def test_another_window_with_the_same_number_keeps_the_limit():
     unimpeded = STARTED.after(window(16, 1.0), LEFT)
 
     assert unimpeded.after(window(16, 1.0), num_left=1).limit == unimpeded.limit == 64
 
 
-def test_a_few_more_trials_do_not_show_whether_trials_slow_down_each_other():
-    assert STARTED.after(window(5, 1.0), num_left=16).limit == 7
+@pytest.mark.parametrize(
+    ("at_once", "limit"),
+    [pytest.param(6, 9, id="a fifth more do not show it"), pytest.param(7, 28, id="1.4 times as many show it")],
+)
+def test_many_more_trials_must_run_to_show_that_trials_do_not_slow_down_each_other(at_once, limit):
+    five = AdmissionControl().after(window(5, 1.0), LEFT)
+
+    assert five.after(window(at_once, 1.0), num_left=16).limit == limit
+
+
+def test_trials_that_slow_down_each_other_become_at_most_twice_as_many():
+    assert STARTED.after(window(8, 0.7), LEFT).limit == 16
+
+
+def test_trials_that_are_faster_together_go_on_although_fewer_were_slower():
+    slower = STARTED.after(window(8, 0.1), LEFT)
+
+    assert slower.after(window(10, 1.0), LEFT).limit == 10
+
+
+def ratios(*speeds):
+    """Return a window of eight trials at once in which each trial has this speed relative to ``STARTED``."""
+    return ProgressWindow(at_once=8, steps={f"t{i}": (10, 10 / (speed * (1 + i))) for i, speed in enumerate(speeds)})
+
+
+@pytest.mark.parametrize(
+    ("progress", "limit"),
+    [
+        pytest.param(ratios(0.45, 0.45, 0.45, 0.45), 8, id="four trials: 0.9 times the speed is within the noise"),
+        pytest.param(ratios(0.42, 0.42, 0.42, 0.42), 4, id="four trials: 0.84 times the speed is slower"),
+        pytest.param(ratios(0.42), 8, id="one trial: 0.84 times the speed is within the noise"),
+        pytest.param(ratios(0.4, 0.4), 4, id="two trials that agree: 0.8 times the speed is slower"),
+        pytest.param(ratios(0.2, 0.6), 8, id="two trials that disagree"),
+        pytest.param(ratios(0.1, 0.3, 0.4, 0.6), 8, id="four trials that disagree"),
+    ],
+)
+def test_fewer_trials_run_only_if_the_slowdown_exceeds_the_noise(progress, limit):
+    assert STARTED.after(progress, LEFT).limit == limit
 
 
 @pytest.mark.parametrize(
@@ -88,7 +132,8 @@ def test_the_number_grows_while_trials_become_faster_together(total_speed, numbe
     [
         pytest.param(1.0, 32, id="as fast as the trials before"),
         pytest.param(0.1, 4, id="far slower than the trials before"),
-        pytest.param(0.4, 8, id="slower, but these may be other trials"),
+        pytest.param(0.21, 8, id="slower, but by less than two standard errors"),
+        pytest.param(0.2, 4, id="slower by more than two standard errors"),
     ],
 )
 def test_without_a_trial_in_both_windows_different_trials_are_compared(speed, limit):
@@ -132,13 +177,11 @@ def test_the_decision_states_both_numbers(speed, reason):
     assert STARTED.after(window(8, speed), LEFT).reason == reason
 
 
-def test_four_times_as_many_trials_that_are_hardly_faster_together_are_too_many():
-    control = STARTED.after(window(16, 0.4), LEFT)
+@pytest.mark.parametrize(("speed", "times"), [(0.4, "1.60"), (0.5, "2.00")])
+def test_four_times_as_many_trials_that_keep_at_most_half_of_their_speed_are_too_many(speed, times):
+    control = STARTED.after(window(16, speed), LEFT)
 
-    assert (control.limit, control.reason) == (
-        8,
-        "16 trials at once are only 1.60 times as fast together as 4",
-    )
+    assert (control.limit, control.reason) == (8, f"16 trials at once are only {times} times as fast together as 4")
 
 
 def test_a_slowdown_that_the_plan_expects_does_not_limit_the_trials():

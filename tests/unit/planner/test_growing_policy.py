@@ -40,12 +40,37 @@ def test_a_trial_does_not_grow_if(trial, restart_s):
     assert amounts([trial], 6, restart_s=restart_s) == {}
 
 
+@pytest.mark.parametrize(("restart_s", "grown"), [(49, {"a": 4}), (51, {})])
+def test_a_restart_must_save_more_than_one_and_a_half_times_its_duration(restart_s, grown):
+    """With 4 CPUs, the trial trains 75 s less."""
+    assert amounts([running(left_s=100)], 6, restart_s=restart_s) == grown
+
+
+@pytest.mark.parametrize(
+    ("speeds", "scaling"),
+    [
+        pytest.param(((1, 1.0),), 1, id="no growth was measured"),
+        pytest.param(((1, 0.0), (2, 1.0)), 1, id="the first speed is not known"),
+        pytest.param(((1, 1.0), (2, 1.5)), 0.5, id="half of the added resources"),
+        pytest.param(((4, 6.0), (1, 1.0), (2, 4.0)), 0.5, id="the last growth counts"),
+        pytest.param(((1, 1.0), (2, 4.0)), 1, id="more than the added resources"),
+        pytest.param(((1, 1.0), (2, 0.5)), 0, id="slower"),
+    ],
+)
+def test_the_scaling_is_the_part_of_added_resources_that_raised_the_speed(speeds, scaling):
+    assert running(speeds=speeds).scaling == scaling
+
+
+def test_a_fifth_of_the_added_resources_is_enough_to_grow_further():
+    assert amounts([running(amount=3, speeds=((0.5, 1.0), (3, 2.0)))], 6) == {"a": 4}
+
+
 @pytest.mark.parametrize(
     ("trials", "free", "why"),
     [
         pytest.param(
-            [running(left_s=12), running("b", left_s=4)],
-            6,
+            [running("b", left_s=4), running(left_s=12), running("c", left_s=3)],
+            9,
             "the last trials do not grow: with 4 CPUs, the longest would train about 9 s less. That is not 1.5 times "
             "the 8 s that a restart takes",
             id="a restart takes long",
