@@ -325,11 +325,11 @@ def test_if_others_report_several_times_the_training_before_a_single_result_is_n
 
 def test_as_many_trials_run_as_under_the_start_policy():
     admission = Admission()
-    admission.run(8, step_s=1, results=1)
+    admission.run(20, step_s=1, results=1)
     admission.run(2, step_s=1)
     admission.begin(LearningPolicy(), num_allowed=4)
 
-    assert admission.most == 8
+    assert admission.most == 20
 
 
 def test_speeds_are_those_of_the_latest_steps():
