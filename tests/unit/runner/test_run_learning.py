@@ -12,12 +12,13 @@ from ray.tune.schedulers import (
     ResourceChangingScheduler,
 )
 
-from tests.clusters import GIB
+from tests.clusters import GIB, gpu_node
 from tests.unit.runner.small_runs import SmallRun, new_trial, reading
 from tune_policies import (
     CappedPolicy,
     CpuPolicy,
     FreeCapacityPolicy,
+    GpuPolicy,
     GrowingPolicy,
     LearningPolicy,
     NodeCapacity,
@@ -26,6 +27,8 @@ from tune_policies import (
 )
 from tune_policies.oom import OutOfMemory
 from tune_policies.plan.trial_observation import TrialNeed
+from tune_policies.ray_compat.tune_request import bundles_of, with_bundles
+from tune_policies.trainers.scheduling.run_learning import too_little_for
 from tune_policies.values.units import MIB
 
 NODE = NodeCapacity(node_id="a", resources=Resources(cpus=8, memory_bytes=16 * GIB))
@@ -543,12 +546,25 @@ def lines_of(capsys):
     return capsys.readouterr().out
 
 
+def test_a_run_tells_when_more_trials_at_once_are_slower(run_of, capsys):
+    run = run_of(LearningPolicy(START))
+    run.add(60)
+    pilots = run.run_all()
+    report_all(run, (1, 2), step_s=10)
+    for trial in pilots[:2]:
+        run.complete(trial)
+    run.run_all()
+    report_all(run, (3, 4, 5), step_s=100)
+
+    assert "times as fast together as 4, so at most 4 run at once" in lines_of(capsys)
+
+
 def test_at_its_end_a_run_tells_what_was_learned_and_how_to_use_it(run_of, capsys, tmp_path):
     run = run_of(CappedPolicy(LearningPolicy(START), 3))
     run.add(20)
     run.run_all()
     end_pilots(run)
-    run.core.learning._storage = SimpleNamespace(experiment_fs_path=str(tmp_path), storage_filesystem=LocalFileSystem())
+    store_in(run, tmp_path)
     run.core.end()
 
     file = tmp_path / "learned_policy.json"
@@ -556,6 +572,171 @@ def test_at_its_end_a_run_tells_what_was_learned_and_how_to_use_it(run_of, capsy
         f"learned from 3 trials: {load_policy(file).with_fixed_amounts()!r}",
         f'next time: load_policy("{file}"), again inside CappedPolicy',
     ]
+
+
+def store_in(run, folder):
+    """Let a run store its files in a folder."""
+    run.core.learning._storage = SimpleNamespace(experiment_fs_path=str(folder), storage_filesystem=LocalFileSystem())
+
+
+def learned_run(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(20)
+    run.run_all()
+    return run
+
+
+def test_without_storage_a_run_tells_only_what_was_learned(run_of, capsys):
+    run = learned_run(run_of)
+    end_pilots(run)
+    lines_of(capsys)
+    run.core.end()
+
+    (line,) = lines_of(capsys).splitlines()
+    assert line.startswith("learned from 4 trials: CpuPolicy(")
+
+
+def test_at_the_end_a_file_that_cannot_be_written_is_only_a_warning(run_of, capsys, caplog, tmp_path):
+    run = learned_run(run_of)
+    end_pilots(run)
+    (tmp_path / "file").touch()
+    store_in(run, tmp_path / "file" / "folder")
+    lines_of(capsys)
+    run.core.end()
+
+    assert "learned_policy.json could not be written" in caplog.text
+    assert "next time" not in lines_of(capsys)
+
+
+def test_the_policy_is_written_in_the_background_as_soon_as_it_has_learned(run_of, tmp_path):
+    run = learned_run(run_of)
+    store_in(run, tmp_path)
+    end_pilots(run)
+    run.core.learning._writing.wait(10)
+
+    assert load_policy(tmp_path / "learned_policy.json") == policy_of(run)
+
+
+def test_a_failure_in_the_background_is_a_warning_at_the_next_write(run_of, caplog, tmp_path):
+    run = learned_run(run_of)
+    (tmp_path / "file").touch()
+    store_in(run, tmp_path / "file" / "folder")
+    end_pilots(run)
+    run.core.learning._writing.wait(10)
+    for trial in run.run_all():
+        report(run, trial, memory_bytes=2 * GIB)
+    run.step()
+
+    assert "learned_policy.json could not be written" in caplog.text
+
+
+def test_the_last_trials_teach_the_next_run_although_this_run_does_not_plan_again(run_of, tmp_path):
+    run = learned_run(run_of)
+    end_pilots(run)
+    store_in(run, tmp_path)
+    for trial in run.run_all():
+        report(run, trial, memory_bytes=3 * GIB)
+    run.core.end()
+
+    assert load_policy(tmp_path / "learned_policy.json").needs.observed.host_memory_bytes > 3 * GIB
+
+
+GPU_NODE = gpu_node("g", gpus=1, cpus=8, gpu_memory_gib=80, memory_gib=64)
+
+
+@pytest.mark.parametrize(("gpus", "gib"), [(0.25, 20), (0.5, 40)], ids=["the slot", "a fraction that was raised"])
+def test_a_trial_ran_out_of_the_gpu_memory_of_its_request(monkeypatch, gpus, gib):
+    run = SmallRun(monkeypatch, LearningPolicy(GpuPolicy(gpus=0.25)), GPU_NODE)
+    run.add(4)
+    record = run.core.records[run.run_all()[0]]
+    record.failure = OutOfMemory(kind="accelerator", framework="torch")
+    record.changed = with_bundles(record.planned, [{**bundles_of(record.planned)[0], "GPU": gpus}])
+
+    assert too_little_for(record) == TrialNeed(gpu_memory_bytes=gib * GIB)
+
+
+@pytest.mark.parametrize(
+    ("fields", "gib"),
+    [
+        pytest.param({"used_bytes": 3 * GIB, "requested_bytes": 2 * GIB}, 5, id="what it used and requested"),
+        pytest.param({"used_bytes": GIB}, 4, id="at least its request"),
+        pytest.param({"requested_bytes": 6 * GIB}, 6, id="what it requested at once"),
+    ],
+)
+def test_a_trial_ran_out_of_the_host_memory_that_it_reserved_or_used(run_of, fields, gib):
+    run = run_of(LearningPolicy(START))
+    run.add(4)
+    record = run.core.records[run.run_all()[0]]
+    assert too_little_for(record) == TrialNeed()
+
+    record.failure = OutOfMemory(kind="host", framework="python", **fields)
+
+    assert too_little_for(record) == TrialNeed(host_memory_bytes=gib * GIB)
+
+
+def test_a_failure_for_another_reason_is_not_observed(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(4)
+    (trial, *_) = run.run_all()
+    run.core.learning.note_too_little(run.core.records[trial])
+    run.step()
+
+    assert policy_of(run).observations == ()
+
+
+def test_before_the_policy_has_learned_a_retry_has_no_learned_memory_and_no_slot_is_smaller(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(4)
+    (trial, *_) = run.run_all()
+    report(run, trial)
+    record = run.core.records[trial]
+    record.failure = OutOfMemory(kind="host", framework="python", used_bytes=5 * GIB)
+
+    assert run.core.learning.retry_growth(record) is None
+    assert run.core.learning.released_part(record) == 0.0
+
+
+@pytest.mark.parametrize(("cpus", "released"), [(1.0, 0.5), (1.5, 0.0)])
+def test_a_smaller_slot_must_release_at_least_half(run_of, cpus, released):
+    run = run_of(LearningPolicy(START))
+    run.add(20)
+    pilots = run.run_all()
+    report_all(run, (1, 2), step_s=10, cpus=cpus)
+
+    assert run.core.learning.released_part(run.core.records[pilots[0]]) == released
+
+
+def test_a_trial_that_used_more_than_a_smaller_slot_has_keeps_its_slot(run_of):
+    run = run_of(LearningPolicy(START))
+    pilot = run_of_pilots(run)
+    record = run.core.records[pilot]
+    run.core.learning.note_result(record, result_of(training_iteration=4, memory_bytes=3 * GIB))
+
+    assert run.core.learning.released_part(record) == 0.0
+
+
+def test_a_trial_that_ran_out_of_memory_keeps_its_slot(run_of):
+    run = run_of(LearningPolicy(START))
+    pilot = run_of_pilots(run)
+    record = run.core.records[pilot]
+    record.failure = OutOfMemory(kind="host", framework="python")
+    run.core.learning.note_too_little(record)
+
+    assert run.core.learning.released_part(record) == 0.0
+
+
+def test_the_results_of_a_restored_trial_before_this_run_count(run_of):
+    run = run_of(LearningPolicy(START))
+    run.add(8, config={"n": 3})
+    for trial in run.run_all():
+        result = result_of(training_iteration=5, elapsed_s=50.0)
+        run.scheduler.on_trial_result(run.controller, trial, result)
+    run.step()
+
+    assert policy_of(run).needs is not None
+    seen = policy_of(run).observations[0]
+    assert (seen.num_steps, seen.elapsed_s, seen.config, seen.uses_gpu) == (5, 50.0, {"n": 3}, False)
+    assert seen.reserved == TrialNeed(cpus=2, host_memory_bytes=4 * GIB)
 
 
 def test_a_run_that_has_learned_nothing_tells_nothing_at_its_end(run_of, capsys):
