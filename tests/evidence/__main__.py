@@ -312,7 +312,7 @@ def all_states(
 def mutants(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Modules to change. By default, placement, policies and runs.", show_default=False),
+        typer.Argument(help="Modules to change. By default, placement, plans, policies and runs.", show_default=False),
     ] = None,
     *,
     number: Annotated[int, typer.Option(min=1, help="Number of random mutants.")] = 400,

@@ -69,7 +69,7 @@ def test_a_mutant_records_its_line_and_its_change():
 def test_by_default_the_modules_of_plans_and_of_the_core_of_a_run_are_changed():
     names = {path.relative_to(ROOT / "tune_policies").as_posix() for path in default_modules()}
 
-    assert {"placement/layout.py", "policies/policy.py"} <= names
+    assert {"placement/layout.py", "plan/learned_needs.py", "policies/policy.py"} <= names
     assert {"trainers/scheduling/choose_slots.py", "trainers/retries/oom_retry.py"} <= names
     assert all((ROOT / "tune_policies" / name).is_file() for name in names)
 
@@ -88,6 +88,7 @@ def test_a_module_in_a_linked_folder_is_changed_at_the_path_from_which_it_is_imp
             {"test_common_plans.py", "test_resource_usage.py"},
         ),
         ("placement/layout.py", {"test_common_plans.py", "test_layout.py"}, {"test_trial_timer.py"}),
+        ("plan/admission_by_speed.py", {"test_admission_by_speed.py"}, {"test_trial_timer.py"}),
     ],
 )
 def test_only_the_tests_of_similar_modules_run_on_a_mutant(module, tests, others):

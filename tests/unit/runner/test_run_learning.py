@@ -1,9 +1,6 @@
 """Tests of what a run tells its ``LearningPolicy`` about its trials, and of the plans that follow."""
 
-from types import SimpleNamespace
-
 import pytest
-from pyarrow.fs import LocalFileSystem
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import (
     ASHAScheduler,
@@ -13,7 +10,18 @@ from ray.tune.schedulers import (
 )
 
 from tests.clusters import GIB, gpu_node
-from tests.unit.runner.small_runs import SmallRun, new_trial, reading
+from tests.unit.runner.learning_runs import (
+    NODE,
+    START,
+    add_finished,
+    end_pilots,
+    policy_of,
+    report,
+    report_all,
+    result_of,
+    run_of_pilots,
+)
+from tests.unit.runner.small_runs import SmallRun, reading
 from tune_policies import (
     CappedPolicy,
     CpuPolicy,
@@ -21,49 +29,18 @@ from tune_policies import (
     GpuPolicy,
     GrowingPolicy,
     LearningPolicy,
-    NodeCapacity,
     Resources,
-    load_policy,
 )
 from tune_policies.oom import OutOfMemory
 from tune_policies.plan.trial_observation import TrialNeed
 from tune_policies.ray_compat.tune_request import bundles_of, with_bundles
 from tune_policies.trainers.scheduling.run_learning import too_little_for
-from tune_policies.values.units import MIB
-
-NODE = NodeCapacity(node_id="a", resources=Resources(cpus=8, memory_bytes=16 * GIB))
-START = CpuPolicy(cpus=2, memory="4GiB")
 
 
 @pytest.fixture
 def run_of(monkeypatch):
     """A function that returns a run under a policy on one node."""
     return lambda policy: SmallRun(monkeypatch, policy, NODE)
-
-
-def result_of(*, elapsed_s=10.0, cpus=0.4, memory_bytes=512 * MIB, **fields):
-    """Return a result with the usage of the trial's process."""
-    usage = {"elapsed_s": elapsed_s, "cpus": 2.0, "cpu_s": cpus * elapsed_s, "host_memory_bytes": memory_bytes}
-    return {"usage": usage, "time_total_s": elapsed_s, **fields}
-
-
-def report(run, trial, number=2, **fields):
-    """Report results of a running trial."""
-    for iteration in range(1, number + 1):
-        result = result_of(training_iteration=iteration, **fields)
-        run.scheduler.on_trial_result(run.controller, trial, result)
-        trial.run_metadata.last_result = result
-
-
-def policy_of(run):
-    return run.slots.run_plan.learning
-
-
-def end_pilots(run, **fields):
-    """Let the first trials report twice, 10 s apart, and end."""
-    report_all(run, (1, 2), step_s=10, **fields)
-    for trial in list(run.slots.assignments):
-        run.complete(trial)
 
 
 def test_after_the_pilots_have_reported_twice_smaller_slots_are_planned_and_a_few_more_trials_start(run_of):
@@ -101,17 +78,6 @@ def test_one_result_of_each_pilot_teaches_nothing(run_of):
     run.step()
 
     assert policy_of(run).needs is None
-
-
-def add_finished(run, number, status=Trial.TERMINATED):
-    """Add trials that have ended before the run was restored."""
-    slot = run.slots.run_plan.plan.common_slot.model_dump_json(exclude_defaults=True)
-    for index in range(number):
-        trial = new_trial(100 + index)
-        trial.set_status(status)
-        trial.policy_record = f'{{"slot": {slot}}}'
-        trial.run_metadata.last_result = result_of(training_iteration=3)
-        run.add_trial(trial)
 
 
 def test_the_finished_trials_of_a_restored_run_are_observed_again(run_of):
@@ -190,23 +156,6 @@ def test_a_run_without_a_learning_policy_observes_nothing(run_of):
     assert run.core.learning is None
 
 
-def run_of_pilots(run, *, has_checkpoint=True, number=20):
-    """Let the first four of a number of trials report three times, 10 s apart. Return one of them."""
-    for index in range(number):
-        trial = new_trial(index, stopping_criterion={"training_iteration": 40})
-        trial.has_checkpoint = lambda: has_checkpoint
-        run.add_trial(trial)
-    pilots = run.run_all()
-    for iteration in (1, 2, 3):
-        run.cluster.clock.advance(10)
-        for trial in pilots:
-            result = result_of(training_iteration=iteration, cpus=0.2)
-            run.scheduler.on_trial_result(run.controller, trial, result)
-            trial.run_metadata.last_result = result
-    run.step()
-    return pilots[0]
-
-
 def next_decision(run, trial):
     run.cluster.clock.advance(10)
     return run.scheduler.on_trial_result(run.controller, trial, result_of(training_iteration=4, cpus=0.2))
@@ -254,16 +203,6 @@ def test_a_retry_gets_the_memory_that_the_policy_has_learned(run_of):
     (raised,) = run.core.records[failing].oom.records
     needed = policy_of(run).needs.need_after({}, TrialNeed(host_memory_bytes=4 * GIB)).host_memory_bytes
     assert raised.floor.memory_bytes == pytest.approx(needed, rel=0.01)
-
-
-def report_all(run, iterations, *, step_s, **fields):
-    """Let all running trials report, with ``step_s`` between two results."""
-    for iteration in iterations:
-        run.cluster.clock.advance(step_s)
-        for trial in run.slots.assignments:
-            trial.run_metadata.last_result = result_of(training_iteration=iteration, **{"cpus": 0.2} | fields)
-            run.scheduler.on_trial_result(run.controller, trial, trial.run_metadata.last_result)
-    run.step()
 
 
 @pytest.mark.parametrize(
@@ -484,163 +423,6 @@ def test_only_trials_that_have_completed_teach_a_restored_run(run_of, status):
     assert len(policy_of(run).observations) == (status == Trial.TERMINATED)
 
 
-def test_a_line_that_says_the_same_is_printed_once(run_of, capsys):
-    run = run_of(LearningPolicy(START))
-    run.add(20)
-    pilots = run.run_all()
-    for trial in pilots:
-        report(run, trial, number=3)
-    run.step()
-    for trial in pilots:
-        run.complete(trial)
-    run.step()
-
-    lines = [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines() if line.startswith("after ")]
-
-    assert lines
-    assert len(lines) == len(set(lines))
-
-
-def test_a_run_tells_how_many_trials_fit_and_how_many_run_until_their_effect_is_known(run_of, capsys):
-    run = run_of(LearningPolicy(START))
-    run.add(20)
-    run.run_all()
-    end_pilots(run)
-    run.run_all()
-
-    assert "; 28 would fit, up to 6 run at once until it is known whether more slow down each other" in lines_of(capsys)
-
-
-def test_a_run_tells_each_time_when_many_more_trials_may_run(run_of, capsys):
-    run = run_of(LearningPolicy(START))
-    run.add(60)
-    pilots = run.run_all()
-    report_all(run, (1, 2), step_s=10)
-    for trial in pilots[:2]:
-        run.complete(trial)
-    run.run_all()
-    report_all(run, (3, 4, 5), step_s=10)
-    run.run_all()
-    report_all(run, (6, 7, 8), step_s=10)
-
-    told = lines_of(capsys)
-    assert told.count("do not slow down each other, so up to 28 run at once") == 1
-
-
-def test_a_number_of_trials_that_changes_little_is_not_told_again(run_of, capsys):
-    run = run_of(LearningPolicy(START))
-    run.add(60)
-    run.run_all()
-    end_pilots(run)
-    run.run_all()
-    lines_of(capsys)
-    before = policy_of(run).needs
-    report_all(run, (1, 2, 3), step_s=10, memory_bytes=540 * MIB)
-    run.step()
-
-    assert policy_of(run).needs != before
-    assert "would fit" not in lines_of(capsys)
-
-
-def lines_of(capsys):
-    return capsys.readouterr().out
-
-
-def test_a_run_tells_when_more_trials_at_once_are_slower(run_of, capsys):
-    run = run_of(LearningPolicy(START))
-    run.add(60)
-    pilots = run.run_all()
-    report_all(run, (1, 2), step_s=10)
-    for trial in pilots[:2]:
-        run.complete(trial)
-    run.run_all()
-    report_all(run, (3, 4, 5), step_s=100)
-
-    assert "times as fast together as 4, so at most 4 run at once" in lines_of(capsys)
-
-
-def test_at_its_end_a_run_tells_what_was_learned_and_how_to_use_it(run_of, capsys, tmp_path):
-    run = run_of(CappedPolicy(LearningPolicy(START), 3))
-    run.add(20)
-    run.run_all()
-    end_pilots(run)
-    store_in(run, tmp_path)
-    run.core.end()
-
-    file = tmp_path / "learned_policy.json"
-    assert lines_of(capsys).splitlines()[-2:] == [
-        f"learned from 3 trials: {load_policy(file).with_fixed_amounts()!r}",
-        f'next time: load_policy("{file}"), again inside CappedPolicy',
-    ]
-
-
-def store_in(run, folder):
-    """Let a run store its files in a folder."""
-    run.core.learning._storage = SimpleNamespace(experiment_fs_path=str(folder), storage_filesystem=LocalFileSystem())
-
-
-def learned_run(run_of):
-    run = run_of(LearningPolicy(START))
-    run.add(20)
-    run.run_all()
-    return run
-
-
-def test_without_storage_a_run_tells_only_what_was_learned(run_of, capsys):
-    run = learned_run(run_of)
-    end_pilots(run)
-    lines_of(capsys)
-    run.core.end()
-
-    (line,) = lines_of(capsys).splitlines()
-    assert line.startswith("learned from 4 trials: CpuPolicy(")
-
-
-def test_at_the_end_a_file_that_cannot_be_written_is_only_a_warning(run_of, capsys, caplog, tmp_path):
-    run = learned_run(run_of)
-    end_pilots(run)
-    (tmp_path / "file").touch()
-    store_in(run, tmp_path / "file" / "folder")
-    lines_of(capsys)
-    run.core.end()
-
-    assert "learned_policy.json could not be written" in caplog.text
-    assert "next time" not in lines_of(capsys)
-
-
-def test_the_policy_is_written_in_the_background_as_soon_as_it_has_learned(run_of, tmp_path):
-    run = learned_run(run_of)
-    store_in(run, tmp_path)
-    end_pilots(run)
-    run.core.learning._writing.wait(10)
-
-    assert load_policy(tmp_path / "learned_policy.json") == policy_of(run)
-
-
-def test_a_failure_in_the_background_is_a_warning_at_the_next_write(run_of, caplog, tmp_path):
-    run = learned_run(run_of)
-    (tmp_path / "file").touch()
-    store_in(run, tmp_path / "file" / "folder")
-    end_pilots(run)
-    run.core.learning._writing.wait(10)
-    for trial in run.run_all():
-        report(run, trial, memory_bytes=2 * GIB)
-    run.step()
-
-    assert "learned_policy.json could not be written" in caplog.text
-
-
-def test_the_last_trials_teach_the_next_run_although_this_run_does_not_plan_again(run_of, tmp_path):
-    run = learned_run(run_of)
-    end_pilots(run)
-    store_in(run, tmp_path)
-    for trial in run.run_all():
-        report(run, trial, memory_bytes=3 * GIB)
-    run.core.end()
-
-    assert load_policy(tmp_path / "learned_policy.json").needs.observed.host_memory_bytes > 3 * GIB
-
-
 GPU_NODE = gpu_node("g", gpus=1, cpus=8, gpu_memory_gib=80, memory_gib=64)
 
 
@@ -737,13 +519,3 @@ def test_the_results_of_a_restored_trial_before_this_run_count(run_of):
     seen = policy_of(run).observations[0]
     assert (seen.num_steps, seen.elapsed_s, seen.config, seen.uses_gpu) == (5, 50.0, {"n": 3}, False)
     assert seen.reserved == TrialNeed(cpus=2, host_memory_bytes=4 * GIB)
-
-
-def test_a_run_that_has_learned_nothing_tells_nothing_at_its_end(run_of, capsys):
-    run = run_of(LearningPolicy(START))
-    run.add(20)
-    run.run_all()
-    lines_of(capsys)
-    run.core.end()
-
-    assert lines_of(capsys) == ""
