@@ -200,8 +200,8 @@ class RunCore:
         """Let a pending trial wait for a slot."""
         if trial.status != Trial.PENDING:
             return  # Tune also adds the ended trials of a restored run
-        # Tune starts pending trials by itself, so a waiting trial is paused for Tune. In a resumed run, ``tune.run`` gives
-        # new ``resources_per_trial`` to the pending trials before the first step.
+        # Tune starts pending trials by itself, so a waiting trial is paused for Tune. In a resumed run, ``tune.run``
+        # gives new ``resources_per_trial`` to the pending trials before the first step.
         if self.slots is not None or self._has_begun:
             self.tune.park(trial, is_new=is_new)
         self.waiting[trial] = None
