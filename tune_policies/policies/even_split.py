@@ -74,7 +74,7 @@ class EvenSplitPolicy(WorkersPolicy):
         reasons = [
             f"the cluster is divided among {counted(self.num_trials, 'trial')}: {request.worker} per {request.unit}"
         ]
-        if rounds > 1:
+        if at_once < fit and request.worker != least.worker:
             reasons.append(
                 f"with {least.worker} per {least.unit}, {fit} concurrent trials would fit and need {rounds} rounds; "
                 f"{at_once} concurrent trials need the same number of rounds, and each trial gets more resources"

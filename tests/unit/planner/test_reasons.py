@@ -67,8 +67,8 @@ REASONS = {
     "the fewest CPUs":
         (nodes((8, 4), (4, 4)), GpuPolicy(same_for_all=True), "4 GPU slots, on the node with the fewest"),
     "an even split": (nodes((8, 0)), EvenSplitPolicy(num_trials=8), "the cluster is divided among 8 trials: 1 CPU per"),
-    "rounds": (nodes((8, 0)), EvenSplitPolicy(num_trials=27),
-              "with 1 CPU per trial, 8 concurrent trials would fit and need 4 rounds; 7 concurrent trials"),
+    "rounds": (nodes((24, 0)), EvenSplitPolicy(num_trials=10, min_cpus=3),
+              "with 3 CPUs per trial, 8 concurrent trials would fit and need 2 rounds; 5 concurrent trials"),
     "an earlier choice":
         (nodes((4, 0)), GPU | CPU, "skipped GpuPolicy: one trial needs 1 GPU, but the largest node has 4 CPUs, 0 GPUs"),
     "a choice with too few trials":
@@ -220,3 +220,10 @@ def test_gpus_are_described_by_type_and_memory_and_half_a_gpu_counts_as_one():
     described = describe_gpus(of(A100_80, *others).groups)
 
     assert described == "1 A100 (80 GiB), 4 L4 (22 GiB), 1 T4 (14.7 GiB), 1 unknown type (memory not read)"
+
+
+def test_an_even_split_has_no_reason_about_rounds_if_trials_get_no_more_than_the_minimum():
+    for num_trials in (9, 27, 30):
+        (reason,) = EvenSplitPolicy(num_trials=num_trials).plan(nodes((8, 0))).reasons
+
+        assert reason == f"the cluster is divided among {num_trials} trials: 1 CPU per trial"
