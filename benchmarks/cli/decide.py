@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..decide.device_decision import Decided
     from ..record.settings import Settings
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 _MOST_NOTES: Final = 20
 """The maximum number of notes to print. If there are more, only the number of omitted notes is printed."""

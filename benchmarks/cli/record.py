@@ -23,7 +23,7 @@ from ..record.summary import how_to_measure_a_gpu, summarize
 if TYPE_CHECKING:
     from ..compare.compare_devices import Verdict
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 File = Annotated[Path, typer.Argument(help="The file that `run` wrote.")]
 

@@ -17,7 +17,7 @@ from ..measuring.default_rounds import QUICK, THOROUGH
 from ..record.run_set import RunSet
 from ..record.settings import Settings
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

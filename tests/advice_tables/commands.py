@@ -41,6 +41,7 @@ ROWS = [
     ),
     Row("command('exec')", "Pass a policy file and a program", "program('exec gpu.yaml tune.py')"),
     Row("command('exec gpu.yaml')", "Pass a Python script, or -m and a module", "program('exec gpu.yaml tune.py')"),
+    Row("command('exec --audit gpu.yaml tune.py')", "Omit gpu.yaml", "program('exec --audit tune.py')"),
     Row(
         "command('exec gpu.yaml tnue.py')",
         "Pass a Python script, or -m and a module",

@@ -24,7 +24,7 @@ from tune_policies.values.wording import shorten
 if TYPE_CHECKING:
     from tune_policies.kuberay.writing import WriteOptions
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 _Format = Annotated[

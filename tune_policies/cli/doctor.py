@@ -16,7 +16,7 @@ from tune_policies.probe.doctor.node_checks import Diagnosis, Finding, Severity
 from tune_policies.values.errors import ProbeError
 from tune_policies.values.wording import counted, shorten_names
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 _UNREADABLE_STATUS: Final = 3
 

@@ -5,15 +5,19 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from tune_policies.cli.options import argument, option
 from tune_policies.cli.run_program import AfterCommand, run_program
 from tune_policies.policies.policy_file import load_policy
+from tune_policies.values.wording import suggest
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
+
+_POLICY_SUFFIXES: Final = (".yaml", ".yml", ".json")
+"""The usual endings of policy files, which no program has."""
 
 
 @app.command(
@@ -58,9 +62,16 @@ def execute(
     program.
     """
     command = list(program or ())
+    # Click leaves unknown options to the program, so a misspelled option would be read as the policy.
+    if policy is not None and policy.startswith("-") and policy != "-m":
+        known = [f"--{name.replace('_', '-')}" for name in context.params if name not in ("policy", "program")]
+        raise typer.BadParameter(f"no such option: {policy}{suggest(policy, known)}")
     if audit and policy is not None:
+        if Path(policy).suffix in _POLICY_SUFFIXES:
+            raise typer.BadParameter(f"--audit applies no policy. Omit {policy}")
         command.insert(0, policy)  # with --audit, the first argument belongs to the program
-    if policy is None and not audit:
+    is_missing = policy is None or policy == "-m" or policy.endswith(".py")
+    if is_missing and not audit:
         raise typer.BadParameter("a policy is missing. Pass a policy file and a program, or --audit and a program")
     if not command:
         raise typer.BadParameter("a program is missing. Pass a Python script, or -m and a module")
@@ -70,7 +81,10 @@ def execute(
     if command[0] == "-m" and len(command) < 2:
         raise typer.BadParameter("-m requires the name of a module")
     if command[0] != "-m" and not Path(command[0]).exists():
-        raise typer.BadParameter(f"program {command[0]!r} does not exist. Pass a Python script, or -m and a module")
+        raise typer.BadParameter(
+            f"program {command[0]!r} does not exist. Pass a Python script, or -m and a module. Options of exec must "
+            "precede the policy"
+        )
     # ``PolicyScheduler`` validates the options and has the defaults of those that were not given.
     given = {name: value for name, value in context.params.items() if value is not None}
     options = {name: value for name, value in given.items() if name not in ("policy", "program", "audit", "pages")}

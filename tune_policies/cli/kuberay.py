@@ -11,7 +11,9 @@ class _Commands(ImportedCommands):
     modules: ClassVar = {"design": "tune_policies.cli.design", "lint": "tune_policies.cli.lint"}
 
 
-app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, context_settings=HELP)
+app = typer.Typer(
+    cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, context_settings=HELP
+)
 
 
 @app.callback()

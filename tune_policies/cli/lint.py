@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tune_policies.kuberay.lint.rule import Finding
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tune_policies.plan.trial_plan import TrialPlan
     from tune_policies.policies.policy import ResourcePolicy
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

@@ -4,7 +4,7 @@ import typer
 
 from tune_policies.cli.options import Address, ClusterConfig, Json, TimeoutS, read_cluster
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

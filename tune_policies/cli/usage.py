@@ -11,7 +11,7 @@ from tune_policies.files.reading import read_text
 from tune_policies.files.terminal import TextConsole
 from tune_policies.files.writing import check_new, write_new
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

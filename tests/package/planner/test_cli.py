@@ -508,3 +508,30 @@ def test_doctor_exits_with_3_if_it_cannot_read_the_nodes():
 
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--maymove", "policy.yaml", "tune.py"], "no such option: --maymove; did you mean '--may-move'?"),
+        (["policy.yaml", "--may-move", "tune.py"], "Options of exec must precede the policy"),
+        (["tune.py"], "a policy is missing"),
+        (["-m", "tune"], "a policy is missing"),
+        (["--audit", "policy.yaml", "tune.py"], "--audit applies no policy. Omit policy.yaml"),
+    ],
+    ids=["misspelled", "after the policy", "only a program", "only a module", "an audit with a policy"],
+)
+def test_exec_explains_wrong_arguments(policy, monkeypatch, arguments, message):
+    monkeypatch.chdir(policy("kind: CpuPolicy\n").parent)
+    Path("tune.py").touch()
+
+    done = run("exec", *arguments)
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert message in " ".join(re.sub(r"[│\s]+", " ", done.stderr).split())
+
+
+@pytest.mark.parametrize("command", ["probe", "exec", "kuberay", "kuberay lint", "kuberay design"])
+def test_only_the_program_offers_to_install_completion(command):
+    assert "--install-completion" in run("--help").stdout
+    assert "completion" not in run(*command.split(), "--help").stdout
