@@ -339,6 +339,20 @@ ROWS = [
         "AcceleratorPolicy(**SLICE, amount=4, num_workers=4).plan("
         "ClusterCapacity(nodes=(*slices('4x4').nodes, OTHER_TPU)))",
     ),
+    Row("FirstFeasiblePolicy(GpuPolicy, CpuPolicy())", "Write GpuPolicy(…) instead of", "GpuPolicy() | CpuPolicy()"),
+    Row("GpuPolicy() | CpuPolicy", "Write CpuPolicy(…) instead of the class", "GpuPolicy() | CpuPolicy()"),
+    Row("CpuPolicy.plan(CPUS)", "Write CpuPolicy(…).plan(capacity)", "CpuPolicy().plan(CPUS)"),
+    Row("CpuPolicy.from_json({'cpus': 2})", "For a mapping, use from_dict", "CpuPolicy.from_dict({'cpus': 2})"),
+    Row(
+        "setattr(CpuPolicy(), 'cpus', 2)",
+        "model_copy(update={'cpus': 2})",
+        "CpuPolicy().model_copy(update={'cpus': 2})",
+    ),
+    Row(
+        "ByConfigPolicy(lambda config: config['a'], {'b': CpuPolicy()}).to_yaml()",
+        "Use the name of a value in the config",
+        "ByConfigPolicy('a', {'b': CpuPolicy()}).to_yaml()",
+    ),
     Row("check_names('a', name='names')", ". Use ['a']", "check_names(['a'], name='names')"),
     Row(
         "GpuPolicy(gpus=0.5).plan(UNREAD).explain()",

@@ -13,6 +13,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.policies.policy_kinds import instead_of_class
 from tune_policies.ray_compat.tune_schedulers import (
     hide_gpu_warning,
     longest_trials,
@@ -21,6 +22,7 @@ from tune_policies.ray_compat.tune_schedulers import (
     show_schedulers,
 )
 from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.units import check_seconds
 from tune_policies.values.wording import shorten
 
 from ..gpu_memory.fraction_limits import LimitOptions
@@ -30,7 +32,7 @@ from .choose_slots import RunOptions, RunSlots
 from .inner_scheduler import changes_resources, check_inner_scheduler, check_is_plain_scheduler
 from .run_events import RunCore
 from .run_learning import RunLearning
-from .run_plan import PlanChange, RunPlan, check_seconds
+from .run_plan import PlanChange, RunPlan
 from .run_scheduler import RunScheduler
 from .trial_growth import TrialGrowth
 from .trial_record import TrialRecord
@@ -114,12 +116,13 @@ class PolicyScheduler(RunScheduler):
         wait_for_nodes_s: float = 600.0,
     ) -> None:
         if not isinstance(policy, ResourcePolicy | TrialPlan):
-            hint = ""
-            if isinstance(policy, type) and issubclass(policy, ResourcePolicy):
-                hint = f". Write {policy.__name__}(…) instead of the class"
             raise InvalidResourcesError(
-                f"policy must be a policy, such as AutoPolicy(), or a plan, got {shorten(policy)}{hint}"
+                "policy must be a policy, such as AutoPolicy(), or a plan, got "
+                f"{shorten(policy)}{instead_of_class(policy)}"
             )
+        for name, value in (("may_move", may_move), ("falls_back", falls_back)):
+            if not isinstance(value, bool):  # the string "no" is true
+                raise InvalidResourcesError(f"{name} must be True or False, got {shorten(value)}")
         check_is_plain_scheduler(inner, PolicyScheduler)
         if falls_back and (isinstance(policy, TrialPlan) or len(policy.choices) < 2):
             raise InvalidResourcesError(

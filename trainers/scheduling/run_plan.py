@@ -23,7 +23,6 @@ from tune_policies.policies.policy import ResourcePolicy, with_inner
 from tune_policies.probe.probe_cluster import plan_with_capacity
 from tune_policies.ray_compat.tune_request import group_of, with_group
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.values.units import is_number
 from tune_policies.values.value import Value
 from tune_policies.values.wording import counted
 
@@ -436,10 +435,3 @@ def _describe_change(before: ClusterCapacity, after: ClusterCapacity) -> str:
     changes = (("added", now - known), ("removed", known - now))
     parts = [f"{counted(len(ids), 'node')} {verb}" for verb, ids in changes if ids]
     return " and ".join(parts) or "the resources of a node changed"
-
-
-def check_seconds(seconds: float, name: str) -> float:
-    """Return ``seconds`` if it is a number above 0, else raise ``InvalidResourcesError``."""
-    if not is_number(seconds) or not seconds > 0:
-        raise InvalidResourcesError(f"{name} must be above 0 seconds, got {seconds!r}")
-    return float(seconds)

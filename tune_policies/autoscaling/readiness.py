@@ -26,13 +26,14 @@ from tune_policies.policies import AutoscalingPolicy, FirstFeasiblePolicy
 from tune_policies.policies.first_feasible import why_not
 from tune_policies.policies.free_capacity import FreeCapacityPolicy
 from tune_policies.policies.gpu_selection import GpuTypesPolicy
-from tune_policies.policies.policy import ResourcePolicy, with_inner
+from tune_policies.policies.policy import ResourcePolicy, check_policy_object, with_inner
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.probe.reservation_holders import describe_holders, read_holders
 from tune_policies.ray_compat.autoscaler import Autoscaler, Launch, LaunchReport, find_autoscaler, ray_errors
 from tune_policies.ray_compat.gcs import read_records
-from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
+from tune_policies.values.errors import InfeasibleRequestError, ProbeError
 from tune_policies.values.resources import Resources, check_count
+from tune_policies.values.units import check_seconds
 from tune_policies.values.wording import counted
 
 logger = logging.getLogger(__name__)
@@ -87,15 +88,16 @@ def plan_when_ready(
             ``INFO``.
 
     Raises:
-        InvalidResourcesError: ``timeout_s`` is not above 0, or ``num_trials`` is not a whole number above 0.
+        InvalidResourcesError: ``policy`` is no policy, ``timeout_s`` is not a number above 0, or ``num_trials`` is not
+            a whole number above 0.
         InfeasibleRequestError: The cluster cannot provide the nodes of any choice.
         ProbeError: The program is not connected to Ray, or the connection is lost.
 
     Warns:
         ProbeWarning: ``probe_cluster`` could not read a part of the cluster.
     """
-    if not timeout_s > 0:
-        raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
+    check_policy_object(policy)
+    check_seconds(timeout_s, name="timeout_s")
     num_trials = check_count(num_trials, least=1, name="num_trials")
     if not ray.is_initialized():
         raise ProbeError("this program is not connected to a Ray cluster. Call ray.init() first")

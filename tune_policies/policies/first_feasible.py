@@ -51,7 +51,7 @@ class FirstFeasiblePolicy(ResourcePolicy):
     def __or__(self, other: ResourcePolicy) -> ResourcePolicy:
         """Return a policy that tries ``other`` after these policies."""
         if not isinstance(other, ResourcePolicy):
-            return NotImplemented
+            return super().__or__(other)
         if self.min_trials == 1:
             return FirstFeasiblePolicy(*self.policies, other)
         # ``min_trials`` does not apply to ``other``, because ``other`` is the last resort.

@@ -30,12 +30,18 @@ from tune_policies.files.plain_data import parse_json
 from tune_policies.placement.count_trials import with_rounded_memory
 from tune_policies.placement.request import Request
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.policy_kinds import policies_by_kind, policy_of_kind, register
+from tune_policies.policies.policy_kinds import (
+    hint_to_owners,
+    instead_of_class,
+    policies_by_kind,
+    policy_of_kind,
+    register,
+)
 from tune_policies.values.as_code import as_code, readable_signature, written_fields
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import CustomAmounts, Memory, Resources, WorkerCount
 from tune_policies.values.value import Value
-from tune_policies.values.wording import shorten
+from tune_policies.values.wording import kind_of, shorten
 
 _DEEPEST: Final = 32
 """The maximum nesting depth of policies. Each level needs about ten nested calls, and Python allows 1000."""
@@ -60,6 +66,9 @@ OPTIONS_OF_RUNS: Final = frozenset(
     {"isolation", "on_unenforced_limit", "may_move", "falls_back", "replan_interval_s", "wait_for_nodes_s"}
 )
 """The options of ``PolicyScheduler``, which policies do not have."""
+
+_ARGUMENTS_OF_TUNE: Final = frozenset({"config", "metric", "mode", "num_samples", "scheduler", "search_alg"})
+"""Arguments of ``tune.run`` that users may pass to a policy by mistake."""
 
 
 class ResourcePolicy(Value):
@@ -89,10 +98,10 @@ class ResourcePolicy(Value):
 
     @classmethod
     def _hint_for(cls, field: str, value: object) -> str:
-        if field not in OPTIONS_OF_RUNS:
-            return ""
-        shown = f'"{value}"' if isinstance(value, str) else shorten(value)
-        return f". It is an option of a run: run(train_fn, policy, {field}={shown})"
+        if field in OPTIONS_OF_RUNS | _ARGUMENTS_OF_TUNE:
+            shown = f'"{value}"' if isinstance(value, str) else shorten(value)
+            return f". It is an option of a run: run(train_fn, policy, {field}={shown})"
+        return hint_to_owners(field)
 
     @model_validator(mode="after")
     def _must_end(self) -> Self:
@@ -180,6 +189,9 @@ class ResourcePolicy(Value):
 
     def __or__(self, other: "ResourcePolicy") -> "ResourcePolicy":
         """Return a ``FirstFeasiblePolicy`` that falls back to ``other`` if no trial fits with this policy."""
+        hint = instead_of_class(other)
+        if hint:
+            raise InvalidResourcesError(f"both sides of | must be policies, got {other!r}{hint}")
         if not isinstance(other, ResourcePolicy):
             return NotImplemented
         # The class is looked up by name, because its module imports this module.
@@ -193,12 +205,14 @@ class ResourcePolicy(Value):
         Raises:
             InvalidResourcesError: ``data`` is not a mapping, has another ``kind``, or contains an invalid field.
         """
-        if not isinstance(data, dict) or "kind" not in data:
+        names_no_kind = not isinstance(data, dict) or "kind" not in data
+        if names_no_kind and not inspect.isabstract(cls):
             return super().from_dict(data)
         policy = build_policy(data)
         if not isinstance(policy, cls):
+            kind = type(policy).__name__
             raise InvalidResourcesError(
-                f"the data describes a {data['kind']}, not a {cls.__name__}. Use ResourcePolicy.from_dict(data)"
+                f"the data describes a {kind}, not a {cls.__name__}. Use ResourcePolicy.from_dict(data)"
             )
         return policy
 
@@ -209,6 +223,10 @@ class ResourcePolicy(Value):
         Raises:
             InvalidResourcesError: ``text`` is not JSON, or does not describe a policy of this class.
         """
+        if not isinstance(text, str | bytes):
+            raise InvalidResourcesError(
+                f"{cls.__name__}.from_json requires text, got {kind_of(text)}. For a mapping, use from_dict"
+            )
         try:
             data = parse_json(text)
         except ValueError as error:
@@ -218,7 +236,11 @@ class ResourcePolicy(Value):
         return cls.from_dict(data)
 
     def to_yaml(self, *, one_line: bool = False) -> str:
-        """Return the content of a policy file, with the fields that differ from their defaults."""
+        """Return the content of a policy file, with the fields that differ from their defaults.
+
+        Raises:
+            InvalidResourcesError: A field is a function.
+        """
         import yaml  # trials import this module, and need no files
 
         from tune_policies.files.yaml_texts import TextDumper
@@ -235,21 +257,34 @@ class ResourcePolicy(Value):
         return {"kind": type(self).__name__, **serialize(self)}
 
 
+def check_policy_object(policy: object) -> None:
+    """Raise ``InvalidResourcesError`` if an argument ``policy`` is another object, such as a class or a file name."""
+    if not isinstance(policy, ResourcePolicy):
+        raise InvalidResourcesError(
+            f"policy must be a policy, such as AutoPolicy(), got {shorten(policy)}{instead_of_class(policy)}"
+        )
+
+
 def passed_policies(
     cls: type[ResourcePolicy], by_position: Sequence[object], by_name: Sequence[ResourcePolicy] | None
 ) -> Sequence[object]:
     """Return the policies that a call passes either by position or as ``policies=``.
 
     Raises:
-        InvalidResourcesError: The call passes both, or a list by position.
+        InvalidResourcesError: The call passes both, or a list by position, or ``policies=`` is not a list.
     """
     if by_position and by_name is not None:
         raise InvalidResourcesError("pass the policies either as positional arguments or as policies=(…), not both")
     if len(by_position) == 1 and isinstance(by_position[0], list | tuple):
-        instead = ", ".join(map(repr, by_position[0]))
+        listed = by_position[0]
+        if not all(isinstance(policy, ResourcePolicy) for policy in listed):
+            return listed  # the errors about its entries say more
+        instead = ", ".join(map(repr, listed))
         raise InvalidResourcesError(f"{cls.__name__} accepts policies, not a list. Write {cls.__name__}({instead})")
     if by_name is None:
         return by_position
+    if isinstance(by_name, ResourcePolicy | Mapping | str):  # pydantic would take the fields of a policy as entries
+        raise InvalidResourcesError(f"policies must be a list of policies, got {shorten(by_name)}")
     return by_name
 
 
@@ -264,6 +299,10 @@ def _plain(value: object) -> object:
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
+    if callable(value):
+        raise InvalidResourcesError(
+            f"{shorten(value)} is a function, which a policy file cannot contain. Use the name of a value in the config"
+        )
     return value
 
 
@@ -298,7 +337,8 @@ def _size(data: object, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
         case ResourcePolicy():
             own, inside = 1, data.inner_policies
         case dict():
-            own, inside = int(data.get("kind") in policies_by_kind()), tuple(data.values())
+            kind = data.get("kind")  # a list or a mapping in an invalid file
+            own, inside = int(isinstance(kind, str) and kind in policies_by_kind()), tuple(data.values())
         case list() | tuple():
             own, inside = 0, tuple(data)
         case _:
@@ -396,6 +436,9 @@ def _checked(plan: Callable[[Any, ClusterCapacity], TrialPlan]) -> Callable[[Any
 
     @functools.wraps(plan)
     def checked(self: ResourcePolicy, capacity: ClusterCapacity = _NO_CAPACITY) -> TrialPlan:
+        if not isinstance(self, ResourcePolicy):
+            name = plan.__qualname__.split(".")[-2]
+            raise InvalidResourcesError(f"plan requires a policy object. Write {name}(…).plan(capacity)")
         if not isinstance(capacity, ClusterCapacity):
             raise InvalidResourcesError(_why_no_capacity(self, capacity))
         made = plan(self, capacity)

@@ -5,10 +5,11 @@ are imported first, so no other class can use their names. The base class import
 """
 
 from inspect import isabstract
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.wording import kind_of, shorten, suggest
+from tune_policies.values.invalid_fields import values_in
+from tune_policies.values.wording import kind_of, shorten, shorten_names, suggest
 
 _CLASSES: Final[dict[str, type[Any]]] = {}
 """The policy classes by name. ``__subclasses__`` would also return rejected classes."""
@@ -42,6 +43,29 @@ def policies_by_kind() -> dict[str, type[Any]]:
     return {kind: cls for kind, cls in _CLASSES.items() if not isabstract(cls)}
 
 
+def hint_to_owners(field: str) -> str:
+    """Return which policies of this package have a field, other than for policies inside them, or an empty string."""
+    owners = []
+    for kind, cls in sorted(policies_by_kind().items()):
+        has_field = cls.__module__.startswith("tune_policies.") and field in cls.model_fields
+        if has_field and not any("plan" in vars(part) for part in values_in(cls.model_fields[field].annotation)):
+            owners.append(kind)
+    if not owners:
+        return ""
+    return f". It is a field of {shorten_names(owners)}"
+
+
+def instead_of_class(value: object) -> str:
+    """Return what to write instead of a policy class, or of ``GpuPolicy | CpuPolicy``, or an empty string."""
+    classes = get_args(value) or (value,)
+    known = policies_by_kind().values()
+    if any(cls not in known for cls in classes):
+        return ""
+    written = " | ".join(f"{cls.__name__}(…)" for cls in classes)
+    noun = "class" if len(classes) == 1 else "classes"
+    return f". Write {written} instead of the {noun}"
+
+
 def policy_of_kind(data: object) -> Any:
     """Build a policy from plain data with a ``kind``.
 
@@ -50,7 +74,8 @@ def policy_of_kind(data: object) -> Any:
     """
     kinds = policies_by_kind()
     if not isinstance(data, dict):
-        raise InvalidResourcesError(f"a policy must be a mapping with a 'kind', got {kind_of(data)}")
+        hint = instead_of_class(data)
+        raise InvalidResourcesError(f"a policy must be a mapping with a 'kind', got {kind_of(data)}{hint}")
     fields = dict(data)
     kind = fields.pop("kind", None)
     if not isinstance(kind, str) or kind not in kinds:

@@ -21,7 +21,7 @@ from tune_policies.cluster.node import GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.placement.request import Limit
 from tune_policies.plan.plan_notes import describe_unusable
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.policies.policy import ResourcePolicy, check_policy_object
 from tune_policies.probe.addable_nodes import addable_node_types, addable_nodes, load_cluster_config
 from tune_policies.probe.node_facts import read_node, read_package
 from tune_policies.probe.nodes_to_read import (
@@ -38,6 +38,7 @@ from tune_policies.ray_compat.connection import connect, connection
 from tune_policies.ray_compat.gcs import ClusterState, read_cluster_state
 from tune_policies.ray_compat.this_process import is_started_here
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
+from tune_policies.values.units import check_seconds
 
 
 class ProbeWarning(UserWarning):
@@ -83,8 +84,7 @@ def probe_cluster(
         ProbeWarning: A node or the autoscaler's configuration could not be read in time. The unread fields are ``None``
             in the capacity. Each warning is issued once per program.
     """
-    if not timeout_s > 0:
-        raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
+    check_seconds(timeout_s, name="timeout_s")
     config = None if cluster_config is None else load_cluster_config(cluster_config)
     with connection(
         address, timeout_s, local="starts a temporary Ray instance", uses_working_folder=False
@@ -141,6 +141,7 @@ def plan_on_cluster(policy: ResourcePolicy, *, timeout_s: float = 30.0) -> Trial
         timeout_s: The timeout of each step, in seconds, as for ``probe_cluster``.
 
     Raises:
+        InvalidResourcesError: ``policy`` is no policy, or ``timeout_s`` is not a number above 0.
         InfeasibleRequestError: Not even one trial fits.
         ProbeError: Ray cannot be reached in time, or has no alive node.
     """
@@ -150,6 +151,7 @@ def plan_on_cluster(policy: ResourcePolicy, *, timeout_s: float = 30.0) -> Trial
 
 def plan_with_capacity(policy: ResourcePolicy, *, timeout_s: float = 30.0) -> tuple[TrialPlan, ClusterCapacity]:
     """Return and print the plan of :func:`plan_on_cluster`, and return the capacity on which it is based."""
+    check_policy_object(policy)
     connect(timeout_s)
     capacity = probe_cluster(timeout_s=timeout_s)
     if capacity.unusable and not capacity.nodes and capacity.node_types == ():

@@ -17,6 +17,7 @@ import ray
 from tune_policies.files.child_python import child_python, reason_of_exit
 from tune_policies.ray_compat.version import Gone, warn_of_untried_ray
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
+from tune_policies.values.wording import shorten
 
 try:  # Ray has no public API to find a running cluster
     from ray._private import services
@@ -82,8 +83,10 @@ def find_ray(address: str | None) -> str | None:
     """Return the address of the running cluster that ``ray.init(address)`` would use, or ``None`` if there is none.
 
     Raises:
-        InvalidResourcesError: ``address`` is empty, or is the address of a dashboard.
+        InvalidResourcesError: ``address`` is no string, is empty, or is the address of a dashboard.
     """
+    if not isinstance(address, str | None):
+        raise InvalidResourcesError(f"the Ray address must be a string such as 'auto', got {shorten(address)}")
     if address == "":
         raise InvalidResourcesError("the Ray address is empty. Pass host:port or ray://host:port, or omit the address")
     given = os.environ.get("RAY_ADDRESS", "") if address is None else address

@@ -5,6 +5,7 @@ import inspect
 import json
 import operator
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta, timezone
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -25,6 +26,8 @@ def as_code(value: object) -> str:
         if len(value) == 1:
             return f"({items},)"
         return f"({items})"
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return repr(value.replace(tzinfo=timezone(value.utcoffset() or timedelta())))  # not pydantic's own class
     return repr(value)
 
 

@@ -84,30 +84,30 @@ def _class_at(cls: type[ExplainedModel], path: Sequence[str]) -> type[ExplainedM
     for part in path:
         field = cls.model_fields.get(part)
         if field is not None:
-            cls = next(_values_in(field.annotation), cls)
+            cls = next(values_in(field.annotation), cls)
     return cls
 
 
-def _values_in(annotation: Any) -> Iterator[type[ExplainedModel]]:
+def values_in(annotation: Any) -> Iterator[type[ExplainedModel]]:
     """Yield the classes of values in a field's type, such as ``tuple[Resources, ...] | None``."""
     if isinstance(annotation, type) and issubclass(annotation, ExplainedModel):
         yield annotation
     for argument in get_args(annotation):
-        yield from _values_in(argument)
+        yield from values_in(argument)
 
 
 def arguments_by_name(cls: type[ExplainedModel], args: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """Return all arguments by name. Raise ``InvalidResourcesError`` if one is repeated or too many are positional."""
     parameters = inspect.signature(cls).parameters.values()
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        if args and "policies" in cls.model_fields:  # the field that these classes fill from positional arguments
+            return {"policies": args, **data}
         return dict(data)
     names = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
     if len(args) > len(names):
-        called = ", ".join(
-            f"{name}={shorten(value)}"
-            for name, value in zip(own_fields_first(cls), args, strict=False)
-            if name not in data
-        )
+        others = [name for name in own_fields_first(cls) if name not in names]
+        meant = dict(zip([*names, *others], args, strict=False))
+        called = _as_arguments(cls, {name: value for name, value in meant.items() if name not in data}, data)
         accepts = "accepts its fields only by name"
         if names:
             accepts = f"accepts {', '.join(names)} by position"
@@ -123,3 +123,12 @@ def arguments_by_name(cls: type[ExplainedModel], args: Sequence[Any], data: Mapp
             f"{', '.join(twice)} {verb} passed twice, by position and by name. Pass each field only once"
         )
     return {**by_position, **data}
+
+
+def _as_arguments(cls: type[ExplainedModel], meant: Mapping[str, Any], others: Mapping[str, Any]) -> str:
+    """Return arguments as code, without their values if a call with them would raise an error."""
+    try:
+        cls(**meant, **others)
+    except InvalidResourcesError:
+        return ", ".join(f"{name}=…" for name in meant)
+    return ", ".join(f"{name}={shorten(value)}" for name, value in meant.items())

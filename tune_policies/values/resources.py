@@ -23,6 +23,7 @@ from tune_policies.values.units import (
     is_number,
     parse_bytes,
     parse_memory,
+    to_python,
 )
 from tune_policies.values.value import Value
 from tune_policies.values.wording import shorten
@@ -85,12 +86,12 @@ def check_amount(amount: object, *, name: str) -> float:
         return amount
     if not is_number(amount):
         raise InvalidResourcesError(f"{name} must be a number, got {amount!r}")
-    if not 0 <= amount <= MOST:  # also true for nan
-        valid = "0 or more" if amount < 0 else f"a finite number up to {MOST:.0e}"
+    number = to_python(amount)
+    if not 0 <= number <= MOST:  # also true for nan
+        valid = "0 or more" if number < 0 else f"a finite number up to {MOST:.0e}"
         raise InvalidResourcesError(f"{name} must be {valid}, got {shorten(amount)}")
-    amount = float(amount)
-    ticks = to_ticks(amount)
-    if amount > 0 and ticks == 0:
+    ticks = to_ticks(number)
+    if number > 0 and ticks == 0:
         raise InvalidResourcesError(f"{name} must be 0, or at least 0.0001 (Ray's smallest amount), got {amount!r}")
     return ticks / TICKS
 
@@ -137,7 +138,7 @@ def fewest_workers(num_workers: int | tuple[int, int]) -> int:
 
 
 def _speed(value: object, *, name: str) -> float:
-    if not is_number(value) or not 0 < value <= MOST:
+    if not is_number(value) or not 0 < to_python(value) <= MOST:
         raise InvalidResourcesError(f"{name} must be a number above 0 and at most {MOST:.0e}, got {shorten(value)}")
     return float(value)
 
@@ -157,8 +158,12 @@ def _whole(least: int, most: int) -> CoreSchema:
     return core_schema.int_schema(strict=True, ge=least, le=most)
 
 
-_WHOLE_AMOUNT: Final = core_schema.chain_schema(
-    [core_schema.float_schema(strict=True), core_schema.int_schema(ge=0, le=MOST)]
+_WHOLE_STEPS: Final[list[CoreSchema]] = [core_schema.float_schema(strict=True), core_schema.int_schema(ge=0, le=MOST)]
+
+_WHOLE_AMOUNT: Final = core_schema.json_or_python_schema(
+    core_schema.chain_schema(_WHOLE_STEPS),
+    # Pydantic accepts any object that can be converted to a float, such as a bool of NumPy.
+    core_schema.chain_schema([core_schema.is_instance_schema((int, float)), *_WHOLE_STEPS]),
 )
 """The schema of amounts that are whole numbers. They need no further check."""
 

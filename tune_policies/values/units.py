@@ -4,8 +4,9 @@ Pydantic's ``ByteSize`` parses the strings. Decimal units (kB, MB, GB, TB) are p
 MiB, GiB, TiB) are powers of 1024. Kubernetes writes the same units without the B (``"6Gi"``, ``"500M"``).
 """
 
+import math
 import re
-from numbers import Real
+from numbers import Integral, Real
 from typing import Final, TypeGuard
 
 from pydantic import ByteSize, ConfigDict, TypeAdapter, ValidationError
@@ -27,6 +28,8 @@ _WHOLE_TEXT: Final = re.compile(r"(?:\d++(?:\.\d++)?|\.\d++)\s*+\w*+")
 The quantifiers do not backtrack (``++``), because a long string of digits would otherwise take very long.
 """
 
+_NUMBER: Final = re.compile(r"\d++(?:\.\d++)?")
+
 _BINARY_OF_KUBERNETES: Final = re.compile(r".*[\d.\s][KMGTPE]i")
 
 _OF_DOCKER: Final = re.compile(r".*[\d.\s][Kmgtpe]")
@@ -43,8 +46,9 @@ def parse_bytes(amount: object, *, name: str = "memory") -> int:
         InvalidResourcesError: ``amount`` has another form, or is not above 0. The message contains ``name``.
     """
     try:
-        number = _read_text(amount) if isinstance(amount, str) else amount
-        if is_number(number) and 1 <= number <= MOST_BYTES:
+        given = _read_text(amount) if isinstance(amount, str) else amount
+        number = to_python(given) if is_number(given) else 0
+        if 1 <= number <= MOST_BYTES:
             return int(number)
     except (ValidationError, OverflowError, ValueError):
         pass
@@ -77,17 +81,45 @@ def parse_memory(amount: object, *, name: str = "memory") -> int:
     found = parse_bytes(amount, name=name)
     if found < MIB:
         message = f"{name}={amount!r} would be {counted(found, 'byte')}, but the minimum is 1 MiB"
-        number = amount.strip() if isinstance(amount, str) else shorten(amount)
-        if is_number(amount) or number.isdecimal():
-            unit = "GiB" if int(found) <= _MOST_GIB else "MiB"
+        number = _number_without_unit(amount)
+        if number is not None:
+            unit = "GiB" if found <= _MOST_GIB else "MiB"
             message += f". Write '{number}{unit}'"
         raise InvalidResourcesError(message)
     return found
 
 
+def _number_without_unit(amount: object) -> str | None:
+    """Return the number that a user passed without a unit, as text, or ``None`` if the amount has a unit."""
+    if not isinstance(amount, str):
+        return f"{float(amount):.10g}"  # type: ignore[arg-type]  # not as in the repr of NumPy's numbers
+    if _NUMBER.fullmatch(amount.strip()):
+        return amount.strip()
+    return None
+
+
 def is_number(value: object) -> TypeGuard[float]:
     """Return whether ``value`` is a real number of Python or NumPy, but not a bool."""
     return isinstance(value, int | float | Real) and not isinstance(value, bool)
+
+
+def to_python(number: float) -> float:
+    """Return a number as an ``int`` or ``float``, because NumPy's ``float16`` overflows when it is compared."""
+    if isinstance(number, int | float):
+        return number
+    if isinstance(number, Integral):
+        return int(number)
+    try:
+        return float(number)
+    except OverflowError:  # a Fraction
+        return math.inf if number > 0 else -math.inf
+
+
+def check_seconds(seconds: object, name: str) -> float:
+    """Return ``seconds`` if it is a number above 0, else raise ``InvalidResourcesError``."""
+    if not is_number(seconds) or not seconds > 0:
+        raise InvalidResourcesError(f"{name} must be above 0 seconds, got {shorten(seconds)}")
+    return float(seconds)
 
 
 def format_request(amount: int) -> str:

@@ -21,7 +21,7 @@ from tune_policies.values.as_code import as_code, given_defaults, written_fields
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.field_types import frozen, may_contain_mappings
 from tune_policies.values.invalid_fields import ExplainedModel, arguments_by_name, explain
-from tune_policies.values.wording import kind_of
+from tune_policies.values.wording import kind_of, shorten
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -94,6 +94,16 @@ class Value(ExplainedModel):
         for name in copied.__dict__.keys() - type(self).__pydantic_fields__.keys():
             del copied.__dict__[name]
         return copied
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Raise an ``InvalidResourcesError``, unless the attribute is private."""
+        if name.startswith("_"):
+            super().__setattr__(name, value)
+        else:
+            kind = type(self).__name__
+            raise InvalidResourcesError(
+                f"a {kind} cannot be changed. Create a changed copy: model_copy(update={{{name!r}: {shorten(value)}}})"
+            )
 
     def to_json(self) -> str:
         """Return the value as indented JSON."""

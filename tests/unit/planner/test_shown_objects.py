@@ -8,9 +8,12 @@ import yaml
 from hypothesis import given
 
 import tune_policies
+from tests.decisions import a_decision
 from tests.unit.strategies import by_config, with_kinds
 from tune_policies import (
     AutoPolicy,
+    BenchmarkedPolicy,
+    ByConfigPolicy,
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
@@ -24,6 +27,9 @@ from tune_policies import (
     ResourcePolicy,
     Resources,
     SelectingPolicy,
+    plan_on_cluster,
+    plan_when_ready,
+    probe_cluster,
 )
 from tune_policies.files.plain_data import parse_data
 from tune_policies.policies.policy import build_policy
@@ -162,7 +168,31 @@ def test_the_names_of_the_package_are_the_public_names_and_parts():
         (lambda: MixedPolicy([GpuPolicy(), CpuPolicy()]), "MixedPolicy(GpuPolicy(), CpuPolicy())"),
         (lambda: FirstFeasiblePolicy((GpuPolicy(), CpuPolicy())), "FirstFeasiblePolicy(GpuPolicy(), CpuPolicy())"),
         (lambda: PolicyScheduler(AutoPolicy), "AutoPolicy(…)"),
+        (lambda: PolicyScheduler(GpuPolicy | CpuPolicy), "Write GpuPolicy(…) | CpuPolicy(…) instead of the classes"),
         (lambda: GpuPolicy() or CpuPolicy(), "GpuPolicy() | CpuPolicy()"),
+        (lambda: GpuPolicy() | CpuPolicy, "Write CpuPolicy(…) instead of the class"),
+        (lambda: GpuPolicy() | AutoPolicy() | CpuPolicy, "Write CpuPolicy(…) instead of the class"),
+        (lambda: CpuPolicy.plan(CLUSTER), "Write CpuPolicy(…).plan(capacity)"),
+        (lambda: FirstFeasiblePolicy(GpuPolicy, CpuPolicy()), "policies.0: a policy must be a mapping"),
+        (lambda: FirstFeasiblePolicy([GpuPolicy, CpuPolicy()]), "Write GpuPolicy(…) instead of the class"),
+        (lambda: FirstFeasiblePolicy(policies=GpuPolicy()), "must be a list of policies, got GpuPolicy()"),
+        (lambda: CappedPolicy(CpuPolicy, 4), "inner: a policy must be a mapping with a 'kind'"),
+        (lambda: CappedPolicy(CpuPolicy, 4), "Write CpuPolicy(…) instead of the class"),
+        (lambda: CappedPolicy(CpuPolicy(), 4, 5), "CappedPolicy(inner=CpuPolicy(), max_concurrent_trials=4)"),
+        (lambda: GpuMemoryPolicy(6), "Write GpuMemoryPolicy(gpu_memory=…)"),
+        (lambda: GpuMemoryPolicy("6GiB"), "Write GpuMemoryPolicy(gpu_memory='6GiB')"),
+        (lambda: CpuPolicy(gpus=1), "unknown field 'gpus'. It is a field of GpuPolicy"),
+        (lambda: GpuPolicy(gpu_memory="6GiB"), "It is a field of AutoPolicy, GpuMemoryPolicy, ReservingPolicy"),
+        (lambda: GpuPolicy(num_samples=4), "It is an option of a run: run(train_fn, policy, num_samples=4)"),
+        (lambda: plan_on_cluster(CpuPolicy), "Write CpuPolicy(…) instead of the class"),
+        (lambda: plan_when_ready("policy.yaml"), "policy must be a policy, such as AutoPolicy(), got 'policy.yaml'"),
+        (lambda: probe_cluster(timeout_s="3"), "timeout_s must be above 0 seconds, got '3'"),
+        (lambda: probe_cluster(6379), "the Ray address must be a string such as 'auto', got 6379"),
+        (lambda: setattr(CpuPolicy(), "cpus", 2), "model_copy(update={'cpus': 2})"),
+        (lambda: ResourcePolicy.from_dict({"cpus": 2}), "a policy requires a 'kind', such as kind: CpuPolicy"),
+        (lambda: ResourcePolicy.from_json("{}"), "a policy requires a 'kind', such as kind: CpuPolicy"),
+        (lambda: ResourcePolicy.from_json({"kind": "CpuPolicy"}), "For a mapping, use from_dict"),
+        (lambda: ByConfigPolicy(len, {1: CpuPolicy()}).to_yaml(), "Use the name of a value in the config"),
     ],
 )
 def test_a_mistake_gets_the_line_to_write(call, line):
@@ -170,6 +200,19 @@ def test_a_mistake_gets_the_line_to_write(call, line):
         call()
 
     assert line in str(caught.value)
+
+
+def test_the_error_about_an_unknown_field_does_not_report_policies_passed_by_position_as_missing():
+    with pytest.raises(InvalidResourcesError) as caught:
+        FirstFeasiblePolicy(GpuPolicy(), min_trial=2)
+
+    assert str(caught.value).startswith("unknown field 'min_trial'; did you mean 'min_trials'?")
+
+
+def test_a_time_that_was_read_from_json_is_shown_with_the_time_zone_of_python():
+    policy = BenchmarkedPolicy(a_decision(), size="n")
+
+    assert repr(ResourcePolicy.from_json(policy.to_json())) == repr(policy)
 
 
 @pytest.mark.parametrize(

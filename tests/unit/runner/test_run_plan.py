@@ -22,7 +22,7 @@ from tune_policies import (
 )
 from tune_policies.cluster.node import NodeTypeCapacity
 from tune_policies.trainers.scheduling import run_plan
-from tune_policies.trainers.scheduling.run_plan import RunPlan, check_seconds
+from tune_policies.trainers.scheduling.run_plan import RunPlan
 from tune_policies.values.errors import ProbeError
 
 HALVES, CPUS = GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=2)
@@ -549,16 +549,6 @@ def test_without_a_feasible_choice_without_a_device_the_fallback_is_infeasible(p
 
 
 # Checks
-
-
-@pytest.mark.parametrize("seconds", [0, -1, "5", None, True, float("nan")])
-def test_seconds_must_be_a_number_above_0(seconds):
-    with pytest.raises(InvalidResourcesError, match="interval must be above 0 seconds, got "):
-        check_seconds(seconds, "interval")
-
-
-def test_valid_seconds_are_returned_as_a_float():
-    assert [check_seconds(seconds, "interval") for seconds in (3, 0.5)] == [3.0, 0.5]
 
 
 def test_the_versions_of_a_plan_by_config_are_checked_at_the_start(planned, monkeypatch):

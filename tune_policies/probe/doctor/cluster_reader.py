@@ -20,7 +20,8 @@ from tune_policies.probe.doctor.node_checks import Diagnosis, NodeFacts, RayCoun
 from tune_policies.probe.run_on_nodes import run_on_nodes
 from tune_policies.ray_compat.connection import connection, find_ray, is_through_client
 from tune_policies.ray_compat.gcs import free_by_node
-from tune_policies.values.errors import InvalidResourcesError, ProbeError
+from tune_policies.values.errors import ProbeError
+from tune_policies.values.units import check_seconds
 
 _AT_ONCE: Final = 100
 """The maximum number of nodes that are read at the same time."""
@@ -40,8 +41,7 @@ def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis
         InvalidResourcesError: ``timeout_s`` is not above 0, or ``address`` is empty.
         ProbeError: Ray cannot be reached in time, or stops while the nodes are read.
     """
-    if not timeout_s > 0:
-        raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
+    check_seconds(timeout_s, name="timeout_s")
     if not ray.is_initialized():
         address = find_ray(address)
     if not ray.is_initialized() and address is None:
