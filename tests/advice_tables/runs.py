@@ -129,6 +129,26 @@ class Trainer:
 
 ROWS = [
     Row("run(print, GpuPolicy)", "Write GpuPolicy(…) instead of the class", "PolicyScheduler(GpuPolicy())"),
+    Row(
+        "run(tune.Tuner(print), CpuPolicy())",
+        "tuner(train_fn, policy, param_space=…, tune_config=…)",
+        "tuner(print, CpuPolicy(), param_space={}, tune_config=tune.TuneConfig())",
+    ),
+    Row(
+        "tuner(print, CpuPolicy(), num_samples=2)",
+        "Write tune_config=tune.TuneConfig(num_samples=…)",
+        "tuner(print, CpuPolicy(), tune_config=tune.TuneConfig(num_samples=2))",
+    ),
+    Row(
+        "tuner(print, CpuPolicy(), name='a')",
+        "Write run_config=tune.RunConfig(name=…)",
+        "tuner(print, CpuPolicy(), run_config=tune.RunConfig(name='a'))",
+    ),
+    Row(
+        "tuner(print, CpuPolicy(), config={'a': 1})",
+        "Write param_space=… in tuner",
+        "tuner(print, CpuPolicy(), param_space={'a': 1})",
+    ),
     Row("run(print)", "such as AutoPolicy()", "tuner(print, tune_policies.AutoPolicy())"),
     Row(
         "run(print, CpuPolicy(), resources_per_trial={'cpu': 2, 'gpu': 0.5})",
@@ -288,6 +308,8 @@ ELSEWHERE = {
     "but an earlier task started CUDA in this process": "GPUs",
     "the policy plans trials … a GPU, but the trainable reserves": "a run: tests/unit/runner/test_run_events.py",
     "the plan uses a decision based on benchmarks with": "other versions: tests/unit/runner/test_measured_versions.py",
+    "Write config=… in run": "arguments of tune.run: tests/unit/runner/test_tune_run.py",
+    "Pass its fields to run, such as": "arguments of tune.run: tests/unit/runner/test_tune_run.py",
     "requires Keras 2, because it fails with Keras 3": "TensorFlow: tests/on_ray/runner/test_train_frameworks.py",
     "an RLlib learner uses at most one": "RLlib: tests/unit/runner/test_rllib.py",
     "the policy has num_workers=0": "a run of Train: tests/on_ray/runner/test_train_in_tune.py",

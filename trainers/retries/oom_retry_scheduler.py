@@ -54,8 +54,8 @@ class OomRetryScheduler(RunScheduler):
             numbers are used. The scheduler logs a warning for each key that no config of the first trials contains.
 
     Raises:
-        InvalidResourcesError: ``growth`` is not above 1, ``max_gpus`` is not a valid number of GPUs, or
-            ``memory_keys`` is not a list of strings.
+        InvalidResourcesError: ``inner`` is no scheduler, ``growth`` is not above 1, ``max_gpus`` is not a valid number
+            of GPUs, or ``memory_keys`` is not a list of strings.
     """
 
     def __init__(

@@ -14,10 +14,9 @@ from ray.tune.schedulers import HyperBandScheduler, ResourceChangingScheduler, T
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.ray_compat.run_control import TuneRun
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.wording import shorten
 
 from .trial_record import TrialRecord
-from .wrapping_scheduler import ignores_waiting, nested_schedulers, runs_first_waiting
+from .wrapping_scheduler import check_is_scheduler, ignores_waiting, nested_schedulers, runs_first_waiting
 
 
 def changes_resources(scheduler: TrialScheduler) -> bool:
@@ -35,8 +34,7 @@ def check_is_plain_scheduler(inner: TrialScheduler | None, with_policy: type[Tri
     Raises:
         InvalidResourcesError: It is another object, or it has a policy.
     """
-    if inner is not None and not isinstance(inner, TrialScheduler):
-        raise InvalidResourcesError(f"inner must be a scheduler of Tune, got {shorten(inner)}")
+    check_is_scheduler(inner)
     if any(isinstance(part, with_policy) for part in nested_schedulers(inner)):
         raise InvalidResourcesError(
             "inner already has a policy, but a run has only one. Omit one PolicyScheduler, or combine the policies, "

@@ -7,6 +7,8 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 
 from tune_policies.ray_compat.tune_schedulers import scheduler_inside
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.wording import shorten
 
 _OWN_TRIAL_ONLY: Final = (FIFOScheduler, AsyncHyperBandScheduler, MedianStoppingRule)
 """The schedulers of Tune that look only at the results of trials."""
@@ -24,7 +26,8 @@ class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no typ
 
     def __init__(self, inner: TrialScheduler | None) -> None:
         super().__init__()
-        self.inner = inner or FIFOScheduler()
+        check_is_scheduler(inner)
+        self.inner = FIFOScheduler() if inner is None else inner
 
     @property
     def metric(self) -> str | None:
@@ -75,6 +78,12 @@ class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no typ
     def restore(self, checkpoint_path: str) -> None:
         """Restore the inner scheduler."""
         self.inner.restore(checkpoint_path)
+
+
+def check_is_scheduler(inner: object) -> None:
+    """Raise ``InvalidResourcesError`` if the inner scheduler is neither a scheduler of Tune nor ``None``."""
+    if inner is not None and not isinstance(inner, TrialScheduler):
+        raise InvalidResourcesError(f"inner must be a scheduler of Tune, got {shorten(inner)}")
 
 
 def nested_schedulers(scheduler: TrialScheduler | None) -> Iterator[TrialScheduler]:

@@ -5,7 +5,7 @@ Both accept the options of ``PolicyScheduler`` and pass them on. Its signature i
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,12 +14,13 @@ from ray.tune.schedulers import TrialScheduler, create_scheduler
 
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.policies.policy_kinds import hint_to_owners
 from tune_policies.ray_compat.connection import connect_if_running
 from tune_policies.ray_compat.tune_interruption import InterruptionWatch, has_ended
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import check_count
 from tune_policies.values.units import is_number
-from tune_policies.values.wording import shorten
+from tune_policies.values.wording import shorten, suggest
 
 from ..scheduling.policy_scheduler import PolicyScheduler
 from ..scheduling.wrapping_scheduler import nested_schedulers
@@ -67,12 +68,13 @@ def run(
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
-        InvalidResourcesError: ``trainable`` is a trainer, no policy or more than one policy is given, an option
-            is invalid or is given although ``scheduler`` already has a policy, an argument conflicts with the policy,
-            or ``max_concurrent_trials`` is not a non-negative integer.
+        InvalidResourcesError: ``trainable`` is a trainer or a ``Tuner``, no policy or more than one policy is given, an
+            argument is unknown, an option is invalid or is given although ``scheduler`` already has a policy, an
+            argument conflicts with the policy, or ``max_concurrent_trials`` is not a non-negative integer.
         ProbeError: Ray does not respond in time, or cannot be started.
     """
     _reject_trainer(trainable)
+    _check_names(kwargs, tune.run)
     options, tune_run_kwargs = _split(kwargs)
     _check_arguments({**tune_run_kwargs, "resources_per_trial": resources_per_trial})
     scheduler = _under_policy(policy, tune_run_kwargs.get("scheduler"), options)
@@ -115,7 +117,9 @@ def tuner(
     if tune_config is not None and not isinstance(tune_config, tune.TuneConfig):
         raise InvalidResourcesError(f"tune_config must be a tune.TuneConfig, got {shorten(tune_config)}")
     tune_config = tune_config or tune.TuneConfig()
-    _check_arguments({"max_concurrent_trials": tune_config.max_concurrent_trials})
+    resources = kwargs.get("resources_per_trial")
+    _check_arguments({"max_concurrent_trials": tune_config.max_concurrent_trials, "resources_per_trial": resources})
+    _check_names(kwargs, tune.Tuner)
     options, tuner_kwargs = _split(kwargs)
     scheduler = _under_policy(policy, tune_config.scheduler, options)
     made = _Tuner(trainable, tune_config=replace(tune_config, scheduler=scheduler), **tuner_kwargs)
@@ -144,8 +148,46 @@ def _split(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return options, {name: value for name, value in kwargs.items() if name not in OPTIONS}
 
 
+_INSTEAD: Final = {
+    "param_space": "Write config=… in run",
+    "config": "Write param_space=… in tuner",
+    "tune_config": "Pass its fields to run, such as num_samples=…",
+    "run_config": "Pass its fields to run, such as name=…",
+}
+"""What to write instead of an argument that only ``tune.run`` or only ``tune.Tuner`` has."""
+
+
+def _check_names(arguments: Collection[str], function: Callable[..., Any]) -> None:
+    """Raise ``InvalidResourcesError`` for an argument that neither Tune nor ``PolicyScheduler`` has.
+
+    Tune would raise a ``TypeError``, but only after Ray has started.
+    """
+    parameters = inspect.signature(function).parameters
+    known = [*parameters, *OPTIONS]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for name in arguments:
+        if name not in known:
+            raise InvalidResourcesError(f"unknown argument {name!r}{_hint(name, known, function)}")
+
+
+def _hint(name: str, known: Sequence[str], function: Callable[..., Any]) -> str:
+    if function is tune.Tuner:
+        for part, cls in (("tune_config", tune.TuneConfig), ("run_config", tune.RunConfig)):
+            if name in inspect.signature(cls).parameters:
+                return f". Write {part}=tune.{cls.__name__}({name}=…)"
+    if name in _INSTEAD:
+        return f". {_INSTEAD[name]}"
+    return suggest(name, known) or hint_to_owners(name)
+
+
 def _reject_trainer(trainable: Any) -> None:
-    """Raise an ``InvalidResourcesError`` if ``trainable`` is a trainer of Ray Train."""
+    """Raise an ``InvalidResourcesError`` if ``trainable`` is a trainer of Ray Train or a ``Tuner``."""
+    if isinstance(trainable, tune.Tuner):
+        raise InvalidResourcesError(
+            "a Tuner is not a trainable. Pass its trainable and its arguments: tuner(train_fn, policy, "
+            "param_space=…, tune_config=…).fit()"
+        )
     if not isinstance(trainable, type | str) and callable(getattr(trainable, "fit", None)):
         raise InvalidResourcesError(
             f"{type(trainable).__name__} is a trainer, but Tune runs functions of a config. Write a function that "
