@@ -63,6 +63,7 @@ class ProviderDefaults(NamedTuple):
     node_types: Mapping[str, Mapping[str, Any]] | None = None
 
 
+# The numbers and node types are those of ``ray/autoscaler/<provider>/defaults.yaml``, which Ray installs.
 def _cloud_node_types(head: str, worker: str, resources: dict[str, int], machine: dict[str, Any]) -> dict[str, Any]:
     of_both = {"resources": resources, "node_config": machine}
     return {head: of_both, worker: {"min_workers": 0, **of_both}}
@@ -101,9 +102,12 @@ FILLS_RESOURCES: Final = "aws"
 
 def is_cluster_yaml(data: object) -> bool:
     """Return whether a document is a cluster YAML and not a Kubernetes manifest."""
+    # Every Kubernetes object has both fields, and a cluster YAML has neither.
     if not isinstance(data, dict) or "kind" in data or "apiVersion" in data:
         return False
     provider = data.get("provider")
+    # Node types may be missing, because Ray has defaults for them. Then only the provider distinguishes the file from
+    # other YAML.
     return NODE_TYPES in data or ("cluster_name" in data and isinstance(provider, dict) and "type" in provider)
 
 
@@ -131,6 +135,7 @@ def with_defaults(data: dict[str, Any]) -> dict[str, Any]:
 
 def _local_cluster_fields(data: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that Ray adds for a list of machines: one node type with all machines up to the limit."""
+    # ``prepare_local`` in Ray accepts node types only in a file that it has prepared before, and keeps them.
     if data.get(NODE_TYPES):
         return {}
     provider, least, most = data["provider"], data.get("min_workers"), data.get("max_workers")
@@ -207,6 +212,7 @@ class InstanceTypes(NamedTuple):
     def why_unknown(self, name: str, node_type: YamlNodeType) -> str | None:
         """Return why the resources of a node type are unknown and how to fix it, or ``None`` if they are known."""
         amounts = self.amounts(node_type)
+        # Outside AWS, Ray takes the stated amounts as they are. On AWS, it adds the CPUs of the instance type to them.
         if "CPU" in amounts or (amounts and self.provider != FILLS_RESOURCES):
             return None
         instance = node_type.node_config.get(_INSTANCE_TYPE)
@@ -246,8 +252,11 @@ class InstanceTypes(NamedTuple):
     def _machine(self, node_type: YamlNodeType) -> NodeType | None:
         """Return the entry of the catalog whose ``node_config`` or name matches the instance type, or ``None``."""
         instance = node_type.node_config.get(_INSTANCE_TYPE)
+        # For other providers, the catalog must not add amounts that Ray itself does not know.
         if self.provider != FILLS_RESOURCES or self.catalog is None or not isinstance(instance, str):
             return None
+        # Users choose the names of node types freely, so an instance type in ``node_config`` is more reliable than a
+        # name.
         for row in self.catalog.nodes:
             if row.node_config.get(_INSTANCE_TYPE) == instance:
                 return row

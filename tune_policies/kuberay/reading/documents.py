@@ -29,6 +29,7 @@ from tune_policies.values.wording import kind_of, most_similar, shorten, suggest
 _GZIP: Final = b"\x1f\x8b"
 """The first bytes of a gzipped file."""
 
+# KubeRay's CRDs (1.5 to 1.7) still serve the older version.
 _VERSIONS: Final = ("ray.io/v1", "ray.io/v1alpha1")
 
 _PLACES: Final[dict[str, Path]] = {
@@ -59,6 +60,7 @@ def read_text(path: str | FilePath, times: int = 1) -> str:
             raise InvalidResourcesError("stdin is closed: pipe a file into the command") from error
     else:
         data = read_bytes(path, max_bytes=max_bytes)
+    # A gzip file that was cut off at the limit cannot be unpacked. Its length is reported below.
     if data.startswith(_GZIP) and len(data) <= max_bytes:
         try:
             with gzip.open(io.BytesIO(data)) as file:  # read accepts a limit, unlike gzip.decompress
@@ -79,6 +81,7 @@ def manifests_in(document: Document) -> Iterator[tuple[Path, Document]]:
     if not isinstance(items, list):
         yield (), document
         return
+    # Paths in a document start at the list, but paths in a manifest start at the item.
     lines, repeated = (_by_item(places) for places in (document.lines, document.repeated))
     for number, item in enumerate(items):
         if isinstance(item, dict):
@@ -101,6 +104,7 @@ def clusters_in(manifest: Document) -> tuple[list[ClusterInFile], list[FieldProb
     data = manifest.data
     if not isinstance(data, dict):
         return [], [FieldProblem((), f"a manifest must be a mapping, got {kind_of(data)}")]
+    # This is no Kubernetes object, but a cluster YAML, whose problems count, or a file of another program.
     if "kind" not in data and "apiVersion" not in data:
         if not is_cluster_yaml(data):
             return [], []
@@ -133,6 +137,7 @@ def with_intended_kind(manifest: Document) -> tuple[Document, list[FieldProblem]
 
 
 def _cluster_of(kind: str, manifest: dict[str, Any]) -> tuple[list[ClusterInFile], list[FieldProblem]]:
+    # ``or`` also replaces an empty ``metadata:``, which YAML reads as null.
     metadata, wrong = read_part(Metadata, manifest.get("metadata") or {})
     problems = [problem.below(("metadata",)) for problem in wrong]
     place = _PLACES[kind]

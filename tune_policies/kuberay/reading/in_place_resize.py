@@ -17,6 +17,7 @@ from tune_policies.values.wording import shorten
 
 ANNOTATION: Final = "ray.io/ippr"
 
+# The types of the fields in ``IPPRSpecsSchema`` of ``ray.autoscaler.v2.schema``.
 _FIELDS: Final = {"max-cpu": (str, int, float), "max-memory": (str, int), "resize-timeout": (int,)}
 
 
@@ -60,6 +61,7 @@ def resize_problems(cluster: ClusterInFile) -> Iterator[str]:
         return
     listed = None
     if isinstance(data, Mapping):
+        # Ray's schema does not require ``groups``. Without it, Ray resizes no pods.
         listed = data.get("groups", {})
     if not isinstance(listed, Mapping):
         yield f'{ANNOTATION} must be a JSON object such as {{"groups": {{…}}}}, got {shorten(text)}'
@@ -80,6 +82,7 @@ def too_small(cluster: ClusterInFile) -> Iterator[tuple[str, str]]:
         if name not in groups:
             continue
         requests = groups[name].template.spec.containers[0].resources.requests
+        # A pod can grow if only one of the two amounts is larger, so both must be too small.
         pairs = (("cpu", "max-cpu"), ("memory", "max-memory"))
         if all(parse_quantity(limits[most]) <= parse_quantity(requests[key]) for key, most in pairs):
             yield name, f"{requests['cpu']} CPUs and {requests['memory']} of memory"
@@ -115,10 +118,13 @@ def _wrong_limits(name: str, limits: object) -> Iterator[str]:
         yield f"group {name!r} in {ANNOTATION} must be an object, got {shorten(limits)}"
         return
     for field, kinds in _FIELDS.items():
-        value: Any = limits.get(field)
         if field not in limits:
             yield f"group {name!r} in {ANNOTATION} lacks {field}"
-        elif isinstance(value, bool) or not (isinstance(value, kinds) or _is_whole(value)):
+            continue
+        value: Any = limits[field]
+        has_type = isinstance(value, kinds) or _is_whole(value)
+        # In Python, ``True`` is an ``int``, but JSON's ``true`` is no number.
+        if isinstance(value, bool) or not has_type:
             expected = "a whole number" if kinds == (int,) else "a quantity such as '8' or '16Gi'"
             yield f"{field} of group {name!r} in {ANNOTATION} must be {expected}, got {shorten(value)}"
         elif field != "resize-timeout":
@@ -140,6 +146,7 @@ def _wrong_pods(name: str, group: HeadGroup) -> Iterator[str]:
     missing = sorted({"cpu", "memory"} - container.resources.requests.keys())
     if missing:
         yield f"group {name!r} is resized in place, but its Ray container has no request of {' and '.join(missing)}"
+    # The models do not declare this field, so its parts can have any type.
     policies = (container.model_extra or {}).get("resizePolicy")
     if not isinstance(policies, list):
         policies = []
@@ -147,5 +154,6 @@ def _wrong_pods(name: str, group: HeadGroup) -> Iterator[str]:
         if not isinstance(policy, Mapping) or policy.get("resourceName") not in ("cpu", "memory"):
             continue
         restart = policy.get("restartPolicy")
+        # ``NotRequired`` is also Kubernetes' default for a missing restart policy.
         if restart not in (None, "NotRequired"):
             yield f"group {name!r} is resized in place, but restartPolicy of {policy['resourceName']} is {restart!r}"

@@ -19,6 +19,7 @@ from tune_policies.values.wording import shorten
 class Part(BaseModel):
     """A part of a manifest, with the fields that matter for Ray's view of the cluster."""
 
+    # ``strict``, because the API server does not convert types either: it refuses a number where it expects a string.
     model_config = ConfigDict(frozen=True, extra="allow", strict=True, defer_build=True)
 
     @model_validator(mode="before")
@@ -177,8 +178,12 @@ class ClusterInFile(NamedTuple):
             if self.spec.autoscalerOptions.version == "v1":
                 return 1
             return 2
+        # The option comes first. KubeRay turns it into this variable, and refuses a cluster that sets both
+        # (``setAutoscalerV2EnvVars`` and ``ValidateRayClusterSpec`` in its operator).
         for variable in self.spec.headGroupSpec.template.spec.containers[0].env:
             if variable.name == "RAY_enable_autoscaler_v2" and variable.value is not None:
+                # Ray reads booleans of its configuration like this (``ConvertValue<bool>`` in
+                # ``ray/common/ray_config.h``). All other values are false.
                 if variable.value.lower() in ("1", "true"):
                     return 2
                 return 1
@@ -219,6 +224,7 @@ def read_part(model: type[_ModelT], data: object) -> tuple[_ModelT | None, list[
     # Only missing quotes can be corrected. All problems are reported in any case.
     if len(texts) < len(problems):
         return None, problems
+    # The recursion ends, because a corrected value is a string, and strings do not lack quotes.
     return read_part(model, _with_texts(data, texts, ()))[0], problems
 
 

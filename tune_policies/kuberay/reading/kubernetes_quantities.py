@@ -17,6 +17,8 @@ _FACTORS: Final = {
     **{f"{unit}i": Fraction(1024 ** (power + 1)) for power, unit in enumerate("KMGTPE")},
 }
 
+# Possessive quantifiers such as ``\d++`` do not backtrack, so a hostile text cannot make the match slow. The limit of
+# two digits for the exponent keeps the exact number small.
 _QUANTITY: Final = re.compile(
     r"(?P<number>\+?(?:\d++(?:\.\d*+)?|\.\d++))(?:[eE](?P<exponent>[-+]?\d{1,2})|(?P<unit>[numkMGTPE]|[KMGTPE]i)?)",
     re.ASCII,

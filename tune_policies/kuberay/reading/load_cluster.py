@@ -74,18 +74,23 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
     """
     spec = cluster.spec
     is_autoscaling = spec.enableInTreeAutoscaling is True
+    # If the version is unknown, assume that Ray reads all fields.
     version = cluster.ray_version
     reads_resources = version is None or version >= _FIRST_WITH_GROUP_RESOURCES
 
+    # Only the autoscaler resizes pods.
     resizes = resizes_of(cluster) if is_autoscaling else {}
 
     def counts(group: HeadGroup) -> dict[str, int]:
         if not is_autoscaling:
             return started_counts(group)
+        # An older autoscaler ignores the field, although the nodes get its amounts when they start.
         if not reads_resources:
             group = group.model_copy(update={"resources": {}})
         return ray_counts(group)
 
+    # Without an autoscaler, a head that states no CPUs counts those of its machine, which the file does not contain.
+    # With an autoscaler, missing CPUs are an error, which ``ray_counts`` raises.
     is_head_known = is_autoscaling or states_cpus(spec.headGroupSpec)
     with _prefix_errors("the head"):
         amounts = counts(spec.headGroupSpec) if is_head_known else {}
@@ -93,6 +98,7 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
         fields = _node_fields(amounts, spec.headGroupSpec.labels, spec.headGroupSpec.template)
         head = NodeCapacity(node_id="head", is_head=True, **fields)
     groups = tuple(_group(group, counts, resizes.get(group.groupName)) for group in spec.workerGroupSpecs)
+    # A hint about these groups must not recommend a field that their autoscaler ignores.
     if not reads_resources:
         groups = tuple(group.model_copy(update={"needs_start_params": True}) for group in groups)
     groups = tuple(map(partial(_without_misplaced_part, cluster.metadata), groups, spec.workerGroupSpecs))
@@ -116,6 +122,8 @@ def _without_misplaced_part(cluster: Metadata, group: WorkerGroup, spec: WorkerG
     """Return the group with unknown GPU memory if the annotation for its part of a GPU is where KAI ignores it."""
     is_misplaced = has_misplaced_kai_part(spec.template, cluster) and gpus_given(spec.template) == 0
     if is_misplaced and group.resources.gpus:
+        # An empty tuple means that the node has GPUs whose memory is unknown. ``None`` would mean whole GPUs of the
+        # type.
         return group.model_copy(update={"devices": ()})
     return group
 
@@ -133,8 +141,10 @@ def _missing_gpus(groups: Iterable[WorkerGroup], specs: Iterable[WorkerGroupSpec
 
 def _resized(amounts: dict[str, int], resize: Resize | None) -> dict[str, int]:
     """Return the amounts that a node has after Ray has enlarged its pod."""
+    # The amounts are empty if those of the head are unknown.
     if resize is None or not amounts:
         return amounts
+    # The annotation never makes a pod smaller, so amounts below the pod's own have no effect.
     resized = {**amounts, "CPU": max(amounts.get("CPU", 0), resize.max_cpus)}
     if "memory" in amounts:
         resized["memory"] = max(amounts["memory"], resize.max_memory_bytes)
@@ -150,6 +160,7 @@ def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]
             topology = shape.topology
             # The autoscaler counts this resource on every host, but only one host of a running slice has it.
             amounts.pop(shape.head_resource, None)
+        # With contradictory limits, ``WorkerGroup`` below raises the error.
         most = max(group.minReplicas, group.maxReplicas)
         # KubeRay limits replicas to the range from minReplicas to maxReplicas.
         start = min(most, max(group.minReplicas, group.replicas))
@@ -215,10 +226,13 @@ def yaml_to_cluster_spec(
         )
     most = cluster.max_workers
     instance_types = InstanceTypes(provider_of(cluster.model_dump()), catalog)
+    # Ray starts workers of the head's type only if its ``max_workers`` is set, because the default is 0 for this type
+    # (``fill_node_type_min_max_workers`` in ``ray.autoscaler._private.util``).
     workers = {name: node_type for name, node_type in types.items() if name != head or node_type.max_workers}
     head_unknown = instance_types.why_unknown(head, types[head])
     reasons = [instance_types.why_unknown(name, node_type) for name, node_type in workers.items()]
     unknown = [why for why in reasons if why is not None]
+    # A head with unknown resources is no problem if there are workers that can run the trials.
     if head_unknown is not None and not (most and workers):
         unknown.append(head_unknown)
     if unknown:
@@ -234,6 +248,7 @@ def yaml_to_cluster_spec(
         all_assumptions.append(HEAD_UNKNOWN)
     idle_timeout_s = None
     if cluster.idle_timeout_minutes is not None:
+        # Rounded, because a number of minutes may not be exact in binary: 8.2 minutes would be 491.99999999999994 s.
         idle_timeout_s = round(cluster.idle_timeout_minutes * 60, 3)
     return ClusterSpec(
         name=cluster.cluster_name or "cluster",
@@ -315,11 +330,13 @@ def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCa
     try:
         data: object = parse_json(text)  # a saved cluster may exceed the size limit of YAML
     except ValueError:
+        # This is YAML, or JSON with a mistake, whose line the reader of YAML reports.
         documents = read_documents(text, source)
         data = None
         if len(documents) == 1:
             data = documents[0].data
     found = format_of(data)
+    # Everything else is read as a cluster's file, whose reader explains what a file lacks.
     if found not in (NODE_LIST, SAVED_CLUSTER):
         return _to_spec(_find_in(documents or read_documents(text, source), source, name), source, catalog)
     if name is not None:
@@ -361,7 +378,9 @@ def find_cluster(path: str | FilePath) -> ClusterInFile | Document:
 
 
 def _find_in(documents: Sequence[Document], path: str, name: str | None) -> ClusterInFile | Document:
-    manifests = [manifest for document in documents for _, manifest in manifests_in(document)]
+    manifests: list[Document] = []
+    for document in documents:
+        manifests += [manifest for _, manifest in manifests_in(document)]
     if name is not None:
         check_name(name, manifests, path)
         manifests = [manifest for manifest in manifests if name_of(manifest) == name]
@@ -374,6 +393,7 @@ def _find_in(documents: Sequence[Document], path: str, name: str | None) -> Clus
             clusters, wrong = clusters_in(manifest)
             found += clusters
             problems += [(manifest, problem) for problem in wrong]
+    # Which cluster is meant comes before the problems, because they may be those of another cluster.
     if len(found) > 1:
         raise InvalidResourcesError(
             f"{path} contains {len(found)} clusters ({_listed(manifests)}): select one by name (plan --name), or write "

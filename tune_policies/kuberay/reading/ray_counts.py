@@ -216,6 +216,7 @@ def started_counts(group: HeadGroup) -> dict[str, int]:
     shared = kai_gpus(group.template)
     if shared > 0:
         detected["GPU"] = shared  # KAI Scheduler adds the GPU when it binds the pod
+    # Stated amounts come last, because KubeRay and Ray detect only what the group does not state.
     return {**detected, **ray_counts(group)}
 
 

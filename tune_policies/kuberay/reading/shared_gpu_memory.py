@@ -134,6 +134,7 @@ def gpus_given(template: PodTemplate) -> int | None:
         return None
     if not any(known) and any(_is_other_part(key) for key in amounts):
         return None
+    # A pod of KAI Scheduler requests no GPU from Kubernetes. Its annotation replaces the request.
     return sum(known) or kai_gpus(template)
 
 
@@ -147,6 +148,8 @@ def has_misplaced_kai_part(template: PodTemplate, cluster: Metadata) -> bool:
 def kai_gpus(template: PodTemplate) -> int:
     """Return the number of GPUs that KAI Scheduler gives to the Ray container of a pod, or 0."""
     annotations = template.metadata.annotations
+    # By default, KAI gives the GPU to the first container, in which Ray runs (docs/gpu-sharing/README.md of KAI
+    # Scheduler).
     container = annotations.get(KAI_CONTAINER, template.spec.containers[0].name)
     if annotations.keys().isdisjoint({KAI_FRACTION, KAI_MEMORY}) or container != template.spec.containers[0].name:
         return 0
@@ -221,6 +224,9 @@ def _required_expressions(template: PodTemplate) -> list[Mapping[str, Any]]:
         if not isinstance(part, Mapping):
             return []
         part = part.get(field)
+    # A node must meet one of the terms, but all expressions of a term:
+    # https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#node-affinity. Several terms are
+    # therefore alternatives.
     if not isinstance(part, list) or len(part) != 1 or not isinstance(part[0], Mapping):
         return []
     found = part[0].get("matchExpressions")
@@ -322,6 +328,7 @@ def _shares_of_labels(
     )
     if in_label is not None:
         keys.append(f"nvidia.com/mig-{in_label[1]}")
+    # Without the labels for sharing, the result is the MIG instance itself, which the time slices below divide further.
     parts = parts_of_gpus(keys, {key: value for key, value in selector.items() if key not in STRATEGIES}, 1)
     memory = total
     if parts is not None:
@@ -331,9 +338,11 @@ def _shares_of_labels(
         memory = share.memory_bytes
         yield share
     if re.fullmatch(r"[1-9]\d{0,9}", selector.get(_DEVICE_MEMORY, ""), re.ASCII):
+        # The label may state the memory of the whole GPU or of a part, so the smaller amount counts.
         stated = int(selector[_DEVICE_MEMORY]) * MIB
         memory = stated if memory is None else min(stated, memory)
     is_slice = any(key.endswith(".shared") for key in amounts) or product.endswith("-SHARED")
+    # Each of these signs is enough, because platforms set different ones. One replica means that the GPU is not shared.
     if is_slice or strategy not in ("", "none") or (replicas or 1) > 1:
         part = None
         if replicas is not None and memory is not None:
