@@ -21,6 +21,7 @@ _MAY_BE_ANOTHER_TYPE: Final = re.compile(r"[-+.]?\d.*|[yn~]", re.IGNORECASE)
 """Matches texts that Kubernetes may read as another type, such as ``1e3`` and ``y``, and texts similar to numbers."""
 
 
+# PyYAML looks up a representer by the exact type, so it does not treat a subclass of ``dict`` as a mapping.
 yaml.SafeDumper.add_representer(FrozenDict, yaml.SafeDumper.represent_dict)
 
 
@@ -52,6 +53,8 @@ def block_text(data: Mapping[str, Any]) -> str:
 def to_block_yaml(data: Mapping[str, Any], comments: Iterable[str], optional: Optional) -> str:
     """Return a YAML document with ``comments`` at its top, and optional lines as comments above their parts."""
     body = block_text(data)
+    # PyYAML cannot write comments. The parsed nodes contain the lines at which the parts were written. The loader in C
+    # is faster, but not every build of PyYAML has it.
     root = yaml.compose(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     lines = body.split("\n")
     above = [(_position(root, path), texts) for path, texts in optional.items()]

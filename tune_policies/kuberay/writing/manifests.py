@@ -60,6 +60,7 @@ def _pod_template(
     if devices is not None:
         amounts[devices.key] = str(devices.amount)
         tolerations.insert(0, Toleration(key=devices.plugin.taint(devices.key)))
+    # Azure's own taint of GPU nodes has a name of its own. Other taints have the name of the device.
     has_cuda = has_nvidia(node_type)
     if has_cuda and options.platform == "aks":
         tolerations.insert(1, AKS_GPU_TAINT)
@@ -68,6 +69,9 @@ def _pod_template(
         "name": container,
         "image": _image(options, has_cuda=has_cuda),
         "env": [_NO_GPU] if hides_gpus else [],
+        # Ray counts the limits, and Kubernetes reserves the requests, so both must agree. The disk has no limit,
+        # because Kubernetes would evict the pod when it exceeds one:
+        # https://kubernetes.io/docs/concepts/storage/ephemeral-storage/.
         "resources": {"limits": amounts, "requests": amounts | {"ephemeral-storage": _DISK}},
         "volumeMounts": [{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}],  # noqa: S108 - a path in the pod
     }
@@ -193,16 +197,19 @@ def ray_cluster(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str,
             f"the name {design.name!r} has {len(design.name)} characters, but the name of a RayJob can have at most "
             f"{_LONGEST_JOB_NAME}: use a shorter name"
         )
+    # Without a namespace, ``kubectl apply`` uses the namespace of the user's context.
     metadata = {"name": design.name}
     if options.namespace is not None:
         metadata["namespace"] = options.namespace
     spec = _spec(design, options)
     place: Path = ("spec",)
     if options.job is not None:
-        runtime_env = options.runtime_env and {"runtimeEnvYAML": block_text(options.runtime_env)}
+        runtime_env = {}
+        if options.runtime_env:
+            runtime_env = {"runtimeEnvYAML": block_text(options.runtime_env)}
         spec = {
             "entrypoint": options.job,
-            **(runtime_env or {}),
+            **runtime_env,
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": _KEPT_AFTER_JOB_S,
             "rayClusterSpec": spec,
@@ -214,7 +221,9 @@ def ray_cluster(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str,
             'annotations: {kueue.x-k8s.io/elastic-job: "true"}  # required by Kueue for clusters with an autoscaler',
         )
     }
-    for group in (("headGroupSpec",), *(("workerGroupSpecs", at) for at in range(len(design.groups)))):
+    groups: list[Path] = [("headGroupSpec",)]
+    groups += [("workerGroupSpecs", number) for number in range(len(design.groups))]
+    for group in groups:
         pod = (*place, *group, "template", "spec")
         optional |= _optional_fields(pod, (*pod, "containers", 0))
         optional[(*pod, "containers")] = ("imagePullSecrets: [{name: registry}]",)
@@ -288,6 +297,7 @@ def _amount_fields(node_type: NodeType, options: WriteOptions) -> dict[str, Any]
         return fields
     if amounts:
         fields["resources"] = {name: str(amount) for name, amount in amounts.items()}
+    # Written even if it is empty, because KubeRay requires the field before version 1.4.
     fields["rayStartParams"] = {}
     return fields
 
@@ -317,6 +327,7 @@ def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str
     optional: Optional = {
         ("head_node_type",): ("file_mounts: {~/code: .}  # copies the folder of your program to every node",)
     }
+    # Ray's launcher runs Ray in a container if the file has an image, and otherwise installs it on the machine.
     software: dict[str, Any] = {"docker": {"image": options.image, "container_name": "ray_container"}}
     if options.image is None:
         software = {"setup_commands": [f"pip install {shlex.quote(f'ray[default,tune,train]=={options.ray_version}')}"]}

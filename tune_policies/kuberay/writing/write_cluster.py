@@ -26,9 +26,11 @@ def write_cluster(design: ClusterDesign, options: WriteOptions | None = None) ->
         InvalidResourcesError: KubeRay or Ray could not run the cluster.
     """
     options = options or WriteOptions()
+    # Check the names before anything is written, because they reach several shells (see ``ray_counts.py``).
     for node in design.node_types:
         for name in node.custom:
             check_resource_name(name)
+    # A cluster YAML has the fields in all supported versions of Ray.
     if options.format == "kuberay" and not options.ray_reads_group_fields:
         _check_for_old_autoscaler(design, options.ray_version)
     data, optional = _WRITERS[options.format](design, options)
@@ -51,6 +53,7 @@ def about_unselected(design: ClusterDesign, options: WriteOptions) -> Iterator[s
 def _has_other_type(other: NodeType, node: NodeType) -> bool:
     """Return whether pods for one node type can run on nodes of another type, which state another device type."""
     own, its = devices_of(node), devices_of(other)
+    # Pods that request another resource, or no devices, can never run on each other's nodes because of their devices.
     if own is None or its is None or own.key != its.key:
         return False
     if other.accelerator_type is None or node.accelerator_type is None:

@@ -18,8 +18,10 @@ Format = Literal["kuberay", "cluster-yaml"]
 _VERSION: Final = re.compile(r"([0-9]+)\.([0-9]+)\.[0-9]+((a|b|rc|\.post|\.dev)[0-9]+)*")
 """Matches a full version, because the tags of Ray's images have three numbers."""
 
+# Contains no character that a shell interprets, because Ray's launcher passes the image unquoted to ``docker pull``.
 _IMAGE: Final = re.compile(r"[a-z0-9][a-z0-9._:/@-]*", re.ASCII | re.IGNORECASE)
 
+# A label as defined in RFC 1123: https://kubernetes.io/docs/concepts/overview/working-with-objects/names/.
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://.+", re.DOTALL)
@@ -122,6 +124,8 @@ class WriteOptions(Value):
                 raise InvalidResourcesError(f"{name} requires format 'kuberay', got {self.format!r}")
         if self.num_gpus and self.format == "cluster-yaml":
             raise InvalidResourcesError("num_gpus requires format 'kuberay': a cluster YAML always contains the GPUs")
+        # Only a RayJob has a field for a runtime environment. A RayCluster has none, so programs pass their own to
+        # ``ray.init``.
         if self.runtime_env is not None and self.job is None:
             raise InvalidResourcesError("runtime_env requires a job: set job to a command")
         if self.job is not None and self.image is None and self.runtime_env is None:
