@@ -57,6 +57,7 @@ def ray_in_image(image: str | None) -> str | None:
 
 def ray_version_of(cluster: ClusterInFile) -> tuple[int, ...] | None:
     """Return the version of Ray from ``rayVersion`` or the head's image, or ``None`` if unknown."""
+    # ``rayVersion`` comes first, because KubeRay and the autoscaler choose their features by it, not by the image.
     image = cluster.spec.headGroupSpec.template.spec.containers[0].image
     return version_of(cluster.spec.rayVersion) or version_of(ray_in_image(image))
 
@@ -173,6 +174,8 @@ class Group(NamedTuple, Generic[_SpecT_co]):
 
 def devices_of(container: Container) -> dict[str, Quantity]:
     """Return how many devices a container requests, by Kubernetes resource. Limits take precedence over requests."""
+    # An invalid amount (``exact`` returns ``None``) counts as a device, so that the rules about devices still check the
+    # group.
     asked = {**container.resources.requests, **container.resources.limits}
     return {key: amount for key, amount in asked.items() if ray_resource(key) and exact(amount) != 0}
 
@@ -207,5 +210,6 @@ def groups_of(cluster: ClusterInFile) -> list[Group[HeadGroup]]:
 
 def states_type(at: Group[HeadGroup]) -> bool:
     """Return whether the group states its device type for the autoscaler, with a label or a resource."""
+    # The parameter is JSON in one or two pairs of quotes. For this question, a search in its text is enough.
     names = (*at.spec.resources, at.spec.rayStartParams.get("resources", ""))
     return ACCELERATOR_TYPE in at.spec.labels or any(ACCELERATOR_TYPE_PREFIX in text for text in names)

@@ -64,8 +64,10 @@ class Readable(NamedTuple):
 
 
 def _is_affected(path: Path, omitted: Path) -> bool:
+    # The finding is inside the omitted part.
     if path[: len(omitted)] == omitted:
         return True
+    # The finding is about a part that contains the omitted part. It may say that this part is missing.
     if path == omitted[: len(path)]:
         # A missing amount is reported at the container's resources.
         most_below = 2 if path[-1:] == ("resources",) else 1
@@ -84,9 +86,12 @@ def readable(manifest: Document, clusters: list[ClusterInFile], problems: Sequen
     """
     if clusters or not problems or not isinstance(manifest.data, dict):
         return Readable(manifest, clusters)
+    # ``tried`` contains the fields that were replaced by their intended values. If such a value is wrong too, the next
+    # attempt replaces it by a placeholder.
     repaired = manifest._replace(data=copy.deepcopy(manifest.data))
     omitted: set[Path] = set()
     tried: set[Path] = set()
+    # A repair can reveal further problems, because the reader does not look into a part whose type is wrong.
     for _ in range(_MAX_ROUNDS):
         for problem in problems:
             path = _repair(repaired.data, problem.path, tried)
@@ -97,11 +102,13 @@ def readable(manifest: Document, clusters: list[ClusterInFile], problems: Sequen
             return Readable(repaired, clusters, frozenset(omitted))
         if is_cluster_yaml(repaired.data) and read_cluster_yaml(repaired.data)[0] is not None:
             return Readable(repaired, (), frozenset(omitted))
+    # The empty path is the beginning of all paths, so no rule reports anything.
     return Readable(manifest, (), frozenset({()}))
 
 
 def _repair(data: Any, path: Path, tried: set[Path]) -> Path | None:
     """Replace the value at a path, and return the path of the placeholder (``None`` for an intended value)."""
+    # Follow the path as far as it exists. If a part on the way is missing or has a wrong type, this part is replaced.
     parent, known = data, 0
     for key in path[:-1]:
         inner = _item(parent, key)
@@ -154,6 +161,7 @@ def _replace(parent: Any, path: Path) -> None:
     if isinstance(parent, list):
         if isinstance(last, int) and last < len(parent):
             parent[last] = copy.deepcopy(_ITEM_PLACEHOLDERS.get(list_name, {}))
+    # In ``metadata``, the name is optional for the reader.
     elif last in _PLACEHOLDERS and path[-2:-1] != ("metadata",):
         parent[last] = copy.deepcopy(_PLACEHOLDERS[str(last)])
     else:

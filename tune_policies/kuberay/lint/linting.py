@@ -57,6 +57,7 @@ def lint_text(text: str, source: str, name: str | None = None) -> list[Finding]:
     except DocumentError as error:
         return [_file_finding(UNREADABLE, source, error.line, error.reason)]
     manifests = _read_manifests(documents, source, name)
+    # Without this finding, a file of another program would look like a file without mistakes.
     if not any(map(_is_of_ray, manifests)):
         message = "the file contains no Ray cluster, job or service"
         if any(is_chart_values(read.manifest) for read in manifests):
@@ -65,6 +66,7 @@ def lint_text(text: str, source: str, name: str | None = None) -> list[Finding]:
     findings: list[Finding] = []
     for read in manifests:
         findings += _findings(read)
+    # The rule and the message make the order of findings in one line independent of the order of the rules.
     return sorted(findings, key=lambda finding: (finding.line, finding.rule, finding.message))
 
 
@@ -99,6 +101,7 @@ def _read_manifests(documents: Iterable[Document], source: str, name: str | None
         found = [(number, top, manifest) for number, top, manifest in found if name_of(manifest) == name]
     read = []
     for number, top, manifest in found:
+        # With a misspelled kind, nothing else could be checked. The problem of the kind itself is reported in addition.
         intended, kind_problems = with_intended_kind(manifest)
         clusters, problems = clusters_in(intended)
         read.append(_ReadManifest(number, top, intended, kind_problems, clusters, problems))
@@ -115,6 +118,7 @@ def _is_of_ray(read: _ReadManifest) -> bool:
 def _findings(read: _ReadManifest) -> Iterator[Finding]:
     part = readable(read.manifest, read.clusters, read.problems)
     for rule, found in _check(read.manifest, part, [*read.kind_problems, *read.problems]):
+        # Only these two rules report mistakes that keep a part from being read.
         unchecked = None
         if rule in (INVALID_FIELD, RETIRED):
             unchecked = part.omitted_by(found.path)
@@ -155,6 +159,8 @@ def _check(manifest: Document, part: Readable, problems: list[FieldProblem]) -> 
         yield INVALID_FIELD, Found(problem.path, problem.message)
     for path, line in manifest.repeated.items():
         yield DUPLICATE_KEY, Found(path, f"the key {str(path[-1])!r} is repeated in line {line} with the same value")
+    # The reader, the search for misspellings and Kubernetes' definitions can find the same mistake. The first one
+    # reports it.
     known = {problem.path for problem in problems}
     for path, message in misspelled_fields(manifest):
         if path not in known:

@@ -36,6 +36,7 @@ _OTHER_FIELDS: Final[dict[type[Part], tuple[str, ...]]] = {
 }
 """Further known fields, which the models do not declare."""
 
+# From ``RayJobSpec`` in KubeRay's API reference: https://ray-project.github.io/kuberay/reference/api/.
 _JOB: Final[_Fields] = {
     **dict.fromkeys(("entrypoint", "runtimeEnvYAML", "submissionMode", "clusterSelector", "shutdownAfterJobFinishes")),
     **dict.fromkeys(("ttlSecondsAfterFinished", "entrypointNumCpus", "entrypointNumGpus", "entrypointResources")),
@@ -60,6 +61,7 @@ def misspelled_fields(manifest: Document) -> Iterator[tuple[Path, str]]:
 
 def _misspelled(data: Any, part: type[Part] | _Fields, path: Path) -> Iterator[tuple[Path, str]]:
     if isinstance(data, list):
+        # ``part`` describes each item of the list.
         for number, item in enumerate(data):
             yield from _misspelled(item, part, (*path, number))
     elif isinstance(data, Mapping):
@@ -70,6 +72,7 @@ def _misspelled(data: Any, part: type[Part] | _Fields, path: Path) -> Iterator[t
                 if inner is not None:
                     yield from _misspelled(value, inner, (*path, key))
                 continue
+            # A misspelling is more likely than wrong indentation, so it comes first.
             meant = similar_field(key, fields, _MIN_SIMILARITY)
             owner = owner_of(str(key)) if part in (HeadGroup, WorkerGroupSpec) else None
             if meant is not None:
@@ -85,5 +88,6 @@ def _fields_of(model: type[Part]) -> _Fields:
     for name, field in model.model_fields.items():
         types = (field.annotation, *get_args(field.annotation))
         parts = (part for part in types if isinstance(part, type) and issubclass(part, Part))
+        # ``pod_schema.py`` checks pod templates with Kubernetes' complete definitions.
         fields[name] = next((part for part in parts if part is not PodTemplate), None)
     return fields

@@ -120,6 +120,7 @@ def templates_of(manifest: Document) -> Iterator[PodTemplate]:
             path = (*place, "workerGroupSpecs", number, "template")
             yield PodTemplate(name, path, as_mapping(group["template"]))
     kind = as_mapping(manifest.data).get("kind")
+    # A job without this template gets a default submitter from KubeRay, which needs no check.
     submitter = _PLACES[kind][1] if place and isinstance(kind, str) else None
     template = None if submitter is None else _at(manifest.data, submitter)
     if submitter is not None and template is not None:
@@ -153,12 +154,15 @@ def pod_problems(manifest: Document) -> Iterator[PodProblem]:
 
 
 def _problems(data: object, definition: str, top: Path) -> Iterator[PodProblem]:
+    # Three kinds of errors need messages of their own: unknown fields, missing fields, and wrong values.
     for error in _validator(definition).iter_errors(data):
         path = (*top, *error.absolute_path)
         if error.validator == "additionalProperties":
+            # ``jsonschema`` reports all unknown fields of a part as one error.
             for name in error.instance.keys() - error.schema.get("properties", {}).keys():
                 yield PodProblem((*path, name), _unknown(name, error.schema), is_unknown_field=True)
         elif error.validator == "required":
+            # A required field is not missing if it is only misspelled. Then the unknown field is reported.
             fields = error.schema.get("properties", {})
             unknown = error.instance.keys() - fields.keys()
             misspelled = {similar_field(other, fields, _MIN_SIMILARITY) for other in unknown}
@@ -177,6 +181,8 @@ def _schema() -> dict[str, Any]:
 
 @cache
 def _validator(definition: str) -> Any:
+    # Without formats of ``jsonschema`` itself, because the definitions use Kubernetes' formats, such as ``int32``. Of
+    # these, only quantities are checked, and the exception becomes ``error.cause``.
     checker = jsonschema.FormatChecker(formats=())
     checker.checks("Quantity", raises=ValueError)(_is_quantity)
     schema = {**_schema(), "$ref": f"#/$defs/{definition}"}
@@ -206,6 +212,7 @@ def _explain(error: Any) -> str:
     if error.validator == "format":
         return str(error.cause)
     if error.validator == "enum":
+        # The definitions also allow an empty string and null, which stand for the default.
         values = [name for name in error.validator_value if name]
         hint = suggest(str(value), values) or f", but must be one of {', '.join(values)}"
         return f"is {got}{hint}"
@@ -218,6 +225,7 @@ def _explain(error: Any) -> str:
         what = "truth value" if isinstance(value, bool) else "number"
         return f'must be a string, got the {what} {got}: write "{json.dumps(value)}", in quotes'
     expected = " or ".join(_TYPES[kind] for kind in types if kind != "null")
+    # The quotes are the mistake if the text would be a valid value without them.
     quotes = isinstance(value, str) and value.lower() in ("true", "false") and "boolean" in types
     if quotes or (isinstance(value, str) and value.isdecimal() and "integer" in types):
         return f"must be {expected}, got the string {got}: remove the quotes"
@@ -273,6 +281,8 @@ def _unknown(name: str, schema: Mapping[str, Any]) -> str:
     meant = _MEANT.get((str(schema.get("title")), name))
     if meant is not None:
         return f"unknown field {name!r}; did you mean {meant!r}?"
+    # A field of another part is rather misplaced than misspelled, unless it differs from a field of this part only in
+    # its case, dashes and underscores.
     near = similar_field(name, schema.get("properties", {}), _MIN_SIMILARITY)
     owner = "the group, next to template" if name in _GROUP_FIELDS else owner_of(name)
     if near is not None and (not owner or _plain(near) == _plain(name)):

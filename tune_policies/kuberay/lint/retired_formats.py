@@ -46,13 +46,16 @@ def retired_fields(manifest: Document) -> Iterator[Found]:
     """Yield each field of the retired operator or of its chart, with what replaced it."""
     data = as_mapping(manifest.data)
     spec = as_mapping(data.get("spec"))
+    # A RayCluster of the retired operator.
     if str(data.get("apiVersion", "")).startswith("cluster.ray.io/"):
         message = f"apiVersion {data['apiVersion']} belongs to the operator that KubeRay replaced"
         yield Found(("apiVersion",), message, "write apiVersion: ray.io/v1 and the fields of KubeRay")
         yield from _retired(spec, ("spec",))
+    # The values of its Helm chart. Other charts may also have fields such as ``upscalingSpeed``.
     elif "kind" not in data and any(name in data for name in _SURE):
         yield from _retired(data, ())
     else:
+        # A manifest of KubeRay into which fields of the retired formats were copied.
         place, cluster = cluster_of(manifest)
         for name in _SURE:
             if name in cluster:
@@ -67,6 +70,7 @@ def retired_fields(manifest: Document) -> Iterator[Found]:
 def _retired(data: Mapping[str, Any], path: Path) -> Iterator[Found]:
     yield from _named(data, path, _REPLACEMENTS)
     yield from _named(data, path, _OF_TYPE)
+    # In the chart's values, the pod types are a mapping by name. In the operator's RayCluster, they are a list.
     types = data.get("podTypes")
     if isinstance(types, Mapping):
         for name, pod_type in types.items():

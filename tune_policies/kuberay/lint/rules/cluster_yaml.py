@@ -87,10 +87,13 @@ _WRITE_LIMIT: Final = "write the maximum number of workers at the top level of t
 @_rule("limit-missing", "warning", "ray/autoscaler/*/defaults.yaml")
 def _limit_missing(file: _File) -> Iterator[Found]:
     """Ray uses the default of the provider, 2 for most clouds, regardless of the node types."""
+    # For existing machines, Ray's default is their number.
     if file.provider == LOCAL or "max_workers" in file.data:
         return
     most, head = file.cluster.max_workers, file.cluster.head_node_type
+    # The head's type has workers only if its own ``max_workers`` is set, because the default is 0 for this type.
     workers = [node_type.max_workers for _, name, node_type in file.types if name != head or node_type.max_workers]
+    # A type without a limit may have as many workers as the cluster, so any limit of the cluster is too low for it.
     wanted = sum(math.inf if number is None else number for number in workers)
     if most is None:
         yield Found((), "max_workers is missing, and Ray has no default for this provider", _WRITE_LIMIT)
@@ -109,6 +112,7 @@ def _images(file: _File) -> Iterator[tuple[Path, str, YamlNodeType, str]]:
     """Yield the path of the image of each node type, the type's name and fields, and the image."""
     docker = as_mapping(file.data.get("docker"))
     for path, name, node_type in file.types:
+        # The image of a node type comes first, then that of the head or of all workers, then the image for all nodes.
         own = as_mapping(extra(node_type, "docker"))
         special = "head_image" if name == file.head else "worker_image"
         place: Path = ("docker", "image")
@@ -156,6 +160,7 @@ def _head_runs_trials(file: _File) -> Iterator[Found]:
     """A trial that uses too much memory on the head can stop the whole cluster."""
     has_workers = any(_has_devices(node_type) for _, name, node_type in file.types if name != file.head)
     for path, name, node_type in file.types:
+        # Without stated CPUs, Ray detects those of the machine.
         if name == file.head and has_workers and (node_type.resources or {}).get("CPU") != 0:
             message = "the head runs trials and drivers in addition to the processes that manage the cluster"
             yield Found(path, message, "write resources: {CPU: 0} for the head's node type")

@@ -1,6 +1,7 @@
 """Rules for CPUs, host memory and ``rayStartParams``."""
 
 import difflib
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -95,8 +96,10 @@ _NEAR_PARAM: Final = 0.85
 def _param_misspelled(at: Group[HeadGroup]) -> Iterator[Found]:
     """KubeRay passes each parameter to ray start, which fails if it does not know an option."""
     for name in at.spec.rayStartParams:
+        # ``numCpus``, ``num_cpus`` and ``--num-cpus`` all become ``num-cpus``.
         plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lstrip("-").replace("_", "-").lower()
         near = difflib.get_close_matches(plain, _PARAMS, n=1, cutoff=_NEAR_PARAM)
+        # A name unlike all of these may be an option of another version of Ray.
         if near and name not in _PARAMS:
             message = f"{at} has the unknown rayStartParams {name!r}; did you mean {near[0]!r}?"
             yield Found((*at.path, "rayStartParams", name), message, f"write {near[0]}")
@@ -106,6 +109,7 @@ def _param_misspelled(at: Group[HeadGroup]) -> Iterator[Found]:
 def _resources_quoted(at: Group[HeadGroup]) -> Iterator[Found]:
     """Ray's autoscaler and the pod's shell each remove one pair of quotes before Ray reads the JSON."""
     text = at.spec.rayStartParams.get("resources")
+    # Without an autoscaler, only the pod's shell removes quotes, and variants with one pair work.
     if text is None or not at.is_autoscaling:
         return
     problem = _problem_of_resources(text)
@@ -137,6 +141,7 @@ def _problem_of_resources(text: str) -> str | None:
 
 
 def _is_amount(value: object) -> bool:
+    # In Python, ``True`` is an ``int``, but JSON's ``true`` is no amount.
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
@@ -149,7 +154,7 @@ def _cpus_rounded_up(at: Group[HeadGroup]) -> Iterator[Found]:
     path, amount = _counted_cpus(at) or ((), None)
     cpus = exact(amount)
     if cpus is not None and path[-1] != "num-cpus" and cpus.denominator != 1:
-        yield Found(path, f"{at} has {amount} CPUs, which Ray counts as {-(-cpus // 1)}", "write whole CPUs")
+        yield Found(path, f"{at} has {amount} CPUs, which Ray counts as {math.ceil(cpus)}", "write whole CPUs")
 
 
 @RULES.of_each(workers_of, "memory-not-reserved", "note", _CONFIG)
@@ -158,6 +163,7 @@ def _memory_not_reserved(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     resources = at.container.resources
     limit, request = resources.limits.get("memory"), resources.requests.get("memory")
     most, least = exact(limit), exact(request)
+    # A missing request is no problem, because Kubernetes then requests the limit.
     if most is not None and least is not None and least < most:
         message = f"Ray counts {limit} of memory in {at}, but Kubernetes reserves only {request}"
         path = (*at.container_path, "resources", "requests", "memory")
@@ -188,6 +194,7 @@ def _shared_memory(at: Group[HeadGroup]) -> tuple[Path, Mapping[str, Any]] | Non
     names = [mount.get("name") for mount in mounts if str(mount.get("mountPath")).rstrip("/") == _SHM]
     volumes = map(as_mapping, as_list(extra(at.pod, "volumes")))
     for number, volume in enumerate(volumes):
+        # Other kinds of volumes, such as a claim, are the user's choice.
         if names and volume.get("name") == names[0] and "emptyDir" in volume:
             return (*at.pod_path, "volumes", number), as_mapping(volume["emptyDir"])
     return None

@@ -61,6 +61,8 @@ def _device_misspelled(at: Group[HeadGroup]) -> Iterator[Found]:
             domain, _, _ = key.partition("/")
             # Administrators can rename the resources of HAMi, but a name similar to a default one is a mistake.
             is_of_hami = _OF_HAMI.fullmatch(key) and (key in _DEFAULTS_OF_HAMI or domain != "nvidia.com")
+            # ``ray_resource`` accepts every key that ends in ``gpu``. A domain without a dot, as in ``nvidia/gpu``, is
+            # a misspelling.
             is_other = key == "nvidia.com/priority" or key in _BESIDE_DEVICES
             is_known = is_of_hami or is_other or (ray_resource(key) is not None and "." in domain)
             if "/" not in key or is_known:
@@ -93,6 +95,7 @@ def _device_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
 
 def _how_to_state(at: Group[HeadGroup], resource: str, key: str, amount: str) -> str:
     """Return a correction that writes the amount of a resource into the field that the group already uses."""
+    # ``num-gpus`` works in all versions of Ray. KubeRay refuses it only next to ``resources``.
     if resource == "GPU" and not at.spec.resources:
         return f'write num-gpus: "{amount}" under rayStartParams'
     is_chips = key in NEURON_CHIPS
@@ -147,6 +150,7 @@ def _stated_gpus(cluster: ClusterInFile) -> Iterator[_StatedGpus]:
             continue
         path, amount = stated
         number, there = exact(amount), _gpus(at)
+        # Other rules report numbers that are invalid or not whole.
         if number is not None and number.denominator == 1 and there is not None:
             yield _StatedGpus(at, path, int(number), there)
 
@@ -173,6 +177,7 @@ def _gpus_differ_from_limit(gpus: _StatedGpus) -> Iterator[Found]:
 
     A different number is only correct if the device plugin reports a wrong number.
     """
+    # ``gpus-without-device`` reports a group that requests none.
     if gpus.requested not in (0, gpus.stated):
         stated = counted(gpus.stated, "GPU")
         message = f"Ray counts {stated} in {gpus.at}, but each pod requests {gpus.requested} from Kubernetes"
@@ -267,6 +272,7 @@ def _unknown_topology(slices: _Slices) -> Iterator[Found]:
     device, topology = TPU_TYPES.get(slices.selector.get(GKE_TPU_TYPE, "")), slices.selector.get(GKE_TPU_TOPOLOGY)
     if device is not None and topology is not None and topology not in TOPOLOGIES[device]:
         message = f"{device} has no slices of topology {topology!r}{suggest(topology, TOPOLOGIES[device])}"
+        # Sorted by the number of chips, because alphabetical order would put 16x16 before 2x2.
         by_size = sorted(TOPOLOGIES[device], key=lambda name: (math.prod(map(int, name.split("x"))), name))
         fix = f"use one of {shorten_names(by_size)}"
         yield Found(slices.selector_path(GKE_TPU_TOPOLOGY), message, fix)
@@ -275,6 +281,7 @@ def _unknown_topology(slices: _Slices) -> Iterator[Found]:
 @RULES.of_each(_slices, "tpu-chips-per-host", "error", _GKE)
 def _chips_per_host(slices: _Slices) -> Iterator[Found]:
     """A pod must request all chips of its host."""
+    # Each host of a slice with several hosts has 4 chips. Other numbers exist only in slices of one host.
     allowed = (1, 2, 4, 8) if slices.at.spec.numOfHosts == 1 else (4,)
     if slices.chips not in allowed:
         message = f"a host of {slices.at} has {slices.chips} TPU chips"
@@ -307,6 +314,7 @@ def _slice_labels_missing(slices: _Slices) -> Iterator[Found]:
     if device is None or topology not in TOPOLOGIES[device] or spec.maxReplicas <= spec.minReplicas:
         return  # other rules report unknown types and topologies
     shape = SliceShape(topology, device)
+    # Ray Train reserves only slices of several hosts.
     missing = [f'{key}: "{value}"' for key, value in shape.head_labels.items() if spec.labels.get(key) != value]
     if missing and not shape.has_one_host:
         message = f"{slices.at} has TPU slices of several hosts, but no labels by which Ray Train reserves them"

@@ -97,6 +97,7 @@ def _node_selector_missing(cluster: ClusterInFile) -> Iterator[Found]:
         for at in groups:
             own = _stated_type(at)
             severity: Severity = "warning" if own and types != {own} else "note"
+            # If only one group requests the device, all nodes with it are meant for this group.
             if len(groups) > 1 and not at.pod.nodeSelector and not extra(at.pod, "affinity"):
                 message = f"the pods of {at} can run on any node with {key}, including nodes of other groups"
                 fix = "add a nodeSelector for the device type of its nodes"
@@ -118,6 +119,7 @@ def _type_contradicted(at: Group[HeadGroup]) -> Iterator[Found]:
     stated = _stated_type(at)
     there = device_type({}, {}, at.pod.nodeSelector)
     if stated and there and not _is_kind_of(stated, there) and not _is_kind_of(there, stated):
+        # The type may also be stated by a resource. Then the finding is about the whole group.
         path = (*at.path, "labels", ACCELERATOR_TYPE) if ACCELERATOR_TYPE in at.spec.labels else at.path
         message = f"{at} states the device type {stated}, but its node selector selects nodes with {there}"
         yield Found(path, message, "write the device type of the nodes in both places")
@@ -169,6 +171,8 @@ def _type_missing(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 
 def tolerates(own: Toleration, taint: Toleration) -> bool:
     """Return whether a toleration matches a taint. ``taint`` is a toleration with the fields of this taint."""
+    # A toleration without an effect matches all effects, and one without a key matches all keys:
+    # https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/.
     if own.effect not in (None, "", taint.effect or "NoSchedule"):
         return False
     if own.operator == "Exists":

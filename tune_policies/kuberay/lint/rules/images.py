@@ -47,6 +47,7 @@ def _ray_not_first(at: Group[HeadGroup]) -> Iterator[Found]:
     first = at.container
     for number, (path, container) in enumerate(at.containers):
         is_ray = re.search(r"(^|/)ray(-ml|-llm)?(:|@|$)", container.image or "")
+        # A private image of Ray can have any name, so the first container counts as Ray's if its name says so.
         if number and is_ray and "ray" not in f"{first.name} {first.image}":
             message = f"the first container of {at} is {first.name!r}, but the Ray container is number {number + 1}"
             yield Found(path, message, f"make {container.name!r} the first container")
@@ -60,6 +61,7 @@ def _image_version_differs(at: Group[HeadGroup]) -> Iterator[Found]:
         return
     head, there = ray_in_image(head_of(at.cluster).container.image), ray_in_image(at.container.image)
     is_same = there is None or f"{there}.".startswith(f"{wanted}.")
+    # If the head has yet another version, ``ray-versions-differ`` reports the group.
     if not is_same and head in (None, there):
         message = f"{at} has Ray {there} in its image, but rayVersion is {wanted}"
         as_image = f'write rayVersion: "{there}"'
@@ -90,6 +92,7 @@ def _image_without_cuda(at: Group[HeadGroup]) -> Iterator[Found]:
 @RULES.of_each(groups_of, "image-for-other-devices", "warning", _IMAGES)
 def _image_for_other_devices(at: Group[HeadGroup]) -> Iterator[Found]:
     """Ray's images only have libraries for NVIDIA GPUs and TPUs, so training falls back to the CPU or fails."""
+    # Only Ray's own images are checked, because the content of other images is unknown.
     cuda, others = has_cuda(at.container.image), sorted(at.devices)
     if not others or cuda is None or any(key.startswith("nvidia.com/") for key in others):
         return

@@ -81,6 +81,7 @@ def _selected(template: PodTemplate) -> Iterator[_Selected]:
     for key, value in as_mapping(template.spec.get("nodeSelector")).items():
         if isinstance(value, str) and not is_filled_in_later(value):
             yield _Selected((*template.path, "spec", "nodeSelector", key), key, value)
+    # Only the operator ``In`` requires a value. ``NotIn`` may list values that no node has.
     for path, requirement in node_requirements(template):
         name = requirement.get("key")
         if isinstance(name, str) and requirement.get("operator") == "In":
@@ -106,6 +107,7 @@ def _size(value: str) -> str:
 
 def _meant(value: str, known: tuple[str, ...]) -> str | None:
     """Return the known value that another spelling means, or ``None``."""
+    # First, names of other systems, then another case or separator, then another name of the same model, then typos.
     other = _MEANT.get(value.lower())
     if other is not None:
         found = [name for name in known if name.lower().replace("_", "-") == other]
@@ -118,6 +120,7 @@ def _meant(value: str, known: tuple[str, ...]) -> str | None:
         return same
     models = [name for name in known if _model(name) and _model(name) == _model(value)]
     if models:
+        # Prefer the model with the same memory, then the name without memory.
         return max(models, key=lambda name: (_size(name) == _size(value), not _size(name)))
     near = difflib.get_close_matches(value.lower(), by_lower, n=1, cutoff=0.88)
     # Names that differ only in a number are other models.
@@ -162,6 +165,8 @@ def _right_value(label: _Selected) -> str | None:
         return _product(label.value)
     if label.key == _EKS:  # users set this label, so other values are possible
         known = tuple(sorted(label_values("eks")))
+        # A name in upper case, such as ``V100``, is how other platforms write a model. All other values may be the
+        # user's own.
         if label.value in known or label.value != label.value.upper():
             return None
         return _meant(label.value, known)
@@ -185,11 +190,13 @@ def _misspelled(template: PodTemplate) -> Iterator[Found]:
     for label in _selected(template):
         message = f"{template.name} selects nodes with {label.key}: {label.value}, which no node has"
         right = _right_value(label)
+        # The value is another platform's name for a GPU whose product name is unknown here.
         if right is None and label.key == GPU_PRODUCT and _model_of_product(label.value) is not None:
             yield Found(label.path, message, f"copy the value from `kubectl get nodes -L {GPU_PRODUCT}`")
             continue
         if right is None:
             message = f"{template.name} selects nodes by the label {label.key!r}, which no node has"
+            # There is no correction for the values of unknown keys. Then the key itself may be misspelled.
             right = _right_key(label.key)
         if right is not None:
             yield Found(label.path, f"{message}; did you mean {right!r}?", f"write {right}")
@@ -218,6 +225,7 @@ def _right_key(key: str) -> str | None:
     near = difflib.get_close_matches(
         key, [known for known in _KEYS if known.startswith(f"{domain}/")], n=1, cutoff=0.94
     )
+    # A key that is longer by several characters is probably another label, such as one with a suffix.
     if near and len(near[0]) >= len(key) - 1:
         return near[0]
     return None

@@ -16,6 +16,8 @@ from tune_policies.values.wording import shorten, suggest
 
 RULES: Final[list[Rule]] = []
 
+# These are ``IsDNS1123Label``, ``IsValidLabelValue`` and ``IsQualifiedName`` in
+# k8s.io/apimachinery/pkg/util/validation.
 _LABEL_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 _QUALIFIED_NAME: Final = re.compile(
@@ -41,6 +43,8 @@ def _names(template: PodTemplate) -> Iterator[_Problem]:
         name = container.get("name")
         if isinstance(name, str) and name and not _LABEL_NAME.fullmatch(name) and not is_filled_in_later(name):
             yield (*path[top:], "name"), f"has the container name {shorten(name)}, which is not valid", fix
+        # An initial container that always restarts is a sidecar, which may have probes:
+        # https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/.
         if path[-2] == "initContainers" and container.get("restartPolicy") != "Always":
             for field in ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle"):
                 if container.get(field) is not None:
@@ -119,6 +123,7 @@ _OF_FILES: Final = tuple(f"metadata.{name}" for name in ("annotations", "labels"
 def _field_problem(reference: object, where: Path, known: tuple[str, ...]) -> Iterator[_Problem]:
     """Yield the problem of a ``fieldRef``. The names of a label and an annotation are not checked."""
     field = as_mapping(reference).get("fieldPath")
+    # A label or an annotation is written as ``metadata.labels['name']``.
     if isinstance(field, str) and field not in known and "['" not in field:
         message = f"reads the field {shorten(field)}, which is not available{suggest(field, known)}"
         yield (*where, "fieldPath"), message, f"write one of {', '.join(known)}"
@@ -131,6 +136,7 @@ def _environment(template: PodTemplate) -> Iterator[_Problem]:
             variable = as_mapping(variable)
             where, name = (*path[len(template.path) :], "env", number), shorten(variable.get("name"))
             sources = [key for key, value in as_mapping(variable.get("valueFrom")).items() if value is not None]
+            # An empty value next to a source is valid, because it is the default.
             if variable.get("value") and sources:
                 yield where, f"sets both value and valueFrom of the variable {name}", "write only one of them"
             elif isinstance(variable.get("valueFrom"), Mapping) and len(sources) != 1:
@@ -206,6 +212,7 @@ def _permissions(path: Path, volume: Mapping[str, Any]) -> Iterator[_Problem]:
 def _tolerations(template: PodTemplate) -> Iterator[_Problem]:
     for number, toleration in enumerate(as_list(template.spec.get("tolerations"))):
         toleration, where = as_mapping(toleration), ("spec", "tolerations", number)
+        # ``validateTolerations`` in Kubernetes. The operator is ``Equal`` if it is missing.
         is_exists = toleration.get("operator") == "Exists"
         if is_exists and toleration.get("value"):
             yield (*where, "value"), "has a toleration with operator Exists and a value", "remove the value"
@@ -280,6 +287,8 @@ def _claims(template: PodTemplate) -> Iterator[_Problem]:
 
 
 def _job_pods(template: PodTemplate) -> Iterator[_Problem]:
+    # Kubernetes allows only Never and OnFailure for the pods of a Job:
+    # https://kubernetes.io/docs/concepts/workloads/controllers/job/.
     is_job = template.path[-1:] == ("submitterPodTemplate",)
     if is_job and template.spec.get("restartPolicy") == "Always":
         yield ("spec", "restartPolicy"), "has restartPolicy: Always, but runs in a Job", "write restartPolicy: Never"

@@ -31,6 +31,7 @@ def _repeated(names: Sequence[object]) -> Iterator[tuple[int, str]]:
 def _duplicate_name(template: PodTemplate) -> Iterator[Found]:
     """The API server accepts the cluster, but then Kubernetes refuses its pods, so the cluster stays empty."""
     containers = list(template.containers)
+    # Initial containers and containers share their names.
     for number, name in _repeated([container.get("name") for _, container in containers]):
         path = (*containers[number][0], "name")
         yield Found(path, f"{template.name} has two containers named {name!r}", "give each container its own name")
@@ -81,6 +82,7 @@ def _port_invalid(template: PodTemplate) -> Iterator[Found]:
             where, port = (*path, "ports", number), as_mapping(port)
             for field in ("containerPort", "hostPort"):
                 value = port.get(field)
+                # A host port of 0 is the same as none. The container port is required.
                 is_unset = value is None or (field == "hostPort" and value == 0)
                 if not is_unset and isinstance(value, int) and not _is_port(value):
                     message = f"{template.name} has {field} {value}, which is not between 1 and 65535"
@@ -105,6 +107,7 @@ def _probe_invalid(template: PodTemplate) -> Iterator[Found]:
     """Kubernetes refuses the pod, or restarts the container because the probe never succeeds."""
     for path, container in template.containers:
         names = [as_mapping(port).get("name") for port in as_list(container.get("ports"))]
+        # A probe may name a port that only exists after KubeRay has completed the container.
         if path == template.ray_container_path:
             names.append(_PORT_OF_KUBERAY)
         for field in ("livenessProbe", "readinessProbe", "startupProbe"):
@@ -118,6 +121,7 @@ def _problems_of_probe(
     field: str, probe: Mapping[str, Any], names: Sequence[object]
 ) -> Iterator[tuple[tuple[str, ...], str, str]]:
     """Yield the keys that lead to a problem of a probe, a message that continues the name of the probe, and a fix."""
+    # ``validateHandler`` refuses a probe without a handler, and one with several.
     handlers = [name for name in _HANDLERS if probe.get(name) is not None]
     if len(handlers) != 1:
         message = f"has {' and '.join(handlers)}" if handlers else "does not state what it checks"
@@ -132,6 +136,7 @@ def _problems_of_probe(
         if isinstance(port, str) and port not in names:
             fix = f"write port: {port}" if port.isdecimal() else "add a port of this name to the container's ports"
             yield (name, "port"), f"checks the port {port!r}, but the container has no port of this name", fix
+    # 0 is the same as a missing field, for which Kubernetes uses 1.
     if field in _MUST_SUCCEED_ONCE and probe.get("successThreshold") not in (None, 0, 1):
         yield ("successThreshold",), f"has successThreshold {probe['successThreshold']}", "write successThreshold: 1"
     for name in ("periodSeconds", "timeoutSeconds", "failureThreshold", "initialDelaySeconds"):
@@ -141,6 +146,8 @@ def _problems_of_probe(
 
 
 def _autoscaler_volumes(document: Document, _: Sequence[ClusterInFile]) -> Iterator[Found]:
+    # KubeRay copies these mounts to the autoscaler's container in the pod of the head, so the volumes must be those of
+    # the head.
     place, cluster = cluster_of(document)
     head = as_mapping(as_mapping(as_mapping(cluster.get("headGroupSpec")).get("template")).get("spec"))
     names = [as_mapping(volume).get("name") for volume in as_list(head.get("volumes"))]

@@ -22,6 +22,7 @@ RULES: Final[list[Rule]] = []
 def _amounts(template: PodTemplate) -> Iterator[tuple[Path, Mapping[str, Any], Mapping[str, Any]]]:
     """Yield the path of the resources of each container, its limits and its requests."""
     containers = list(template.containers)
+    # KubeRay adds the autoscaler's container to the pod of the head, with these resources.
     if template.autoscaler is not None:
         containers.append(template.autoscaler)
     for path, container in containers:
@@ -39,11 +40,14 @@ def _number(amount: object) -> Fraction | None:
 
 def _is_device(key: str) -> bool:
     """Return whether Kubernetes treats a resource as an extended resource, which it never overcommits."""
+    # ``IsExtendedResourceName`` in pkg/apis/core/v1/helper/helpers.go of Kubernetes. Names without a domain are
+    # Kubernetes' own.
     domain = key.partition("/")[0]
     return "/" in key and domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")
 
 
 def _must_equal_limit(key: str) -> bool:
+    # ``IsOvercommitAllowed`` in the same file allows a request below the limit for all other resources.
     return _is_device(key) or key.startswith("hugepages-")
 
 
@@ -69,6 +73,7 @@ def _device_limit_differs(template: PodTemplate) -> Iterator[Found]:
 def _device_fraction(template: PodTemplate) -> Iterator[Found]:
     """Kubernetes allocates whole devices only, and refuses the pod."""
     for path, limits, requests in _amounts(template):
+        # If both exist, the limit counts. ``device-limit-differs`` reports different amounts.
         for key, amount in {**requests, **limits}.items():
             number = _number(amount)
             if _is_device(key) and number is not None and number.denominator != 1:
@@ -112,9 +117,11 @@ def _resource_unknown(template: PodTemplate) -> Iterator[Found]:
     for path, limits, requests in _amounts(template):
         for section, amounts in (("limits", limits), ("requests", requests)):
             for key in amounts:
+                # ``device-resource-misspelled`` checks names with a domain.
                 if "/" in key or key in _STANDARD or key.startswith("hugepages-"):
                     continue
                 message = f"{template.name} has the unknown resource {key!r}"
+                # An abbreviation, such as ``mem``, is not similar enough to its name, so it is looked up first.
                 near = difflib.get_close_matches(key.lower(), _STANDARD, n=1, cutoff=0.7)
                 meant = _MEANT.get(key.lower()) or "".join(near)
                 if meant:

@@ -47,6 +47,7 @@ def _min_above_max(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 @RULES.of_each(workers_of, "group-never-starts", "warning", f"{API} (WorkerGroupSpec)")
 def _never_starts(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """No node of the group ever starts, and trials that need such a node wait indefinitely."""
+    # Only a stated 0 counts. A suspended group is not meant to start.
     if "maxReplicas" in at.spec.model_fields_set and at.spec.maxReplicas == 0 and not at.spec.suspend:
         yield Found(
             (*at.path, "maxReplicas"),
@@ -65,6 +66,7 @@ def _replicas_out_of_range(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """The operator limits replicas to the range from minReplicas to maxReplicas."""
     if at.spec.suspend:
         return  # the operator starts no pods of the group
+    # If the limits contradict each other, ``min-above-max`` reports them.
     replicas, least, most = at.spec.replicas, at.spec.minReplicas, at.spec.maxReplicas
     if "replicas" in at.spec.model_fields_set and least <= most and not least <= replicas <= most:
         becomes, path = min(max(replicas, least), most), (*at.path, "replicas")
@@ -86,6 +88,7 @@ def _duplicate_name(cluster: ClusterInFile) -> Iterator[Found]:
         name, path = at.spec.groupName, (*at.path, "groupName")
         if name in seen:
             yield Found(path, f"duplicate group name {name!r}", "give each group a unique name")
+        # The autoscaler gives the head's node type this name, so the group would replace the head.
         elif name == HEAD_GROUP:
             yield Found(path, f"the group name {HEAD_GROUP!r} is reserved for the head", "give the group another name")
         seen.add(name)
@@ -117,6 +120,7 @@ def _long_idle_timeout(cluster: ClusterInFile) -> Iterator[Found]:
     if not is_autoscaling(cluster):
         return
     workers = [at for at in workers_of(cluster) if at.devices]
+    # The timeout of a group takes precedence, so the cluster's timeout counts only if a group has none.
     timeouts: list[tuple[Path, int | None]] = [(at.path, at.spec.idleTimeoutSeconds) for at in workers]
     if any(seconds is None for _, seconds in timeouts):
         timeouts.append((("autoscalerOptions",), cluster.spec.autoscalerOptions.idleTimeoutSeconds))
@@ -133,6 +137,7 @@ def _long_idle_timeout(cluster: ClusterInFile) -> Iterator[Found]:
 @RULES.of_each(workers_of, "never-scales-up", "note", _AUTOSCALING)
 def _never_scales_up(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """Without an autoscaler, KubeRay keeps the number of replicas and never reaches maxReplicas."""
+    # ``GetWorkerGroupDesiredReplicas`` of KubeRay's operator raises the replicas to the minimum.
     replicas, most = max(at.spec.replicas, at.spec.minReplicas), at.spec.maxReplicas
     is_missed = bool(at.devices) or replicas == 0  # a group with some CPU nodes may be meant to keep its size
     if not at.is_autoscaling and is_missed and "maxReplicas" in at.spec.model_fields_set and replicas < most:
@@ -144,6 +149,7 @@ def _never_scales_up(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 @RULES.of_each(workers_of, "no-upper-bound", "warning", f"{API} (WorkerGroupSpec)")
 def _no_upper_bound(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """The autoscaler adds nodes for all waiting trials, so a mistake in one run can be expensive."""
+    # Only groups with devices are checked, because a mistake is most expensive with them.
     if at.is_autoscaling and at.devices and at.spec.maxReplicas >= _NO_LIMIT:
         message = f"{at} can grow to {at.spec.maxReplicas} replicas"
         yield Found(
@@ -182,6 +188,7 @@ def _ignored(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], str]]:
 def _labels_ignored(ignored: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
     """The nodes get the labels, but the autoscaler adds no node for a trial that selects them."""
     at, why = ignored
+    # The autoscaler never adds the head, so it needs no labels of the head.
     if at.spec.labels and at.path[0] != "headGroupSpec":
         yield Found((*at.path, "labels"), f"{at} has labels, {why}", "use Ray 2.51 or newer")
 
@@ -203,5 +210,6 @@ _KUEUE_CLUSTERS: Final = "https://kueue.sigs.k8s.io/docs/tasks/run/rayclusters/#
 def _no_requests(at: Group[HeadGroup]) -> Iterator[Found]:
     """Kueue counts the requests of pods, so pods without requests can exceed the quota."""
     asked = at.container.resources
+    # Kubernetes uses a limit as the request if a container has no request.
     if at.cluster.metadata.labels.get(_QUEUE) and not asked.requests and not asked.limits:
         yield Found(at.container_path, f"{at} requests no resources", "add requests for CPU and memory")

@@ -79,6 +79,7 @@ def _kai_invalid(at: Group[HeadGroup]) -> Iterator[Found]:
     if KAI_MEMORY in annotations and kai_memory_mib(template) is None:
         message = f"{KAI_MEMORY} of {at} is {annotations[KAI_MEMORY]!r}"
         yield Found(_annotation_path(at, KAI_MEMORY), message, 'write a whole number of MiB, such as "4000"')
+    # The following mistakes do not exclude each other, so each has its own finding.
     number = annotations.get(KAI_DEVICES, "1")
     if not re.fullmatch(r"[1-9]\d{0,2}", number, re.ASCII):
         message = f"{KAI_DEVICES} of {at} is {number!r}"
@@ -94,6 +95,7 @@ def _kai_invalid(at: Group[HeadGroup]) -> Iterator[Found]:
     for name in annotations:
         plain = re.sub("[-_]", "", name).lower()
         near = difflib.get_close_matches(plain, _KAI_BY_PLAIN_NAME, n=1, cutoff=0.85)
+        # The other annotations of KAI Scheduler are similar to these names, but correct.
         if near and name not in _OF_KAI:
             message = f"{at} has the unknown annotation {name!r}; did you mean {_KAI_BY_PLAIN_NAME[near[0]]!r}?"
             yield Found(_annotation_path(at, name), message, f"write {_KAI_BY_PLAIN_NAME[near[0]]}")
@@ -106,6 +108,7 @@ def _kai_invalid(at: Group[HeadGroup]) -> Iterator[Found]:
 def _kai_misplaced(at: Group[HeadGroup]) -> Iterator[Found]:
     """Yield a finding if a group that counts GPUs has its part of a GPU where KAI Scheduler does not read it."""
     template, cluster = at.spec.template, at.cluster.metadata
+    # A pod that requests GPUs in another way, or whose group passes no GPUs to Ray, does not need the annotation.
     if not has_misplaced_kai_part(template, cluster) or gpus_given(template) or not _counts_devices(at):
         return
     fix = f"write the part under template.metadata.annotations of {at}"
@@ -127,6 +130,7 @@ def _kai_scheduler_missing(at: Group[HeadGroup]) -> Iterator[Found]:
     """Without KAI Scheduler, Kubernetes ignores the annotation, so the pod gets no part of a GPU."""
     key, scheduler = _kai_key(at), extra(at.pod, "schedulerName")
     labels = {*at.cluster.metadata.labels, *at.spec.template.metadata.labels}
+    # Any other scheduler may be KAI Scheduler under a name that the administrator chose.
     if key is not None and scheduler in (None, "default-scheduler") and labels.isdisjoint(_KAI_QUEUES):
         message = f"{at} has the annotation {key}, but no scheduler that reads it"
         fix = "write schedulerName: kai-scheduler, or the label kai.scheduler/queue if KubeRay uses KAI Scheduler"
@@ -149,6 +153,7 @@ def _not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
 @RULES.of_each(groups_of, "claim-not-counted", "warning", _DRA)
 def _claim_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
     """Ray does not read resource claims: its autoscaler counts no device, so it adds no node for a trial with a GPU."""
+    # Only the name of a claim is in the manifest. The device is in a ResourceClaim, which may be in another file.
     names = [name for name in claims_of(at.container) if may_be_gpu_claim(name)]
     if names and not _counts_devices(at):
         message = f"Ray counts no GPU in {at}, although its Ray container uses the resource claim {names[0]!r}"
@@ -161,6 +166,7 @@ def _claim_not_used(at: Group[HeadGroup]) -> Iterator[Found]:
     claims = as_list(extra(at.pod, "resourceClaims"))
     listed = [claim.get("name") for claim in claims if isinstance(claim, dict)]
     used = {name for _, container in at.containers for name in claims_of(container)}
+    # Not only the Ray container counts, because a claim can also be for a device of a sidecar.
     for name in listed:
         if name not in used:
             message = f"no container of {at} uses the resource claim {name!r}"
@@ -191,6 +197,7 @@ def _hami_invalid(at: Group[HeadGroup]) -> Iterator[Found]:
         if amount is None:
             continue
         is_share = HAMI_PERCENTAGE.fullmatch(key) or HAMI_CORES.fullmatch(key)
+        # Shares of memory and cores are in percent of one GPU.
         if is_share and amount > 100:
             yield Found(at.key_path(key), f"{at} requests {quantity} % ({key})", "write at most 100")
         elif HAMI_MEMORY.fullmatch(key) and amount > _MOST_MIB:
@@ -208,6 +215,7 @@ def _hami_gpus_missing(at: Group[HeadGroup]) -> Iterator[Found]:
     if keys and not _counts_devices(at):
         message = f"{at} requests {keys[0]}, but Ray counts no GPU"
         fix = f'write nvidia.com/gpu: "1" under limits, or {_STATE}'
+        # Volcano's own device plugin registers no ``nvidia.com/gpu``.
         if keys[0].startswith("volcano.sh/"):
             fix = _STATE
         yield Found(at.key_path(keys[0]), message, fix)
@@ -256,6 +264,7 @@ def _resize_misplaced(cluster: ClusterInFile) -> Iterator[Found]:
             message = f"the cluster has the unknown annotation {name!r}; did you mean {ANNOTATION!r}?"
             yield Found(("metadata", "annotations", name), message, fix)
     for at in groups_of(cluster):
+        # Ray reads only the metadata of the RayCluster (``validate_and_set_ippr_specs``).
         if ANNOTATION in at.spec.template.metadata.annotations:
             path = (*cluster.path, *_annotation_path(at, ANNOTATION))
             yield Found(path, f"{ANNOTATION} is an annotation of the pods of {at}, where Ray does not read it", fix)

@@ -59,6 +59,8 @@ def _unrequested_gpus_visible(beside: tuple[Group[HeadGroup], Sequence[Group[Hea
     Ray counts these GPUs and assigns them to trials.
     """
     at, with_gpus = beside
+    # With both values, NVIDIA's container runtime exposes no GPU:
+    # https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html.
     if at.environment.get(_VISIBLE) in ("void", "none") or not _may_see(at, with_gpus):
         return
     where = at.variable_path(_VISIBLE) if _VISIBLE in at.environment else at.container_path
@@ -71,8 +73,11 @@ def _unrequested_gpus_visible(beside: tuple[Group[HeadGroup], Sequence[Group[Hea
 
 def _may_see(at: Group[HeadGroup], with_gpus: Sequence[Group[HeadGroup]]) -> bool:
     """Return whether the GPUs of the node may be visible in a pod without GPUs, so that Ray would count them."""
+    # Both are explicit requests for the runtime that exposes GPUs.
     if at.environment.get(_VISIBLE) == "all" or (at.pod.runtimeClassName or "").startswith("nvidia"):
         return True
+    # With a stated 0, Ray counts no GPUs. Images without CUDA do not set the variable, and without it, the runtime
+    # exposes no GPU. CUDA's base images set it to ``all``.
     stated = at.amount("GPU", "num-gpus")
     if (stated is not None and exact(stated[1]) == 0) or has_cuda(at.container.image) is False:
         return False
@@ -120,6 +125,7 @@ def _devices_not_isolated(at: Group[HeadGroup]) -> Iterator[Found]:
     if not at.devices:
         return
     for name, value in at.environment.items():
+        # Each device family has a variable of its own. Ray reads them with ``env_bool`` of ``ray._common.utils``.
         if name.startswith("RAY_EXPERIMENTAL_NOSET_") and (value or "").lower() in ("1", "true"):
             message = f"{at} sets {name}, so all devices of a node are visible to every trial"
             fix = f"remove {name}, unless the training code selects its device with ray.get_gpu_ids()"
@@ -148,6 +154,7 @@ def _runtime_class_missing(cluster: ClusterInFile) -> Iterator[Found]:
     """If the nodes do not use NVIDIA's runtime by default, a pod without a runtimeClassName gets no GPU."""
     groups = [at for at in groups_of(cluster) if _has_nvidia(at)]
     named = sorted({at.pod.runtimeClassName for at in groups if at.pod.runtimeClassName})
+    # If no group has a runtime class, the nodes probably use NVIDIA's runtime by default.
     for at in groups:
         if named and at.pod.runtimeClassName is None:
             message = f"{at} has NVIDIA GPUs, but no runtimeClassName; other groups have {named[0]!r}"
