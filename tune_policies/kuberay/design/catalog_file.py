@@ -52,6 +52,8 @@ def check_dns_label(name: str) -> str:
 
 
 def _type_name(name: str) -> str:
+    # Names that only a manifest refuses pass this check, because a catalog may be for Ray's launcher. ``_spec`` in
+    # ``manifests.py`` checks them.
     if _NAME.fullmatch(name):
         return name
     return check_dns_label(name)
@@ -118,6 +120,7 @@ class Toleration(Value):
 def _whole_cpus(value: object) -> object:
     """Reject a part of a CPU with the number to write. Kubernetes shows, for example, 3920m allocatable CPUs."""
     cpus = value
+    # Fewer than four digits are less than one CPU, for which the number to write would be 0.
     if isinstance(value, str) and re.fullmatch(r"[0-9]{4,9}m", value):
         cpus = int(value.removesuffix("m")) / 1000
     if isinstance(cpus, float) and 1 <= cpus < MOST:
@@ -210,6 +213,7 @@ class NodeType(Value):
             )
         check_topology(self.topology, self.accelerator_type)
         shape = SliceShape(self.topology, self.accelerator_type)
+        # The chips of a slice must be spread evenly over its hosts. A slice of one host has all of them there.
         if shape.chips % chips or (shape.has_one_host and shape.chips != chips):
             needed = f"{shape.chips} chips on its only node" if shape.has_one_host else "4 chips on each node"
             raise InvalidResourcesError(
@@ -258,6 +262,7 @@ class NodeType(Value):
     @property
     def devices(self) -> dict[str, float]:
         """The number of devices by Ray's resource name, with at most one entry."""
+        # Custom resources that are no devices are skipped.
         amounts = {"GPU": self.gpus, **self.custom}
         return {name: amount for name, amount in amounts.items() if amount > 0 and name in DEVICE_RESOURCES}
 
@@ -280,6 +285,7 @@ class NodeType(Value):
     @property
     def caution(self) -> str | None:
         """A sentence about ``gpu_memory`` if it is probably the nominal size. Trials get less than that."""
+        # For parts of GPUs, ``gpu_memory`` is not the size of a whole GPU.
         if self.gpu_memory is None or self.gpu_parts is not None:
             return None
         nominal = int(self.gpu_memory)
@@ -331,6 +337,7 @@ def node_type_name(cpus: int, resource: str | None, devices: int, accelerator_ty
 
 def _named(node_types: tuple[NodeType, ...]) -> tuple[NodeType, ...]:
     """Return the node types, with a unique name for each node type that has none."""
+    # Given names come first, so that a derived name never takes the name that a user chose.
     taken = {node_type.name for node_type in node_types}
     named = []
     for node_type in node_types:
@@ -370,6 +377,7 @@ class NodeCatalog(Value):
     def _node_types_must_go_together(self) -> Self:
         if not self.nodes:
             raise InvalidResourcesError("nodes is empty: list at least one node, such as {count: 8, cpus: 32, gpus: 4}")
+        # The head is a node type of the written file too, so its name must differ from the others.
         head = self.head or HEAD
         names = [head.name, *(node_type.name for node_type in self.nodes)]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -410,7 +418,9 @@ class NodeCatalog(Value):
 
         It is ``None`` if the price of a worker node is unknown.
         """
-        total = (self.head and self.head.price_per_hour) or 0.0
+        total = 0.0
+        if self.head is not None:
+            total = self.head.price_per_hour or 0.0
         for node_type in self.nodes:
             if node_type.price_per_hour is None:
                 return None
@@ -472,6 +482,7 @@ def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int)
         selector: The node selector of the pod.
         number: The number of parts.
     """
+    # Time slices come first, because slices of a MIG instance share its memory too.
     if _GKE_SHARING in selector or any(key.endswith(".shared") for key in keys):
         return ()
     named = [match[1] for match in map(_MIG_KEY.fullmatch, keys) if match]

@@ -154,6 +154,8 @@ class NodePool:
         Raises:
             InfeasibleRequestError: Not even one trial fits.
         """
+        # The identity is faster than a comparison of policies, and the search plans with the same few objects many
+        # times.
         key = id(policy), tuple((name, number) for name, number in self.with_least(units).items() if number)
         if key not in self._plans:
             made: TrialPlan | InfeasibleRequestError
@@ -269,6 +271,7 @@ def _sufficient_units(
     before: TrialPlan | None = None
     # Doubling needs few plans. The caller removes the units that are not needed.
     while True:
+        # All node types grow together, because the policy may need nodes of several types.
         units = {name: min(number, limit) for name, limit in most.items()}
         plan = pool.plan(policy, units)
         if plan is None:

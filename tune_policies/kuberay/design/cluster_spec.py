@@ -98,6 +98,7 @@ class WorkerGroup(Value):
             devices=self.devices,
             is_expected=is_expected,
         )
+        # The hosts of a slice differ in their labels, and in the resource of the first host. All other nodes are alike.
         shape = slice_shape_of(self)
         for at in range(number):
             changes = {} if shape is None else self._host_of(shape, at)
@@ -204,6 +205,7 @@ class ClusterSpec(Value):
         nodes = [self.head]
         rows = []
         for group in self.groups:
+            # With an autoscaler, only the minimum is certain, because it removes idle nodes above it.
             always = group.min_nodes
             if not self.is_autoscaling:
                 always = group.nodes_at_start

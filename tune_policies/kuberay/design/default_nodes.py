@@ -126,6 +126,7 @@ def _node_type(worker: _Worker, num_trials: int) -> NodeType:
     elif resource is not None:
         custom[resource] = devices
     topology = [worker.topology] if worker.topology else []
+    # Without a catalog, the number of nodes is not known, so it must not limit the design.
     count = max(1000, 1000 * devices)
     if worker.topology is not None and worker.accelerator_type is not None:  # only whole slices exist
         num_hosts = max(1, SliceShape(worker.topology, worker.accelerator_type).chips // devices)

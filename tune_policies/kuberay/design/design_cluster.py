@@ -192,6 +192,7 @@ def design_cluster(
     notes: tuple[str, ...] = ()
     if catalog is None:
         catalog, notes = default_catalog(policy, num_trials)
+    # Without a request, Kubernetes may place more pods on a machine than its memory can hold.
     unknown = [node_type.name for node_type in (*catalog.nodes, catalog.head or HEAD) if node_type.memory is None]
     if unknown:
         raise InvalidResourcesError(
@@ -230,6 +231,7 @@ def design_in_time(
     """
     if duration is None:
         return design_nodes(policy, catalog, num_trials, **options)
+    # Fewer concurrent trials need fewer nodes, so no more trials run at once than the deadline requires.
     at_once = duration.trials_at_once(num_trials)
     design = design_nodes(policy, catalog, at_once, num_in_run=num_trials, **options)
     plan = design.trials
@@ -278,6 +280,8 @@ def design_nodes(
         if node_type.min_nodes
     }
     pool = NodePool(node_types, head_of(head), least, catalog.currency)
+    # First, choose the nodes. Then plan without a limit on them, so that each group shows all trials for which it has
+    # room.
     chosen = _within_limit(policy, pool, num_trials, measured)
     uncapped = pool.plan_or_raise(chosen.policy, chosen.units)
     by_group = _trials_by_group(uncapped, pool, chosen.units)
@@ -291,6 +295,7 @@ def design_nodes(
     plan = uncapped.capped(num_in_run or num_trials, limited_by="num_trials").model_copy(
         update={"nodes_to_add": to_add}
     )
+    # The run lasts as long as its slowest trials, round after round.
     hours = None
     trial_s = None if measured is None else measured.trial_s(plan, pool, chosen.units)
     if trial_s is not None:
@@ -337,6 +342,7 @@ def _within_limit(policy: ResourcePolicy, pool: NodePool, num_trials: int, measu
     def fits(trials: int) -> bool:
         return trials == 0 or _num_nodes(pool, _choose(inner, pool, trials, measured).units) <= most
 
+    # More trials never need fewer nodes, so a binary search finds the largest number.
     fewer = largest(0, num_trials, fits)
     if fewer == 0:
         needed = counted(_num_nodes(pool, _choose(inner, pool, 1, measured).units), "node")
@@ -391,6 +397,7 @@ def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str,
     """Return the number of trials in each group, without trials whose workers run in several groups."""
     if len(units) == 1 == len(plan.slots) and not plan.num_workers and not pool.head.resources.cpus:
         return dict.fromkeys(units, plan.slots[0].max_concurrent_trials)  # there are no other nodes
+    # Place the trials slot type by slot type, in the plan's order, and count them by group.
     counts = dict.fromkeys(units, 0)
     left = RemainingCapacity.all_of(pool.capacity(units, is_expected=False))
     for slot in plan.slots:
@@ -400,6 +407,7 @@ def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str,
                 counts[name] += workers_in_unit(pool.unit(name), slot) * number // slot.num_workers
         for node_id, count in on_nodes.items():
             if node_id not in (None, "head"):
+                # ``WorkerGroup.nodes`` numbers its nodes: the third node of l4 is l4-2.
                 counts[str(node_id).rpartition("-")[0]] += count
     return counts
 
@@ -428,6 +436,7 @@ def _reasons(
     if at_once >= num_trials:
         return
     limit = policy.max_nodes_to_add if isinstance(policy, AutoscalingPolicy) else None
+    # Name the limit that the user can raise, if there is one.
     to_raise, why = None, "the policy or the available nodes do not allow more trials"
     if all(pool.most[name] == chosen.units.get(name, 0) for name in chosen.units):
         to_raise, why = "count", "the catalog has no more of these nodes"
@@ -449,6 +458,7 @@ def _for_all_at_once(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_t
     if len(chosen.units) != 1:
         return None
     ((name, units),) = chosen.units.items()
+    # An estimate in proportion to the present design. The plan below shows whether it is right.
     more = {name: -(-num_trials * units // plan.min_concurrent_trials)}
     if more[name] > MOST_NODES_OF_TYPE:
         return None
@@ -464,6 +474,7 @@ def _price_reasons(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes) -> Iter
         return
     prices = []
     for name, node_type in pool.node_types.items():
+        # One node for each worker, so that a trial fits even if a node has room for one worker only.
         alone = NodePool({name: node_type}, pool.head).plan(chosen.policy, {name: max(1, plan.slots[0].num_workers)})
         if alone is None or len(alone.slots) > 1 or node_type.price_per_hour is None:
             continue

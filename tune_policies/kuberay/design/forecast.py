@@ -70,6 +70,7 @@ class TrialForecast(Value):
         """Return the forecast as text."""
         least, most, some = self.at_minimum, self.at_maximum, self.for_trials
         lines = []
+        # Without an autoscaler, both sizes are the same.
         if least != most:
             lines.append(f"at the minimum ({self._nodes(least)}): {_trials(least)}")
         lines.append(f"at the maximum ({self._nodes(most)}): {_trials(most)}")
@@ -130,15 +131,18 @@ def forecast_trials(
         return Stage(nodes=nodes, plan=plan, why_not=why_not, price_per_hour=_price(priced, nodes, head_price))
 
     try:
+        # The maximum comes first: if no trial fits there, there is nothing to forecast.
         most = _plan_at_maximum(policy, cluster, capacity)
     except InfeasibleRequestError as error:
         notes = [f"Note that {assumption}." for assumption in cluster.assumptions]
         raise error.with_texts(suggestion=" ".join([error.suggestion, *notes])) from error
     at_maximum = stage(most)
     try:
+        # Without node types, the plan contains only nodes that always exist.
         at_minimum = stage(policy.plan(capacity.model_copy(update={"node_types": ()})))
     except InfeasibleRequestError as error:
         at_minimum = stage(None, f"because one trial needs {error.asked}, but {error.offered}")
+    # With as many trials as at the maximum or more, this stage would be the same as the maximum.
     for_trials, capped = None, policy
     if num_trials is not None and 0 < num_trials < most.max_concurrent_trials:
         capped = CappedPolicy(policy, num_trials)
@@ -173,6 +177,8 @@ def _minimum_nodes(cluster: ClusterSpec) -> dict[str, int]:
 
 
 def _plan_at_maximum(policy: ResourcePolicy, cluster: ClusterSpec, capacity: ClusterCapacity) -> TrialPlan:
+    # Only slices of several hosts need the second way. It makes many plans, and a plan supports a limited number of
+    # nodes.
     growing = [group for group in cluster.groups if group.num_hosts > 1 and group.max_nodes > group.min_nodes]
     total = sum(group.max_nodes for group in cluster.groups)
     if not cluster.is_autoscaling or not growing or total > min(cluster.max_nodes or total, MOST_NODES):
@@ -181,6 +187,7 @@ def _plan_at_maximum(policy: ResourcePolicy, cluster: ClusterSpec, capacity: Clu
     numbers = {group.name: group.max_nodes for group in cluster.groups}
     plan = policy.plan(_with_nodes(cluster, numbers))
     for group in cluster.groups:
+        # One group after the other, so that the numbers of earlier groups are already reduced.
         numbers[group.name] = _fewest_nodes(policy, cluster, group, numbers, plan.max_concurrent_trials)
     added = {group.name: numbers[group.name] - group.min_nodes for group in cluster.groups}
     return plan.model_copy(update={"nodes_to_add": {name: number for name, number in added.items() if number}})
@@ -207,6 +214,7 @@ def _fewest_nodes(
             return False
         return plan.max_concurrent_trials >= num_trials
 
+    # More nodes never have room for fewer trials, so a binary search finds the first number that is enough.
     steps = range(group.min_nodes, numbers[group.name] + 1, group.num_hosts)
     # The last step need not be tested, because it has room for all trials.
     return steps[bisect_left(steps, True, hi=len(steps) - 1, key=holds)]
@@ -216,9 +224,11 @@ def _price(cluster: ClusterSpec, nodes: Mapping[str, int], head_price: float | N
     total = head_price or 0.0
     for group in cluster.groups:
         number = nodes.get(group.name, 0)
+        # A group without nodes costs nothing, so its price may be unknown.
         if number and group.price_per_hour is None:
             return None
         total += number * (group.price_per_hour or 0)
+    # If only the head runs and its price is unknown, 0 would be wrong.
     if head_price is not None or any(nodes.values()):
         return total
     return None
@@ -279,8 +289,10 @@ def _cheaper_nodes(
         added, always = plan.nodes_to_add, _minimum_nodes(cluster)
         nodes = {name: number + added.get(name, 0) for name, number in always.items()}
         price = _price(cluster, nodes, head_price)
-        is_enough = plan.max_concurrent_trials >= stage.trials_at_once
-        if price is not None and is_enough and price < (cheapest or (stage.price_per_hour,))[0]:
+        if price is None or plan.max_concurrent_trials < stage.trials_at_once:
+            continue
+        price_to_beat = stage.price_per_hour if cheapest is None else cheapest[0]
+        if price < price_to_beat:
             cheapest = price, node_type.name, added
     if cheapest is None:
         return
@@ -300,6 +312,7 @@ def _how_to_get(name: str, cluster: ClusterSpec, version: AutoscalerVersion) -> 
         )
     others = [group.labels for group in cluster.groups if group.name != name]
     (labels,) = (group.labels for group in cluster.groups if group.name == name)
+    # A label that only this group has is enough to select its nodes.
     for key, value in sorted(labels.items()):
         if all(other.get(key) != value for other in others):
             return f"To get nodes of {name!r}, use SelectingPolicy with label_selector: {{{key}: {value}}}"
@@ -325,6 +338,7 @@ def with_prices(spec: ClusterSpec, catalog: NodeCatalog) -> ClusterSpec:
     A group gets the price of the node type with the same name. Otherwise, it gets the price of the smallest node type
     that has the same devices and at least as many CPUs. If both have a device type, the types must be equal.
     """
+    # A manifest does not contain machine types, so the name or the size must tell which entry of the catalog is meant.
     named = {node_type.name: node_type for node_type in catalog.nodes}
     groups = []
     for group in spec.groups:
@@ -333,7 +347,8 @@ def with_prices(spec: ClusterSpec, catalog: NodeCatalog) -> ClusterSpec:
             alike, key=lambda node_type: (node_type.cpus, node_type.price_per_hour or 0, node_type.name), default=None
         )
         priced = named.get(group.name, nearest)
-        groups.append(group.model_copy(update={"price_per_hour": priced and priced.price_per_hour}))
+        price_per_hour = None if priced is None else priced.price_per_hour
+        groups.append(group.model_copy(update={"price_per_hour": price_per_hour}))
     return spec.model_copy(update={"groups": tuple(groups)})
 
 

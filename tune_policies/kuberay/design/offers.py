@@ -141,17 +141,22 @@ def rank_offers(
     unusable: list[str] = []
     notes: list[str] = []
     for node_type in catalog.nodes:
+        # The cheapest choice of the whole catalog is known. Now look at each type alone, with and without slightly less
+        # memory.
         alone = catalog.model_copy(update={"nodes": (node_type,)})
         offer = None
         with suppress(InfeasibleRequestError):
             offer = NodeOffer.of(design_in_time(policy, alone, num_trials, duration=duration))
         if offer is None:
             unusable.append(node_type.name)
+        # If the cheapest choice consists of this type, the offer would be the same.
         elif offer.nodes.keys() != best.nodes.keys():
             found.append(offer)
         smaller = with_less_memory(policy, alone, at_once)
+        # ``cheaper_than`` describes the nodes that cost less than the best offer.
         if smaller is None or _is_cheaper(smaller.offer, best, at_once):
             continue
+        # Below the table, a note is worth its line only if less memory helps on this type.
         if offer is None or _rank(smaller.offer, at_once) < _rank(offer, at_once):
             notes.append(smaller.describe(catalog.currency, offer))
     offers = tuple(sorted(found, key=lambda offer: _rank_in_total(offer, at_once)))
@@ -173,6 +178,7 @@ def rank_offers(
 
 def _rank(offer: NodeOffer, at_once: int) -> tuple[int, bool, float]:
     """Return the rank by the price per hour of nodes for ``at_once`` trials. Room for more trials does not count."""
+    # Room for the trials comes first. An unknown price comes after all known ones.
     return (-min(offer.trials_at_once, at_once), offer.price_per_hour is None, offer.price_per_hour or 0)
 
 
@@ -240,15 +246,18 @@ def cheaper_in_total(
     """Yield a sentence if more nodes than the deadline requires cost less in total, because all trials end earlier."""
     if duration is None or duration.deadline_hours is None or best.price is None or best.hours is None:
         return
+    # Only whole rounds matter, because all trials of a round end together.
     num_rounds = round(best.hours / duration.trial_hours)
     parts = {num_rounds * part // _SHORTER_DEADLINES for part in range(1, _SHORTER_DEADLINES)}
     cheapest, price = best, best.price
+    # From the longest deadline to the shortest, so that of equal prices, the one with the fewest nodes stays.
     for fewer in sorted(parts - {0}, reverse=True):
         sooner = duration.model_copy(update={"deadline_hours": fewer * duration.trial_hours})
         offer = NodeOffer.of(design_in_time(policy, catalog, num_trials, duration=sooner))
         is_sooner = offer.hours is not None and offer.hours < best.hours
         if is_sooner and offer.price is not None and offer.price < price:
             cheapest, price = offer, offer.price
+    # A saving of less than 1 % is not worth more nodes.
     if price > _WORTH_MORE_NODES * best.price:
         return
     prices = f"{format_money(price)} instead of {format_money(best.price)} {catalog.currency}"
@@ -288,6 +297,7 @@ def with_less_memory(policy: ResourcePolicy, one_type: NodeCatalog, num_trials: 
     fewer_bytes = memory_for_one_more(device_bytes, needed, first.max_trials_per_gpu)
     if fewer_bytes is None:
         return None
+    # A new policy instead of ``model_copy``, because only the constructor validates and converts its fields.
     smaller = GpuMemoryPolicy(**{**dict(first), "gpu_memory": fewer_bytes})
     with suppress(InfeasibleRequestError):
         return SmallerTrials(fewer_bytes, needed, NodeOffer.of(design_nodes(smaller, one_type, num_trials)))

@@ -100,10 +100,12 @@ def compare_policies(
     prices = nodes if isinstance(nodes, NodeCatalog) else catalog
     currency = "USD" if prices is None else prices.currency
     capacity = capacity_of(nodes)
+    # A dict instead of a list, because several policies have the same cautions, and a set would lose their order.
     cautions: dict[str, None] = {}
 
     def compared(name: str, policy: ResourcePolicy) -> ComparedPolicy:
         try:
+            # Only the file of a cluster has an autoscaler, whose nodes a forecast adds. All other nodes exist already.
             if isinstance(nodes, ClusterSpec):
                 forecast = forecast_trials(policy, nodes, catalog=catalog, num_trials=num_trials)
                 cautions.update(dict.fromkeys(forecast.cautions))

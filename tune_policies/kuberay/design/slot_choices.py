@@ -44,14 +44,21 @@ def shares_of(policy: ResourcePolicy, num_trials: int) -> tuple[Share, ...]:
     """
     if isinstance(policy, MixedPolicy):
         parts = divided(num_trials, policy.speeds or (1.0,) * len(policy.policies))
-        found = (shares_of(inner, part) for inner, part in zip(policy.policies, parts, strict=True))
-        return tuple(share for shares in found for share in shares)
+        found: list[Share] = []
+        for inner, part in zip(policy.policies, parts, strict=True):
+            found += shares_of(inner, part)
+        return tuple(found)
     if isinstance(policy, BenchmarkedPolicy):
         return (*shares_of(policy.gpu, num_trials), *shares_of(policy.cpu, num_trials))
+    # It is not known how many trials will have each kind of config, so each slot type needs room for all of them.
     if isinstance(policy, ByConfigPolicy):
-        return tuple(share for inner in policy.distinct_policies for share in shares_of(inner, num_trials))
+        of_each: list[Share] = []
+        for inner in policy.distinct_policies:
+            of_each += shares_of(inner, num_trials)
+        return tuple(of_each)
     if isinstance(policy, WrappingPolicy):
         inside = shares_of(policy.inner, num_trials)
+        # With several slot types inside, each type is wrapped again, so that the limits of the wrapper apply to it.
         if len(inside) > 1:
             return tuple(share._replace(policy=policy.model_copy(update={"inner": share.policy})) for share in inside)
     return (Share(policy, num_trials),)
@@ -67,6 +74,8 @@ def divided(number: int, weights: Sequence[float]) -> list[int]:
 
     The first parts get the remainder.
     """
+    # One trial for each of the first parts, and the rest by weight. Rounding down leaves less than one trial for each
+    # part.
     least = [int(at < number) for at in range(len(weights))]
     free = number - sum(least)
     parts = [one + int(free * weight / sum(weights)) for one, weight in zip(least, weights, strict=True)]
@@ -91,12 +100,14 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
     Raises:
         InfeasibleRequestError: Not even one trial fits.
     """
+    # First, each slot type gets nodes for its own share, as far as the catalog has nodes.
     filling = _Filling(shares, pool)
     for at, share in enumerate(shares):
         filling.fill(at, share.num_trials)
     # Trials that do not fit in slots of their own type run in slots of the other types, the best type first.
     for at in range(len(shares)):
         filling.fill(at, filling.num_trials(at) + max(0, num_trials - filling.total))
+    # The first type is the best, so its reason helps most.
     if not filling.choices:
         raise next(iter(filling.errors.values()))
     notes = tuple(
@@ -110,6 +121,7 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
     together = pool.plan(policy, units)
     if together is not None:
         num_workers = [slot.num_workers for slot in together.slots]
+        # Only if the common plan has the same slots in the same order can each slot be compared with its own choice.
         if num_workers == [nodes.plan.num_workers for nodes in chosen]:
             units = _without_spare(policy, together, units, pool, chosen)
     return ChosenNodes(policy, without_unused(policy, units, pool, num_trials), notes)
@@ -138,6 +150,7 @@ class _Filling:
         if num_trials <= self.num_trials(at) or at in self.errors:
             return
         taken = self.units(without=at)
+        # Nodes that earlier types use are not available again.
         left = {name: most - taken.get(name, 0) for name, most in self._pool.most.items()}
         try:
             self.choices[at] = choose_nodes(self._shares[at].policy, self._pool, left, num_trials)
@@ -208,6 +221,7 @@ class Measured(NamedTuple):
 
     def times(self, slot: TrialSlot) -> DeviceTimes | None:
         """Return the measured times in a slot, or ``None`` if this kind of slot was not measured."""
+        # The times are those of one process, so they do not apply to slots of several workers or GPUs.
         if slot.num_workers > 1 or slot.worker.gpus > 1:
             return None
         if slot.worker.gpus:
@@ -268,6 +282,7 @@ def choose_by_decision(
     candidates = list(_candidates(policy, comparable, num_trials, measured))
     if len(candidates) < 2:
         return None
+    # Costs can be compared only if all of them are known. Otherwise, the decision's own answer counts.
     if all(candidate.per_trial is not None for candidate in candidates):
         best = sorted(candidates, key=lambda candidate: candidate.per_trial or 0)
         how = f"trials run where they are cheapest, as measured at size {measured.at.size}"
@@ -277,6 +292,7 @@ def choose_by_decision(
         best = sorted(candidates, key=lambda candidate: candidate.nodes.plan.use_gpu != (device == "GPU"))
         measure = f"{objective} of a trial at size {measured.at.size}"
         how = f"trials first run on the {device}, based on the {measure}, because some node prices are unknown"
+    # A run uses one choice of the policy, so only slots of the same choice can complement each other.
     first, *others = (candidate.policy for candidate in best if candidate.choice is best[0].choice)
     shares = (Share(first, num_trials), *(Share(other, 0) for other in others))
     reasons = [f"{how}: {', then '.join(map(str, best))}", *_about_share(best, measured)]

@@ -67,6 +67,7 @@ class TrialDuration(Value):
 
     def is_late(self, num_rounds: int) -> bool:
         """Return whether ``num_rounds`` rounds take longer than the deadline."""
+        # Three rounds of 0.1 h are 0.30000000000000004 h, which must not count as late for a deadline of 0.3 h.
         return self.deadline_hours is not None and self.hours(num_rounds) > self.deadline_hours * (1 + 1e-9)
 
     def describe(self, num_rounds: int) -> str:

@@ -25,6 +25,7 @@ def allocatable(cpus: float, memory_bytes: int) -> tuple[int, int]:
     """Return the whole CPUs and the bytes of memory, in whole GiB, that GKE leaves to pods on a machine."""
     left_cpus = cpus - _reserved(cpus, _RESERVED_CPUS, _RESERVED_OF_OTHER_CPUS)
     left_bytes = memory_bytes - _reserved(memory_bytes, _RESERVED_MEMORY, _RESERVED_OF_OTHER_MEMORY) - _EVICTION_BYTES
+    # Rounded down, because a pod that requests a little too much stays pending.
     return max(0, floor(left_cpus)), max(0, floor(left_bytes / GIB)) * GIB
 
 
@@ -56,4 +57,5 @@ def _is_whole_machine(node_type: NodeType) -> bool:
     memory_bytes = node_type.resources.memory_bytes
     if memory_bytes is None or node_type.cpus < 2 or node_type.cpus % 2 != 0:
         return False
+    # What Kubernetes leaves to pods is not such a multiple, because it reserves CPUs and memory at different rates.
     return memory_bytes % (int(node_type.cpus) * GIB) == 0
