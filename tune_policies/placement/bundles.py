@@ -110,6 +110,7 @@ def _without(devices: Counter[int], ticks: int) -> Counter[int] | None:
         return None
     left[TICKS] -= whole
     if share:
+        # The fullest device with room keeps the others free for larger fractions.
         fullest = min((free for free, count in left.items() if count and free >= share), default=None)
         if fullest is None:
             return None
@@ -171,6 +172,7 @@ def count_groups(group: BundleGroup, nodes: Sequence[NodeCapacity], most: int) -
             held += _count_placed(wanted, [node], one_each=False, most=most - held)
         return held
     spreads = group.strategy == "STRICT_SPREAD"
+    # It is unknown which resource is scarce, so the bundles are sorted once by each of the three kinds.
     return max(
         _count_placed(sorted(wanted, key=size, reverse=True), nodes, one_each=spreads, most=most)
         for size in (_amount_of(*DEVICE_RESOURCES), _amount_of("memory"), _amount_of("CPU"))
@@ -189,6 +191,7 @@ def _amount_of(*names: str) -> Callable[[_Wanted], int]:
 def _count_placed(wanted: Sequence[_Wanted], nodes: Sequence[NodeCapacity], *, one_each: bool, most: int) -> int:
     remaining = [(node, RemainingNode(node.amounts)) for node in nodes]
     for count in range(most):
+        # Only the list is copied, for STRICT_SPREAD. The nodes are shared, so the reservations of all groups add up.
         left = list(remaining)
         for bundle, selects in wanted:
             for candidate in left:

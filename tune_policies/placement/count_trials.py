@@ -102,6 +102,7 @@ def with_rounded_memory(
     """
     needed = None if memory is None else int(memory)
     if fewest_workers(num_workers) == 0:
+        # Only whole multiples of the requested memory matter. If none is requested, all nodes count as equal.
         return capacity.in_steps_of_memory(needed or _UNLIMITED)
     if needed is None:
         # Each node can have a different host memory, but most nodes have enough for any number of drivers.
@@ -176,6 +177,7 @@ def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: in
         return None, None
     workers = count_workers_beside(groups, request, num_trials)
     alone = min(request.max_workers, workers)
+    # Only one trial is assumed to grow, while all others keep their minimum number of workers.
     return min(alone, workers - (num_trials - 1) * request.num_workers), alone
 
 

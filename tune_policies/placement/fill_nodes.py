@@ -78,6 +78,7 @@ class RemainingCapacity(NamedTuple):
             resources, by_names = nodes[0].resources, defaultdict(list)
             in_use = [use for use in self.in_use if use.resource in resources.ticks]
             for node in nodes.originals:
+                # A shape can have nodes with and without devices in use, so it is split by what is in use.
                 names = frozenset(use.resource for use in in_use if node.node_id in use.node_ids)
                 by_names[names].append(node)
             changed[shape] = [(some, _without(resources, names)) for names, some in by_names.items()]
@@ -131,6 +132,7 @@ class RemainingCapacity(NamedTuple):
             wanted = _total(drivers)
         if slot.topology is not None:
             return self._fill_slices(slot, groups, wanted, drivers)
+        # Trials that are placed on alive nodes can start at once, so they do not wait for an expected node.
         alive = [run for run in groups if not run.one.is_expected]
         num_alive = min(wanted, _total(alive) // size)
         runs = _with_workers(alive, num_alive, size)
@@ -322,6 +324,7 @@ class FilledSlots(NamedTuple):
         """Yield the placements of the slots. Slots on nodes that have to be added come last, without a node ID."""
         to_come = 0
         for driver, worker_nodes, count in self._trials():
+            # A trial with at least one node that has to be added cannot be assigned to node IDs yet.
             if driver.is_expected or any(node.is_expected for node, _ in worker_nodes):
                 to_come += count
             else:
@@ -439,6 +442,7 @@ def _parts(group: _Run, wanted: int) -> list[_Run]:
     number, rest = divmod(wanted, most) if most else (0, 0)
     if number >= len(nodes):
         return [group]
+    # Sorting thousands of nodes takes a while, and is only needed if the group is split.
     ordered = nodes
     if wanted and most:
         ordered = sorted(nodes, key=_sort_key)
@@ -467,6 +471,7 @@ def _with_drivers(slot: TrialSlot, groups: Sequence[_Run], wanted: int) -> tuple
                 found.append(place)
                 continue
             one, nodes, fit = group
+            # A group is split if its nodes get different numbers of drivers.
             for part in _parts(_Run(one, nodes, most), wanted):
                 found.append((_Run(one, part.nodes, fit), held + part.per_node))
                 if part.per_node:

@@ -114,6 +114,8 @@ def most_workers(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, 
     next run. It assumes that every idle node may be replaced, because the number of nodes that the autoscaler always
     keeps is unknown.
     """
+    # All workers of a Train run have the same bundle, but their selectors can differ. Then only a common one is used,
+    # so the result can be too large, but a run that can start never counts as stuck.
     is_selected, worker, wanted = matcher(gang.common_selector), ray_ticks(gang.bundles[0]), len(gang.bundles)
     slots = {
         node.node_id: nodes[node.node_id].slots(worker, wanted)
@@ -245,6 +247,7 @@ def _short_of(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, Rem
     """Return the name of the resource that limits the number of workers most."""
 
     def workers(name: str) -> int:
+        # A gang that requests only this resource shows how many workers the resource allows.
         return most_workers(gang.with_bundles([{name: gang.bundles[0][name]}] * len(gang.bundles)), view, nodes)
 
     needed = [name for name, amount in ray_ticks(gang.bundles[0]).items() if amount]

@@ -313,6 +313,7 @@ class _LaunchesOfV2:
         before = dict(self.nodes), dict(self.left_of), self.limit, Counter(self.added)
         touched: Counter[_Node] = Counter()  # Ray considers each node once for a group
         while bundles:
+            # First the nodes that exist or were chosen for earlier groups, and then new nodes.
             best = self._best(self.nodes, bundles)
             if best is None:
                 break
@@ -342,6 +343,8 @@ class _LaunchesOfV2:
                 filled, left = _placed(node, bundles)
                 self.scores[key] = None if left == bundles else filled.score
             score = self.scores[key]
+            # Ray sorts the nodes by score in descending order, and the sort is stable, so the first of equal nodes is
+            # used (``_sched_best_node``).
             if score is not None and (highest is None or score > highest):
                 best, highest = node, score
         return best
@@ -395,9 +398,11 @@ def _launched_by_v1(
                 scores.append((filled.score_in_v1(requested), kind.name, kind, left))
         if not scores:
             break
+        # Version 1 sorts pairs of score and name in descending order, so the last name wins a tie.
         _, name, kind, left = max(scores, key=lambda rank: rank[:2])
         equal = _equal_choices(kind, bundles, left_of, limit - added.total())
         if equal > 1:
+            # ``left`` is what one node leaves. After several equal nodes, it is less.
             ((demand, number),) = bundles.items()
             left = {demand: number - equal * _Node.empty(kind).room_for(demand)}
         bundles = {demand: number for demand, number in left.items() if number}

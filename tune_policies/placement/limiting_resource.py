@@ -28,6 +28,7 @@ def limiting_resource(groups: Iterable[NodeGroup], request: Request, num_trials:
         fewest = min(slots.values(), default=0)
         if fewest:
             limits = (name for name in slots if slots[name] == fewest)
+            # The limit of a node counts once for each worker that fits on it, so large nodes decide more.
             stops[min(limits, key=_scarcity)] += fewest * sum(count for _, count in some)
     if request.num_workers and num_trials < stops.total() // request.num_workers:
         return "memory"  # the host memory is too small for the drivers of more trials

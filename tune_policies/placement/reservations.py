@@ -47,6 +47,8 @@ def first_reservations(capacity: ClusterCapacity, wish: Resources) -> Iterator[R
     """
     on_few_nodes = reserve(capacity, wish)
     yield on_few_nodes
+    # CPUs that are reserved on few nodes can leave the devices of these nodes without CPUs, so a second choice takes a
+    # few CPUs from each of many nodes.
     if wish.cpus and any(map(_num_devices, on_few_nodes.values())):
         of_devices = reserve(capacity, wish.replaced(cpus=0))
         rest = capacity.replacing(of_devices)
@@ -105,6 +107,7 @@ class _Kinds:
         for shape, nodes in seen.nodes_by_shape.items():
             by_others: dict[tuple[object, ...], Sequence[NodeCapacity]] = {(): nodes}
             if is_small:
+                # The last item of the sort key is the node ID, and no choice may depend on it.
                 by_others = _grouped(nodes, lambda node: node.sort_key[:-1])
             elif selectors:
                 by_others = _grouped(nodes, lambda node: tuple(selects(node.ray_labels) for selects in selectors))
@@ -142,6 +145,7 @@ class _Kinds:
 
         seen = set(map(identity, known))
         found: list[tuple[_Cost, Reservation]] = []
+        # The number of choices grows quickly with the number of kinds, so the search ends after ``_MOST`` of them.
         searched = self._search(_Reserved(self._wish), [0] * len(self._kinds), identity, set())
         for reservation in chain([self.of_unused()], islice(searched, _MOST)):
             key = identity(reservation)
@@ -271,6 +275,7 @@ def preference(node: NodeCapacity, wish: Amounts, kept_per_device: int = 0) -> t
     """
     has = takeable(node, kept_per_device)
     alone = all(has.get(name, 0) >= amount for name, amount in wish.items())
+    # GPUs are kept for trials, and of equal nodes, one with more CPUs loses a smaller part of them.
     return (not alone, has.get("GPU", 0), node.smallest_gpu_memory_bytes or 0, -has.get("CPU", 0))
 
 
@@ -302,6 +307,7 @@ def reserve(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int 
             left = {name: amount - taken[name] for name, amount in left.items()}
             kept[node.node_id] = subtract(node, taken)
     if any(node.resources.memory_bytes is None for node, _ in seen.groups):
+        # A node with unknown host memory may have any amount, so memory is never reported as missing.
         left.pop("memory", None)
     short_of = sorted(name for name, amount in left.items() if amount > 0)
     if short_of:

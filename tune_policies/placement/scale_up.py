@@ -175,6 +175,7 @@ def plan_on_smallest_node(plan_on: _PlanOn[_Plan]) -> _Plan | None:
     """
     amounts: dict[str, int] = {}
     while True:
+        # Each error names the resource that is missing, and the next, larger node has more of it.
         error = _why_not(plan_on, amounts)
         if error is None:
             break
@@ -208,6 +209,7 @@ def _why_not(plan_on: _PlanOn[object], amounts: dict[str, int]) -> InfeasibleReq
 def _short_of(error: InfeasibleRequestError) -> list[str]:
     """Return the resources to add to the node, or an empty list if more resources would not help."""
     if error.tried:
+        # The first choice of a policy is the preferred one, so the node is sized for it.
         return _short_of(error.tried[0])
     if error.short_of == "memory":
         return []  # the hypothetical node has unknown host memory, which does not limit the trials

@@ -189,6 +189,7 @@ class TrialSlot(Value):
         shape = SliceShape(self.topology, self.accelerator_type)
         if shape.has_one_host:
             return []
+        # Train reserves whole slices, each through a bundle on its first host.
         num_slices = max(1, int(self.num_workers * self.per_worker.custom.get("TPU", 0)) // shape.chips)
         return [Bundle({shape.head_resource: 1}, shape.head_labels)] * num_slices
 
