@@ -17,6 +17,7 @@ from tune_policies.values.field_types import ByName
 from tune_policies.values.resources import Count, PositiveCount, Speed
 from tune_policies.values.value import Value
 
+# These numbers were developed with simulated programs, and ``docs/evidence/sizing.md`` compares them on other ones.
 GROWTH: Final = 4
 """The factor by which the number of trials grows at most, and if trials are known not to slow down each other."""
 
@@ -106,17 +107,25 @@ class AdmissionControl(Value):
             return self
         best = self.best
         limit = careful_limit(window.at_once, num_left)
+        # The first window, and a later one with the same number of trials, is only what further windows are compared
+        # with.
         if best is None or window.at_once == best.at_once:
             return self._with_best(window, max(limit, self.limit or 0))
         if window.at_once < best.at_once:
             return self  # the last trials of a run
         comparison = _compare(best.speeds, window.speeds)
         if comparison is None:
+            # Other trials run than before, and too few to compare different trials, so the comparison starts again from
+            # here.
             return self._with_best(window, limit)
         log_ratio, error = comparison
+        # The part of its speed that a trial keeps. A slow-down that is expected, because trials share a GPU, does not
+        # count.
         kept = math.exp(log_ratio) * best.expected_speed / window.expected_speed
         gain = window.at_once / best.at_once * kept
         trials, times = f"{window.at_once} trials at once", f"{gain:.2f} times as fast together as {best.at_once}"
+        # All trials together are clearly faster, so more of them may start. If so few were added that their effect may
+        # go unnoticed, the number grows only as far as ``careful_limit``.
         if gain > _FASTER and kept > _EFFICIENT:
             reason = f"{trials} are {times}"
             if kept < _UNIMPEDED:
@@ -126,8 +135,11 @@ class AdmissionControl(Value):
                 reason = f"{trials} do not slow down each other"
             return self._with_best(window, limit, reason)
         if gain > _FASTER:
+            # All trials together are faster, but each of them is much slower. A number between both is tried: the
+            # geometric mean, because the number of trials grows by factors.
             fewer = round(math.sqrt(best.at_once * window.at_once))
             return self._with_fewer(fewer, window, f"{trials} are only {times}")
+        # A small loss can be noise, so the number stays as it is, and only a clear loss reduces it.
         if math.log(gain / _SLOWER) >= -_CONFIDENCE * error:
             reason = f"{trials} are not faster together than {best.at_once}"
             return self.model_copy(update={"limit": window.at_once, "reason": reason})
@@ -139,6 +151,7 @@ class AdmissionControl(Value):
     def _with_best(self, window: ProgressWindow, limit: int, reason: str = "") -> "AdmissionControl":
         """Return the control that compares with ``window``, and lets up to ``limit`` trials run at once."""
         if self.slower_at is not None:
+            # The best number is between one that is known to be good and one that is known to be too large.
             limit = max(window.at_once, (window.at_once + self.slower_at) // 2)
         return self.model_copy(update={"best": window, "limit": limit, "reason": reason})
 
@@ -160,6 +173,7 @@ def _compare(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[f
     If no trial ran before and after, the mean logarithms of both groups are compared. Their variance is assumed to be
     equal, because a group may contain a single trial.
     """
+    # With logarithms, a trial at twice its speed and a trial at half its speed are equally far from no change.
     ratios = [math.log(after[trial] / before[trial]) for trial in sorted(before.keys() & after.keys())]
     if ratios:
         return median(ratios), _noise(ratios) / math.sqrt(len(ratios))
@@ -169,6 +183,7 @@ def _compare(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[f
     logs_after = [math.log(speed) for speed in after.values()]
     mean_before, mean_after = fmean(logs_before), fmean(logs_after)
     squares = [(log - mean_before) ** 2 for log in logs_before] + [(log - mean_after) ** 2 for log in logs_after]
+    # Two means were estimated from the same values, which takes two degrees of freedom.
     noise = max(_ASSUMED_NOISE, math.sqrt(sum(squares) / (len(squares) - 2)))
     return mean_after - mean_before, noise * math.sqrt(1 / len(before) + 1 / len(after))
 

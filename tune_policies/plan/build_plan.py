@@ -54,6 +54,7 @@ def build_plan(
             f"the number of concurrent trials assumes {counted(request.num_workers, 'worker')} per trial. If you "
             f"reduce it with CappedPolicy, a trial can have more workers, up to {request.max_workers}"
         )
+    # Elastic workers do not reduce the number of trials: they only use what the trials leave.
     max_workers, max_workers_alone = room_to_grow(groups, request, count)
     trial, per_worker = request.worker, Resources()
     if request.num_workers:

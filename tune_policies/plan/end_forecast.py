@@ -157,6 +157,7 @@ def forecast_end(
     if not finished_s and not any(trial.progress for trial in running):
         return None
     rng = np.random.default_rng(len(finished_s) * 1_000 + num_waiting)  # a fixed seed for each state of the run
+    # A trial that failed at once can have a duration of 0, which has no logarithm.
     known = [max(duration, 1e-3) for duration in finished_s]
     left = np.zeros((_DRAWS, len(running)))
     open_ended = []
@@ -171,13 +172,17 @@ def forecast_end(
         left[:, i] = (total - trial.elapsed_s) * np.exp(noise * rng.standard_normal(_DRAWS))
         is_stopped = rng.random(_DRAWS) < stopped_fraction * (1 - trial.progress)
         left[:, i] *= np.where(is_stopped, rng.random(_DRAWS), 1)
-    for _, since in sorted(open_ended, reverse=True, key=lambda node: node[1]):
-        # Without the trials that still run, durations would be biased, because short trials end first.
+    # The trials that have run longest come first, because their expected durations count for those of the other ones.
+    for _, since in sorted(open_ended, reverse=True, key=lambda trial: trial[1]):
+        # Without the trials that still run, durations would be biased, because short trials end first. The factor 1.7
+        # is the mean of the random multiple below.
         longer_ones = [duration for duration in known if duration > since]
         known.append(fmean(longer_ones) if longer_ones else 1.7 * since)
     num_drawn = min(num_waiting, _MOST_DRAWN)
     durations = _draw(np.array(known), num_drawn + 8 * len(open_ended), rng)
     for k, (i, since) in enumerate(open_ended):
+        # Eight durations are drawn for each of these trials, so that at least one of them usually exceeds its elapsed
+        # time.
         mine = durations[:, num_drawn + 8 * k : num_drawn + 8 * (k + 1)]
         longer = np.where(mine > since, mine, np.inf).min(axis=1)
         # If no drawn duration is longer, the trial is expected to take a random multiple of its elapsed time.
@@ -213,6 +218,8 @@ def _draw(known: "NDArray[float64]", number: int, rng: "Generator") -> "NDArray[
     # One pseudo-trial with the prior spread keeps the variance of few trials from being far too small.
     spread = math.sqrt((((logs - logs.mean()) ** 2).sum() + _PRIOR_SPREAD**2) / n)
     freedom = max(n, 3)
+    # The spread of few durations is uncertain, so each run draws its own: the variance has a scaled inverse chi-squared
+    # distribution. With the maximum of 2, one of a hundred trials takes over a hundred times the median.
     sigma = np.minimum(spread * np.sqrt(freedom / rng.chisquare(freedom, _DRAWS)), 2.0)
     mean = logs.mean() + sigma / math.sqrt(n) * rng.standard_normal(_DRAWS)
     drawn: NDArray[float64] = np.exp(mean[:, None] + sigma[:, None] * rng.standard_normal((_DRAWS, number)))
@@ -221,9 +228,13 @@ def _draw(known: "NDArray[float64]", number: int, rng: "Generator") -> "NDArray[
     is_bootstrap = rng.random(_DRAWS) < of_bootstrap
     count = int(is_bootstrap.sum())
     if count and number:
+        # The Bayesian bootstrap: each run has random weights for the known durations, here as cumulative sums.
         weights = rng.dirichlet(np.ones(n), count).cumsum(axis=1)
         picks = zip(weights, rng.random((count, number)), strict=True)
+        # A sum of floats can end slightly below 1, so the position is limited to the last duration.
         at = np.array([np.searchsorted(weight, pick) for weight, pick in picks]).clip(max=n - 1)
+        # The noise smooths the few known durations, and shrinks with their number like the bandwidth of Silverman's
+        # rule.
         jitter = 0.5 * spread * n**-0.2 * rng.standard_normal((count, number))
         drawn[is_bootstrap] = np.exp(logs[at] + jitter)
     return drawn

@@ -195,9 +195,12 @@ def _best_formula(
     of_constant = math.inf
     most_combined = 4 if len(names) <= 2 else 3
     most = min(len(terms), most_combined, most_terms or len(terms), len(points))
+    # Simple formulas are tried first, because a later one must be clearly better to replace them.
     for size in range(1, most + 1):
         for chosen, solution, error in _solved(columns, needed, size):
+            # An error below the precision of the measurements does not justify more terms.
             error += precision
+            # The first column is the constant. What it does not explain is what the best formula should explain.
             if chosen == (0,):
                 of_constant = error
             if error * _SIMPLER < best[0]:
@@ -234,12 +237,15 @@ def _solved(
     squares = parts.transpose(0, 2, 1) @ parts
     spread = np.linalg.eigvalsh(squares)
     is_unique = spread[:, 0] > _UNIQUE * spread[:, -1]
+    # These systems get any solvable matrix, because one singular matrix makes ``inv`` fail for all. They are solved
+    # below.
     squares[~is_unique] = np.eye(size)
     inverse = np.linalg.inv(squares)
     solutions = (inverse @ (parts.transpose(0, 2, 1) @ needed)[..., None])[..., 0]
     residuals = (parts @ solutions[..., None])[..., 0] - needed
     leverage = ((parts @ inverse) * parts).sum(axis=2)
     is_plain = is_unique & (leverage < _DECIDES_ALONE).all(axis=1) & (len(needed) > 1)
+    # The error of predicting each measurement from the others follows from its leverage (the PRESS statistic).
     left_out = residuals / np.where(leverage < _DECIDES_ALONE, 1 - leverage, 1)
     errors = np.sqrt((left_out**2).mean(axis=1)) + np.sqrt((residuals**2).mean(axis=1))
     for i in np.flatnonzero(~is_unique | (solutions >= 0).all(axis=1)):
@@ -270,6 +276,7 @@ def _relevant_numbers(points: Sequence[tuple[Mapping[str, float], int]], usable:
         if 0 <= min(found) < max(found) <= _MOST:
             values = np.array(found, dtype=float)
             covariance = float(((values - values.mean()) * (needed - needed.mean())).sum())
+            # If all measurements are equal, the deviation is 0, and so is the covariance.
             correlation[name] = covariance / (float(values.std() * needed.std()) or 1.0)
     return sorted(sorted(correlation, key=lambda name: (-correlation[name], name))[:_MOST_NUMBERS])
 
@@ -440,6 +447,7 @@ class GpuMemoryProfile(Value):
         if held is None:
             return None
         needed = held + outside
+        # A config that is not larger ran out of this amount, so the prediction is too low.
         if needed <= (self.more_than_bytes(config) or 0):
             return None
         return max(1, needed)
@@ -496,6 +504,7 @@ class GpuMemoryProfile(Value):
         """Return the predicted memory of the allocators in bytes, or ``None`` if it is unknown."""
         alike = [measurement for measurement in self._same_group(values) if not measurement.ran_out]
         wanted = numbers(values)
+        # One measured config is not enough for a formula, so the group then has none.
         fit = self.fits.get(group_key(values))
         if fit is None:
             # A float such as a learning rate rarely affects memory, but a whole number such as a batch size does.

@@ -169,6 +169,8 @@ def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
         return None
     for name, ticks in _total(excluded).items():
         parts[name, Reason(Why.NOT_SELECTED)] += ticks
+    # Room for more workers is first the room into which one elastic trial can grow while the others have their minimum,
+    # then the workers that are too few for another trial, and then room for whole trials.
     growth = 0
     if slot.max_workers is not None:
         growth = min(spare, slot.max_workers - slot.num_workers)

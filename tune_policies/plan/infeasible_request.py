@@ -102,6 +102,7 @@ def _missing(
         )
     if request.accelerator_type not in {None, *(node.accelerator_type for node, _ in groups)}:
         return _no_such_type(groups, request, node_types)
+    # Each worker fits on a node, but not all workers of a trial and its driver at the same time.
     if count_workers(groups, request) > 0:
         return _too_many_workers(groups, request)
     return _too_large(groups, request)
@@ -236,6 +237,7 @@ def _largest_that_fits(groups: tuple[NodeGroup, ...], request: Request, resource
         return count_trials(groups, smaller) > 0
 
     has_devices = any(name in DEVICE_RESOURCES for name in request.worker.ticks)
+    # A trial without devices needs at least a fraction of a CPU.
     can_be_zero = has_devices or (resource != "CPU" and not is_all)
     least = 0 if can_be_zero else 1
     if asked <= least or not fits(least):

@@ -105,8 +105,11 @@ class LearnedAmount(Value):
             return math.ceil(self.largest * max(2.0, min(math.prod(beyond), _ANY)) * (1 + headroom))
         if self.terms:
             expected = self._fit.bytes_for({name: features.get(name, 0) for name in self._fit.largest})
+            # Amounts without headroom, such as CPUs, do not end a trial if they are too small.
             if not headroom:
                 return min(expected, self.largest)
+            # ``expected`` contains the residual, which counts as headroom, so the larger of both is added and not their
+            # sum.
             return max(expected, math.ceil((expected - self.amount) * (1 + headroom)))
         if self.has_margin:
             return self.amount
@@ -162,6 +165,7 @@ def learn_amount(
     of_all = LearnedAmount(
         amount=amounts[-1], largest=max(point.had for point in points), most=_relevant(values, used=())
     )
+    # A formula would fit a few trials by chance, and amounts that hardly differ need none.
     has_few = lost is not None and len(points) < _FEWEST_FITTED
     are_alike = amounts[-1] <= ALIKE * amounts[0]
     if has_few or are_alike:
@@ -183,6 +187,7 @@ def _fitted(
     known = [point for point in points if not point.is_guess] or points
     known = sorted(known, key=lambda point: point.amount)
     step = max(1, len(known) / _MOST_FITTED)
+    # Evenly chosen from the largest amount down, because the formula must cover the largest one.
     chosen = [known[-1 - int(i * step)] for i in range(min(len(known), _MOST_FITTED))]
     dense = [({name: point.features.get(name, 0) for name in values}, point.amount) for point in chosen]
     # A formula with two terms needs at least four trials, or it fits any amounts.
@@ -231,6 +236,7 @@ def _tried_in_steps(
         fewest = _FEWEST_FAILING
     has_margin = len(amounts) >= fewest
     if not has_margin:
+        # Too few trials are known to risk a failure, so all trials get the largest amount.
         steps = steps[-1:]
     amount, *retries = most_productive(steps, lost)
     return LearnedAmount(
@@ -282,6 +288,8 @@ def most_productive(amounts: Sequence[int], lost: float) -> list[int]:
     for first in reversed(range(len(steps))):
         costs = []
         for at in range(first, len(steps)):
+            # The memory times the time of this attempt: trials that succeed take their whole time, and the others lose
+            # a part of it.
             tried = steps[at] * (num_left[first] - num_above[at] + lost * num_above[at])
             costs.append((tried + least[at + 1], at))
         least[first], best[first] = min(costs)

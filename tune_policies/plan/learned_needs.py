@@ -146,6 +146,7 @@ def _rounded_cpus(cpus: float) -> float:
     """
     if cpus > 1:
         return math.ceil(round(cpus, 4))
+    # A tiny excess, such as 0.3334 CPUs for a third, does not lead to the next larger part.
     return next(part for part in PARTS_OF_CPU if part >= cpus - 1 / 1_000)
 
 

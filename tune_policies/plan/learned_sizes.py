@@ -32,6 +32,7 @@ def learned_sizes(
         wanted = {needs.need_of(seen.features) for seen in observations[::step]} | {needs.at_most}
     else:
         wanted = {needs.usual}
+    # The size for configs outside the observed range is added last, so that it is not merged with another one.
     ordered = sorted(wanted - {needs.outside}, key=_order)
     _merge_neighbors(ordered)
     _fill_gaps(ordered)
@@ -54,6 +55,7 @@ def _merge_neighbors(ordered: list[TrialNeed]) -> None:
     while len(ordered) > _MOST_SIZES - 1:
         at = waste.index(min(waste))
         ordered[at : at + 2] = [ordered[at] | ordered[at + 1]]
+        # Only the waste beside the merged size has changed.
         near = ordered[max(0, at - 1) : at + 2]
         waste[max(0, at - 1) : at + 2] = [_waste(small, large) for small, large in pairwise(near)]
 

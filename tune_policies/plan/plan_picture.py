@@ -139,6 +139,7 @@ def _similar_nodes(nodes: Iterable[NodeWorkers], requested: frozenset[str]) -> l
         if is_memory_drawn and has.memory_bytes:
             memory = _amount("memory", has.memory_bytes)
         custom = tuple((name, amount) for name, amount in has.custom.items() if name in requested)
+        # A card names the models only if the type is unknown.
         models = _models(node) if node.devices and not node.accelerator_type else ()
         added_as = _added_as(node) if node.is_expected else None
         gpu = has.gpus, node.accelerator_type, models, node.smallest_gpu_memory_bytes

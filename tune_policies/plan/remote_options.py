@@ -43,6 +43,8 @@ def remote_options_of(slots: Sequence[TrialSlot], reuse: Reuse) -> dict[str, Any
         options["resources"] = {name: from_ticks(to_ticks(amount)) for name, amount in worker.custom.items()}
     alternatives = _alternative_selectors(slots)
     if alternatives:
+        # Ray accepts only label selectors as alternatives (``validate_fallback_strategy``), so the device types become
+        # labels.
         options["label_selector"], *others = alternatives
         options["fallback_strategy"] = [{"label_selector": selector} for selector in others]
     else:
@@ -64,6 +66,7 @@ def _alternative_selectors(slots: Sequence[TrialSlot]) -> list[dict[str, str]]:
         selector = merged(slot.label_selector, of_type)
         if selector not in selectors:
             selectors.append(selector)
+    # A slot without a selector accepts any node, so there is nothing to prefer.
     if len(selectors) < 2 or {} in selectors:
         return []
     from tune_policies.ray_compat.fallback_strategy import supports_fallback_strategy  # imports Ray

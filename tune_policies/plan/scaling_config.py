@@ -48,6 +48,7 @@ def _check_scaling_fields(fields: Mapping[str, Any], known: Collection[str], ver
     """
     missing = [f"{name}=…" for name in sorted(fields.keys() - set(known))]
     workers = fields["num_workers"]
+    # Only a Ray Train that supports a variable number of workers has this field.
     if isinstance(workers, tuple) and "elastic_resize_monitor_interval_s" not in known:
         missing.append(f"num_workers={workers}")
     if "topology" in fields and tuple(int(part) for part in version.split(".")[:2]) < _FIRST_WITH_SLICES:

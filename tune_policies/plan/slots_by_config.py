@@ -180,6 +180,7 @@ class SlotsWithTotal(SlotsByConfig):
         """
         if not super().has_room(slot, running):
             return False
+        # If only trials of this type run, their number was checked above.
         others = [other for other in running if other != slot]
         if not others:
             return True
@@ -251,6 +252,7 @@ def value_name(value: object) -> str | None:
     plain = flat({"value": value}).get("value")
     match plain:
         case None:
+            # ``flat`` has divided a mapping into its items, so it is not a single value.
             if isinstance(value, Mapping):
                 return None
             return "null"
@@ -258,6 +260,7 @@ def value_name(value: object) -> str | None:
             if plain:
                 return "true"
             return "false"
+        # 16 and 16.0 are equal in Python, so they have the same name.
         case float() if plain.is_integer():
             return str(int(plain))
         case str() | int() | float():
@@ -422,6 +425,7 @@ def _are_on_different_nodes(one: TrialSlot, other: TrialSlot) -> bool:
         if is_excluded and other_excludes:
             continue  # a label can have any value, so some value always fulfills both conditions
         if is_excluded or other_excludes:
+            # One label must have some value, and the other must not: they are apart if all allowed values are excluded.
             are_apart = (other_values <= values) if is_excluded else (values <= other_values)
         else:
             are_apart = values.isdisjoint(other_values)

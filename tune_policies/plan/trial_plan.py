@@ -232,6 +232,7 @@ class TrialPlan(ShownValue):
         """Return a plan with at most ``max_concurrent_trials`` concurrent trials, in the best slots."""
         if self.max_concurrent_trials <= max_concurrent_trials:
             return self
+        # The slots are in order of preference, so the last ones are removed first.
         slots, left = [], max_concurrent_trials
         for slot in self.slots:
             if left:
@@ -267,6 +268,7 @@ class TrialPlan(ShownValue):
         for slot in slots:
             for index, other in enumerate(merged):
                 count = other.max_concurrent_trials
+                # Slots are of the same type if they differ only in their number.
                 if slot == other.model_copy(update={"max_concurrent_trials": slot.max_concurrent_trials}):
                     together = {"max_concurrent_trials": count + slot.max_concurrent_trials}
                     merged[index] = other.model_copy(update=together)
@@ -309,6 +311,7 @@ class TrialPlan(ShownValue):
         Raises:
             InvalidResourcesError: The trials need more than 100,000 bundles.
         """
+        # An upper bound, which is checked before the bundles exist.
         num_bundles = num_trials * (1 + max(slot.num_workers for slot in self.slots))
         if num_bundles > MOST_AT_ONCE:
             raise InvalidResourcesError(

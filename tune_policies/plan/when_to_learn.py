@@ -25,8 +25,11 @@ def is_time_to_learn(
     if needs is None:
         have_all_reported = counting == len(remembered)
         return counting >= num_pilots or (counting >= 2 and have_all_reported)
+    # With twice as many trials each time, even a long run learns only a few times.
     if counting >= 2 * needs.num_trials:
         return True
+    # Only a trial that has ended shows how its memory grows until the end, which was assumed until now.
     if not needs.num_ended and any(seen.ended for seen in new):
         return True
+    # A trial contradicts what was learned: it failed or used more, or its config is of a new kind.
     return any(seen.ran_out or not needs.observed.covers(seen.used) or needs.is_outside(seen.config) for seen in new)
