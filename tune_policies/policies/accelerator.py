@@ -156,6 +156,7 @@ class AcceleratorPolicy(WorkersPolicy):
         if self.topology is not None:
             return _plan_slices(self, capacity)
         if self.resource == "GPU":
+            # GPUs have rules that other devices lack, such as memory limits, so one policy plans them.
             common = GpuPolicy.model_fields.keys() & type(self).model_fields.keys()
             return GpuPolicy(gpus=self.amount, **{name: getattr(self, name) for name in common}).plan(capacity)
         if self.cpus is not None:
@@ -275,6 +276,7 @@ def _slice_request(policy: AcceleratorPolicy, slices: Iterable[TpuSlice]) -> Req
             workers = host.resources.custom.get("TPU", 0) // policy.amount
             if workers and host.resources.cpus:
                 per_worker.append(host.resources.cpus / workers)
+        # All workers of a trial get the same CPUs, so the host with the fewest CPUs per worker decides.
         cpus = min(per_worker, default=0)
         if cpus == 0 or cpus >= 1:
             cpus = max(1, int(cpus))  # if a worker requests 0 CPUs on a slice, Train reserves a whole CPU for it

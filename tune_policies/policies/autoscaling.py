@@ -90,6 +90,7 @@ class AutoscalingPolicy(WrappingPolicy):
                 return plan, more
         if launched.is_enough or sum(launched.nodes.values()) < limit:
             return plan, fewest
+        # Ray reaches the limit with nodes on which not all trials fit, so the plan must be made for these nodes.
         try:
             return self.inner.plan(capacity.with_nodes_added(launched.nodes)), launched.nodes
         except InfeasibleRequestError:
@@ -101,6 +102,8 @@ class AutoscalingPolicy(WrappingPolicy):
         """Return the plan for the cluster with added nodes, and the number of added nodes by node type."""
         plan = self.inner.plan(capacity.with_nodes_added(most))
         found, chosen = self._plan_within(plan, capacity, most, most, limit)
+        # Nodes with devices are expensive, so trials without devices use other nodes, unless fewer trials with devices
+        # then run.
         fewer = most_for_devices(plan.slots, capacity, most)
         if fewer != most:
             with suppress(InfeasibleRequestError):
@@ -153,6 +156,7 @@ def fewest_for_plan(
     if fewest == most or has_room_for_plan(policy, plan, capacity, fewest):
         return fewest
     # The policy leaves resources free, so the trials alone do not determine the number of nodes.
+    # The nodes are put in a fixed order, first the types that the trials need, and bisection finds how many are enough.
     steps = [name for name in {**fewest, **most} for _ in range(most[name])]
     first = {name: steps.index(name) for name in dict.fromkeys(steps)}
 

@@ -117,7 +117,9 @@ class ByConfigPolicy(ResourcePolicy):
         by_config = SlotsByValue(
             slots=tuple(slots), key=self.key, slot_of=slot_of, default=default, total=total_resources(capacity)
         )
+        # The fewer trials fit in a slot type, the more one of them requests.
         largest = min(slots, key=_most_demanding_first)
+        # Only an AutoscalingPolicy adds nodes, so the slots are placed on the alive nodes.
         alive = capacity.model_copy(update={"node_types": ()})
         beside = with_places(sorted(slots, key=_devices_and_many_first), alive)
         reasons = [f"{self._trials_of(kind)} get {slot}" for kind, slot in zip(kinds, chosen, strict=True)]
@@ -126,6 +128,7 @@ class ByConfigPolicy(ResourcePolicy):
             own = (reason for reason in plan.reasons if not isinstance(reason, NodeNote))
             reasons += (f"for {kind.values}: {reason}" for reason in own)
         most = max(plans, key=lambda plan: plan.max_concurrent_trials)
+        # If trials of different kinds only fit one after the other, the plan contains the most demanding slot.
         has_several = len(beside) > 1
         common = largest if has_several else None
         return TrialPlan(

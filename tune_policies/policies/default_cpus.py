@@ -38,14 +38,18 @@ def max_cpus_without_idle_device(groups: Collection[NodeGroup], request: Request
         slots = device_slots(node.amounts.get(resource, 0), share)
         if slots:
             slots_with[to_ticks(node.resources.cpus) // slots] += count * slots
+    # Nodes without CPUs decide nothing. A ``Counter`` accepts the deletion of a missing key.
     del slots_with[0]
     fewest = min(slots_with, default=0)
     most_left_out, left_out, more = sum(slots_with.values()) // _DRAG, 0, fewest
+    # Ignore the nodes with the fewest CPUs per slot as long as they have few of the slots. ``more`` is the number of
+    # CPUs of the next nodes.
     for more in sorted(slots_with):
         left_out += slots_with[more]
         if left_out > most_left_out:
             break
     cpus = whole_or_part(more)
+    # A trial with Train workers may need the ignored nodes, so check that it still fits.
     if more >= 2 * fewest and count_trials(groups, request.with_cpus(cpus)):
         return cpus
     return whole_or_part(fewest)

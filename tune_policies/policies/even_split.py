@@ -83,6 +83,7 @@ class EvenSplitPolicy(WorkersPolicy):
         memory = fraction_of_gpu_memory(usable.groups, share)
         plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), reasons)
         limited_by = Limit.NUM_TRIALS if rounds == 1 else limiting_resource(groups, least, fit)
+        # ``capped`` does not set the limit if all trials fit, so it is set here.
         return plan.capped(self.num_trials, limited_by=limited_by).model_copy(update={"limited_by": limited_by})
 
     def _least_share(self, groups: tuple[NodeGroup, ...]) -> int:
@@ -101,6 +102,7 @@ class EvenSplitPolicy(WorkersPolicy):
             return count_trials(groups, self._request(self.min_cpus, from_ticks(share))) >= at_once
 
         most = _most_gpus(groups)
+        # Whole GPUs come first: only if the trials do not fit with a whole GPU each, they share GPUs.
         whole = max(1, least // TICKS)
         if whole <= most and fits(whole * TICKS):
             return TICKS * largest(whole, int(most), lambda gpus: fits(gpus * TICKS))
@@ -119,6 +121,7 @@ class EvenSplitPolicy(WorkersPolicy):
             max(least, most),
             lambda cpus: count_trials(groups, self._request(from_ticks(cpus), from_ticks(share))) >= at_once,
         )
+        # Workers have whole numbers of threads, so an amount above 1 is rounded down, but not below ``min_cpus``.
         whole = ticks // TICKS * TICKS
         if whole >= max(least, TICKS):
             return from_ticks(whole)

@@ -100,6 +100,7 @@ def plan_first_feasible(
         except InfeasibleRequestError as error:
             errors.append(error)
             skipped.append(policy)
+    # Some policy fits, but with fewer trials than ``min_trials``, so a smaller minimum is the nearest fix.
     if most_at_once and len(errors) > 1:
         raise InfeasibleRequestError.of_each(errors).with_texts(suggestion=_fewer(most_at_once))
     raise InfeasibleRequestError.of_choices(errors)

@@ -85,6 +85,7 @@ class GpuPolicy(GpuTypesPolicy):
             except InfeasibleRequestError as error:
                 errors.append(error)
         if errors and not plans:
+            # The first selection has the simplest condition, so its error is the easiest to understand.
             raise errors[0]
         if not plans:
             raise self._no_gpu_is_large_enough(capacity, accelerator_type)

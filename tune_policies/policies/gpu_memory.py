@@ -211,6 +211,8 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         # The headroom must not increase the need of a config above the memory of the largest device.
         wanted = sorted({min(with_headroom(needed, self.headroom), max(needed, largest_device)) for needed in held})
         plan, best = self._best(capacity, usable, wanted[-1])
+        # Each size is tried on the best GPUs for the largest config, for the smallest config, and for an unknown
+        # config.
         selections = list(without_duplicates([best, *self._other_selections(capacity, usable, wanted[0])]))
         overheads = {"gpu_overhead_bytes": overhead, "measured_with": profile.versions}
         first = plan.slots[0].model_copy(update=overheads)
@@ -381,6 +383,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
     def _infeasible(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> InfeasibleRequestError:
         wish = {"accelerator_type": usable.accelerator_type, "gpu_memory_bytes": needed, "is_any_share": True}
         request = self._with_gpus(1).model_copy(update=wish)
+        # If some GPUs are large enough, it is another resource that their nodes lack.
         large = _large_without_room(capacity, request)
         if large:
             return infeasible(capacity, request, groups=large)
@@ -436,6 +439,7 @@ def _unread(asked: str, groups: Sequence[NodeGroup]) -> InfeasibleRequestError:
     num_nodes = sum(count for _, count in groups)
     types = sorted({node.accelerator_type for node in nodes if node.accelerator_type})
     listed = ((node.resources.gpus, len(node.devices or ())) for node in nodes)
+    # Ray counts more GPUs than the driver lists, so some of Ray's GPUs would share a device.
     partly = min(((gpus, devices) for gpus, devices in listed if 0 < devices < gpus), default=None)
     unknown, hint = "", "set their accelerator type"
     if partly:
@@ -515,8 +519,11 @@ def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
     sizes = sorted({*wanted, largest_device})
     if len(sizes) > _MOST_SIZES:
         last = len(sizes) - 1
+        # Of too many sizes, every few are kept, with the smallest and the largest. Rounding up prefers the larger of
+        # two sizes, in which trials of the smaller one also fit.
         sizes = [sizes[-(-i * last // (_MOST_SIZES - 1))] for i in range(_MOST_SIZES)]
     while len(sizes) < _MOST_SIZES:
+        # Of too few sizes, the largest relative gap is halved, because a config in this gap wastes the most memory.
         gaps = ((high / low, i) for i, (low, high) in enumerate(pairwise(sizes)))
         gap, at = max(gaps, default=(1.0, 0))
         if gap < _LEAST_GAP:

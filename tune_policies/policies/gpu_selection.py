@@ -106,6 +106,7 @@ class GpuTypesPolicy(WorkersPolicy):
         """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         capacity = self._with_rounded_memory(capacity)
         types = self.accelerator_type
+        # With one type and no minimum, there is nothing to fall back to.
         if self.min_trials == 1 and not isinstance(types, tuple):
             if self.cpus is not None:
                 return self._plan_on_type(capacity, types)
@@ -156,6 +157,7 @@ def plan_gpus(
             per_worker = f"{format_bytes(memory)} of GPU memory per {request.unit}"
             about_memory = f"{per_worker}, based on the smallest GPU that the plan uses"
         notes.append(about_memory)
+    # Without a label selector, Ray may place trials on nodes outside the selection, so these count, too.
     groups = selection.groups if selection.label_selector else capacity.groups
     if choose_cpus and not usable.groups:  # no node has room, and the error should describe nodes with CPUs
         groups = nodes_with_cpus(groups, "GPU")

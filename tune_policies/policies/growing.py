@@ -54,6 +54,7 @@ class GrowingTrial(Value):
         known = sorted((amount, speed) for amount, speed in self.speeds if speed > 0)
         if len(known) < 2:
             return 1.0
+        # Speed-ups often shrink with the amount, so only the two largest amounts show what more would bring.
         (less, slow), (more, fast) = known[-2:]
         return min(1.0, max(0.0, (fast / slow - 1) / (more / less - 1)))
 
@@ -122,6 +123,7 @@ class GrowingPolicy(WrappingPolicy):
                 amount, left_s = targets[trial.trial_id], trial.left_s or 0.0
                 saved_s = left_s - left_s / trial.speed_up(amount) - restart_s
                 decisions.append(Growth(trial.trial_id, amount, saved_s))
+            # One restart is already subtracted from ``saved_s``.
             if all(growth.saved_s > (_PAYS - 1) * restart_s for growth in decisions):
                 return tuple(decisions)
             # The resources of the trial that gains least may make the growth of others pay.

@@ -113,7 +113,9 @@ class LearningPolicy(ResourcePolicy):
         merged = {seen.trial_id: seen for seen in self.observations}
         new = []
         for seen in observations:
+            # The trial is removed and added again, so that the trials are in the order of their latest observation.
             before = merged.pop(seen.trial_id, None)
+            # The growth of memory is measured from the first observation that counts.
             early = before.early if before is not None and before.counts else None
             used = seen.used
             if used.gpu_utilization is None and before is not None:  # the device was busy with other trials since
@@ -138,9 +140,11 @@ class LearningPolicy(ResourcePolicy):
         if not planned:
             return self.start.plan(capacity).with_reasons("no size that was learned fits, so all trials get the start")
         observed = self._observed(capacity)
+        # The sizes are in ascending order, so this is the smallest one that is enough for all observed configs.
         usual = next((plan for size, plan in planned if size.covers(observed)), planned[-1][1])
         reasons = tuple(self._reasons())
         if not self.needs.depends_on_config and len(usual.slots) > 1:
+            # All configs need the same, and each node type already has its own slots.
             return usual.with_reasons(*reasons)
         # A reason such as "each trial reserves 1 GiB" holds only for one size.
         shared = [reason for reason in usual.reasons if _is_reason_of_all(reason, [plan for _, plan in planned])]
@@ -148,6 +152,7 @@ class LearningPolicy(ResourcePolicy):
         size_of: dict[TrialSlot, TrialNeed] = {}
         for size, plan in planned:
             slot = plan.common_slot
+            # Sizes that lead to the same slot are one size: that slot has enough for both.
             size_of[slot] = size_of.get(slot, size) | size
         slots, sizes = [*size_of], [*size_of.values()]
         pilots = _plan_of(self.start, capacity).common_slot

@@ -111,6 +111,7 @@ class MixedPolicy(ResourcePolicy):
         if not found:
             raise InfeasibleRequestError.of_each(errors)
         if len(found) == 1:
+            # A single plan stays as it is. For example, its workers may grow, because no other slots use the resources.
             return found[0].alone().with_reasons(*notes)
         for given in found:
             of_plan = (reason for reason in given.plan.reasons if not isinstance(reason, NodeNote))
@@ -127,6 +128,7 @@ class MixedPolicy(ResourcePolicy):
             nodes_to_add.update(given.plan.nodes_to_add)
         return TrialPlan(
             slots=tuple(slot.of_fixed_size() for slot in slots),
+            # The last policy plans on the rest, so its limit is what prevents one more trial.
             limited_by=found[-1].plan.limited_by,
             reasons=tuple(notes),
             nodes_to_add=dict(nodes_to_add),
@@ -177,6 +179,7 @@ def _next_slots(policy: ResourcePolicy, left: RemainingCapacity) -> _PolicySlots
     _check_slices(plan, left)
     with suppress(InfeasibleRequestError):
         found.append(_take(policy, plan, left))
+        # All planned slots have a place, or no device is in use yet, so another plan could not be better.
         if found[0].slots == plan.slots or not left.in_use:
             return found[0]
     # Devices that earlier policies split into other fractions have no room for these slots, so plan without them.

@@ -22,6 +22,7 @@ def register(cls: type[Any]) -> None:
         InvalidResourcesError: Another policy has the name of the class.
     """
     other = _CLASSES.get(cls.__name__)
+    # An abstract class has no kind, so it takes no name from others.
     if other is None or isabstract(other) or _is_defined_again(other, cls):
         _CLASSES[cls.__name__] = cls
     elif not isabstract(cls):

@@ -90,6 +90,7 @@ def _explaining_key(requests: Sequence[TrialRequest], lines: Sequence[str | None
         names = [value_name(config[key]) for config in configs]
         pairs = set(zip(names, lines, strict=True))
         num_values = len(set(names))
+        # A value whose trials have different requests does not explain them.
         if None in names or len(pairs) > num_values:
             continue
         is_number = any(isinstance(config[key], int | float) for config in configs)

@@ -28,6 +28,7 @@ def policy_schema() -> dict[str, Any]:
         definitions[kind] = _described(cls, schema)
     for (kind, field), (what, _) in IN_FILES.items():
         property_ = definitions[kind]["properties"][field]
+        # Pydantic writes an optional field as ``anyOf``, and a required field as ``$ref``.
         others = property_.pop("anyOf", None) or [{"$ref": property_.pop("$ref")}]
         property_["anyOf"] = [{"type": "string", "description": f"The name of a {what} file."}, *others]
     # With `if`, an editor reports the invalid field. With `oneOf`, it would report only that no policy matches.

@@ -39,6 +39,7 @@ def with_need(policy: ResourcePolicy, need: TrialNeed, *, divides_cpus: bool = T
         host["memory"] = max(MIB, need.host_memory_bytes)
     match policy:
         case AutoPolicy(profile=None):
+            # ``AutoPolicy`` has no field for CPUs, but the policies that it consists of have one.
             return with_need(_choices_of(policy), need, divides_cpus=divides_cpus)
         case CpuPolicy():
             cpus = {} if need.cpus is None else {"cpus": need.cpus}
@@ -97,6 +98,7 @@ def plan_for_need(policy: ResourcePolicy, need: TrialNeed, capacity: ClusterCapa
             plan = changed.plan(capacity)
         except InfeasibleRequestError:
             continue
+        # If the second plan does not fit, the first one remains, with fewer CPUs than the trials use.
         if not plan.use_gpu or plan.worker.cpus >= (need.cpus or 0):
             break
     return plan
@@ -112,6 +114,7 @@ def _with_fitting_cpus(need: TrialNeed, capacity: ClusterCapacity) -> TrialNeed:
         return need
     if need.cpus > 1:
         most = math.ceil(need.cpus)
+        # Fewer CPUs than a trial uses slow it down, so it gets at least about half of them.
         choices = [float(cpus) for cpus in range(most, (most - 1) // 2, -1)]
     else:
         smaller = [part for part in reversed(PARTS_OF_CPU) if need.cpus / 2 <= part < need.cpus]

@@ -247,6 +247,7 @@ def _limited_by(plan: TrialPlan, capacity: ClusterCapacity, wish: Resources) -> 
         return plan.limited_by
     cluster, is_selected = capacity.with_nodes_added(plan.nodes_to_add), matcher(slot.label_selector)
     for name in wish.ticks:
+        # If more trials fit without the reservation of this resource, it is what limits them.
         rest = cluster.replacing(reserve(cluster, wish.with_ticks(name, 0)))
         groups = rest.where(lambda node: is_selected(node.ray_labels)).groups
         if count_trials(groups, request) > slot.max_concurrent_trials:
@@ -370,6 +371,8 @@ def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int, shapes: Conta
         memory = node.smallest_gpu_memory_bytes
         if memory is None:
             return changed
+        # If the devices were not read, the memory of the type applies. Less than that can be stated only by listing
+        # devices.
         of_type = GpuDevice(index=0, name=node.accelerator_type or "GPU", memory_bytes=memory)
         devices = node.devices or (of_type,) * math.ceil(node.resources.gpus)
         left = tuple(gpu.model_copy(update={"memory_bytes": gpu.memory_bytes - less_bytes}) for gpu in devices)

@@ -149,6 +149,8 @@ def _join_addable_nodes(groups_with: dict[tuple[float, bool], list[NodeGroup]], 
     With separate slot types, fractions of the two types could not share a node once all nodes are alive. A merged slot
     type must not use nodes that are meant for slots with more or fewer CPUs.
     """
+    # Slots on alive nodes are filled first, and each kind in descending order of CPUs. So only the alive nodes with the
+    # fewest CPUs and the expected nodes with the most CPUs are neighbors in this order.
     alive_cpus = [cpus for cpus, is_expected in groups_with if not is_expected]
     fewest = min(filter(None, alive_cpus), default=max(alive_cpus, default=None))  # slots without CPUs come last
     most = max((cpus for cpus, is_expected in groups_with if is_expected), default=None)
