@@ -22,6 +22,7 @@ _POLICY_SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 @app.command(
     name="exec",
+    # Options after the policy belong to the program, even if they have the names of options of this command.
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 def execute(

@@ -99,6 +99,7 @@ def plan(
     catalog = None if nodes is None else load_catalog(nodes)
     found: Nodes
     if cluster is None and catalog is not None:
+        # Without a cluster file, the catalog does not only contain prices, but is the list of nodes.
         found, catalog = catalog, None
     elif cluster is None:
         found = read_cluster(address, timeout_s, cluster_config)

@@ -224,6 +224,7 @@ def check_accelerator_type(name: str) -> str:
     if intended != name or family_of_type(name) is None:
         # Almost all cards without a series in their name are GeForce cards: RTX-3090 is a type that few drivers report.
         intended = _TYPE_BY_PLAIN_NAME.get(f"geforce{plain}", intended)
+    # A product name of the driver or a label of Kubernetes contains the type among other words.
     is_product = " " in name.strip() or name.lower().startswith(_VENDORS)
     if intended == name and is_product:
         intended = type_in_text(name) or type_of_product(name)
@@ -266,12 +267,16 @@ def type_in_text(text: str) -> str | None:
 
     Series that Ray's name omits or abbreviates do not count, so ``RTX 4090`` is the type ``GeForce-RTX-4090``.
     """
+    # Ray's names of Intel's Arc cards begin with Intel-GPU.
     plain = re.sub(r"\((r|tm)\)", "", text.lower()).replace("arc", "gpu")
     words = [word for word in re.split(r"[\s_-]+", plain) if word not in ("", "nvidia", "tesla", "quadro")]
+    # Words after the model, such as PCIe, are no part of the type, so each beginning of the text is a candidate.
     beginnings = ["".join(words[:number]) for number in range(1, len(words) + 1)]
+    # Ray writes 80GB as 80G, as in A100-80G.
     names = [re.sub(r"gb$", "g", beginning) for beginning in beginnings]
     candidates = chain.from_iterable((name, f"geforce{name}") for name in names)
     found = [name for name in candidates if name in _TYPE_BY_PLAIN_NAME]
+    # A text can also lack the last word of a type. A single word would begin too many types.
     longer = [known for known in _TYPE_BY_PLAIN_NAME if len(words) > 1 and known.startswith(beginnings[-1])]
     name = max(found or longer, key=len, default=None)
     if name is None:
@@ -314,6 +319,7 @@ def type_of_product(product: str) -> str:
 
 def family_of_type(name: str) -> AcceleratorFamily | None:
     """Return the family whose manager in Ray can report the device type ``name``, or ``None``."""
+    # Ray's own names come first, because the pattern of other NVIDIA names matches almost every name.
     of_constants = next((family for family in FAMILIES if name in family.types), None)
     if of_constants is not None:
         return of_constants

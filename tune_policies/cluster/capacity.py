@@ -82,6 +82,7 @@ class ClusterCapacity(ShownValue):
         every = (*self.nodes, *self.draining, *self.unusable)
         numbers = Counter(device.uuid for node in every for device in node.devices or () if device.uuid is not None)
         if len(numbers) < numbers.total():
+            # The model is frozen, so a validator can set a field only in its dict.
             self.__dict__["nodes"] = tuple(_with_shared_devices(node, numbers) for node in self.nodes)
         return self
 
@@ -132,6 +133,7 @@ class ClusterCapacity(ShownValue):
         with at least ``most_steps`` steps of memory count as equal in memory. The node with the most memory represents
         the shape.
         """
+        # ``model_copy`` drops what is no field, so a changed copy never has results of the original.
         kept: dict[tuple[int, int], ClusterCapacity | None] = self.__dict__.setdefault("_in_steps", {})
         key = step_bytes, most_steps
         if key not in kept:
@@ -157,6 +159,7 @@ class ClusterCapacity(ShownValue):
                 nodes = nodes_of_shape([nodes for _, nodes in some])
             by_shape[shape] = nodes
         seen = self.model_copy()
+        # The mark says that the shapes cannot be computed from the nodes, which keep their exact memory.
         seen.__dict__ |= {"nodes_by_shape": by_shape, "_is_in_steps": True}
         return seen
 
@@ -314,6 +317,7 @@ def _check_different(names: Sequence[str], what: str) -> None:
 
 def _free_ids(name: str, taken: set[str]) -> Iterator[str]:
     prefix = name
+    # Nodes that an earlier call has added have such IDs, too.
     while any(node_id.startswith(f"{prefix}+") for node_id in taken):
         prefix += "+"
     return (f"{prefix}+{i}" for i in count(1))

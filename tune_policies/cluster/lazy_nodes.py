@@ -133,6 +133,7 @@ def nodes_of_shape(parts: Sequence[Sequence[NodeCapacity]]) -> Sequence[NodeCapa
     if len(parts) == 1:
         return parts[0]
     if any(isinstance(part, ReducedNodes) for part in parts):
+        # Reduced nodes exist only as their originals and common resources, so the other parts must have this form, too.
         originals = chain.from_iterable(map(original_nodes, parts))
         return ReducedNodes(tuple(originals), parts[0][0].resources)
     return all_nodes(parts)

@@ -98,6 +98,7 @@ class NodeCapacity(Value):
         devices = self.devices
         if devices is not None and len(devices) < self.resources.gpus:
             devices = ()
+        # The usable CPUs are a part of all CPUs of the node, and say nothing about the rest of them.
         return self.model_copy(update={"resources": resources, "devices": devices, "usable_cpus": None})
 
     @property
@@ -112,6 +113,7 @@ class NodeCapacity(Value):
         """The host memory of the node in bytes, and the other properties that affect plans."""
         has = self.resources
         custom = tuple(has.custom.items()) if has.custom else ()
+        # Plans mention memory that was not read and simulated GPUs, so both distinguish shapes.
         gpu_memory = (self.smallest_gpu_memory_bytes, self.devices is None, self.has_simulated_gpus) if has.gpus else ()
         others = (has.cpus, has.gpus, custom, self.accelerator_type, gpu_memory, self.usable_cpus, self.is_expected)
         return has.memory_bytes, others

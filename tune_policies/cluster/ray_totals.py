@@ -36,6 +36,7 @@ def in_use(totals: Mapping[str, float], available: Mapping[str, float]) -> Resou
     """Return the reserved resources of a node. A number of GPUs above 1 is rounded up to a whole number."""
     # Ray omits fully used resources. The free amounts and the totals can come from different moments.
     used = {name: max(0.0, total - available.get(name, 0)) for name, total in totals.items()}
+    # ``Resources`` accepts only whole GPUs above 1, but the sum of fractions on several GPUs need not be whole.
     if used.get("GPU", 0) > 1:
         used["GPU"] = math.ceil(round(used["GPU"], 4))
     return to_resources({name: round(amount, 4) for name, amount in used.items()})

@@ -125,6 +125,7 @@ def find_slices(nodes: Iterable[NodeCapacity], shape: SliceShape) -> Slices:
     """Return the slices of a shape according to Ray's node labels."""
     hosts: dict[str, list[NodeCapacity]] = {}
     for node in nodes:
+        # Train selects slices by pod type, so a node without the label of its topology counts, too.
         if _has_pod_type(node, shape) and node.labels.get(TOPOLOGY, shape.topology) == shape.topology:
             # Slices with one host can have equal names or no name.
             name = node.node_id if shape.has_one_host else node.labels.get(SLICE_NAME)

@@ -64,6 +64,7 @@ def readable_signature(cls: type[BaseModel]) -> inspect.Signature:
         parameter.replace(annotation=_plain_type(parameter.annotation), default=_plain_default(parameter.default))
         for parameter in signature.parameters.values()
     ]
+    # A class with its own ``__init__`` keeps the order of its parameters, which users may pass by position.
     if all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters):
         parameters.sort(key=lambda parameter: order.index(parameter.name))
     return signature.replace(parameters=parameters)
@@ -95,6 +96,7 @@ def _as_written(field: FieldInfo, content: object) -> object:
     show = next((check.show for check in _checks_in(field.metadata, field.annotation) if check.show), None)
     if show is not None and isinstance(content, int):
         return show(content)
+    # Users write 4 CPUs and not 4.0.
     if isinstance(content, float) and content.is_integer():
         return int(content)
     return content

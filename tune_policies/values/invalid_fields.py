@@ -31,6 +31,7 @@ class ExplainedModel(BaseModel, defer_build=True):
 
 def explain(cls: type[ExplainedModel], error: ValidationError) -> InvalidResourcesError:
     """Return an error with one line per mistake, also for nested values. Each list of valid fields is shown once."""
+    # A checked field is a union of two schemas, and pydantic reports the mistake once for each of them.
     details = [detail for detail in error.errors() if SchemaChoice.PLAIN not in detail["loc"]]
     mistakes = [mistake for detail in details[:_MOST_MISTAKES] for mistake in _mistakes(cls, detail)]
     lines, listed = [], {""}
@@ -99,6 +100,7 @@ def values_in(annotation: Any) -> Iterator[type[ExplainedModel]]:
 def arguments_by_name(cls: type[ExplainedModel], args: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """Return all arguments by name. Raise ``InvalidResourcesError`` if one is repeated or too many are positional."""
     parameters = inspect.signature(cls).parameters.values()
+    # Such a class accepts any number of positional arguments, so only a name can be wrong.
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         if args and "policies" in cls.model_fields:  # the field that these classes fill from positional arguments
             return {"policies": args, **data}
