@@ -13,6 +13,7 @@ from pathlib import Path
 
 def child_python(*arguments: str) -> list[str]:
     """Return the command that runs this Python interpreter with ``arguments``."""
+    # With -P (Python 3.11), neither the working directory nor the script's folder is added to ``sys.path``.
     return [sys.executable, "-P", *arguments]
 
 

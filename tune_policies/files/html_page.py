@@ -111,6 +111,7 @@ def template(file: Path, finalize: Callable[[Any], Any], *, is_html: bool, **glo
         loader=jinja2.FileSystemLoader(file.parent),
         autoescape=is_html,  # noqa: S701  # `finalize` escapes Markdown
         finalize=finalize,
+        # A misspelled name in a template raises an error instead of printing nothing.
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

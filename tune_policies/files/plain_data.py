@@ -129,8 +129,10 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"duplicate key {shorten(twice)}. Keep only one of the keys")
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"duplicate key {shorten(key)}. Keep only one of the keys")
+            seen.add(key)
     return found
 
 

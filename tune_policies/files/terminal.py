@@ -192,9 +192,12 @@ class _PlainStream:
         before = "-"  # a placeholder for the preceding text in the line
         if self._is_at_start:
             before = ""
+        # Some commands of build services count only at the beginning of a line, and a line can be written in several
+        # parts.
         plain = printable(before + text, is_styled=is_styled)[len(before) :]
         if text.strip() or text.endswith("\n"):
             self._is_at_start = text.rstrip(" \t").endswith("\n")
+        # The error handler replaces what the stream cannot encode by escapes, so the stream itself never fails.
         encoding = self._stream.encoding or "utf-8"
         self._stream.write(plain.encode(encoding, _ESCAPES).decode(encoding))
         return len(text)

@@ -159,6 +159,7 @@ def _written_beside(
     path: Path, target: Path, content: str | bytes, before: os.stat_result | None = None, *, is_private: bool = False
 ) -> Iterator[Path]:
     """Write a temporary file next to ``target``, and yield its path. Delete it unless the caller renames it."""
+    # A name can have at most 255 bytes on most file systems, so only the beginning of a long name is used.
     half = target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}")
     try:
         # Private content must not be readable while it is being written.

@@ -163,6 +163,8 @@ def _documents(text: str, source: str, max_parts: int) -> Iterator[Document]:
                 line = event.start_mark.line + 1 if event.start_mark else 1
                 reason = f"the text has more than {_MAX_DOCUMENTS:,} documents. Remove unneeded documents"
                 raise DocumentError(source, line, reason)
+            # The builder takes the events of its document from the same iterator, which then continues with the next
+            # document.
             builder = _Builder(events, source, max_parts)
             data = builder.value(next(events), ())
             if data is not None:
@@ -197,6 +199,8 @@ class _Builder:
         self.lines[path] = line
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event.anchor, path, line)
+        # What this part adds to the count and the depth is remembered with its anchor, because each alias adds it
+        # again.
         before, deepest = self._num_parts, self._deepest
         self._deepest = 0
         self._count(1, len(path), line)
