@@ -45,6 +45,7 @@ def walk_errors(error: object) -> Iterator[ChainedError]:
             continue
         seen[id(current)] = current
         yield ChainedError(depth, _types(current), _text(current))
+        # ``pop`` takes the last entry, so the first inner error is added last.
         waiting.extend((depth + 1, inner) for inner in reversed(_inner_errors(current)))
 
 
@@ -170,6 +171,7 @@ def classify_oom(error: object) -> OutOfMemory:
         return classify_oom_text(error)
     deepest, answer = -1, _NONE
     for inner in walk_errors(error):
+        # Only a deeper error is closer to the origin. Of several at the same depth, the first one counts.
         if inner.depth <= deepest:
             continue
         found = _classify_one(inner)
