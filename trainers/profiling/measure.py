@@ -197,6 +197,7 @@ def check_trainable(trainable: Any) -> None:
 
 def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: TrialPlan) -> dict[int, Reading]:
     """Run a trial for each config, and return the readings, keyed by the number of the config."""
+    # The actor only stores readings, so it takes no CPU from the trials.
     recorder = ray.remote(num_cpus=0)(Recorder).remote()
     numbered = [{"number": number, "config": config} for number, config in enumerate(configs)]
     try:
@@ -208,6 +209,7 @@ def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: 
             tune.run(
                 measured_trial(trainable, recorder, caps, load_overheads()),
                 scheduler=PolicyScheduler(plan),
+                # One trial for each config.
                 config={MEASURED: tune.grid_search(numbered)},
                 stop={"training_iteration": caps.max_steps, "time_total_s": caps.timeout_s},
                 callbacks=[_Progress(len(configs))],

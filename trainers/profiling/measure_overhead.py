@@ -75,6 +75,7 @@ def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout
                 failures.append(f"{found['framework']} on {model}: {found['error']}")
             else:
                 measured.append(MeasuredOverhead(**found))
+    # By default, all frameworks are tried, and those that are not installed on a node are no error.
     if failures and (frameworks is not None or not measured):
         raise ProbeError(f"the overhead could not be measured for {'; '.join(failures)}")
     return save_overheads(Overheads(measured=tuple(measured)))

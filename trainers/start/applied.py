@@ -70,6 +70,7 @@ def apply_to_program(policy: _Policy, **options: Any) -> None:
         InvalidResourcesError: ``policy`` or an option is invalid.
     """
     change_tune_run_of_program(partial(_under_template, _template(policy, options)))
+    # The program connects later, so only its end shows whether its runs started on the cluster.
     atexit.register(_warn_of_client)
 
 
@@ -79,6 +80,7 @@ def _template(policy: _Policy | PolicyScheduler, options: Mapping[str, Any]) -> 
     if options:
         raise options_given_twice(options)
     _, inner, *_ = nested_schedulers(policy)
+    # A ``PolicyScheduler`` without an inner scheduler has this one.
     if type(inner) is not FIFOScheduler:
         raise InvalidResourcesError(
             f"the PolicyScheduler has the inner scheduler {type(inner).__name__}, but applied keeps the scheduler of "

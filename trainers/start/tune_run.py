@@ -122,6 +122,7 @@ def tuner(
     _check_names(kwargs, tune.Tuner)
     options, tuner_kwargs = _split(kwargs)
     scheduler = _under_policy(policy, tune_config.scheduler, options)
+    # A copy, because the user may pass the same config to another tuner.
     made = _Tuner(trainable, tune_config=replace(tune_config, scheduler=scheduler), **tuner_kwargs)
     made.given_trainable = trainable
     return made
@@ -188,6 +189,7 @@ def _reject_trainer(trainable: Any) -> None:
             "a Tuner is not a trainable. Pass its trainable and its arguments: tuner(train_fn, policy, "
             "param_space=…, tune_config=…).fit()"
         )
+    # Tune itself would only report: Improper 'run' - not string nor trainable.
     if not isinstance(trainable, type | str) and callable(getattr(trainable, "fit", None)):
         raise InvalidResourcesError(
             f"{type(trainable).__name__} is a trainer, but Tune runs functions of a config. Write a function that "
