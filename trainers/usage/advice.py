@@ -200,6 +200,7 @@ def trials_per_gpu(trials: Sequence[TrialGpuMemory], device_bytes: int) -> int:
                 too_little |= TrialNeed(gpu_memory_bytes=usage.share_bytes or device_bytes)
         observations.append(TrialObservation(trial_id=str(number), used=used, too_little=too_little, ended=True))
     gpu = GpuDevice(index=0, name="GPU", memory_bytes=device_bytes)
+    # One CPU is enough, because trials on a GPU divide the CPUs of their node.
     node = NodeCapacity(node_id="gpu", resources=Resources(cpus=1, gpus=1), devices=(gpu,))
     learned = LearningPolicy(num_pilots=1).learn(observations)
     return learned.plan(ClusterCapacity(nodes=(node,))).max_concurrent_trials

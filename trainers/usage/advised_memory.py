@@ -45,6 +45,7 @@ def gpu_memory_to_write(needed_bytes: int, device_bytes: int | None) -> list[str
     headroom = parse_bytes(smaller) / needed_bytes - 1
     if headroom >= _LEAST_HEADROOM:
         added = f"{headroom:.0%}"
+        # The headroom is less than the usual one, but is rounded to the same percentage.
         if added == f"{HEADROOM:.0%}":
             added = "slightly less"
         choices.append(

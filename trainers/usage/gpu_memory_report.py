@@ -147,6 +147,7 @@ def _reserved_bytes(trial: TrialGpuMemory) -> int | None:
     if not trial.usages:
         return None
     ran_out = [usage for usage in trial.usages if usage.num_ooms]
+    # If no record contains the failure, the trial had at least its smallest fraction.
     last = ran_out[-1] if ran_out else trial.usages[0]
     had_bytes = share_or_device_bytes(last)
     sizes = [failure.device_bytes for failure in trial.failures if failure.device_bytes]
@@ -326,6 +327,7 @@ def _about_too_small_share(
     # A failed request alone is also a lower bound, which is useful if it exceeds the fraction.
     amounts = [failure.needed_bytes or failure.requested_bytes for failure in _gpu_failures(ran_out)]
     needs = [amount for amount in amounts if amount]
+    # The errors show how much was needed only if every trial has one, and if the amounts exceed the fraction.
     if all(_gpu_failures([trial]) for trial in ran_out) and needs and max(needs) > share:
         peaks = [need for need in map(bytes_to_plan, usages) if need]
         first, *others = gpu_memory_to_write(max([*needs, *peaks]), device)
@@ -344,6 +346,7 @@ def _about_too_small_share(
         if len(ran_out) > len(trials) / 2:
             text += f", or {_RETRY_WITH_MORE}"
         yield text
+    # A larger fraction for all trials is not worth it if only a few of them need it.
     if len(ran_out) <= len(trials) / 2:
         yield (
             f"{len(trials) - len(ran_out)} of {counted(len(trials), 'trial')} fit, so it may be cheaper to keep {now} "
@@ -504,7 +507,9 @@ def _bars(run: RunUsage) -> list[RenderableType]:
     """Return a list with a table of bars for the trials' peaks, or an empty list if no peak is known."""
     view = empty_table("Peaks relative to the GPU fractions", "Trial", "", "")
     for trial in run.trials:
-        had, need = (trial.usage and amount(trial.usage) for amount in (share_or_device_bytes, needed_bytes))
+        if trial.usage is None:
+            continue
+        had, need = share_or_device_bytes(trial.usage), needed_bytes(trial.usage)
         if had and need:
             filled = min(round(need / had * _BAR), _BAR)
             view.add_row(trial.name, "#" * filled + "." * (_BAR - filled), f"{need / had:.0%}")

@@ -57,6 +57,7 @@ class OutOfMemoryLog:
 
     def note_start(self, trial_id: str, amounts: Mapping[str, float]) -> None:
         """Record the amounts of a trial that starts, if it ran out of memory with less."""
+        # The amounts that remain in the mapping belong to trials that did not start again.
         had = self._ran_out_with.pop(trial_id, None)
         if had is None:
             return

@@ -223,6 +223,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             scheduler = next(
                 (part for part in nested_schedulers(run.scheduler) if isinstance(part, PlanFollower)), None
             )
+        # A later step of Tune comes here again if the nodes could not be read, and must not wait again.
         is_first = self._cluster_error is None
         self._reading.start(_read_capacity)
         if is_first:
@@ -357,6 +358,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             return
         text = describe_forecast(forecast, self._price_per_hour, run.elapsed_s(now_s))
         run.note_forecast(text, now_s)
+        # The record contains every forecast, and the terminal shows only some of them.
         if now_s < self._next_forecast_s:
             return
         self._next_forecast_s = now_s + self._forecast_every_s(now_s)
@@ -368,6 +370,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             warning = deadline_warning(progress, self._deadline_s - now_s, at_once=at_once, num_nodes=run.num_nodes)
             if warning and not self._has_warned:
                 _logger.warning("%s", warning)
+            # After a forecast that meets the deadline, the next missed one is a new warning.
             self._has_warned = bool(warning)
 
     @_in_run

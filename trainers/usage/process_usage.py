@@ -82,6 +82,7 @@ def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | 
     return SlotUse(
         num_trials=len(long),
         cpus=max(usage.cpus for usage, _ in long),
+        # Longer trials count more, because they use their CPUs for longer.
         used_cpus=sum(usage.cpu_s for usage, _ in long) / sum(usage.elapsed_s for usage, _ in long),
         host_memory_bytes=max(usage.host_memory_bytes for usage, _ in long),
         gpu_utilization=mean_utilization(rates),

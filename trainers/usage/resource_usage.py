@@ -335,6 +335,7 @@ class ResourceUsage(ShownValue):
         """What to write so that no trial needs a retry with more memory, one sentence per item."""
         lines = []
         raised, counts = self.raised, self.out_of_memory
+        # If a trial also failed with the raised amount, no amount is known to be enough.
         if raised.gpus > self._failed_with("GPU"):
             first, *others = [gpus_to_write(raised.gpus)]
             if raised.gpu_memory_bytes:

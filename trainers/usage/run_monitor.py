@@ -296,6 +296,7 @@ class RunMonitor:
         more = self._num_trials is None or self._num_trials > len(trials)
         num_running = len(self._running)
         self._most_open = max(self._most_open, num_waiting + num_paused + num_running)
+        # Trials that wait while all slots are in use show that the search suggests enough of them.
         self._has_waited |= num_waiting > 0 and num_running >= self.plan.max_concurrent_trials
         left_idle: dict[int, int] = {}
         if self._scheduler is not None:
@@ -439,6 +440,8 @@ class RunMonitor:
     def note_result(self, trial: Any, result: Mapping[str, Any]) -> None:
         """Record that a trial has reported, and when it has reported twice and has run for long enough to be known."""
         known = self._trial_runs.get(trial.trial_id)
+        # Tune adds the address of the node and the process ID to each result, but a user may have reported other
+        # values.
         process = result.get("node_ip"), result.get("pid")
         if isinstance(process[0], str) and isinstance(process[1], int):
             first_trial = self._trial_of_process.setdefault(process, trial.trial_id)
@@ -482,7 +485,11 @@ class RunMonitor:
         at_once = self.plan.max_concurrent_trials
         # Tune asks a search algorithm for one trial more than can run, and a scheduler of this package for none.
         asks_for = at_once if self._scheduler is not None else at_once + 1
-        is_limited = self._most_open > asks_for or not (self._has_waited or self._meter.max_at_once >= asks_for)
+        # Tune did not ask for more open trials than this, so the run created them in advance.
+        has_more_than_asked = self._most_open > asks_for
+        # If slots stayed free although Tune asked for trials, the run had no more of them.
+        were_slots_filled = self._has_waited or self._meter.max_at_once >= asks_for
+        is_limited = has_more_than_asked or not were_slots_filled
         num_trials = MOST
         if self._num_trials is not None:
             num_trials = max(self._num_trials, len(self._trials))

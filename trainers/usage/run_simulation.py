@@ -211,7 +211,8 @@ class RunSimulation:
         active = state.active
         is_starting = state.start[active] > 1e-9
         # Between two events, all speeds are constant. So the next event is the one with the shortest remaining time.
-        speed = np.where(is_starting, *self._speeds(active, is_starting))
+        speed_of_starts, speed_of_trials = self._speeds(active, is_starting)
+        speed = np.where(is_starting, speed_of_starts, speed_of_trials)
         left = np.where(is_starting, state.start[active], self._ran[active] - state.ran[active])
         if until_told:
             to_tell = self._told[active] - state.ran[active]
@@ -229,6 +230,7 @@ class RunSimulation:
         import numpy as np
 
         running = active[~is_starting]
+        # A process that starts uses one CPU, and a trial uses as many as it was observed to use.
         demand = max(1e-9, is_starting.sum() + self._cpu[running].sum())
         cpus = self._cpus / demand
         gpus = self._gpus / max(1e-9, self._gpu[running].sum())

@@ -66,6 +66,7 @@ class TrialOutcomes:
         statuses = Counter(trial.status for trial in trials)
         outcomes = Counter(self._outcome_of.values())
         terminated, failed = statuses[TERMINATED], statuses[ERROR]
+        # Each count is limited to what the others leave, so that the counts always add up to the terminated trials.
         cut_off = min(self._before.num_cut_off + outcomes["cut_off"], terminated)
         never_started = min(self._before.num_never_started + self._num_never_started, terminated - cut_off)
         most = terminated - cut_off - never_started
