@@ -156,7 +156,7 @@ docs: install
 bench: install
 	$(BIN)/python -m tests.evidence planning
 
-# Counts how many small mistakes in placement, policies and the core of a run the unit tests detect.
+# Counts how many small mistakes in placement, plans, policies and the core of a run the unit tests detect.
 mutate: install
 	$(BIN)/python -m tests.evidence mutants
 
