@@ -28,12 +28,14 @@ class Commands(GuardedCommands):
             with repeating_ignored_interrupts():
                 return super().invoke(ctx)
         except ModuleNotFoundError as error:
+            # The missing module may be a submodule, such as ``scipy.stats``.
             package = (error.name or "").partition(".")[0]
             if package not in _EXTRAS:
                 raise
             needs = f"{ctx.invoked_subcommand} requires {package}"
             raise InvalidResourcesError(f"{needs}. Run pip install 'tune-policies[{_EXTRAS[package]}]'") from None
         except KeyboardInterrupt:
+            # Shells report 128 plus the number of the signal, and SIGINT is signal 2.
             raise typer.Exit(130) from None
 
 

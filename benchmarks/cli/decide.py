@@ -79,6 +79,7 @@ def decide(
     as_json: Json = False,
 ) -> None:
     """Decide for which sizes a GPU is better, and show the times and costs of trials and the trials per hour."""
+    # Imported here and not at the top, so that ``--help`` and other commands need not import SciPy and Ray.
     from tune_policies.kuberay.reading.load_cluster import load_capacity
 
     from ..decide.cpu_nodes import NodesQuestion
@@ -90,6 +91,7 @@ def decide(
     from ..record.run_set_file import read_run_set
 
     if output is not None:
+        # With ``--force``, only a file that looks like an earlier decision is overwritten.
         example = json.dumps(dict.fromkeys(Decision.model_fields))
         check_new(output, force=force, inputs=(run, prices, cluster, packing), example=example)
     if gpu is not None:
@@ -120,6 +122,7 @@ def decide(
     _show(decided, as_json=as_json)
     if output is not None:
         write_new(output, f"{decided.decision.to_json()}\n", force=force)
+    # The decision is written in any case, because a policy with it still runs.
     if not decided.is_decided:
         message = "nothing is decided, because every answer is ambiguous. Run more rounds on an idle machine"
         if output is not None:
@@ -151,6 +154,7 @@ def _policy_file(decided: "Decided", output: Path, settings: "Settings | None") 
     from ..measuring.device_plans import parse_device
 
     first, *others = decided.decision.workloads
+    # All sizes were decided for the same GPU.
     amount = parse_device(first.sizes[0].gpu.device).amount
     yield "kind: BenchmarkedPolicy"
     yield f"decision: {json.dumps(str(output))}"

@@ -94,6 +94,7 @@ def plot(
     from ..report.figures import crossover_figure
     from ..report.page import check_ending, save_figure
 
+    # Check the output before the input is read, because a large record takes seconds.
     check_ending(output)
     check_new(output, force=force, inputs=(file,))
     run_set = read_run_set(file)
@@ -123,10 +124,13 @@ def compare(
     run_set = read_run_set(file)
     problems = list(problems_of(run_set, file))
     found: list[Verdict] = []
+    # Without ``--phase``, all phases are compared.
     for compared_phase in phase or Phase:
         found += verdicts(run_set, compared_phase, same_within)
     if not found:
         measured = ", ".join(run_set.measured_devices) or "no device"
+        # A GPU can only be suggested if the CPU alone was measured. Otherwise, the problems say why a device is
+        # missing.
         lines = [
             f"nothing to compare: the run measured {measured}, but a comparison needs two devices with times of the "
             "same workload and size.",

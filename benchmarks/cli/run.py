@@ -88,6 +88,7 @@ def run(
     if resume is not None:
         _check_resume(context)
     else:
+        # The defaults of these options depend on ``--quick``, so the options themselves have none.
         effort = QUICK if quick else THOROUGH
         settings = Settings(
             sizes=_sizes(workload or [], size or [], quick=quick),
@@ -108,11 +109,13 @@ def run(
     )
     try:
         run_set = measure_to_file(session)
+    # The record in the file contains all groups that were complete before Ctrl-C.
     except KeyboardInterrupt:
         if session.output.exists():
             _show(read_run_set(session.output), session.output, as_json=json)
         raise
     _show(run_set, session.output, as_json=json)
+    # Exit status 0 would let a script continue with a record without times.
     if not run_set.runs:
         raise typer.Exit(1)
 
@@ -120,6 +123,7 @@ def run(
 def _check_resume(context: typer.Context) -> None:
     """Reject options that have no effect, because a resumed run uses the settings in its file."""
     for name in context.params:
+        # A default value is no reason to refuse, so the value alone does not answer this question.
         source = context.get_parameter_source(name)
         is_given = source is not None and source.name == "COMMANDLINE"
         if is_given and name not in ("resume", "address", "timeout_s", "json"):
@@ -189,6 +193,7 @@ def _show(run_set: RunSet, output: Path, *, as_json: bool) -> None:
     from .record import print_measured
 
     print_measured(run_set, output, as_json=as_json)
+    # Everything below goes to stderr, so that stdout contains only the result, for example as JSON.
     redacted = new_name("redacted.json", output)
     export = shlex.join(
         ["tune-policies", "bench", "export", str(output), "--format", "json", "--redact", "--output", redacted]

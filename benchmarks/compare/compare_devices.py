@@ -33,6 +33,7 @@ def problems_of_readings(noise: Sequence[NoiseReading], num_cpus: int) -> Iterat
     most_load = max(MOST_LOAD, MOST_PART_OF_CPUS * num_cpus)
     if not noise:
         return
+    # The mean over the rounds, because a short disturbance of one round hardly changes the medians.
     load = fmean(reading.load for reading in noise)
     if load > most_load:
         yield f"other processes used {load:.2f} CPUs (limit: {most_load:g}). Stop them, or measure on an idle machine"
@@ -59,6 +60,7 @@ def control_problem(run_set: RunSet, configuration: Configuration, phase: Phase,
     found = ratio_interval(first, second)
     surer = found.at_confidence(SURE)
     is_sure = surer.low > 1 or surer.high < 1
+    # Logarithms, so that a ratio and its inverse are equally far from 1.
     apart = abs(log(found.ratio))
     allowed = log(1 + same_within)
     if is_sure:
@@ -100,7 +102,9 @@ def _other_work(first: Sequence[ProcessRun], second: Sequence[ProcessRun]) -> It
     """Yield one sentence about the recorded differences between the work of two configurations, if there are any."""
     differ = []
     for field, name in OF_THE_WORK.items():
-        one, other = (sorted({str(getattr(run, field)) for run in runs} - {"None"}) for runs in (first, second))
+        # A field that a workload does not report is no difference.
+        one = sorted({str(getattr(run, field)) for run in first} - {"None"})
+        other = sorted({str(getattr(run, field)) for run in second} - {"None"})
         if one and other and one != other:
             differ.append(f"{name} {' or '.join(one)} against {' or '.join(other)}")
     if differ:
@@ -138,6 +142,7 @@ def verdicts(run_set: RunSet, phase: Phase, same_within: float = 0.05) -> tuple[
     first_device, *others = run_set.measured_devices or ("cpu",)
     found = []
     for first in run_set.configurations:
+        # A control measures the noise of the run. It is no device of its own.
         if first.device != first_device or first.is_control:
             continue
         for second in (first.model_copy(update={"device": device}) for device in others):

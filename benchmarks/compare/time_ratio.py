@@ -64,6 +64,7 @@ class Interval(NamedTuple):
 
     def at_confidence(self, wanted: float) -> "Interval":
         """Return the interval at another confidence level, or unchanged if there are too few rounds."""
+        # The interval of one or two rounds is an assumed factor, and no t interval that could be stretched.
         if self.num_rounds < FEWEST_ROUNDS:
             return self
         freedom = self.num_rounds - 1
@@ -184,10 +185,12 @@ def compare_times(first: Times, second: Times, *, same_within: float = 0.05, dou
     if not 0 < same_within < 1:
         raise InvalidResourcesError(f"same_within must be between 0 and 1, such as 0.05 for 5 %, got {same_within}")
     interval = ratio_interval(first, second)
+    # A drift is a doubt like those of the caller: it makes the interval unreliable without widening it.
     drift = drift_of_ratio(first, second, same_within)
     reasons = list(doubts)
     if drift:
         reasons.append(drift)
+    # The reasons that are added below explain the outcome. They are no doubts about the times.
     outcome = outcome_of(interval, same_within, is_doubtful=bool(reasons))
     by_chance = student_quantile(SURER) * error_of_blocks(first, second)
     if outcome in (Outcome.FIRST, Outcome.SECOND) and abs(log(interval.ratio)) <= by_chance:
@@ -210,6 +213,7 @@ def compare_times(first: Times, second: Times, *, same_within: float = 0.05, dou
 def outcome_of(interval: Interval, same_within: float, *, is_doubtful: bool) -> Outcome:
     """Return the outcome for an interval. ``is_doubtful`` states whether there are doubts about the times."""
     band = log(1 + same_within)
+    # Doubtful times never show that two devices are equally fast.
     if not is_doubtful and -band <= log(interval.low) and log(interval.high) <= band:
         return Outcome.SAME
     allowed = band
@@ -229,10 +233,12 @@ def drift_of_ratio(first: Times, second: Times, same_within: float) -> str | Non
     Both configurations may become slower together, but their ratio should stay constant.
     """
     ratios = _log_ratios(first, second)
+    # A line through three points has only one degree of freedom, so a drift would hardly ever be significant.
     if len(ratios) < 4:
         return None
     line = stats.linregress([*ratios], [*ratios.values()])
     change = abs(line.slope) * (max(ratios) - min(ratios))
+    # Even a significant drift does not matter if it is smaller than the difference that counts as the same.
     if line.pvalue >= 1 - SURE or change <= log(1 + same_within):
         return None
     return f"the ratio drifted by {exp(change) - 1:.1%} from the first to the last round. Measure more rounds"

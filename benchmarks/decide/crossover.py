@@ -25,6 +25,7 @@ class Crossover(NamedTuple):
 def crossover(answers: Mapping[int, Answer]) -> Crossover:
     """Return the crossover, given the answers by size."""
     above = max((size for size, answer in answers.items() if answer != "GPU"), default=None)
+    # If the GPU is the answer for all sizes, the crossover is at the smallest one.
     larger = list(answers)
     if above is not None:
         larger = [size for size in answers if size > above]

@@ -54,6 +54,7 @@ def starts_s(run_set: RunSet, configuration: Configuration) -> dict[int, float]:
     for run in run_set.of(configuration):
         times = run.times_s(PHASE)
         if run.first_epoch_s is not None and times:
+            # Noise can make the steps of the first epoch seem longer than the epoch itself.
             starts[run.round] = max(0.0, run.first_epoch_s - run.steps_per_epoch * statistics.median(times))
     return starts
 
@@ -160,6 +161,7 @@ def decide(
         InvalidResourcesError: ``terms.gpu`` was not measured, a trial's resources have no price, ``packing`` was
             measured on another GPU, or the nodes of ``terms.nodes`` are unknown or too small.
     """
+    # Check all inputs first. Then decide size by size, and collect the sizes that have the same doubt in one note.
     case = _Case(run_set, terms, measured_gpu(run_set, terms.gpu, file), capacity, prices, packing)
     case.check_packing()
     workloads, notes = [], list(problems_of(run_set, file))
@@ -185,6 +187,7 @@ def decide(
             for reason in reasons:
                 doubts.setdefault((workload, reason), []).append(str(size))
         if sizes:
+            # The crossover of a decision is by time. ``tables.py`` also describes the crossover by cost.
             found = crossover({decided.size: decided.answer for decided in sizes})
             decided_workload = WorkloadDecision(
                 workload=workload,
@@ -305,6 +308,7 @@ class _Case(NamedTuple):
     def _against_nodes(self, question: NodesQuestion, size: SizeDecision, gain: float) -> GpuOrNodes:
         node_cpus = question.node_cpus
         if node_cpus is None:
+            # Without a given size, compare with nodes like the largest one that the cluster already has.
             without_gpus = [node.resources for node in self.capacity.nodes if not node.resources.gpus]
             node_cpus = max((int(resources.cpus) for resources in without_gpus), default=0)
         if not node_cpus:
@@ -330,11 +334,14 @@ class _Case(NamedTuple):
         The gain is that of the sharing with the lowest cost per trial, or without prices, of the fastest sharing.
         """
         runs = self.run_set.of(configuration)
+        # A process has as many threads as its trial has CPUs, so this is the number of CPUs to pay for.
         cpus = max(run.num_threads for run in runs)
         peak = max((run.peak_gpu_bytes for run in runs if run.peak_gpu_bytes), default=None)
         device = parse_device(configuration.device)
         # ``in_turn`` is the number of concurrent trials that do not slow each other down.
         if device.resource == "GPU":
+            # A GPU is rented as a whole, so a fraction has the price of a GPU. The gain from sharing reduces the cost
+            # below.
             gpus = max(1.0, device.amount)
             in_turn = self._at_once(GpuPolicy(gpus=gpus, cpus=cpus))
             sharing = device.policy(cpus)
@@ -342,6 +349,7 @@ class _Case(NamedTuple):
                 # On a whole GPU, the measured peak determines how many trials can share the GPU.
                 sharing = GpuMemoryPolicy(gpu_memory=peak + _OUTSIDE_ALLOCATORS_BYTES, cpus=cpus)
             at_once = max(in_turn, self._at_once(sharing))
+            # Without GPUs in the cluster, ``in_turn`` is 0.
             trials_per_gpu = 1
             if in_turn:
                 trials_per_gpu = at_once // in_turn
@@ -352,6 +360,7 @@ class _Case(NamedTuple):
         starts = starts_s(self.run_set, configuration)
         steps = self.run_set.times_s(configuration, PHASE)
         trial_s = _median_of_medians(trials_s(self.run_set, configuration, self.terms.steps_per_trial).values())
+        # The throughput is that of the fastest sharing. The cost is that of the cheapest one, which may be another.
         fastest_gain = max(sharing.gain for sharing in sharings)
         gain = fastest_gain
         price_of = cost_per_trial = None
@@ -377,6 +386,7 @@ class _Case(NamedTuple):
         return times, gain
 
     def _at_once(self, policy: ResourcePolicy) -> int:
+        # On GPUs of other types, the times would be different.
         if isinstance(policy, GpuPolicy | GpuMemoryPolicy) and self.other_gpu_types:
             policy = policy.model_copy(update={"accelerator_type": self.accelerator_type})
         try:
@@ -391,6 +401,7 @@ class _Case(NamedTuple):
             InvalidResourcesError: The resources of one trial have no price.
         """
         gpu_type = self.terms.gpu_type or self.accelerator_type
+        # A single trial must have a price. Sharings without a price are skipped.
         alone, *shared = sharings
         cheapest, lowest = alone, prices.per_hour(cpus=cpus, gpus=gpus, accelerator_type=gpu_type)
         for sharing in shared:
@@ -426,6 +437,7 @@ class _Case(NamedTuple):
         """The types of the cluster's GPUs that were not measured. It is empty if the measured type is unknown."""
         if self.accelerator_type is None:
             return []
+        # Nodes that the autoscaler can add count too, because policies plan on them.
         to_add = [node_type.as_node() for node_type in self.capacity.node_types or () if node_type.max_nodes_to_add]
         nodes = [node for node in (*self.capacity.nodes, *to_add) if node.resources.gpus]
         types = {node.accelerator_type for node in nodes if node.accelerator_type is not None}

@@ -53,6 +53,7 @@ class Instance(Value):
         of_cpus = cpus / self.cpus
         if not gpus:  # the machine may have no GPU
             return of_cpus
+        # A trial that uses half of the GPUs makes half of the machine unusable for others, even if CPUs remain.
         return max(of_cpus, gpus / self.gpus)
 
 
@@ -122,6 +123,7 @@ class Prices(Value):
             InvalidResourcesError: The GPU or the resources have no price.
         """
         name = self._named(accelerator_type) if gpus else None
+        # Sorted by price, and equal prices by description, so that the result does not depend on the order of the file.
         found = sorted((*self._of_instances(cpus, gpus, name), *self._of_parts(cpus, gpus, name)))
         if not found:
             raise InvalidResourcesError(self._none(cpus, gpus, name))
@@ -183,6 +185,7 @@ class Prices(Value):
 
 
 def _plain(name: str) -> str:
+    # Ray writes A100-80G, and SkyPilot A100-80GB.
     return name.lower().replace("-", "").replace("_", "").removesuffix("b")
 
 
@@ -212,6 +215,7 @@ def load_prices(path: str | Path, *, region: str | None = None, use_spot: bool =
     try:
         if path.suffix.lower() == ".csv":
             text = read_text(path, what="price file", max_bytes=_MAX_CSV_BYTES)
+            # SkyPilot's catalogs contain no date.
             day = f"{datetime.fromtimestamp(path.stat().st_mtime, tz=UTC):%Y-%m-%d}"
             source = path.name
             if use_spot:
@@ -228,6 +232,7 @@ def load_prices(path: str | Path, *, region: str | None = None, use_spot: bool =
 
 def _own(data: object, name: str, region: str | None) -> Prices:
     if isinstance(data, dict):
+        # A source in the file takes precedence over the file's name.
         data = {"source": name, **data}
     prices = Prices.from_dict(data)
     if region is None:
@@ -286,6 +291,8 @@ def _of_skypilot(text: str, source: str, day: str, region: str | None, *, use_sp
             instances.append(Instance(name=machine, price=price, cpus=cpus, region=region_of, **fields))
         elif not machine and name and count:  # a GPU that can be attached to a machine, as on Google Cloud
             key = name, region_of
+            # A catalog may have lines for 1, 2, 4 and 8 of these GPUs, and zones of one region may have different
+            # prices.
             of_gpus[key] = min(price / count, of_gpus.get(key, float("inf")))
     if not instances and not of_gpus:
         raise InvalidResourcesError("no line has a price")

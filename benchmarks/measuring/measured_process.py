@@ -113,6 +113,7 @@ class MeasuredProcess:
             device=device,
             folder=os.getcwd(),  # noqa: PTH109  # a string, because the node may have another operating system
             setup=ProcessSetup.for_trial(plan.common_slot, limit_options(None, "raise")),
+            # Half of the time remains for the blocks.
             epoch_s=self._settings.process_timeout_s / 2,
         )
         epoch: FirstEpoch = self._call(self._actor.first_epoch, task)
@@ -126,6 +127,7 @@ class MeasuredProcess:
     def _size_blocks(self, epoch: FirstEpoch) -> None:
         """Determine the number of steps in a block of each phase, unless a step may exceed the remaining time."""
         self._step_s = epoch.step_s
+        # Without the duration of a single step, the mean includes compilation, so it is rather too long than too short.
         mean_s = (epoch.epoch_s or self._settings.process_timeout_s / 2) / epoch.num_steps
         for phase in epoch.phases:
             if self._is_too_long(self._step_s or mean_s):
@@ -151,6 +153,7 @@ class MeasuredProcess:
         """Time the block of a phase in a sweep, unless the process has used up its time."""
         if phase not in self.num_steps or sweep >= self.num_sweeps:
             return
+        # The best estimate for a block is the previous block of the same phase, including its warm-up steps.
         if self._is_too_long(self._last_s.get(phase, self._step_s or 0)):
             return
         at_s, before = time.monotonic() - self._round.began, self._spent_s
@@ -179,6 +182,7 @@ class MeasuredProcess:
             return
         ray.kill(self._actor, no_restart=True)
         pid = self._record["pid"]
+        # ``ray.kill`` returns before the process has ended. On another host, the process cannot be observed.
         if self._record["node"] == platform.node() and pid:
             give_up = time.monotonic() + _ENDS_WITHIN_S
             while psutil.pid_exists(pid) and time.monotonic() < give_up:
@@ -216,11 +220,13 @@ class MeasuredProcess:
         except GetTimeoutError:
             what = late or "it was still running. Raise --process-timeout-s, or find out why the workload blocks"
             raise NoTimesError("timed_out", f"after {self._settings.process_timeout_s:g} s, {what}") from None
+        # Also a ``RayError``, so it comes before the general case.
         except RayActorError as error:
             raise NoTimesError("died", _DIED.format(_reason(error))) from error
         except RayError as error:
             raise NoTimesError("died", f"Ray reported an error: {_reason(error)}") from error
         finally:
+            # Failed calls count too, because the limit is for the whole process.
             self._spent_s += time.monotonic() - start
         if isinstance(answer, Raised):
             raise NoTimesError("raised", answer.message)

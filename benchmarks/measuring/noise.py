@@ -92,6 +92,7 @@ def _load(before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> fl
     later: dict[int, float] = {}
     for snapshot in after:
         later |= snapshot.own_s
+    # A process that started in between has no earlier time, so all its CPU time counts.
     own_s = sum(seconds - earlier.get(pid, 0.0) for pid, seconds in later.items())
     passed_s = last.at_s - first.at_s
     if passed_s > 0:

@@ -63,10 +63,14 @@ def find_training(workload: str, size: int | None, num_steps: int | None) -> Tra
         default = _DEFAULTS[workload]
         return default._replace(num_steps=num_steps or default.num_steps)
     if size is None or num_steps is None:
-        missing = " and ".join(name for name, given in (("a size", size), ("--steps", num_steps)) if given is None)
+        missing = []
+        if size is None:
+            missing.append("a size")
+        if num_steps is None:
+            missing.append("--steps")
         raise InvalidResourcesError(
-            f"{workload}: pass {missing}, such as tune-policies bench packing {workload}@{size or 64} --steps "
-            f"{num_steps or 1000}. A trial must take several seconds, because startup dominates shorter trials"
+            f"{workload}: pass {' and '.join(missing)}, such as tune-policies bench packing {workload}@{size or 64} "
+            f"--steps {num_steps or 1000}. A trial must take several seconds, because startup dominates shorter trials"
         )
     return Training(f"{workload}[{size}]", workload, size, num_steps)
 
@@ -96,11 +100,14 @@ def train_workload(config: dict[str, Any]) -> None:
     if not config["uses_mps"]:
         # Otherwise, CUDA uses MPS if a daemon is running, even without limits.
         os.environ["CUDA_MPS_PIPE_DIRECTORY"] = _WITHOUT_DAEMON
+    # Ray's workers import from the folder of the driver's script. For an installed command, this is not the working
+    # directory, in which the user's workload is.
     if config["folder"] not in sys.path:
         sys.path.insert(0, config["folder"])
     device = "gpu" if ray.is_initialized() and ray.get_gpu_ids() else "cpu"
     name = config["workload"]
     steps = checked_steps(load_workload(name)(config["size"], device), name)
+    # Rounded up, so that a trial does not report more than ``NUM_REPORTS`` times.
     chunk = -(-config["num_steps"] // NUM_REPORTS)
     for done in range(1, config["num_steps"] + 1):
         result = steps.with_transfers()
@@ -110,6 +117,7 @@ def train_workload(config: dict[str, Any]) -> None:
             tune.report({"loss": loss, "steps": done})
 
 
+# CUDA looks for the daemon's pipe in this folder.
 _WITHOUT_DAEMON: Final = "/nonexistent"
 
 NUM_REPORTS: Final = 4
@@ -292,6 +300,7 @@ def _check(sharing: Sharing, trials: Sequence[Any]) -> None:
             else:
                 reason = "no error was recorded"
             raise FailedRunError(f"a trial failed: {reason.splitlines()[-1]}")
+        # Otherwise, fewer trials than recorded would have run at once.
         if trial.placement_group_factory.required_resources.get("GPU", 0) * sharing.trials_per_gpu > 1:
             raise FailedRunError(f"a trial reserved more than 1/{sharing.trials_per_gpu} of the GPU")
         used = trial.last_result.get(GPU_MEMORY_KEY, {})

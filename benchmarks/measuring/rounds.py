@@ -37,9 +37,11 @@ def disagreements(runs: Iterable[ProcessRun]) -> Iterator[Failure]:
 
     Only steps that both processes completed are compared.
     """
+    # Any of the processes could be the wrong one. The first one is only the reference.
     with_losses = [run for run in runs if run.losses]
     for run in with_losses[1:]:
         first = with_losses[0]
+        # The absolute tolerance is for losses near 0, for which any difference would be a large relative one.
         tolerance = max(first.tolerance, run.tolerance)
         for number, (expected, found) in enumerate(zip(first.losses, run.losses, strict=False), start=1):
             if not math.isclose(expected, found, rel_tol=tolerance, abs_tol=1e-9):
@@ -194,6 +196,7 @@ def measure(run_set: RunSet, capacity: ClusterCapacity) -> Iterator[RunSet]:
     groups = groups_of(settings, list(plans)) if plans else ()
     # All groups have the same devices.
     colocation = colocate(groups[0], plans, capacity) if groups else Colocation(is_together=True)
+    # The first record shows which devices are missing, even if the run is interrupted before it measures anything.
     run_set = run_set.model_copy(update={"is_interleaved": colocation.is_together, "is_complete": False})
     yield run_set
     for current in map(Round, range(settings.num_rounds)):
@@ -242,6 +245,7 @@ def measure_to_file(session: Session) -> RunSet:
     with locked(output):  # otherwise two processes could resume the same run and overwrite each other's times
         if settings is None:
             before = read_run_set(output)
+            # Return before Ray starts, because there is nothing left to measure.
             if before.is_complete:
                 return before
             settings = settings_of(before)
@@ -250,6 +254,7 @@ def measure_to_file(session: Session) -> RunSet:
                 f"{output} already exists. Choose another file, or continue the run with --resume {output}"
             )
         with ray_of_a_run(session.address, session.timeout_s):
+            # A new record shows the present machine, which must equal the machine of the record to continue.
             capacity = probe_cluster(timeout_s=session.timeout_s)
             run_set = new_run_set(settings, capacity, read_environment(), session.command)
             if before is not None:
@@ -308,6 +313,7 @@ class ProgressLines:
 
     def after(self, num_done: int, now: float) -> str | None:
         """Return the line to print after ``num_done`` groups, or ``None`` if it is too early for another line."""
+        # Before the first group, the remaining time is unknown. After the last one, the results follow.
         if not 0 < num_done < self.num_groups:
             return None
         if self._last_at is not None and now - self._last_at < _LINE_EVERY_S:
@@ -327,6 +333,7 @@ def ray_of_a_run(address: str | None, timeout_s: float) -> Iterator[None]:
     Raises:
         ProbeError: Ray does not start or does not respond.
     """
+    # A Ray that was started here would not know the devices of a running cluster.
     if ray.is_initialized() or find_ray(address) is not None:
         with connection(address, timeout_s, local="starts a Ray instance for the run"):
             yield

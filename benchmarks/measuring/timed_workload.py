@@ -112,13 +112,28 @@ def _wait_for_torch(torch: Any) -> None:
         torch.mps.synchronize()
 
 
+def _wait_for_tensorflow(tensorflow: Any) -> None:
+    # RLlib disables eager mode. Without it, a session returns only after its work is done, so no wait is needed.
+    if tensorflow.executing_eagerly():
+        tensorflow.test.experimental.sync_devices()
+
+
+def _wait_for_cupy(cupy: Any) -> None:
+    if cupy.cuda.is_available():
+        cupy.cuda.Device().synchronize()
+
+
+def _wait_for_numba(cuda: Any) -> None:
+    if cuda.is_available():
+        cuda.synchronize()
+
+
 _WAITS: Final[dict[str, Callable[[Any, Any], object]]] = {
     "torch": lambda torch, _: _wait_for_torch(torch),
-    # RLlib disables eager mode. Without it, a session returns only after its work is done, so no wait is needed.
-    "tensorflow": lambda tensorflow, _: tensorflow.executing_eagerly() and tensorflow.test.experimental.sync_devices(),
+    "tensorflow": lambda tensorflow, _: _wait_for_tensorflow(tensorflow),
     "jax": lambda jax, result: jax.block_until_ready(result),
-    "cupy": lambda cupy, _: cupy.cuda.is_available() and cupy.cuda.Device().synchronize(),
-    "numba.cuda": lambda cuda, _: cuda.is_available() and cuda.synchronize(),
+    "cupy": lambda cupy, _: _wait_for_cupy(cupy),
+    "numba.cuda": lambda cuda, _: _wait_for_numba(cuda),
 }
 """Functions that wait until a framework's work is done, by module name. They receive the module and the result of the
 last step."""

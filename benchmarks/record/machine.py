@@ -29,7 +29,12 @@ _OTHER_BUILDS: Final = {"tensorflow": "tensorflow-cpu", "xgboost": "xgboost-cpu"
 def read_environment(packages: Iterable[str] = ("tune-policies", "ray", *FRAMEWORKS)) -> Environment:
     """Return the hardware of this machine, and the versions of the ``packages`` that are installed."""
     installed = installed_versions()
-    versions = {name: installed.get(name) or installed.get(_OTHER_BUILDS.get(name, "")) for name in packages}
+    # Imports could use GPU memory, so only the metadata of the distributions is read.
+    versions = {}
+    for name in packages:
+        version = installed.get(name) or installed.get(_OTHER_BUILDS.get(name, ""))
+        if version:
+            versions[name] = version
     return Environment(
         cpu_model=_cpu_model(),
         num_cpus=os.cpu_count() or 1,
@@ -39,11 +44,12 @@ def read_environment(packages: Iterable[str] = ("tune-policies", "ray", *FRAMEWO
         gpus=_gpus(),
         platform=platform.platform(),
         python=platform.python_version(),
-        versions={name: version for name, version in versions.items() if version},
+        versions=versions,
     )
 
 
 def _cpu_model() -> str:
+    # On Linux, ``platform.processor()`` is often empty or only the architecture.
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text().splitlines():

@@ -39,6 +39,8 @@ def groups_of(settings: Settings, devices: Sequence[str]) -> tuple[Group, ...]:
     for workload, sizes in settings.sizes.items():
         for size in sizes:
             configurations = [Configuration(workload=workload, size=size, device=device) for device in devices]
+            # One control is enough to show the noise of the machine, and each control takes the time of a
+            # configuration.
             if settings.has_control and configurations:
                 configurations.append(configurations[0].model_copy(update={"is_control": True}))
             groups.append(Group(workload, size, tuple(configurations)))
@@ -54,6 +56,7 @@ def is_done(run_set: RunSet, group: Group, number: int) -> bool:
     """Return whether all configurations of a group were measured or failed in this round, or are skipped."""
     measured = {run.configuration for run in run_set.runs if run.round == number}
     failed = {failure.configuration for failure in run_set.failures if failure.round == number}
+    # A group without any remaining configuration is done too.
     return measured | failed | given_up(run_set) >= set(group.configurations)
 
 
@@ -64,6 +67,7 @@ def rounds_missing(run_set: RunSet) -> dict[Group, int]:
     """
     if run_set.settings is None:
         return {}
+    # The cluster does not have the other devices, so their measurements are not missing.
     devices = [device.device for device in run_set.devices if device.slot is not None]
     missing = {}
     for group in groups_of(run_set.settings, devices):
@@ -80,6 +84,7 @@ def num_missing(run_set: RunSet) -> int:
 
 def num_complete_rounds(run_set: RunSet) -> int:
     """Return the number of rounds in which all groups were measured, failed or are skipped."""
+    # Without settings, only the measured configurations are known.
     if run_set.settings is None:
         return len({run.round for run in run_set.runs})
     devices = [device.device for device in run_set.devices if device.slot is not None]

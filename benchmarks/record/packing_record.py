@@ -59,6 +59,7 @@ class ThroughputSample(Value):
     """
 
     workload: str
+    # In files of earlier versions, the key is ``arm``.
     mode: PackingMode = Field(validation_alias=AliasChoices("mode", "arm"))
     trials_per_gpu: PositiveCount
     num_trials: PositiveCount
@@ -159,6 +160,7 @@ class ThroughputRecord(Value):
             if sample.workload == workload:
                 for seed, loss in enumerate(sample.losses):
                     by_seed.setdefault(seed, []).append(loss)
+        # The trials of one seed do the same work in every run. A median of 0 has no relative difference.
         middles = {seed: abs(statistics.median(losses)) for seed, losses in by_seed.items()}
         apart = ((max(losses) - min(losses)) / middles[seed] for seed, losses in by_seed.items() if middles[seed])
         return max(apart, default=0.0)

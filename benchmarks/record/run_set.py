@@ -31,15 +31,17 @@ class GpuFacts(Value):
     power_limit_w: float | None = None
 
     def __str__(self) -> str:
-        details = (
-            self.memory_bytes and format_bytes(self.memory_bytes),
-            self.max_clock_mhz and f"up to {self.max_clock_mhz} MHz",
-            self.power_limit_w and f"{self.power_limit_w:g} W",
-            self.driver and f"driver {self.driver}",
-        )
-        known = ", ".join(detail for detail in details if detail)
-        if known:
-            return f"{self.name} ({known})"
+        details = []
+        if self.memory_bytes:
+            details.append(format_bytes(self.memory_bytes))
+        if self.max_clock_mhz:
+            details.append(f"up to {self.max_clock_mhz} MHz")
+        if self.power_limit_w:
+            details.append(f"{self.power_limit_w:g} W")
+        if self.driver:
+            details.append(f"driver {self.driver}")
+        if details:
+            return f"{self.name} ({', '.join(details)})"
         return self.name
 
 
@@ -63,6 +65,7 @@ class Environment(Value):
     platform: str = ""
     python: str = ""
     versions: dict[str, str] = Field(default_factory=dict)
+    # A ``Value`` refuses unknown fields, and files of earlier versions contain these.
     _former = ignoring(OF_ENVIRONMENT)
 
     def __str__(self) -> str:
@@ -75,6 +78,7 @@ class Environment(Value):
             if self.cgroup_memory_bytes is not None:
                 memory = f"{format_bytes(self.cgroup_memory_bytes)} of {memory}"
             parts.append(memory)
+        # The record contains only GPUs that NVML lists, which are NVIDIA's.
         gpus = Counter(map(str, self.gpus))
         parts += [f"{number} {gpu}" for gpu, number in gpus.items()] or ["no NVIDIA GPU"]
         versions = [f"Python {self.python}"] if self.python else []
@@ -197,6 +201,7 @@ class ProcessRun(Value):
     def times_s(self, phase: Phase) -> tuple[float, ...]:
         """Return the seconds per step of each block except warm-ups, or the duration of the first epoch in seconds."""
         if phase is Phase.FIRST_EPOCH:
+            # A process has one first epoch, so this phase looks like a phase with one block.
             if self.first_epoch_s is None:
                 return ()
             return (self.first_epoch_s,)
@@ -221,8 +226,12 @@ class DeviceFound(Value):
 
     def redacted(self) -> "DeviceFound":
         """Return a copy for publication, without resource names of the cluster."""
-        texts = {name: getattr(self, name) for name in ("slot", "why_missing", "accelerator_type")}
-        return self.model_copy(update={name: text and public_text(text) for name, text in texts.items()})
+        public = {}
+        for name in ("slot", "why_missing", "accelerator_type"):
+            text = getattr(self, name)
+            if text:
+                public[name] = public_text(text)
+        return self.model_copy(update=public)
 
 
 class Failure(Value):
@@ -300,6 +309,7 @@ class RunSet(Value):
 
     def redacted(self) -> "RunSet":
         """Return a copy for publication, without host names, process IDs, the command and messages."""
+        # The numbers still show which processes ran on the same host.
         nodes = dict.fromkeys(run.node for run in self.runs)
         names = {node: f"node-{number}" for number, node in enumerate(nodes, 1)}
         runs = (
@@ -361,6 +371,7 @@ class RunSet(Value):
         devices = [device.device for device in self.devices] + [
             configuration.device for configuration in self.configurations
         ]
+        # Requested devices come first, because a device that was not measured still has its place and its color.
         return tuple(sorted(dict.fromkeys(devices), key=lambda device: device != "cpu"))
 
     @property

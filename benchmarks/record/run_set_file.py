@@ -36,6 +36,7 @@ def write_run_set(run_set: RunSet, path: Path) -> None:
         InvalidResourcesError: ``path`` is a file without a run set, or cannot be written.
     """
     try:
+        # A run writes the file many times, and the first bytes answer the question without reading all of it.
         beginning = read_bytes(path, max_bytes=len(_BEGINS), is_cut=True)
         if beginning not in (b"", _BEGINS):  # check whether the file is a run set with another JSON layout
             read_run_set(path)
@@ -76,6 +77,7 @@ def new_name(name: str, record: Path) -> str:
 
 def file_text(run_set: RunSet) -> str:
     """Return the text of the file that :func:`write_run_set` writes."""
+    # Without spaces, because a file can contain many thousands of blocks, and because ``_BEGINS`` has none.
     return json.dumps({KEY: run_set.model_dump(mode="json")}, separators=(",", ":")) + "\n"
 
 
@@ -98,6 +100,7 @@ def read_run_set(path: Path) -> RunSet:
         ) from error
     if not isinstance(data, dict) or KEY not in data:
         raise InvalidResourcesError(f"{path} is JSON, but not a run set. It has no top-level key {KEY!r}. {_MEASURE}")
+    # The version comes before the validation, because an older version cannot judge fields that it does not know.
     own = data[KEY]
     version = own.get("schema_version") if isinstance(own, dict) else None
     if isinstance(version, int) and version > _VERSION:

@@ -43,6 +43,7 @@ class Spread(Value):
 
 def spread(values: Sequence[float]) -> Spread:
     """Return the median and the quartiles of one or more values."""
+    # ``statistics.quantiles`` needs at least two values before Python 3.13.
     low, median, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
     return Spread(median=median, low=low, high=high)
 
@@ -93,6 +94,7 @@ def _summarize(run_set: RunSet, configuration: Configuration) -> ConfigurationSu
     processes = run_set.of(configuration)
     times = {phase: time_of(run_set, configuration, phase) for phase in Phase}
     times_s = {phase: time for phase, time in times.items() if time}
+    # All processes have the same number, or none.
     samples = _most(run.samples_per_step for run in processes)
     samples_per_s = None
     if samples and Phase.TRANSFERS in times_s:
@@ -117,8 +119,11 @@ def time_text(seconds: float, half_iqr: float | None = None) -> str:
     """
     # Choose the unit by the rounded number, so that 0.9999 ms becomes 1 ms instead of 1000 µs.
     written = float(f"{seconds:.3g}")
-    short = next((unit for unit in _SHORT if written >= unit[0]), _SHORT[-1])
-    factor, unit = next(((size, name) for least, size, name in _LONG if seconds >= least), short)
+    factor, unit = next((unit for unit in _SHORT if written >= unit[0]), _SHORT[-1])
+    for least, size, name in _LONG:
+        if seconds >= least:
+            factor, unit = size, name
+            break
     apart = "" if half_iqr is None else f" ±{digits(half_iqr / factor, 2)}"
     return f"{digits(seconds / factor)}{apart} {unit}"
 
@@ -183,6 +188,7 @@ def how_to_measure_a_gpu(run_set: RunSet, workload: str | None = None, *, file: 
     measured = {(configuration.workload, configuration.size) for configuration in run_set.configurations}
     sizes: dict[str, set[int]] = {}
     if run_set.settings is not None:
+        # Requested sizes that failed here may work on the other machine.
         sizes = {name: set(requested) for name, requested in run_set.settings.sizes.items()}
     for name, size in measured:
         sizes.setdefault(name, set()).add(size)
@@ -207,6 +213,7 @@ def _options(settings: Settings | None) -> list[str]:
     devices, cpus, length = ["cpu"], 1.0, list[str]()
     if settings is not None:
         devices = list(settings.devices)
+        # A comparison needs the CPU, even if this run measured only other devices.
         if "cpu" not in devices:
             devices.insert(0, "cpu")
         cpus, length = settings.cpus, _length_options(settings)

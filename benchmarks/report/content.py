@@ -62,6 +62,7 @@ def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) 
     found = []
     failed = {failure.configuration.workload for failure in run_set.failures}
     for workload in sorted({*run_set.workloads, *failed}):
+        # There is one answer for each device that was compared with the first one.
         answers = list(_answers(workload, verdicts, named_doubts)) or [_not_compared(run_set, workload)]
         if decision and workload in decided:
             devices = [answer.device for answer in answers]
@@ -71,6 +72,7 @@ def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) 
                 at = devices.index(gpu)
             trials = tuple(_trial_sentences(decided[workload], decision))
             answers[at] = answers[at]._replace(sentences=answers[at].sentences + trials)
+        # Only with several devices does the name of the workload not say which comparison is meant.
         if len(answers) > 1:
             answers = [answer._replace(workload=f"{workload}, {in_words(answer.device or '')}") for answer in answers]
         found += answers
@@ -82,6 +84,7 @@ def doubts_of_all(verdicts: Verdicts) -> tuple[str, ...]:
     of_comparisons = []
     for found in verdicts.values():
         of_comparisons += [verdict.comparison.reasons for verdict in found]
+    # The doubts of a single comparison stand next to its result.
     if len(of_comparisons) < 2:
         return ()
     first, *others = of_comparisons
@@ -129,7 +132,9 @@ def _answer(verdicts: list[Verdict], phase: Phase, named_doubts: Collection[str]
         for outcome, group in groupby(verdicts, key=lambda verdict: verdict.comparison.outcome)
     ]
     sentences = []
+    # The notes at the top of the page contain these doubts already.
     named = set(named_doubts)
+    # The largest sizes come first, because these are the sizes at which a GPU pays off, if at all.
     for stretch in reversed(stretches):
         sentences.append(_stretch_text(stretch, first, second))
         reasons = dict.fromkeys(chain.from_iterable(compared.reasons for compared in stretch.compared.values()))
@@ -145,6 +150,7 @@ def _badge(
     stretches: list[_Stretch], first: str, second: str
 ) -> tuple[Literal["gain", "stay", "same", "ambiguous", "depends"], str]:
     ranks = [_RANKS[stretch.outcome] for stretch in stretches if stretch.outcome in _RANKS]
+    # Without a change back, one sentence with the size of the change describes the result.
     changes_back = ranks not in (sorted(ranks), sorted(ranks, reverse=True))
     if changes_back:
         return "depends", f"{first} or {second}, depending on the size"
@@ -185,6 +191,7 @@ def _stretch_text(stretch: _Stretch, first: str, second: str) -> str:
 def _factor(comparison: Comparison, *, is_inverse: bool) -> str:
     ratio, low, high = comparison.ratio, comparison.low, comparison.high
     if is_inverse:
+        # The inverse of the interval swaps its ends.
         return ratio_with_bounds(1 / ratio, 1 / high, 1 / low)
     return ratio_with_bounds(ratio, low, high)
 
@@ -224,6 +231,7 @@ def build_content(
     if decision:
         notes += _other_run(run_set, decision)
     notes += [sentence(f"All results are affected: {doubt}") for doubt in doubts_of_all(compared)]
+    # The answer comes first, then its reasons, and at the end what is needed to repeat the run.
     sections = [Section("Verdict", tuple(notes), findings=findings)]
     if decision:
         sections.append(_cost(decision))
@@ -233,6 +241,7 @@ def build_content(
         sections.append(_packing(packing))
     sections.append(Section("All measurements", _texts_about_sizes(run_set), tables=(configurations_table(run_set),)))
     sections.append(_conditions(run_set))
+    # A redacted record contains no command.
     if not run_set.is_redacted:
         commands = [run_set.command]
         if packing and packing.command:
@@ -276,6 +285,7 @@ def _other_run(run_set: RunSet, decision: Decision) -> Iterator[str]:
 
 def _pictures(drawn: Iterable[tuple[str, str, Figure | None]]) -> tuple[Picture, ...]:
     """Return the pictures of at most ``_MOST_FIGURES`` figures. The other figures are not drawn."""
+    # ``drawn`` is lazy, so the figures beyond the limit cost no time.
     first = islice(drawn, _MOST_FIGURES)
     return tuple(Picture(name, label, figure) for name, label, figure in first if figure is not None)
 

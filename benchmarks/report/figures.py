@@ -42,6 +42,7 @@ INK: Final = "#24292f"
 """The color of text, axes and grids. In an HTML page, it is replaced by the color of the surrounding text."""
 
 LOOK: Final[Any] = {
+    # Texts stay texts in an SVG, so that they use the font of the page and can be selected.
     "svg.fonttype": "none",
     # A dollar sign in a name must not start a formula.
     "text.parse_math": False,
@@ -85,9 +86,11 @@ def strokes(names: Iterable[Any]) -> dict[Any, Stroke]:
 
 def put_sizes(axes: Any, sizes: Collection[int], what: str = "size") -> None:
     """Make the x axis logarithmic, and set its label and its ticks: powers of two whose labels do not overlap."""
+    # Without a margin, the markers of the smallest and the largest size would be cut off.
     low, high = min(sizes) / 1.5, max(sizes) * 1.5
     axes.set_xscale("log", base=2)
     most_ticks = max(2, _CHARACTERS_OF_TICKS // (len(_whole(high)) + 2))
+    # Ticks between the labeled powers of two would have no label.
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=most_ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda size, _: _whole(size))
@@ -106,6 +109,7 @@ def put_log_amounts(axis: Any, values: Iterable[float], label: str, write: Calla
     values = list(values)
     low, high = min(values), max(values)
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    # A logarithmic axis needs two different limits.
     if low == high:
         axis.axes.set(**{f"{axis.axis_name}lim": (low / 1.5, high * 1.5)})
     axis.set_major_locator(_locator(high / low))
@@ -138,6 +142,7 @@ def put_legend(figure: Any, axes: Iterable[Any]) -> None:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     longest = max(map(len, handles), default=0)
+    # About 56 characters fit into the width of a figure, and the line and the gaps of an entry take about six.
     columns = max(1, min(3, 56 // (longest + 6)))
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
 
@@ -269,6 +274,7 @@ def packing_figure(record: ThroughputRecord, workload: str) -> Figure:
     """Draw the throughput of a workload against the number of trials per GPU."""
     figure, (axes,) = _panels(1)
     rates = record.rates(workload)
+    # The curves contain the requested numbers of trials. A star marks the number that the plan chooses.
     for label, modes, look in (
         ("time-sliced", (PackingMode.ALONE, PackingMode.PACKED), STROKES[0]),
         ("with MPS", (PackingMode.PACKED_WITH_MPS,), STROKES[2]),
@@ -285,6 +291,7 @@ def packing_figure(record: ThroughputRecord, workload: str) -> Figure:
         axes.axvline(end, linestyle=":", color=INK, label="stops paying")
     put_sizes(axes, {number for _, number in rates}, "trials per GPU")
     axes.set(title=title(workload), ylabel="trials per hour")
+    # From 0, so that the heights are in proportion to the throughput.
     axes.set_ylim(0, None)
     put_legend(figure, [axes])
     return figure
@@ -306,6 +313,7 @@ def _panels(count: int) -> tuple[Figure, list[Any]]:
 def _line(axes: Any, points: dict[int, tuple[float, float, float]], look: Stroke, label: str) -> None:
     """Draw a line with error bars. Each point consists of the value and the lower and upper end of its interval."""
     values = [value for value, _, _ in points.values()]
+    # matplotlib refuses error bars below 0, which rounding could produce.
     below = [max(value - low, 0) for value, low, _ in points.values()]
     above = [max(high - value, 0) for value, _, high in points.values()]
     axes.errorbar([*points], values, yerr=[below, above], label=label, capsize=3, elinewidth=1.1, **look._asdict())

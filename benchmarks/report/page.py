@@ -58,6 +58,7 @@ def _in_page(key: str, value: str, name: str) -> str:
         return f"{name}-{value}"
     if key == f"{{{_XLINK}}}href":
         return f"#{name}-{value.removeprefix('#')}"
+    # Only these attributes contain colors and references in the SVG files of matplotlib.
     if key in ("style", "clip-path", "fill", "stroke"):
         return _COLOUR.sub(_colour_of_page, _LINK.sub(rf"url(#{name}-\1)", value))
     return value
@@ -108,5 +109,6 @@ def check_ending(path: Path) -> str:
     return ending
 
 
+# Otherwise, ElementTree would write a prefix such as ``ns0:`` before each element, which browsers do not read in HTML.
 ElementTree.register_namespace("", _SVG)
 ElementTree.register_namespace("xlink", _XLINK)

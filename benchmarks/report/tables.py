@@ -67,6 +67,7 @@ def configurations_table(run_set: RunSet) -> Table:
             times.append(_cell(_time_with_spread, time))
         used = (cell(summary) for cell in _MEASURED.values())
         rows.append((summary.configuration.workload, device, str(summary.configuration.size), *times, *used))
+    # A missing device has no workload and no times, but must not be overlooked.
     empty = [""] * (len(columns) - 3)
     rows += [("all", found.device, "missing", *empty) for found in run_set.devices if found.why_missing is not None]
     caption = "Time of a step, and of the first epoch: median of the processes ± half the interquartile range"
@@ -95,6 +96,7 @@ def decision_tables(decision: Decision) -> tuple[Table, ...]:
         ),
         num_texts=2,
     )
+    # Without prices, the table of costs would be empty.
     if not any(size.cpu.cost_per_trial or size.gpu.cost_per_trial for _, size in of_each):
         return times, *_nodes_tables(decision)
     rows = []
@@ -121,6 +123,7 @@ def _nodes_tables(decision: Decision) -> Iterator[Table]:
     if not of_each:
         return
     _, size, first = of_each[0]
+    # A fraction such as ``gpu@0.25`` still needs one GPU.
     num_gpus = max(1, int(parse_device(size.gpu.device).amount))
     money = decision.currency or "cost"
     rows = []
@@ -194,6 +197,7 @@ def _show(tables: Iterable[Table], lines: Iterable[str], console: Console | None
 def _in_rich(table: Table) -> RichTable:
     shown = empty_table("", *table.columns)
     shown.collapse_padding = True
+    # The first columns contain names. Numbers are easier to compare if their last digits are below each other.
     for column in shown.columns[table.num_texts :]:
         column.justify = "right"
     for row in table.rows:
@@ -256,6 +260,7 @@ def print_verdicts(found: Sequence[Verdict]) -> None:
         for reason in comparison.reasons:
             reasons[reason].append(f"{verdict.workload}[{verdict.size}] {verdict.phase}")
     notes = [describe_sizes(dict.fromkeys(verdict.workload for verdict in found))]
+    # Many comparisons have the same reason, so it is printed once, with all of them.
     for reason, configurations in reasons.items():
         where = "all"
         if len(configurations) < len(found):
@@ -316,6 +321,7 @@ def throughput_lines(record: ThroughputRecord) -> Iterator[str]:
     """Yield a sentence for each workload about the number of trials per GPU that pay off, and for each omitted run."""
     for workload in record.workloads:
         end = record.stops_paying_at(workload)
+        # A plan does not start MPS, so only the times without it show what pays off.
         numbers = {number for mode, number in record.rates(workload) if not mode.uses_mps}
         if len(numbers) < 2:
             where = "it is not known whether more trials per GPU pay off, because only one number was measured"

@@ -42,6 +42,8 @@ def _every_fourth(first: int, last: int) -> tuple[int, ...]:
     return tuple(2**exponent for exponent in range(first, last + 1, 2))
 
 
+# The sizes cover several orders of magnitude, because the crossover of an unknown machine can be anywhere. Factors of
+# four keep a sweep short.
 _BATCHES: Final = _every_fourth(0, 12)
 _LARGE_BATCHES: Final = _every_fourth(0, 8)
 _ELEMENTS: Final = _every_fourth(10, 24)
@@ -111,6 +113,7 @@ def describe_sizes(workloads: Iterable[str]) -> str:
     """Return what the sizes of workloads count, such as ``"size: samples per batch (mlp); elements (doubling)"``."""
     by_unit: dict[str, list[str]] = {}
     for name in workloads:
+        # Only for a user's own workload, the unit of the size is unknown.
         built_in = BUILT_IN.get(name) or SYNTHETIC.get(name)
         unit = "as defined by the workload"
         if built_in is not None:
@@ -154,6 +157,7 @@ def check_workload(name: str) -> BuiltIn | None:
     if spec is None:
         near = suggest(module, (file.stem for file in Path.cwd().glob("*.py")))
         raise InvalidResourcesError(f"workload {name!r}: there is no module {module!r} in {Path.cwd()}{near}")
+    # The source of an extension module cannot be read.
     if spec.origin is not None and spec.origin.endswith(".py"):
         _check_defines(function, Path(spec.origin), name)
     return None
@@ -168,14 +172,15 @@ def _check_defines(function: str, path: Path, name: str) -> None:
         module = ast.parse(source)
     except (SyntaxError, ValueError) as error:
         raise InvalidResourcesError(f"workload {name!r}: {path} is not valid Python: {error}") from error
+    # Names in nested code count too, for example in ``if`` and ``try`` at the top of the module.
     nodes = list(ast.walk(module))
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     names |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
     # Code such as `from x import *` can also define names that are not visible in the source.
-    if not names & {function, "*", "__getattr__"} and not any(
-        isinstance(node, ast.Name) and node.id in ("globals", "setattr", "exec") for node in nodes
-    ):
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    may_define_more = names & {"*", "__getattr__"} or used & {"globals", "setattr", "exec"}
+    if function not in names and not may_define_more:
         raise InvalidResourcesError(
             f"workload {name!r}: {path} does not define {function!r}{suggest(function, sorted(names))}"
         )
@@ -191,6 +196,7 @@ def _check_arguments(function: ast.FunctionDef, name: str) -> None:
     positional = [*arguments.posonlyargs, *arguments.args]
     num_required = len(positional) - len(arguments.defaults)
     has_room = len(positional) >= _NUM_ARGUMENTS or arguments.vararg is not None
+    # ``None`` in ``kw_defaults`` stands for a keyword argument without a default, which a call would lack.
     if num_required > _NUM_ARGUMENTS or not has_room or None in arguments.kw_defaults:
         raise _wrong_form(name, f"it is defined as {function.name}({ast.unparse(arguments)})")
 
@@ -237,6 +243,7 @@ def load_workload(name: str) -> Workload:
     found = getattr(imported, function, None)
     if found is None:
         raise InvalidResourcesError(f"workload {name!r}: {module} does not define {function!r}")
+    # A class is callable, but it is probably a trainable of Tune.
     if not callable(found) or isinstance(found, type):
         raise _wrong_form(name, f"it is {_kind_of(found)}")
     try:
@@ -244,6 +251,7 @@ def load_workload(name: str) -> Workload:
     except (TypeError, ValueError):  # some functions of extension modules have no signature
         return cast(Workload, found)
     try:
+        # Check the arguments without a call, because a call prepares the workload and can take long.
         signature.bind(1, "cpu")
     except TypeError:
         raise _wrong_form(name, f"it is defined as {function}{signature}") from None

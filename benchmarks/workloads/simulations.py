@@ -79,6 +79,7 @@ def _distances(origins: Tensor, directions: Tensor, spheres: Tensor) -> Tensor:
     for sphere in spheres:
         to_centre = sphere[:3] - origins
         along = (to_centre * directions).sum(-1)
+        # Half of the part of the ray inside the sphere. It is 0 if the ray misses the sphere.
         half_chord = (sphere[3].square() - to_centre.square().sum(-1) + along.square()).clamp(min=0).sqrt()
         distance = along - half_chord
         found.append(torch.where((half_chord > 0) & (distance > 0), distance, torch.inf))
@@ -97,6 +98,7 @@ heat_3d = partial(_heat, 3)
 
 def _diffused(grid: Tensor) -> Tensor:
     for _ in range(NUM_UPDATES):
+        # The discrete Laplace operator: the sum of the neighbors, minus the point itself for each of them.
         flow = -2 * grid.ndim * grid
         for dimension in range(grid.ndim):
             flow += torch.roll(grid, 1, dimension) + torch.roll(grid, -1, dimension)

@@ -50,6 +50,7 @@ def checked_steps(steps: Any, workload: str) -> Steps:
     Raises:
         InvalidResourcesError: The result is not ``Steps``, or a field is not valid.
     """
+    # A workload is the user's code, so all fields are checked before the first measurement.
     if not isinstance(steps, Steps) or not callable(steps.with_transfers):
         raise InvalidResourcesError(
             f"{workload} returned {shorten(steps)}, but must return Steps(with_transfers=…). Import "
@@ -131,6 +132,7 @@ def torch_device(device: str) -> Any:
             if api is not None and api.is_available():
                 return torch.device(name)
         raise unseen("PyTorch", device, f"PyTorch {torch.__version__} is built for {_built_for(torch)}")
+    # The packages of the vendors, and the names under which they register their devices with PyTorch.
     names = {"NPU": ("torch_npu", "npu"), "HPU": ("habana_frameworks.torch", "hpu"), "TPU": ("torch_xla", "xla")}
     if device not in names:
         raise unseen("PyTorch", device, f"the supported devices are cpu, gpu, {', '.join(names)}")

@@ -41,6 +41,7 @@ def cnn(size: int, device: str) -> Steps:
 
 def _training(layers: list[Any], batch_size: int, device: str) -> Steps:
     where = tensorflow_device(device)
+    # TensorFlow allows TF32 by default. Its rounding would make the losses differ from those on a CPU.
     tf.config.experimental.enable_tensor_float_32_execution(False)
     rng = np.random.default_rng(SEED)
     samples = rng.standard_normal((NUM_BATCHES, batch_size, 28, 28, 1), dtype=np.float32)
@@ -72,6 +73,8 @@ def _trainer(layers: list[Any], rng: np.random.Generator) -> Any:
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     variables = model.trainable_variables
     optimizer = tf.keras.optimizers.SGD(LEARNING_RATE)
+    # A ``tf.function`` may create variables only when it is traced for the first time, so the optimizer's are created
+    # here.
     optimizer.build(variables)
 
     def train(samples: Any, labels: Any) -> Any:

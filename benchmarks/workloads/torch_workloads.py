@@ -88,6 +88,7 @@ def _convolution(before: int, after: int, size: int, stride: int = 1) -> tuple[n
 
 def _basic_block(before: int, after: int, stride: int) -> nn.Module:
     body = nn.Sequential(*_convolution(before, after, 3, stride), nn.ReLU(), *_convolution(after, after, 3))
+    # The shortcut must have the shape of the body's result.
     short: nn.Module = nn.Identity()
     if stride != 1 or before != after:
         short = nn.Conv2d(before, after, 1, stride, bias=False)

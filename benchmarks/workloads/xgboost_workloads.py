@@ -58,6 +58,7 @@ def _xgboost_device(device: str) -> str:
     if device == "cpu":
         return "cpu"
     if device.upper() == "GPU":
+        # A build without CUDA trains on the CPU with a warning only, so train the smallest possible model and look.
         least = xgboost.DMatrix(np.zeros((2, 1), np.float32), np.array([0, 1]))
         booster = xgboost.train({"device": "cuda", "verbosity": 0}, least, 1)
         # Only the saved configuration shows the device that XGBoost used.
