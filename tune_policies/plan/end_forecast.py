@@ -11,7 +11,7 @@ A run calls ``forecast_end`` with all its trials whenever it shows its progress.
 
 import math
 from collections.abc import Callable, Sequence
-from statistics import fmean
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
@@ -149,7 +149,8 @@ def forecast_end(
         num_waiting: The number of trials that have not started, as far as it is known.
         at_once: The number of trials that run at once.
         stopped_fraction: The fraction of ended trials that a scheduler stopped early. Running trials whose progress is
-            known end early with this probability, after a random part of their remaining time.
+            known end early with this probability times the part that is left, after a random part of their remaining
+            time.
         start_s: The time from the end of a trial to the start of the next one in its slot, in seconds.
     """
     import numpy as np
@@ -166,28 +167,34 @@ def forecast_end(
             open_ended.append((i, trial.elapsed_s))
             continue
         total = trial.elapsed_s / trial.progress
-        known.append(total * (1 - stopped_fraction * (1 - trial.progress) / 2))
+        part_left = 1 - trial.progress
+        # The further a trial has come, the less likely a scheduler is to stop it. On average, half of the time left is
+        # then saved.
+        stops = stopped_fraction * part_left
+        known.append(total * (1 - stops * part_left / 2))
         # The first results of a trial say less about its remaining time than the later ones.
-        noise = _PROGRESS_NOISE * (1 + (1 - trial.progress))
+        noise = _PROGRESS_NOISE * (1 + part_left)
         left[:, i] = (total - trial.elapsed_s) * np.exp(noise * rng.standard_normal(_DRAWS))
-        is_stopped = rng.random(_DRAWS) < stopped_fraction * (1 - trial.progress)
+        is_stopped = rng.random(_DRAWS) < stops
         left[:, i] *= np.where(is_stopped, rng.random(_DRAWS), 1)
     # The trials that have run longest come first, because their expected durations count for those of the other ones.
     for _, since in sorted(open_ended, reverse=True, key=lambda trial: trial[1]):
-        # Without the trials that still run, durations would be biased, because short trials end first. The factor 1.7
-        # is the mean of the random multiple below.
+        # Without the trials that still run, durations would be biased, because short trials end first. The geometric
+        # mean, because the distribution is that of the logarithms. 1.6 is the geometric mean of the multiple below.
         longer_ones = [duration for duration in known if duration > since]
-        known.append(fmean(longer_ones) if longer_ones else 1.7 * since)
+        known.append(geometric_mean(longer_ones) if longer_ones else 1.6 * since)
     num_drawn = min(num_waiting, _MOST_DRAWN)
     durations = _draw(np.array(known), num_drawn + 8 * len(open_ended), rng)
     for k, (i, since) in enumerate(open_ended):
         # Eight durations are drawn for each of these trials, so that at least one of them usually exceeds its elapsed
         # time.
         mine = durations[:, num_drawn + 8 * k : num_drawn + 8 * (k + 1)]
-        longer = np.where(mine > since, mine, np.inf).min(axis=1)
+        is_longer = mine > since
+        # The first longer one, because the smallest of several draws would be too small.
+        first = mine[np.arange(_DRAWS), is_longer.argmax(axis=1)]
         # If no drawn duration is longer, the trial is expected to take a random multiple of its elapsed time.
-        longer = np.where(np.isfinite(longer), longer, since * (1 + rng.exponential(0.7, _DRAWS)))
-        left[:, i] = longer - since
+        multiple = since * (1 + rng.exponential(0.7, _DRAWS))
+        left[:, i] = np.where(is_longer.any(axis=1), first, multiple) - since
     ends = _place(left, durations[:, :num_drawn] + start_s, num_waiting, max(1, at_once))
     tail = _tail(float(np.log(known).std()), knows_progress=not open_ended)
     low, middle, high = np.quantile(ends, (tail, 0.5, 1 - tail))

@@ -28,7 +28,10 @@ _LONGEST: Final = 4 * 600.0
 def forecasts(
     name: str, rng: random.Random, *, num_trials: int, at_once: int, knows_progress: bool
 ) -> Iterator[tuple[EndForecast, float]]:
-    """Yield the forecast and the true remaining time of a run at three points, in seconds."""
+    """Yield the forecast and the true remaining time of a run in seconds, at four points.
+
+    The last point is when the last trial has just started.
+    """
     works = [600 * LENGTHS[name](rng) for _ in range(num_trials)]
     free = [0.0] * at_once
     begins = []
@@ -37,8 +40,7 @@ def forecasts(
         begins.append(begin)
         heapq.heappush(free, begin + work)
     end = max(begin + work for begin, work in zip(begins, works, strict=True))
-    for fraction in (0.25, 0.5, 0.75):
-        now = fraction * end
+    for now in (0.25 * end, 0.5 * end, 0.75 * end, max(begins) + 1):
         finished = [work for begin, work in zip(begins, works, strict=True) if begin + work <= now]
         running = []
         for begin, work in zip(begins, works, strict=True):

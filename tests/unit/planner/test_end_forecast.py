@@ -39,6 +39,15 @@ def test_a_trial_that_runs_longer_than_all_others_is_not_about_to_end():
     assert forecast.median_s > 20
 
 
+def test_a_trial_that_has_just_started_takes_as_long_as_one_that_starts_now():
+    finished = [float(50 + i * 100 // 29) for i in range(30)]
+
+    running = forecast_end(finished, [RunningTrial(elapsed_s=1)], num_waiting=0, at_once=1)
+    waiting = forecast_end(finished, [], num_waiting=1, at_once=1)
+
+    assert running.median_s == pytest.approx(waiting.median_s, rel=0.1)
+
+
 def test_early_stopping_brings_the_end_forward():
     trials = [RunningTrial(elapsed_s=10, progress=0.1)] * 4
     waits = {"num_waiting": 0, "at_once": 4}
