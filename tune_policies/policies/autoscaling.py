@@ -16,6 +16,7 @@ from tune_policies.placement.scale_up import (
     uses_devices,
 )
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.gpu_selection import off_small_gpus
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import Count
@@ -62,6 +63,7 @@ class AutoscalingPolicy(WrappingPolicy):
             plan, most = self._plan_with(capacity, most, limit)
         except InfeasibleRequestError as error:
             return self._plan_without(capacity, error)
+        plan = _off_other_types(plan, capacity, most)
         launched, nodes_to_add = self._as_launched(plan, capacity, most, limit)
         reasons = [_counted(capacity.node_types, limit), *_about_fewer_trials(plan, launched, capacity, nodes_to_add)]
         return launched.with_reasons(*reasons).model_copy(update={"nodes_to_add": nodes_to_add})
@@ -138,6 +140,19 @@ class AutoscalingPolicy(WrappingPolicy):
         return plan.with_reasons(
             f"the plan adds no nodes, because no trial would fit the cluster with added nodes: {error.offered}"
         )
+
+
+def _off_other_types(plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> TrialPlan:
+    """Return the plan restricted to nodes with enough GPU memory.
+
+    Because of a limit, the inner policy may have seen only the types in ``most``, but Ray's autoscaler may add others.
+    """
+    types = [node_type for node_type in capacity.node_types or () if node_type.max_nodes_to_add]
+    others = {node_type.as_node().shape for node_type in types if not most.get(node_type.name)}
+    if not others:
+        return plan
+    every = capacity.with_nodes_added({node_type.name: 1 for node_type in types})
+    return plan.with_slots(lambda slot: off_small_gpus(slot, every, others))
 
 
 def fewest_for_plan(

@@ -5,17 +5,25 @@ some GPUs also contains the simplest condition that restricts Ray to the selecte
 """
 
 from abc import abstractmethod
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from tune_policies.cluster.accelerators import check_accelerator_type, check_type_of_resource
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, format_selector, is_label_value, is_one_of
-from tune_policies.cluster.node import NodeCapacity, NodeGroup
+from tune_policies.cluster.labels import (
+    ACCELERATOR_TYPE,
+    NODE_ID,
+    format_selector,
+    is_label_value,
+    is_none_of,
+    is_one_of,
+)
+from tune_policies.cluster.node import NodeCapacity, NodeGroup, Shape
 from tune_policies.placement.count_trials import workers_on_node
-from tune_policies.placement.request import Request
+from tune_policies.placement.request import Request, request_of
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.plan_notes import describe_gpus
 from tune_policies.plan.trial_plan import TrialPlan
@@ -293,3 +301,53 @@ def about_listed_nodes(selections: Iterable[Selection]) -> Iterator[str]:
     for selection in selections:
         if NODE_ID in selection.label_selector:
             yield f"nodes with {format_selector(selection.label_selector)}: {describe_gpus(selection.groups)}"
+
+
+def off_small_gpus(slot: TrialSlot, capacity: ClusterCapacity, others: Container[Shape] | None = None) -> TrialSlot:
+    """Return the slot restricted to nodes whose GPUs are large enough for its workers.
+
+    Ray may place a trial on any GPU, including GPUs that the policy ignored when it computed the slot.
+
+    Args:
+        slot: The slot type.
+        capacity: The cluster, with all nodes on which Ray may place the trial.
+        others: The shapes of the nodes that the policy ignored. If ``None``, they are all nodes with small GPUs.
+    """
+    if slot.gpu_memory_bytes is None:
+        return slot
+    request = request_of(slot)
+    per_device = max(1, TICKS // to_ticks(slot.worker.gpus))
+    too_small, large = [], []
+    for group in capacity.gpu_groups(slot.accelerator_type):
+        is_large = gpu_memory_of(group.node) // per_device >= slot.gpu_memory_bytes
+        if others is not None and is_large == (group.node.shape in others):
+            continue
+        if is_large:
+            large.append(group)
+        elif workers_on_node(group.node, request) > 0:
+            too_small.append(group)
+    return off_nodes(slot, capacity, too_small, large)
+
+
+def off_nodes(
+    slot: TrialSlot, capacity: ClusterCapacity, too_small: Sequence[NodeGroup], large: Sequence[NodeGroup]
+) -> TrialSlot:
+    """Return the slot without the nodes ``too_small``, whose devices are too small for its workers.
+
+    Nodes that still have to be added have no ID, so they are excluded by their device type, or by the IDs of the nodes
+    ``large``, whose devices are large enough. This is possible if these nodes have other device types or are alive.
+    """
+    if not too_small:
+        return slot
+    if large and any(node.is_expected for node, _ in too_small):
+        shapes = {node.shape for node, _ in (*too_small, *large)}
+        relevant = capacity.where(lambda node: node.shape in shapes)  # workers fit no other nodes
+        chosen = select_gpus(relevant, large, slot.accelerator_type)
+        is_by_id = NODE_ID in chosen.label_selector
+        if not is_by_id or not any(node.is_expected for node, _ in large):
+            of_type = slot.model_copy(update={"accelerator_type": chosen.accelerator_type})
+            return of_type.on_nodes(dict(chosen.label_selector))
+    alive = [node.node_id for node in capacity.nodes_of(too_small) if not node.is_expected]
+    if not alive:
+        return slot
+    return slot.on_nodes({NODE_ID: is_none_of(alive)})

@@ -1,15 +1,15 @@
 """A policy that reserves resources of the cluster, or memory of each GPU, for other programs."""
 
 import math
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from typing import Final, TypeVar
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, is_none_of, matcher
-from tune_policies.cluster.node import GpuDevice, NodeCapacity, NodeGroup, NodeTypeCapacity, Shape
-from tune_policies.placement.count_trials import count_trials, with_rounded_memory, workers_on_node
+from tune_policies.cluster.labels import ACCELERATOR_TYPE, matcher
+from tune_policies.cluster.node import GpuDevice, NodeCapacity, NodeTypeCapacity, Shape
+from tune_policies.placement.count_trials import count_trials, with_rounded_memory
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.request import request_of
 from tune_policies.placement.reservations import first_reservations, other_reservations, reserve
@@ -17,11 +17,11 @@ from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.plan_notes import about_gpu_memory, about_the_nodes
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
 from tune_policies.policies.autoscaling import AutoscalingPolicy
-from tune_policies.policies.gpu_selection import gpus_of_type, select_gpus
+from tune_policies.policies.gpu_selection import gpus_of_type, off_nodes, off_small_gpus, select_gpus
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy, with_inner
 from tune_policies.policies.slots_by_node_type import Selection
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import TICKS, Amount, Amounts, Count, Memory, Resources, to_ticks
+from tune_policies.values.resources import Amount, Amounts, Count, Memory, Resources
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 from tune_policies.values.wording import counted, shorten_names
@@ -292,7 +292,14 @@ def leaving_free(plan: TrialPlan, capacity: ClusterCapacity, resources: Resource
         "fewer_than_fit": True,
         "left_free": added(plan.left_free, resources.ticks),
     }
-    return plan.with_slots(lambda slot: _off_small_devices(slot, capacity)).model_copy(update=changes)
+
+    def off_reserved_gpus(slot: TrialSlot) -> TrialSlot:
+        # A plan can have many slots, so compare only a few node shapes for each slot instead of all nodes.
+        seen = with_rounded_memory(capacity, memory=slot.worker.memory_bytes, num_workers=0)
+        return off_small_gpus(slot, seen)
+
+    # If nodes with smaller devices are reserved completely, the inner policy ignores them, but Ray does not.
+    return plan.with_slots(off_reserved_gpus).model_copy(update=changes)
 
 
 def added(resources: Resources, ticks: Amounts) -> Resources:
@@ -300,26 +307,6 @@ def added(resources: Resources, ticks: Amounts) -> Resources:
     for name, amount in ticks.items():
         resources = resources.with_ticks(name, resources.ticks.get(name, 0) + amount)
     return resources
-
-
-def _off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
-    """Return the slot restricted to nodes whose devices are large enough for its workers.
-
-    If nodes with smaller devices are reserved completely, the inner policy ignores them, but Ray does not.
-    """
-    if slot.gpu_memory_bytes is None:
-        return slot
-    request = request_of(slot)
-    per_device = max(1, TICKS // to_ticks(slot.worker.gpus))
-    # A plan can have many slots, so compare only a few node shapes for each slot instead of all nodes.
-    seen = with_rounded_memory(capacity, memory=slot.worker.memory_bytes, num_workers=0)
-    too_small, large = [], []
-    for group in seen.gpu_groups(slot.accelerator_type):
-        if (group.node.smallest_gpu_memory_bytes or 0) // per_device >= slot.gpu_memory_bytes:
-            large.append(group)
-        elif workers_on_node(group.node, request) > 0:
-            too_small.append(group)
-    return _off_nodes(slot, seen, too_small, large)
 
 
 def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacity]:
@@ -413,26 +400,4 @@ def _off_other_gpus(slot: TrialSlot, capacity: ClusterCapacity, shapes: Containe
             usable.append(group)
         else:
             others.append(group)
-    return _off_nodes(slot, capacity, others, usable)
-
-
-def _off_nodes(
-    slot: TrialSlot, capacity: ClusterCapacity, too_small: Sequence[NodeGroup], large: Sequence[NodeGroup]
-) -> TrialSlot:
-    """Return the slot without the nodes ``too_small``, whose devices are too small for its workers.
-
-    Nodes that still have to be added have no ID, so they are excluded by their device type, or by the IDs of the nodes
-    ``large``, whose devices are large enough. This is possible if these nodes have other device types or are alive.
-    """
-    if not too_small:
-        return slot
-    if large and any(node.is_expected for node, _ in too_small):
-        chosen = select_gpus(capacity, large, slot.accelerator_type)
-        is_by_id = NODE_ID in chosen.label_selector
-        if not is_by_id or not any(node.is_expected for node, _ in large):
-            of_type = slot.model_copy(update={"accelerator_type": chosen.accelerator_type})
-            return of_type.on_nodes(dict(chosen.label_selector))
-    alive = [node.node_id for node in capacity.nodes_of(too_small) if not node.is_expected]
-    if not alive:
-        return slot
-    return slot.on_nodes({NODE_ID: is_none_of(alive)})
+    return off_nodes(slot, capacity, others, usable)

@@ -30,6 +30,7 @@ from tune_policies import (
     GpuPolicy,
     InfeasibleRequestError,
     NodeCapacity,
+    NodeTypeCapacity,
     ReservingPolicy,
     Resources,
 )
@@ -250,3 +251,46 @@ def test_nodes_that_differ_by_a_few_bytes_share_a_shape_only_for_requests_withou
 
     assert len(seen.groups) == 1
     assert len(seen.where(lambda node: True).groups) == len(seen.replacing({}).groups) == 9
+
+
+@given(
+    policy=st.sampled_from(
+        (GpuPolicy(gpus=0.5), GpuPolicy(min_gpu_memory="20GiB"), GpuMemoryPolicy(gpu_memory="6GiB"))
+    ),
+    types=st.permutations(("T4", "A100", "L4")),
+    gpus=st.lists(st.integers(1, 4), min_size=3, max_size=3),
+    limit=st.integers(1, 4),
+)
+def test_a_limit_on_nodes_to_add_does_not_let_ray_add_nodes_whose_gpus_are_too_small(policy, types, gpus, limit):
+    node_types = [
+        addable_gpus(f"type-{number}", accelerator_type, gpus[number]) for number, accelerator_type in enumerate(types)
+    ]
+
+    plan = AutoscalingPolicy(policy, max_nodes_to_add=limit).plan(ClusterCapacity(node_types=node_types))
+
+    assert not smaller_gpus(plan, node_types)
+
+
+def test_a_limit_on_nodes_to_add_does_not_let_ray_add_nodes_with_less_than_the_minimum_gpu_memory():
+    node_types = [addable_gpus("a", "T4", 1), addable_gpus("b", "L4", 2), addable_gpus("c", "A100", 1)]
+    policy = AutoscalingPolicy(GpuPolicy(min_gpu_memory="20GiB"), max_nodes_to_add=1)
+
+    plan = policy.plan(ClusterCapacity(node_types=node_types))
+
+    assert (plan.accelerator_type, plan.nodes_to_add) == ("L4", {"b": 1})
+
+
+def addable_gpus(name, accelerator_type, gpus):
+    has = Resources(cpus=8, gpus=gpus)
+    return NodeTypeCapacity(name=name, resources=has, max_nodes_to_add=2, accelerator_type=accelerator_type)
+
+
+def smaller_gpus(plan, node_types):
+    """Return the pairs of a slot and a node type on which Ray may place its trials, although its GPUs are too small."""
+    found = []
+    for slot in plan.slots:
+        per_gpu = slot.gpu_memory_bytes * int(1 / slot.worker.gpus)
+        for node in (node_type.as_node() for node_type in node_types):
+            if slot.accelerator_type in (None, node.accelerator_type) and node.smallest_gpu_memory_bytes < per_gpu:
+                found.append((slot, node))
+    return found
