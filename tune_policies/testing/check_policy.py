@@ -21,7 +21,7 @@ from typing import Final
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.node import NodeCapacity
-from tune_policies.placement.layout import place_slots
+from tune_policies.placement.layout import workers_on_nodes
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, build_policy, with_inner
@@ -347,15 +347,17 @@ def _cannot_grow(case: _Case) -> str:
 def _slots_on_nodes(case: _Case) -> Iterator[tuple[TrialSlot, NodeCapacity]]:
     """Yield pairs of a slot and a node on which its workers may run. With several slot types, it is a planned node."""
     slots = case.plan.slots if case.plan else ()
-    nodes_of: dict[int, set[str | None]] = defaultdict(set)
+    nodes_of: dict[int, set[str]] = defaultdict(set)
     if len(slots) > 1:
-        for place in place_slots(slots, case.grown).places:
-            nodes_of[place.slot_type] |= {node_id for node_id, _ in place.worker_nodes} or {place.node_id}
+        for node, workers in workers_on_nodes(slots, case.grown):
+            for slot_type, count in enumerate(workers):
+                if count:
+                    nodes_of[slot_type].add(node.node_id)
     for slot_type, slot in enumerate(slots):
         own = nodes_of[slot_type]
         for node in case.grown.nodes:
-            is_own = not own or node.node_id in own or (node.is_expected and None in own)
             state = NodeState(node)
+            is_own = not own or node.node_id in own
             if is_own and state.is_selected(slot) and state.take(slot.worker, slot.accelerator_type):
                 yield slot, node
 

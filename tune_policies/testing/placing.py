@@ -7,14 +7,15 @@ Memory is in bytes, and all other amounts are in Ray's ticks of 1/10,000.
 import copy
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.node import NodeCapacity
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
-from tune_policies.placement.layout import place_slots
+from tune_policies.placement.fill_nodes import Placement
+from tune_policies.placement.layout import place_slots, workers_on_nodes
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.resources import Resources
@@ -29,7 +30,6 @@ class NodeState:
 
     def __init__(self, node: NodeCapacity) -> None:
         has = node.resources
-        self.is_expected = node.is_expected
         self.memory = has.memory_bytes
         self._node = node
         self._labels = node.ray_labels
@@ -112,18 +112,16 @@ def place_trials(capacity: ClusterCapacity, plan: TrialPlan, wanted: int) -> int
     if len(plan.slots) == 1:
         return _place_alike(capacity, plan.slots[0], wanted)
     nodes = {node.node_id: NodeState(node) for node in capacity.nodes}
-    to_come = [node for node in nodes.values() if node.is_expected]
     placed = 0
-    for place in place_slots(plan.slots, capacity).places:
+    for place in _planned_places(plan.slots, capacity):
         slot = plan.slots[place.slot_type]
-        if place.node_id is None and slot.num_workers:
+        if place.node_id is None:
             # The nodes of the trial's workers are unknown, so the trial is not checked.
             placed += min(place.count, wanted - placed)
             continue
-        homes = to_come if place.node_id is None else [nodes[place.node_id]]
         on_nodes = [nodes[node_id] for node_id, count in place.worker_nodes for _ in range(count)]
         for _ in range(min(place.count, wanted - placed)):
-            if not _place_own(slot, homes, on_nodes):
+            if not _place_own(slot, nodes[place.node_id], on_nodes):
                 return placed
             placed += 1
     while placed < wanted and any(_place_anywhere(slot, list(nodes.values())) for slot in plan.slots):
@@ -131,17 +129,28 @@ def place_trials(capacity: ClusterCapacity, plan: TrialPlan, wanted: int) -> int
     return placed
 
 
-def _place_own(slot: TrialSlot, homes: Sequence[NodeState], on_nodes: Sequence[NodeState]) -> bool:
-    """Place a trial on one of ``homes``, and return whether it fits.
+def _planned_places(slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Iterator[Placement]:
+    """Yield the planned placements. Trials without Train workers also have a node if it still has to be added."""
+    for place in place_slots(slots, capacity).places:
+        if place.node_id is not None or slots[place.slot_type].num_workers:
+            yield place
+    for node, workers in workers_on_nodes(slots, capacity):
+        for slot_type, count in enumerate(workers):
+            if node.is_expected and count and not slots[slot_type].num_workers:
+                yield Placement(slot_type=slot_type, node_id=node.node_id, count=count)
 
-    Its Train workers are placed on ``on_nodes``, or on ``homes`` if ``on_nodes`` is empty.
+
+def _place_own(slot: TrialSlot, home: NodeState, on_nodes: Sequence[NodeState]) -> bool:
+    """Place a trial on ``home``, and return whether it fits.
+
+    Its Train workers are placed on ``on_nodes``, or on ``home`` if ``on_nodes`` is empty.
     """
     if not slot.num_workers:
-        return _place_process(slot.worker, homes, slot.accelerator_type)
-    workers: Sequence[Sequence[NodeState]] = [[node] for node in on_nodes] or [homes] * slot.num_workers
-    if not _place_process(slot.trial, homes):
+        return home.take(slot.worker, slot.accelerator_type)
+    if not home.take(slot.trial):
         return False
-    return all(_place_process(slot.worker, nodes, slot.accelerator_type) for nodes in workers)
+    workers = on_nodes or [home] * slot.num_workers
+    return all(node.take(slot.worker, slot.accelerator_type) for node in workers)
 
 
 def _place_anywhere(slot: TrialSlot, nodes: Iterable[NodeState]) -> bool:

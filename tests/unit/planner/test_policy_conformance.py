@@ -36,6 +36,7 @@ from tune_policies import (
     LearningPolicy,
     MixedPolicy,
     NodeCapacity,
+    NodeTypeCapacity,
     ReservingPolicy,
     ResourcePolicy,
     Resources,
@@ -72,6 +73,7 @@ POLICIES = [
     AcceleratorPolicy(**SLICES),
     AutoPolicy(gpu_memory="6GiB"),
     AutoscalingPolicy(GpuPolicy(gpus=0.5), max_nodes_to_add=3),
+    AutoscalingPolicy(ReservingPolicy(GpuPolicy(), gpu_memory="2GiB")),
     BenchmarkedPolicy(a_decision("T4"), gpu=GpuPolicy(accelerator_type="T4"), cpu=CpuPolicy(cpus=2)),
     ByConfigPolicy("algo", {"SAC": GpuPolicy(cpus=1), "PPO": GpuPolicy(gpus=0.25)}, default=CpuPolicy()),
     ByConfigPolicy(
@@ -100,9 +102,34 @@ POLICIES = [
 ]
 
 
+def addable(name, *, cpus, gpus, accelerator_type=None):
+    has = Resources(cpus=cpus, gpus=gpus)
+    return NodeTypeCapacity(name=name, resources=has, max_nodes_to_add=1, accelerator_type=accelerator_type)
+
+
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
 def test_each_policy_passes_the_conformance_checks(policy):
     check_policy(policy, num_clusters=25, clusters=[CAPACITY])
+
+
+@pytest.mark.parametrize(
+    ("policy", "accelerator_type"),
+    [
+        pytest.param(GpuPolicy(), None, id="GPUs of unknown memory"),
+        pytest.param(GpuPolicy(gpus=0.5), "T4", id="different CPUs per fraction"),
+    ],
+)
+def test_each_trial_of_a_plan_with_several_slots_is_checked_on_the_node_that_has_to_be_added_for_it(
+    policy, accelerator_type
+):
+    types = (
+        addable("type-0", cpus=1, gpus=4, accelerator_type=accelerator_type),
+        addable("type-1", cpus=3, gpus=3, accelerator_type="T4"),
+    )
+    capacity = ClusterCapacity(node_types=types)
+    assert len(AutoscalingPolicy(policy).plan(capacity).slots) == 2
+
+    check_policy(AutoscalingPolicy(policy), num_clusters=0, clusters=[capacity])
 
 
 def test_a_policy_for_nodes_without_devices_passes_the_conformance_checks():
