@@ -5,7 +5,8 @@ Amounts are whole numbers: bytes of memory, and ticks of 1/10,000 of a CPU or of
 
 import math
 import operator
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -22,6 +23,9 @@ MEMORY: Final = ("host_memory_bytes", "gpu_memory_bytes")
 
 _CPUS_NEEDED: Final = 0.95
 """The part of the used CPUs that is reserved before rounding up, so that 6.1 used CPUs do not become 7."""
+
+_MOST_WORDS: Final = 32
+"""The maximum number of different words in a list. Longer lists, such as the columns of a table, are seldom alike."""
 
 _GUESS: Final = 1.5
 """The assumed need of a trial that has only run out of memory so far, relative to the memory that it had."""
@@ -202,7 +206,8 @@ class NeededAmount(NamedTuple):
 def features_of(config: Mapping[str, Any]) -> dict[str, float]:
     """Return the whole numbers of a flat config, and 1 for each text, bool and ``None``, such as ``{"net=mlp": 1}``.
 
-    Fractional numbers are omitted, because they are mostly rates, which do not affect memory, and so are other values.
+    A list counts with its length, the sum of its whole numbers, and how often it contains each text. Fractional numbers
+    are omitted, because they are mostly rates, which do not affect memory, and so are other values.
     """
     features: dict[str, float] = {}
     for name, value in config.items():
@@ -210,4 +215,33 @@ def features_of(config: Mapping[str, Any]) -> dict[str, float]:
             features[f"{name}={value}"] = 1
         elif isinstance(value, int):
             features[name] = value
+        elif isinstance(value, tuple):
+            features |= _features_of_list(name, value)
     return features
+
+
+def _features_of_list(name: str, items: tuple[Any, ...]) -> dict[str, float]:
+    """Return the features of a list. Lists inside it count as a part of it, and mappings inside it by their keys."""
+    features: Counter[str] = Counter({f"length of {name}": 0})
+    words: Counter[str] = Counter()
+    for path, value in _leaves(name, items):
+        features[f"length of {path}"] += 1
+        if isinstance(value, bool | str | None):
+            words[f"{path}={value}"] += 1
+        elif isinstance(value, int):
+            features[f"sum of {path}"] += value
+    if len(words) > _MOST_WORDS:
+        words.clear()
+    return {**features, **words}
+
+
+def _leaves(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield the values inside a list, with the name of the list and the keys of mappings joined by ``/``."""
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _leaves(path, item)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(f"{path}/{key}", item)
+    else:
+        yield path, value
