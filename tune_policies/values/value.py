@@ -96,8 +96,8 @@ class Value(ExplainedModel):
         return copied
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Raise an ``InvalidResourcesError``, unless the attribute is private."""
-        if name.startswith("_"):
+        """Raise an ``InvalidResourcesError``, unless the attribute is private or a subclass is declared as mutable."""
+        if name.startswith("_") or not self.model_config.get("frozen"):
             super().__setattr__(name, value)
         else:
             kind = type(self).__name__
