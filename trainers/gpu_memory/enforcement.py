@@ -11,6 +11,7 @@ from typing import Final
 
 from tune_policies.probe.nvml import NvmlError, are_gpus_hidden, read_gpus
 from tune_policies.values.errors import MemoryLimitError
+from tune_policies.values.wording import with_article
 
 from .fraction_limits import FractionLimits, SharedDevice
 from .framework_limiters import LIMITERS, has_jax_gpu_plugin
@@ -118,8 +119,8 @@ def _require_visible_device(limits: FractionLimits, names: Iterable[str], *, may
         limits.warn("the GPU is simulated, so its memory limit is not enforced")
         return
     limits.report_unenforced(
-        f"Ray assigned this process a fraction of a {device}, but {missing[0]} detects no {device}, so the memory "
-        "limit cannot be enforced",
+        f"Ray assigned this process a fraction of {with_article(device)}, but {missing[0]} detects no {device}, so the "
+        "memory limit cannot be enforced",
         f". Install a build of {missing[0]} for the {device} and its driver, or plan with CpuPolicy",
     )
 

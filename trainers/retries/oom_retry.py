@@ -277,7 +277,8 @@ def _next_gpu_memory(
             suggestion="Plan a GPU fraction for the trial.",
         )
     num_devices = most_devices(reservation, nodes)
-    most = min(max_gpus, max(1.0, num_devices))
+    of_nodes = max(1.0, num_devices)
+    most = min(max_gpus, of_nodes)
     wish_ticks = next_share(had_ticks, growth=growth, max_gpus=most, num_devices=num_devices)
     wish = MemoryFloor(gpu_ticks=wish_ticks or 0)
     floor = largest_that_fits(wish, reservation, nodes)
@@ -287,11 +288,12 @@ def _next_gpu_memory(
     # Which limit was reached: the nodes, the user's maximum, or the number of devices of a node.
     if wish_ticks is not None:
         offered = f"no node has {wish} in addition to the other resources of the trial"
-    elif most == max_gpus:
+    elif max_gpus < of_nodes:
         offered = f"max_gpus is {format_amount(max_gpus)}"
         remedy = "Raise max_gpus, use a GPU with more memory, or use less memory with a smaller batch or model."
     else:
-        offered = f"no node has more than {amount_of(most, 'GPU')}"
+        # Also if ``max_gpus`` is the same number, because raising it would not help.
+        offered = f"no node has more than {amount_of(of_nodes, 'GPU')}"
     raise InfeasibleRequestError(
         asked=f"more than {amount_of(had_ticks / TICKS, 'GPU')}",
         offered=offered,

@@ -236,7 +236,10 @@ class _Search:
         alive = _alive_nodes()
         if alive == self._node_ids:
             return False
-        self._log(f"the number of alive nodes is {len(alive)} now, and was {len(self._node_ids)} before")
+        joined, left = len(alive - self._node_ids), len(self._node_ids - alive)
+        self._log(
+            f"{counted(joined, 'node')} joined and {counted(left, 'node')} left the cluster, which has {len(alive)}"
+        )
         self._read()
         return True
 

@@ -30,7 +30,7 @@ from tune_policies.values.resources import (
     to_ticks,
 )
 from tune_policies.values.units import format_request
-from tune_policies.values.wording import counted
+from tune_policies.values.wording import counted, with_article
 
 _FALLBACK: Final = "Or fall back to CPUs: policy | CpuPolicy()."
 """The suggestion in an error if the cluster has no device of the requested kind."""
@@ -38,7 +38,7 @@ _FALLBACK: Final = "Or fall back to CPUs: policy | CpuPolicy()."
 
 def add_device_node(resource: str) -> str:
     """Return the suggestion for a request of devices in a cluster without such devices."""
-    return f"Add a {resource} node."
+    return f"Add {with_article(resource)} node."
 
 
 def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
@@ -113,7 +113,7 @@ def _no_such_type(
 ) -> InfeasibleRequestError:
     device = next((name for name in request.worker.ticks if name in DEVICE_RESOURCES), "GPU")
     there = sorted({node.accelerator_type or "of unknown type" for node, _ in groups if _ticks_of(node, device)})
-    offered, hint = f"no node has a {device}", "Request CPUs, or add"
+    offered, hint = f"no node has {with_article(device)}", "Request CPUs, or add"
     if there:
         offered = f"the cluster's {device}s are {', '.join(there)}"
         hint = "Omit accelerator_type, use a type that the cluster has, or add"

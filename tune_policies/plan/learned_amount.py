@@ -85,8 +85,8 @@ class LearnedAmount(Value):
     def amount_for(self, features: Mapping[str, float], headroom: float = 0.0) -> int:
         """Return the amount for a config with these features.
 
-        Outside the observed range, it is at least twice the largest amount, and more if numbers are more than twice as
-        large as all observed ones. A config with an unknown word may need any amount.
+        Outside the observed range, it is at least twice the largest amount, and more if its numbers, multiplied,
+        are more than twice as large as the observed ones. A config with an unknown word may need any amount.
 
         Args:
             features: The features of the config.

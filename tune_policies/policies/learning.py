@@ -177,11 +177,14 @@ class LearningPolicy(ResourcePolicy):
     def _facts(self) -> dict[str, str]:
         """Return what the policy starts with, when it learns, and what it has learned."""
         observed = counted(len(self.observations), "trial")
+        pilots = f"{self.num_pilots} trials"
+        if self.num_pilots == 1:
+            pilots = "trial"
         facts = {"start": f"starts with {self.start}"}
         if not _is_learned(self.start):
             facts["learned"] = "; ".join(self._about_start())
         elif self.needs is None:
-            facts["learned"] = f"learns from the first {counted(self.num_pilots, 'trial')}, {observed} observed so far"
+            facts["learned"] = f"learns from the first {pilots}, {observed} observed so far"
         else:
             facts["learned"] = "; ".join(self._reasons())
         return facts
@@ -316,8 +319,9 @@ class LearningPolicy(ResourcePolicy):
                 "several GPUs, other devices or different policies need is not learned"
             )
         else:
+            have = "has" if self.num_pilots == 1 else "have"
             yield (
-                f"trials get these resources until {self.num_pilots} of them, or all that run, have shown what they "
+                f"trials get these resources until {self.num_pilots} of them, or all that run, {have} shown what they "
                 f"use; trials that start later get what those used, as does a plan with the {LEARNED_FILE} of a run"
             )
 

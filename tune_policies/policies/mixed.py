@@ -22,7 +22,7 @@ from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, decides_b
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import MOST, Speed, fewest_workers
 from tune_policies.values.value import Value
-from tune_policies.values.wording import counted
+from tune_policies.values.wording import counted, with_article
 
 _SLOWEST: Final = sys.float_info.min
 """The minimum speed of a slot type."""
@@ -69,12 +69,12 @@ class MixedPolicy(ResourcePolicy):
         for inner in filter(decides_by_config, with_inner(self.policies)):
             if getattr(inner, "profile", None) is not None:
                 raise InvalidResourcesError(
-                    f"MixedPolicy cannot contain a {type(inner).__name__} with a profile, because each slot of a "
-                    "MixedPolicy must fit any config. Set gpu_memory to the need of the largest config instead"
+                    f"MixedPolicy cannot contain {with_article(type(inner).__name__)} with a profile, because each "
+                    "slot of a MixedPolicy must fit any config. Set gpu_memory to the need of the largest config instead"
                 )
             raise InvalidResourcesError(
-                f"MixedPolicy cannot contain a {type(inner).__name__}, because each slot of a MixedPolicy must fit any "
-                "config. Use the policies inside it"
+                f"MixedPolicy cannot contain {with_article(type(inner).__name__)}, because each slot of a MixedPolicy "
+                "must fit any config. Use the policies inside it"
             )
         return self
 

@@ -41,7 +41,7 @@ from tune_policies.values.as_code import as_code, readable_signature, written_fi
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import CustomAmounts, Memory, Resources, WorkerCount
 from tune_policies.values.value import Value
-from tune_policies.values.wording import kind_of, shorten
+from tune_policies.values.wording import kind_of, shorten, with_article
 
 _DEEPEST: Final = 32
 """The maximum nesting depth of policies. Each level needs about ten nested calls, and Python allows 1000."""
@@ -212,7 +212,8 @@ class ResourcePolicy(Value):
         if not isinstance(policy, cls):
             kind = type(policy).__name__
             raise InvalidResourcesError(
-                f"the data describes a {kind}, not a {cls.__name__}. Use ResourcePolicy.from_dict(data)"
+                f"the data describes {with_article(kind)}, not {with_article(cls.__name__)}. "
+                "Use ResourcePolicy.from_dict(data)"
             )
         return policy
 

@@ -41,7 +41,7 @@ def explain(cls: type[ExplainedModel], error: ValidationError) -> InvalidResourc
         listed.add(fields)
     more = max(0, len(mistakes) - _MOST_MISTAKES) + max(0, len(details) - _MOST_MISTAKES)
     if more:
-        lines.append(f"and {more} more mistakes")
+        lines.append(f"and {counted(more, 'more mistake')}")
     explained = InvalidResourcesError("\n".join(lines))
     explained.mistakes = tuple(mistakes)
     return explained

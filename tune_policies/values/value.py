@@ -21,7 +21,7 @@ from tune_policies.values.as_code import as_code, given_defaults, written_fields
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.field_types import frozen, may_contain_mappings
 from tune_policies.values.invalid_fields import ExplainedModel, arguments_by_name, explain
-from tune_policies.values.wording import kind_of, shorten
+from tune_policies.values.wording import kind_of, shorten, with_article
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -102,7 +102,8 @@ class Value(ExplainedModel):
         else:
             kind = type(self).__name__
             raise InvalidResourcesError(
-                f"a {kind} cannot be changed. Create a changed copy: model_copy(update={{{name!r}: {shorten(value)}}})"
+                f"{with_article(kind)} cannot be changed. Create a changed copy: "
+                f"model_copy(update={{{name!r}: {shorten(value)}}})"
             )
 
     def to_json(self) -> str:

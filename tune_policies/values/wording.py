@@ -5,12 +5,25 @@ from typing import Final
 
 _MOST_NAMES: Final = 5
 
+_SPOKEN_WITH_VOWEL: Final = "AEFHILMNORSX"
+"""The letters whose names begin with a vowel, for abbreviations such as HPU."""
+
 
 def counted(count: int, noun: str) -> str:
     """Return the count with its noun, such as ``"1 node"`` or ``"3 nodes"``."""
     if count == 1:
         return f"{count} {noun}"
     return f"{count} {noun}s"
+
+
+def with_article(noun: str) -> str:
+    """Return the noun with its indefinite article, such as ``"a GPU"``, ``"an HPU"`` or ``"an AutoPolicy"``."""
+    vowels = "AEIOaeio"
+    if noun[:2].isupper():
+        vowels = _SPOKEN_WITH_VOWEL
+    if noun[:1] in vowels:
+        return f"an {noun}"
+    return f"a {noun}"
 
 
 def shorten_names(names: Sequence[str]) -> str:

@@ -69,6 +69,11 @@ def test_other_resources_of_a_bundle_do_not_change():
     assert after({**others, "GPU": 0.25}, nodes=nodes) == {**others, "GPU": 0.5}
 
 
+def test_on_nodes_with_one_gpu_the_error_does_not_advise_to_raise_max_gpus():
+    with pytest.raises(InfeasibleRequestError, match=r"no node has more than 1 GPU: .* Use a GPU with"):
+        after({"GPU": 1}, max_gpus=1.0, nodes=(gpu_node("a", gpus=1, cpus=8),))
+
+
 def test_every_bundle_with_a_gpu_grows():
     bundles = [{"CPU": 1}, {"GPU": 0.25}, {"GPU": 0.25, "CPU": 1}]
 
