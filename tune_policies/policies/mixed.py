@@ -70,7 +70,8 @@ class MixedPolicy(ResourcePolicy):
             if getattr(inner, "profile", None) is not None:
                 raise InvalidResourcesError(
                     f"MixedPolicy cannot contain {with_article(type(inner).__name__)} with a profile, because each "
-                    "slot of a MixedPolicy must fit any config. Set gpu_memory to the need of the largest config instead"
+                    "slot of a MixedPolicy must fit any config. Set gpu_memory to the need of the largest config "
+                    "instead"
                 )
             raise InvalidResourcesError(
                 f"MixedPolicy cannot contain {with_article(type(inner).__name__)}, because each slot of a MixedPolicy "
