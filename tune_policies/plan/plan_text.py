@@ -31,20 +31,34 @@ def plan_text(plan: TrialPlan, capacity: ClusterCapacity | None) -> str:
     if plan.nodes_to_add:
         lines.append(f"  {about_nodes_to_add(plan)}")
     lines += (f"  - {reason}" for reason in all_reasons(plan))
-    if capacity is not None:
-        lines += _idle_lines(plan, capacity)
-    return "\n".join(map(one_line, lines))
+    if capacity is None:
+        return "\n".join(map(one_line, lines))
+    idle_lines = _about_idle_resources(plan, capacity)
+    text = PlanText("\n".join(map(one_line, (*lines, *idle_lines))))
+    text.plan, text.idle_lines = plan, idle_lines
+    return text
 
 
-def _idle_lines(plan: TrialPlan, capacity: ClusterCapacity) -> Iterator[str]:
-    """Yield what stays idle while all slots of the plan are in use."""
+class PlanText(str):
+    """The text of a plan on a cluster. A notebook shows the table of the plan instead, and the idle resources."""
+
+    plan: TrialPlan
+    idle_lines: tuple[str, ...]
+
+    def _repr_html_(self) -> str:
+        from tune_policies.plan.plan_view import plan_view  # notebooks only
+        from tune_policies.values.html import to_html
+
+        return to_html(plan_view(self.plan, self.idle_lines))
+
+
+def _about_idle_resources(plan: TrialPlan, capacity: ClusterCapacity) -> tuple[str, ...]:
+    """Return lines about what stays idle while all slots of the plan are in use."""
     left = idle_to_show(capacity, plan)
     heading = idle_heading(plan, left)
     if left:
         heading += ":"
-    yield heading
-    for part in left:
-        yield f"  {part}"
+    return (heading, *(f"  {part}" for part in left))
 
 
 def headline(plan: TrialPlan) -> str:

@@ -1,6 +1,6 @@
 """Shows plans and decisions as tables and lines."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -17,8 +17,11 @@ from tune_policies.values.wording import counted
 _NUMBER: Final = "At once"
 
 
-def plan_view(plan: TrialPlan) -> RenderableType:
-    """Return the plan's headline and a table of its slots, followed by the nodes to add and the reasons."""
+def plan_view(plan: TrialPlan, idle_lines: Iterable[str] = ()) -> RenderableType:
+    """Return the plan's headline, a table of its slots, the nodes to add, the reasons, and the idle lines.
+
+    A plan does not contain the nodes, so the lines about idle resources come from :meth:`TrialPlan.explain`.
+    """
     if plan.by_config is None:
         rows = _merged([_slot_columns(slot) for slot in plan.slots])
     else:
@@ -30,7 +33,7 @@ def plan_view(plan: TrialPlan) -> RenderableType:
     below = [f"- {reason}" for reason in plan.all_reasons]
     if plan.about_nodes_to_add:
         below.insert(0, plan.about_nodes_to_add)
-    return Group(line(plan.headline, "bold"), table, *map(line, below))
+    return Group(line(plan.headline, "bold"), table, *map(line, below), *(line(text.strip()) for text in idle_lines))
 
 
 def _merged(rows: list[dict[str, str]]) -> list[dict[str, str]]:

@@ -382,7 +382,8 @@ class TrialPlan(ShownValue):
         For workers that share a GPU, the text includes the GPU memory that tensors can use.
 
         Args:
-            capacity: The cluster for which the plan was made. If set, the text also lists idle resources.
+            capacity: The cluster for which the plan was made. If set, the text also lists idle resources, and a
+                notebook shows the text as the table of the plan and the idle resources.
 
         Raises:
             InvalidResourcesError: The plan was made for another cluster, or ``capacity`` is not a capacity.

@@ -1,5 +1,7 @@
 """Values are shown as tables in notebooks and terminals, and names in these tables are escaped."""
 
+import json
+import pickle
 from html.parser import HTMLParser
 
 import pytest
@@ -69,6 +71,28 @@ def a_run_usage(name="t"):
 def a_usage(name="1 CPU"):
     hours = ResourceHours(resource=name, total_hours=2, used_hours=1, idle=(IdleHours(reason=name, hours=1),))
     return ResourceUsage(resources=(hours,), slots=(SlotHours(slot=name),), warnings=(name,))
+
+
+@pytest.mark.parametrize("cpus", [2, 4], ids=["nothing is idle", "idle CPUs"])
+def test_a_notebook_shows_the_explained_plan_as_its_table_with_the_sentences_about_idle_resources(cpus):
+    capacity = ClusterCapacity.of(Resources(cpus=cpus, gpus=1), Resources(cpus=2, gpus=1))
+    plan = GpuPolicy(cpus=2).plan(capacity)
+
+    text = plan.explain(capacity)
+    idle = text[len(plan.explain()) + 1 :]
+    assert idle.startswith("nothing stays idle" if cpus == 2 else "stays idle:")
+
+    assert in_notebook(text) == [*in_notebook(plan), *(line.strip() for line in idle.splitlines())]
+
+
+def test_the_text_of_a_plan_is_a_string_that_other_processes_can_read():
+    capacity = ClusterCapacity.of(Resources(cpus=4))
+    text = CpuPolicy(cpus=3).plan(capacity).explain(capacity)
+
+    again = pickle.loads(pickle.dumps(text))
+
+    assert (again, json.loads(json.dumps(text))) == (text, text)
+    assert again._repr_html_() == text._repr_html_()
 
 
 SHOWN = [a_capacity, a_plan, a_run_usage, a_usage, lambda name="mlp": a_decision(workload=name)]
