@@ -35,6 +35,9 @@ class MixedPolicy(ResourcePolicy):
     slots with 2 CPUs on the remaining CPUs. ``PolicyScheduler`` assigns free slots to trials. If no slot of a policy
     fits, the plan's reasons explain why. With several slot types, Train runs keep their minimum number of workers.
 
+    Later policies may use the resources that an earlier policy leaves free. So put ``ReservingPolicy`` and
+    ``FreeCapacityPolicy`` around the ``MixedPolicy``, not inside it.
+
     Attributes:
         policies: The policies, one for each slot type, in order of preference. Pass them as positional arguments, or as
             one list with ``policies=``. No policy may have a GPU memory profile.
@@ -117,6 +120,13 @@ class MixedPolicy(ResourcePolicy):
         for given in found:
             of_plan = (reason for reason in given.plan.reasons if not isinstance(reason, NodeNote))
             notes += (f"{type(given.policy).__name__}: {reason}" for reason in of_plan)
+        for given in found[:-1]:
+            if given.plan.left_free.ticks:
+                name = type(given.policy).__name__
+                notes.append(
+                    f"the slots of later policies may use the {given.plan.left_free} that {name} leaves free. To "
+                    "leave them free, put ReservingPolicy or FreeCapacityPolicy around the MixedPolicy"
+                )
         slots = [slot for given in found for slot in given.slots]
         notes += about_the_nodes(capacity)
         if any(slot.max_workers is not None for slot in slots):
@@ -134,6 +144,7 @@ class MixedPolicy(ResourcePolicy):
             reasons=tuple(notes),
             nodes_to_add=dict(nodes_to_add),
             fewer_than_fit=any(given.plan.fewer_than_fit for given in found),
+            left_free=found[-1].plan.left_free,
         )
 
 

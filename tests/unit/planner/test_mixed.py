@@ -13,6 +13,8 @@ from tune_policies import (
     CpuPolicy,
     GpuPolicy,
     MixedPolicy,
+    ReservingPolicy,
+    Resources,
     SelectingPolicy,
     TrialPlan,
 )
@@ -160,3 +162,21 @@ def test_nested_mixed_policies_plan_the_innermost_policy_once():
     policy.plan(nodes((8, 0)))
 
     assert len(_planned) == 1
+
+
+def test_a_plan_states_that_later_policies_use_what_an_earlier_policy_leaves_free():
+    cluster = ClusterCapacity.of(Resources(cpus=16, gpus=1))
+
+    plan = MixedPolicy(ReservingPolicy(GpuPolicy(cpus=1), cpus=4), CpuPolicy()).plan(cluster)
+
+    assert any("may use the 4 CPUs that ReservingPolicy leaves free" in reason for reason in plan.reasons)
+    assert (plan.max_concurrent_trials, plan.left_free) == (16, Resources())
+
+
+def test_what_the_last_policy_leaves_free_is_not_idle_for_another_reason():
+    cluster = ClusterCapacity.of(Resources(cpus=16, gpus=1))
+
+    plan = MixedPolicy(GpuPolicy(cpus=1), ReservingPolicy(CpuPolicy(), cpus=4)).plan(cluster)
+
+    assert plan.left_free == Resources(cpus=4)
+    assert "4 of 16 CPUs: reserved for others by the policy" in plan.explain(cluster)
