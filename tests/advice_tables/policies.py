@@ -312,6 +312,16 @@ ROWS = [
         "AutoscalingPolicy(ReservingPolicy(GpuPolicy(), gpu_memory='9GiB')).plan(addable_gpus(label_of_large='large'))",
     ),
     Row(
+        "AutoscalingPolicy(GpuMemoryPolicy(gpu_memory='9GiB')).plan(addable_gpus(label_of_large='A100'))",
+        "Give node types with different GPU memory different labels ray.io/accelerator-type, or request less",
+        "AutoscalingPolicy(GpuMemoryPolicy(gpu_memory='9GiB')).plan(addable_gpus(label_of_large='large'))",
+    ),
+    Row(
+        "str(MixedPolicy(ReservingPolicy(CpuPolicy(cpus=2), cpus=1), CpuPolicy()).plan(CPUS))",
+        "put ReservingPolicy or FreeCapacityPolicy around the MixedPolicy",
+        "ReservingPolicy(MixedPolicy(CpuPolicy(cpus=2), CpuPolicy()), cpus=1).plan(CPUS)",
+    ),
+    Row(
         "GpuMemoryPolicy(gpu_memory='4GiB').plan(two_gpus(num_listed=1))",
         "list each device with its memory_bytes",
         "GpuMemoryPolicy(gpu_memory='4GiB').plan(two_gpus(num_listed=2))",

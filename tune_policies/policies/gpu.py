@@ -21,6 +21,7 @@ from tune_policies.policies.gpu_selection import (
     plan_gpus,
     select_gpus,
     selections_of,
+    why_not_distinct,
 )
 from tune_policies.policies.slots_by_node_type import Selection, with_own_slots
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
@@ -152,8 +153,13 @@ class GpuPolicy(GpuTypesPolicy):
         there = gpus_of_type(capacity, accelerator_type).groups
         if not there:
             return infeasible(capacity, request)
+        offered = f"the cluster has only {describe_gpus(there)}"
         hint = f"Request less GPU memory, or add larger GPUs.{gpu_memory_hint(there)}"
-        error = InfeasibleRequestError(
-            str(request), f"the cluster has only {describe_gpus(there)}", Limit.GPU_MEMORY, hint
-        )
+        usable = there
+        if self.cpus is None:
+            usable = nodes_with_cpus(there, "GPU", to_ticks(self.gpus))
+        indistinct = why_not_distinct(usable, int(self.min_gpu_memory or 0))
+        if indistinct is not None:
+            offered, hint = indistinct
+        error = InfeasibleRequestError(str(request), offered, Limit.GPU_MEMORY, hint)
         return in_context(error, capacity, request)

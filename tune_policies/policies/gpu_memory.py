@@ -36,6 +36,7 @@ from tune_policies.policies.gpu_selection import (
     select_gpus,
     selections_of,
     sized_for,
+    why_not_distinct,
     without_duplicates,
 )
 from tune_policies.policies.slots_by_node_type import Selection, with_own_slots
@@ -394,6 +395,11 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         is_too_small = all(memory is not None and memory < needed for memory in memories)
         if not there.groups or not (usable.groups or is_too_small):
             return infeasible(capacity, request)
+        indistinct = why_not_distinct(there.groups, needed)
+        if indistinct is not None:
+            offered, hint = indistinct
+            error = InfeasibleRequestError(str(request), offered, Limit.GPU_MEMORY, hint)
+            return in_context(error, capacity, request)
         known = [memory for memory in memories if memory is not None]
         if known:
             unread = " whose memory is known" if len(known) < len(memories) else ""

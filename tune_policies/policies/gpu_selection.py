@@ -68,6 +68,9 @@ AcceleratorTypes = Annotated[str | tuple[str, ...], BeforeValidator(_as_selectio
 """One of Ray's device types, such as ``"A100"``, or several in order of preference."""
 
 
+TELL_APART: Final = f"Give node types with different GPU memory different labels {ACCELERATOR_TYPE}"
+"""How Ray can distinguish large GPUs from small ones before their nodes are added."""
+
 _ALIKE: Final = 0.95
 """Two devices count as equal if one has at least this fraction of the other's GPU memory."""
 
@@ -294,6 +297,20 @@ def alike_in_memory(selection: Selection) -> Iterator[list[NodeGroup]]:
         alike.append(group)
     if alike:
         yield alike
+
+
+def why_not_distinct(groups: Iterable[NodeGroup], least_bytes: int) -> tuple[str, str] | None:
+    """Return why no selection contains the GPUs with ``least_bytes`` of memory, and what to do, as text.
+
+    The result is ``None`` if there are no such GPUs.
+    """
+    groups = tuple(groups)
+    large = [group for group in groups if gpu_memory_of(group.node) >= least_bytes]
+    if not large:
+        return None
+    others = [group for group in groups if gpu_memory_of(group.node) < least_bytes]
+    offered = f"Ray cannot distinguish {describe_gpus(large)} from {describe_gpus(others)} before the nodes are added"
+    return offered, f"{TELL_APART}, or request less GPU memory."
 
 
 def about_listed_nodes(selections: Iterable[Selection]) -> Iterator[str]:

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.cluster.labels import ACCELERATOR_TYPE, matcher
+from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.node import GpuDevice, NodeCapacity, NodeTypeCapacity, Shape
 from tune_policies.placement.count_trials import count_trials, with_rounded_memory
 from tune_policies.placement.layout import place_slots
@@ -17,7 +17,7 @@ from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.plan_notes import about_gpu_memory, about_the_nodes
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
 from tune_policies.policies.autoscaling import AutoscalingPolicy
-from tune_policies.policies.gpu_selection import gpus_of_type, off_nodes, off_small_gpus, select_gpus
+from tune_policies.policies.gpu_selection import TELL_APART, gpus_of_type, off_nodes, off_small_gpus, select_gpus
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy, with_inner
 from tune_policies.policies.slots_by_node_type import Selection
 from tune_policies.values.errors import InfeasibleRequestError
@@ -27,9 +27,6 @@ from tune_policies.values.value import Value
 from tune_policies.values.wording import counted, shorten_names
 
 Node = TypeVar("Node", NodeCapacity, NodeTypeCapacity)
-
-_TELL_APART: Final = f"Give node types with different GPU memory different labels {ACCELERATOR_TYPE}"
-"""How Ray can distinguish large GPUs from small ones before their nodes are added."""
 
 
 class ReservingPolicy(WrappingPolicy):
@@ -126,7 +123,7 @@ class ReservingPolicy(WrappingPolicy):
         if omitted:
             notes.append(
                 f"the plan adds no nodes for {omitted}, because Ray cannot distinguish them from GPUs with at most the "
-                f"reserved memory, which the autoscaler can also add. {_TELL_APART}"
+                f"reserved memory, which the autoscaler can also add. {TELL_APART}"
             )
         return plan.with_reasons(*notes, *about_gpu_memory(capacity.gpu_groups()))
 
@@ -145,7 +142,7 @@ class ReservingPolicy(WrappingPolicy):
         omitted = _indistinct_gpus(next(_usable_gpus(seen, reserved_bytes)), seen, reserved_bytes)
         if omitted:
             offered += f"; Ray cannot distinguish {omitted} from these GPUs"
-            suggestion = f"{_TELL_APART}. Or: {suggestion}"
+            suggestion = f"{TELL_APART}. Or: {suggestion}"
         return error.with_texts(offered=f"{offered}; {error.offered}", suggestion=suggestion)
 
     def _plan(self, capacity: ClusterCapacity) -> TrialPlan:

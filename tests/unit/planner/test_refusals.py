@@ -36,6 +36,10 @@ of = ClusterCapacity.of
 CPU, GPU, BY_MEMORY = CpuPolicy(), GpuPolicy(), GpuMemoryPolicy(gpu_memory="6GiB")
 PROBED = of(nodes((8, 1)).nodes[0].model_copy(update={"address": "10.0.0.7"}))
 ONE_T4, FEW_CPUS = of(gpu_node("a", **T4)), nodes((2, 0))
+INDISTINCT = of(
+    gpu_node("a", gpu_memory_gib=16, accelerator_type="A100", is_expected=True),
+    gpu_node("b", gpu_memory_gib=80, accelerator_type="A100", is_expected=True),
+)
 OTHERS = of(
     gpu_node("a", gpus=0, cpus=8, accelerator_type="TPU-V4", custom={"TPU": 4}),
     gpu_node("b", gpus=0, cpus=4, custom={"HPU": 8}),
@@ -67,6 +71,10 @@ INFEASIBLE = {
         "but the cluster's GPUs are T4: short of H100. Omit accelerator_type, use a type that the cluster has, or add"),
     "too much GPU memory": (ONE_T4, GpuMemoryPolicy(gpu_memory="24GiB"), "GPU memory",
         "the largest GPUs have 16 GiB: short of GPU memory. Request at most 16GiB of GPU memory, or add a"),
+    "large GPUs that Ray cannot distinguish before they are added": (INDISTINCT, GpuMemoryPolicy(gpu_memory="24GiB"),
+        "GPU memory", "but Ray cannot distinguish 1 A100 (80 GiB) from 1 A100 (16 GiB) before the nodes are added"),
+    "GPUs with the minimum memory that Ray cannot distinguish": (INDISTINCT, GpuPolicy(min_gpu_memory="24GiB"),
+        "GPU memory", "Give node types with different GPU memory different labels ray.io/accelerator-type, or request"),
     "too many CPUs for a GPU fraction":
         (ONE_T4, GpuMemoryPolicy(gpu_memory="4GiB", cpus=128), "CPU", "at most 64 CPUs per"),
     "too few CPUs beside the large GPU":
