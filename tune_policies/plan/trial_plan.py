@@ -238,9 +238,9 @@ class TrialPlan(ShownValue):
             if left:
                 slots.append(slot.capped(left))
                 left -= slots[-1].max_concurrent_trials
-        if len(slots) == 1 < len(self.slots) and self.common and _same_nodes(slots[0], self.common):
+        if len(slots) == 1 < len(self.slots):
             # Ray now chooses the nodes, and may choose the nodes of removed slots.
-            slots = [slots[0].model_copy(update={"gpu_memory_bytes": self.common.gpu_memory_bytes})]
+            slots = [slots[0].model_copy(update={"gpu_memory_bytes": self._least_gpu_memory(slots[0])})]
         by_config = self.by_config and self.by_config.with_slots(lambda slot: slot.capped(max_concurrent_trials))
         common = self.common and self.common.capped(max_concurrent_trials)
         changes = {
@@ -251,6 +251,15 @@ class TrialPlan(ShownValue):
             "fewer_than_fit": True,
         }
         return self.model_copy(update=changes | {"reasons": (*self.reasons, *reasons)})
+
+    def _least_gpu_memory(self, slot: TrialSlot) -> int | None:
+        """Return the smallest GPU memory of the slots that Ray may place on the same nodes as ``slot``, in bytes."""
+        every = (*self.slots, *filter(None, [self.common]))
+        alike = [other for other in every if _same_nodes(other, slot) and other.worker.gpus == slot.worker.gpus]
+        known = [other.gpu_memory_bytes for other in alike if other.gpu_memory_bytes is not None]
+        if len(known) < len(alike):
+            return None
+        return min(known)
 
     def on_nodes(self, label_selector: dict[str, str]) -> "TrialPlan":
         """Return a copy of the plan for nodes that match both this selector and the selector of the plan."""
