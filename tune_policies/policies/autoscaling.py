@@ -87,7 +87,8 @@ class AutoscalingPolicy(WrappingPolicy):
             return plan.with_reasons(*about_launches(plan.slots, capacity, launched.nodes, fewest)), launched.nodes
         if launched.is_enough and any(slot.num_workers for slot in plan.slots):
             # The plan assumes the worst case for the nodes of trial drivers, so it may need more nodes of these types.
-            more = fewest_for_plan(self.inner, plan, capacity, {name: most[name] for name in launched.nodes})
+            of_these = {name: max(number, most.get(name, 0)) for name, number in launched.nodes.items()}
+            more = fewest_for_plan(self.inner, plan, capacity, of_these)
             if has_room_for_plan(self.inner, plan, capacity, more):
                 return plan, more
         if launched.is_enough or sum(launched.nodes.values()) < limit:

@@ -360,8 +360,7 @@ def off_nodes(
         shapes = {node.shape for node, _ in (*too_small, *large)}
         relevant = capacity.where(lambda node: node.shape in shapes)  # workers fit no other nodes
         chosen = select_gpus(relevant, large, slot.accelerator_type)
-        is_by_id = NODE_ID in chosen.label_selector
-        if not is_by_id or not any(node.is_expected for node, _ in large):
+        if len(chosen.groups) == len(large):
             of_type = slot.model_copy(update={"accelerator_type": chosen.accelerator_type})
             return of_type.on_nodes(dict(chosen.label_selector))
     alive = [node.node_id for node in capacity.nodes_of(too_small) if not node.is_expected]

@@ -26,6 +26,7 @@ from tune_policies import (
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
+    FreeCapacityPolicy,
     GpuMemoryPolicy,
     GpuPolicy,
     InfeasibleRequestError,
@@ -33,11 +34,13 @@ from tune_policies import (
     NodeTypeCapacity,
     ReservingPolicy,
     Resources,
+    TrialSlot,
 )
 from tune_policies.placement.count_trials import count_trials, with_rounded_memory
 from tune_policies.placement.launch_forecast import has_choice
 from tune_policies.placement.layout import with_places
 from tune_policies.placement.request import Request
+from tune_policies.policies.gpu_selection import off_small_gpus
 from tune_policies.policies.policy import build_policy
 from tune_policies.policies.reserving import rests
 from tune_policies.testing.clusters import draw_nodes, with_node_types
@@ -294,3 +297,47 @@ def smaller_gpus(plan, node_types):
             if slot.accelerator_type in (None, node.accelerator_type) and node.smallest_gpu_memory_bytes < per_gpu:
                 found.append((slot, node))
     return found
+
+
+def test_a_slot_is_not_restricted_to_one_of_several_types_with_large_gpus():
+    alive = gpu_node("alive", gpu_memory_gib=17.5, accelerator_type="A100")
+    t4, unknown = (addable_gpus(name, name, 4).as_node() for name in ("T4", "M3-Max"))
+    slot = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=10, gpu_memory_bytes=6 * 2**30)
+
+    restricted = off_small_gpus(slot, ClusterCapacity.of(alive, t4, unknown), {unknown.shape})
+
+    # A request names at most one device type, and nodes that have to be added have no ID.
+    assert restricted == slot
+
+
+def test_ray_may_launch_node_types_that_a_limit_leaves_out_of_the_plan():
+    in_use = Resources(cpus=8)
+    nodes_in_use = [
+        NodeCapacity(node_id=name, resources=Resources(cpus=cpus), in_use=in_use) for name, cpus in (("a", 3), ("b", 6))
+    ]
+    node_types = [
+        NodeTypeCapacity(name="large", resources=Resources(cpus=16, gpus=4), max_nodes_to_add=3),
+        NodeTypeCapacity(name="small", resources=Resources(cpus=3, gpus=1), max_nodes_to_add=1),
+    ]
+    capacity = ClusterCapacity.of(*nodes_in_use).model_copy(update={"node_types": node_types})
+    # Both policies leave the used CPUs free.
+    policy = FreeCapacityPolicy(FreeCapacityPolicy(CpuPolicy(cpus=3, num_workers=2)))
+
+    plan = AutoscalingPolicy(policy, max_nodes_to_add=3).plan(capacity)
+
+    assert (plan.max_concurrent_trials, plan.nodes_to_add) == (7, {"large": 3})
+
+
+def test_a_cap_that_leaves_one_slot_type_accounts_for_the_smaller_gpus_of_the_others():
+    capacity = ClusterCapacity.of(
+        gpu_node("small", cpus=2, gpus=4, gpu_memory_gib=14, accelerator_type="T4"),
+        gpu_node("large", cpus=4, gpus=4, gpu_memory_gib=16),
+        gpu_node("unknown", cpus=0),  # excluded by node IDs from the slots, but not from the common slot
+    )
+    policy = GpuMemoryPolicy(gpu_memory="6GiB")
+    assert [slot.gpu_memory_bytes for slot in policy.plan(capacity).slots] == [8 * 2**30, 7 * 2**30]
+
+    plan = CappedPolicy(policy, 5).plan(capacity)
+
+    # Ray may place two trials on a GPU with 14 GiB.
+    assert [slot.gpu_memory_bytes for slot in plan.slots] == [7 * 2**30]
