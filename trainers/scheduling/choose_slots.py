@@ -393,14 +393,12 @@ class RunSlots:
         if placement.slot_type not in self._allowed(record):
             return False
         num_free = dict(self.board.free()).get(placement, 0)
-        return self._num_slots_in(record, placement) <= num_free
+        num_slots = slots_taken(record, self._planned_in(placement, record))
+        return min(num_slots, placement.count) <= num_free
 
-    def _num_slots_in(self, record: TrialRecord, placement: Placement) -> int:
-        """Plan the request of a trial in a placement, and return the number of free slots that it needs there."""
-        # The number of slots depends on the request, and the request on the placement, because a placement may be bound
-        # to a node or its slots may have other amounts.
-        record.planned = self._with_custom(self.run_plan.factories[placement], record)
-        return min(slots_taken(record), placement.count)
+    def _planned_in(self, placement: Placement, record: TrialRecord) -> PlacementGroupFactory:
+        """Return the request of a trial in a placement, which may be bound to a node or have other amounts."""
+        return self._with_custom(self.run_plan.factories[placement], record)
 
     def _name_of(self, placement: Placement) -> str:
         where = "" if placement.node_id is None else f" on node {placement.node_id[:8]}"
@@ -494,8 +492,12 @@ class RunSlots:
                 continue
             if not is_bound and self._should_idle(placement.slot_type, idle, num_waiting, now_s):
                 continue
-            if count >= self._num_slots_in(record, placement):
-                slots, num_slots = self._slot_types.slots, slots_taken(record)
+            # Also if the trial does not fit: ``TrialRequests.update`` limits the memory of a waiting trial to what fits
+            # on the nodes of its planned request.
+            record.planned = self._planned_in(placement, record)
+            num_slots = slots_taken(record, record.planned)
+            if count >= min(num_slots, placement.count):
+                slots = self._slot_types.slots
                 return self._start(record, assignment_to(placement, slots, num_slots=num_slots, requested_s=now_s))
         return None
 

@@ -126,22 +126,27 @@ def record_of(trial: Trial) -> TrialRecord:
 
 
 def request_of(record: TrialRecord) -> PlacementGroupFactory:
-    """Return the request for Ray that follows from a record.
+    """Return the request for Ray that follows from a record."""
+    return _request_in(record, record.planned)
 
-    The request is the planned request itself unless another scheduler or an out-of-memory error changed it, so that
-    trials with equal requests can reuse each other's processes.
+
+def _request_in(record: TrialRecord, planned: PlacementGroupFactory) -> PlacementGroupFactory:
+    """Return the request for Ray of a trial in a slot with the request ``planned``.
+
+    The request is ``planned`` itself unless another scheduler or an out-of-memory error changed it, so that trials with
+    equal requests can reuse each other's processes.
     """
     has_floor = record.floor.gpu_ticks or record.floor.memory_bytes
     if record.changed is None and not has_floor:
-        return record.planned
-    planned = bundles_of(record.planned)
-    wanted: Sequence[Mapping[str, float]] = planned
+        return planned
+    bundles = bundles_of(planned)
+    wanted: Sequence[Mapping[str, float]] = bundles
     if record.changed is not None:
         wanted = [with_legal_amounts(bundle) for bundle in bundles_of(record.changed)]
     raised = record.floor.apply_to(wanted)
-    if raised == [dict(bundle) for bundle in planned]:
-        return record.planned
-    return with_bundles(record.planned, raised)
+    if raised == [dict(bundle) for bundle in bundles]:
+        return planned
+    return with_bundles(planned, raised)
 
 
 def with_legal_amounts(bundle: Mapping[str, float]) -> dict[str, float]:
@@ -163,13 +168,13 @@ def with_legal_amounts(bundle: Mapping[str, float]) -> dict[str, float]:
     return rounded
 
 
-def slots_taken(record: TrialRecord) -> int:
-    """Return the number of slots that a trial occupies: 1 unless it requests more than planned."""
-    request = request_of(record)
-    if request is record.planned:
+def slots_taken(record: TrialRecord, planned: PlacementGroupFactory) -> int:
+    """Return the number of slots with the request ``planned`` that a trial needs: 1 unless it requests more."""
+    request = _request_in(record, planned)
+    if request is planned:
         return 1
     # The bundle that needs most slots decides, because a slot contains all bundles of a trial.
-    return max(map(num_slots_for, bundles_of(request), bundles_of(record.planned)))
+    return max(map(num_slots_for, bundles_of(request), bundles_of(planned)))
 
 
 def is_raised(record: TrialRecord) -> bool:

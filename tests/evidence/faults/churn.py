@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -295,7 +294,7 @@ class Churn:
     def _slots_needed(self, trial: Trial, placement: Placement) -> int:
         """Return the number of slots that a trial needs. It is more than one if the trial needs more memory."""
         planned = self.slots.run_plan.factories[placement]
-        return min(placement.count, slots_taken(replace(self.core.records[trial], planned=planned)))
+        return min(placement.count, slots_taken(self.core.records[trial], planned))
 
     def _check(self) -> None:
         """Raise an ``AssertionError`` if a trial waits without a valid reason, or if a node exceeds its capacity."""

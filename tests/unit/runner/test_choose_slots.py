@@ -155,6 +155,19 @@ def test_a_trial_that_needs_several_slots_waits_until_they_are_free(run_of):
     assert run.choose().trial is large
 
 
+def test_a_trial_for_which_a_slot_is_too_small_waits_with_the_request_of_this_slot(run_of):
+    """The nodes of the request limit the memory of a trial that ran out of memory."""
+    run = run_of(TWO_TYPES, GPU_NODE, CPU_NODE)
+    small, large = run.add(2)
+    run.records[large].floor = MemoryFloor(gpu_ticks=10_000)
+    run.records[large].has_run = True
+    run.records[large].slot = run.plan.plan.slots[GPU]
+    run.choose([small])
+
+    assert run.choose([large]) is None
+    assert run.records[large].planned is run.plan.factories[run.plan.placements[GPU]]
+
+
 def test_a_trial_that_needs_more_slots_than_a_node_has_takes_all_of_them(run_of):
     run = run_of(GpuPolicy(gpus=0.5, cpus=1), gpu_node("a", gpus=1, cpus=2))
     (trial,) = run.add()

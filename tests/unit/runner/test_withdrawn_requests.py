@@ -218,6 +218,15 @@ def test_a_trial_moves_unless_a_waiting_trial_needs_the_free_slot(run_of, change
     assert (run.slots.withdrawal(run.records, PATIENCE_S) is not None) == is_withdrawn
 
 
+def test_the_question_whether_a_trial_moves_does_not_change_the_planned_request_of_a_waiting_trial(run_of):
+    run = moving(run_of)
+    (waiting,) = run.add()
+    planned = run.records[waiting].planned
+
+    assert run.slots.withdrawal(run.records, PATIENCE_S) is None
+    assert run.records[waiting].planned is planned
+
+
 def test_a_trial_moves_if_a_waiting_trial_needs_more_slots_than_are_free(run_of):
     run = moving(run_of)
     (other,) = run.add()
