@@ -19,14 +19,11 @@ from tune_policies.oom.unusable_device import is_unusable_device
 from tune_policies.placement.fill_nodes import Placement
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.slots_by_config import share_unequally
-from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.policies.policy_of_requests import TrialRequest, policy_line, requests_differ
 from tune_policies.ray_compat.tune_request import bundles_of, with_bundles, with_own
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ResourcePolicyError
 from tune_policies.values.wording import counted
 
-from ..gpu_memory.fraction_limits import LimitOptions
 from .idle_slots import TrialTimer
 from .own_slots import OwnSlot
 from .run_plan import RunPlan
@@ -40,17 +37,6 @@ _MAX_KNOWN_REQUESTS: Final = 200
 
 _PLANNED_RESOURCES: Final = DEVICE_RESOURCES | {"CPU", "memory"}
 """The resources that a policy plans. A request for others, such as a license, is the trainable's own."""
-
-
-class RunOptions(NamedTuple):
-    """The arguments of a ``PolicyScheduler``, except the inner scheduler."""
-
-    policy: ResourcePolicy | TrialPlan
-    limits: LimitOptions
-    may_move: bool
-    falls_back: bool
-    replan_interval_s: float
-    wait_for_nodes_s: float
 
 
 class Start(NamedTuple):
@@ -70,6 +56,11 @@ class Withdraw(NamedTuple):
 class RunSlots:
     """The slots of a run and the trials that wait for them.
 
+    Args:
+        run_plan: The plan of the run.
+        may_move: Whether a trial that has run may resume on another type of device.
+        falls_back: Whether a trial that cannot use its device resumes in a slot without a device.
+
     Attributes:
         run_plan: The plan of the run. A policy plans again when nodes change.
         board: The placements, and the trials that have a slot.
@@ -77,8 +68,9 @@ class RunSlots:
         left_idle: The number of free slots that the last decision left idle, by slot type.
     """
 
-    def __init__(self, options: RunOptions, run_plan: RunPlan) -> None:
-        self._options = options
+    def __init__(self, run_plan: RunPlan, *, may_move: bool, falls_back: bool) -> None:
+        self._may_move = may_move
+        self._falls_back = falls_back
         self.run_plan = run_plan
         self.board = SlotBoard()
         self.waiting: dict[Trial, None] = {}
@@ -112,7 +104,7 @@ class RunSlots:
         Raises:
             InvalidResourcesError: The trial requests other resources, and ``may_refuse`` is set.
         """
-        if not self._options.falls_back:
+        if not self._falls_back:
             record.has_fallen_back = False  # a restored trial may have fallen back under the earlier scheduler
         differs = not record.keeps_own_bundles and self._differs(record)
         if differs and may_refuse:
@@ -219,7 +211,7 @@ class RunSlots:
         """
         slot = record.slot
         # Bundles of the trainable are never changed, so such a trial cannot do without its devices.
-        if not self._options.falls_back or slot is None or not slot.has_device or record.keeps_own_bundles:
+        if not self._falls_back or slot is None or not slot.has_device or record.keeps_own_bundles:
             return None
         if not is_unusable_device(error):
             return None
@@ -323,7 +315,7 @@ class RunSlots:
     def _allowed(self, record: TrialRecord) -> set[int]:
         """Return the slot types in which a trial may run, or all types if it may run in none of them."""
         planned = {placement.slot_type for placement in self.board.placements}
-        if self._options.may_move or not record.has_run:
+        if self._may_move or not record.has_run:
             return planned
         # A trial that has run stays on its kind of device, unless the plan no longer has such a device.
         return planned.intersection(self._slot_types.allowed_types(record.slot)) or planned

@@ -5,7 +5,7 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
@@ -28,7 +28,7 @@ from tune_policies.values.wording import shorten
 from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import limit_options
 from ..retries.oom_retry_scheduler import OomRetries
-from .choose_slots import RunOptions, RunSlots
+from .choose_slots import RunSlots
 from .inner_scheduler import changes_resources, check_inner_scheduler, check_is_plain_scheduler
 from .run_events import RunCore
 from .run_learning import RunLearning
@@ -46,6 +46,17 @@ _ABOUT_STATUSES: Final = (
     "it waits for a slot"
 )
 """The line after the plan. Tune starts any pending trial, so trials that wait for a slot must be paused for Tune."""
+
+
+class _RunOptions(NamedTuple):
+    """The arguments of a ``PolicyScheduler``, except the inner scheduler."""
+
+    policy: ResourcePolicy | TrialPlan
+    limits: LimitOptions
+    may_move: bool
+    falls_back: bool
+    replan_interval_s: float
+    wait_for_nodes_s: float
 
 
 class PolicyScheduler(RunScheduler):
@@ -130,7 +141,7 @@ class PolicyScheduler(RunScheduler):
                 "GpuPolicy() | CpuPolicy()"
             )
         super().__init__(inner)
-        self._options = RunOptions(
+        self._options = _RunOptions(
             policy,
             LimitOptions(isolation=isolation, on_unenforced_limit=on_unenforced_limit),
             may_move=may_move,
@@ -195,8 +206,9 @@ class PolicyScheduler(RunScheduler):
         run_plan = self._run_plan or self._begin()
         # ``_begin`` forgets the core of an earlier run, so the core is set again.
         self._core = core
-        core.slots = RunSlots(self._options, run_plan)
-        core.limits = limit_options(self._options.limits.isolation, self._options.limits.on_unenforced_limit)
+        options = self._options
+        core.slots = RunSlots(run_plan, may_move=options.may_move, falls_back=options.falls_back)
+        core.limits = limit_options(options.limits.isolation, options.limits.on_unenforced_limit)
         show_gpu_warning()
         core.watch.watch_tasks()
         # Two parts that change the requests of the same trials would undo each other's changes.

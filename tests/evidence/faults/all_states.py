@@ -17,9 +17,8 @@ from ray.tune import PlacementGroupFactory
 from tune_policies import Resources, TrialSlot
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.placement.fill_nodes import Placement
-from tune_policies.trainers.gpu_memory.fraction_limits import LimitOptions
 from tune_policies.trainers.retries.memory_floor import MemoryFloor
-from tune_policies.trainers.scheduling.choose_slots import RunOptions, RunSlots, Start, Withdraw
+from tune_policies.trainers.scheduling.choose_slots import RunSlots, Start, Withdraw
 from tune_policies.trainers.scheduling.slot_board import SlotTypes, assignment_to, place_of
 from tune_policies.trainers.scheduling.trial_record import TrialRecord
 from tune_policies.values.units import GIB
@@ -149,15 +148,7 @@ class Model:
         self._index_of = {node.node_id: index for index, node in enumerate(nodes)}
         self.may_change = may_change
         self._plan = _ModelPlan()
-        options = RunOptions(
-            None,  # type: ignore[arg-type]  # the model is the plan
-            LimitOptions(),
-            may_move=False,
-            falls_back=False,
-            replan_interval_s=1,
-            wait_for_nodes_s=1,
-        )
-        self._slots = RunSlots(options, self._plan)  # type: ignore[arg-type]
+        self._slots = RunSlots(self._plan, may_move=False, falls_back=False)  # type: ignore[arg-type]
         everything = frozenset(range(len(nodes)))
         self.start = State(tuple(Trial(number) for number in trials), (), (), everything, frozenset(), None)
         # All of these results depend only on a state, and the checks of similar states need the same results.

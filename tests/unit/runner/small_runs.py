@@ -17,7 +17,7 @@ from tune_policies.ray_compat.run_control import handler_of
 from tune_policies.trainers.gpu_memory.fraction_limits import LimitOptions
 from tune_policies.trainers.retries import oom_retry_scheduler
 from tune_policies.trainers.scheduling import policy_scheduler, run_events, run_plan
-from tune_policies.trainers.scheduling.choose_slots import RunOptions, RunSlots
+from tune_policies.trainers.scheduling.choose_slots import RunSlots
 from tune_policies.trainers.scheduling.run_plan import RunPlan
 from tune_policies.trainers.scheduling.trial_record import record_of
 from tune_policies.trainers.watches import node_watch
@@ -126,15 +126,7 @@ class SmallSlots:
     def __init__(self, monkeypatch, policy, *nodes, may_move=False, falls_back=False):
         self.cluster = SmallCluster(monkeypatch, *nodes)
         self.plan = RunPlan(policy, interval_s=5.0, wait_for_nodes_s=60.0)
-        options = RunOptions(
-            policy,
-            LimitOptions(),
-            may_move=may_move,
-            falls_back=falls_back,
-            replan_interval_s=5.0,
-            wait_for_nodes_s=60.0,
-        )
-        self.slots = RunSlots(options, self.plan)
+        self.slots = RunSlots(self.plan, may_move=may_move, falls_back=falls_back)
         self.records = {}
         self.follow()
 
