@@ -1,6 +1,7 @@
 """A Tune scheduler that applies a policy to a run: resources, concurrency, placement, and process set-up.
 
-``run_plan`` plans, ``choose_slots`` decides which trial gets which slot, and ``run_events`` carries the decisions out.
+``run_plan`` plans, ``own_requests`` decides which requests of trainables the policy replaces, ``choose_slots`` decides
+which trial gets which slot, and ``run_events`` carries the decisions out.
 """
 
 import logging

@@ -189,8 +189,8 @@ class RunCore:
         else:
             # A later error would also end the trials that are running.
             may_refuse = not any(other.has_run for other in self.records.values())
-            self.slots.add(record, may_refuse=may_refuse)
-        # After ``RunSlots.add``, which also decides whether a trial keeps its own request.
+            self.slots.own_requests.replace_or_keep(record, may_refuse=may_refuse)
+        # After ``replace_or_keep``, which also decides whether a trial keeps its own request.
         self._keeps_bundles |= record.keeps_own_bundles
         if self.retries is not None:
             self.retries.remember(record)

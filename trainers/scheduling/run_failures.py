@@ -200,7 +200,7 @@ def _decide_by_slots(
             _logger.warning("%s %s. This counts as a failure", record.trial, reason)
             return FailureDecision("count", f"it {reason}")
         return FailureDecision("requeue", f"was lost with {node} and is requeued")
-    slot = slots.fall_back(record, error)
+    slot = slots.own_requests.fall_back(record, error)
     if slot is None:
         return None
     record.has_fallen_back = True

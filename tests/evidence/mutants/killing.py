@@ -56,6 +56,7 @@ PLANS: Final = ("placement", "plan", "policies")
 RUN_CORE: Final = (
     "idle_slots",
     "inner_scheduler",
+    "own_requests",
     "own_slots",
     "requests_without_plan",
     "limit_by_progress",

@@ -142,7 +142,7 @@ class SmallSlots:
         trials = [new_trial(len(self.records) + i, config, bundles) for i in range(number)]
         for trial in trials:
             self.records[trial] = record_of(trial)
-            self.slots.add(self.records[trial], may_refuse=may_refuse)
+            self.slots.own_requests.replace_or_keep(self.records[trial], may_refuse=may_refuse)
             self.slots.wait(trial)
         return trials
 
@@ -166,7 +166,7 @@ class SmallSlots:
         """Let a trial fall back that cannot use the device of its slot."""
         record = self.records[trial]
         record.slot = self.plan.plan.slots[0]
-        assert self.slots.fall_back(record, UNUSABLE)
+        assert self.slots.own_requests.fall_back(record, UNUSABLE)
         record.has_fallen_back = True
 
     def run_all(self, now_s=0.0, **options):

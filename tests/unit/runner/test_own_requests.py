@@ -16,7 +16,7 @@ from tune_policies import (
 )
 from tune_policies.ray_compat.tune_request import bundles_of
 from tune_policies.trainers.retries.memory_floor import MemoryFloor
-from tune_policies.trainers.scheduling.choose_slots import custom_amounts
+from tune_policies.trainers.scheduling.own_requests import custom_amounts
 from tune_policies.trainers.scheduling.slot_board import PATIENCE_S
 from tune_policies.trainers.scheduling.trial_record import record_of
 
@@ -219,6 +219,16 @@ def test_the_kept_bundles_are_printed_once(run_of, capsys):
         "each trial keeps the 2 bundles that its trainable requests ({'CPU': 2.0} in total), so at most 2 trials can "
         "run concurrently. Processes in all bundles except the first have no GPU memory limit\n"
     )
+
+
+def test_the_question_which_trials_may_start_prints_nothing(run_of, capsys):
+    run = run_of(CpuPolicy(cpus=1), gpu_node("a", gpus=0, cpus=5))
+    run.add(4, bundles=BUNDLES)
+    capsys.readouterr()
+
+    run.startable()
+
+    assert capsys.readouterr().out == ""
 
 
 def test_trials_with_different_bundles_share_the_nodes(run_of):
@@ -428,7 +438,7 @@ def test_a_restored_trial_that_fell_back_uses_its_device_again_unless_the_new_ru
     trial.policy_record = '{"has_fallen_back": true}'
     run.records[trial] = record_of(trial)
 
-    run.slots.add(run.records[trial], may_refuse=True)
+    run.slots.own_requests.replace_or_keep(run.records[trial], may_refuse=True)
     run.slots.wait(trial)
 
     assert run.choose().request.required_resources == expected
@@ -475,7 +485,7 @@ def test_a_trial_falls_back_if_it_cannot_use_its_device(run_of, falls_back, erro
     if has_slot:
         run.run_all()
 
-    slot = run.slots.fall_back(run.records[trial], error)
+    slot = run.slots.own_requests.fall_back(run.records[trial], error)
 
     assert (slot and slot.trial.cpus) == expected
 
@@ -485,4 +495,4 @@ def test_a_trial_without_a_device_does_not_fall_back(run_of):
     (trial,) = run.add()
     run.run_all()
 
-    assert run.slots.fall_back(run.records[trial], UNUSABLE) is None
+    assert run.slots.own_requests.fall_back(run.records[trial], UNUSABLE) is None
