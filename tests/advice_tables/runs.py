@@ -306,7 +306,7 @@ NAMES = {
 
 ELSEWHERE = {
     "but an earlier task started CUDA in this process": "GPUs",
-    "the policy plans trials … a GPU, but the trainable reserves": "a run: tests/unit/runner/test_run_events.py",
+    "the policy plans trials … a GPU, but the trainable reserves": "a run: tests/unit/runner/test_own_requests.py",
     "the plan uses a decision based on benchmarks with": "other versions: tests/unit/runner/test_measured_versions.py",
     "Write config=… in run": "arguments of tune.run: tests/unit/runner/test_tune_run.py",
     "Pass its fields to run, such as": "arguments of tune.run: tests/unit/runner/test_tune_run.py",

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.clusters import gpu_node
-from tests.unit.runner.small_runs import ONE_CPU, SmallSlots
+from tests.unit.runner.small_runs import ONE_CPU, SmallRun, SmallSlots, reading
 from tune_policies import CpuPolicy, GpuPolicy, MixedPolicy, Resources, TrialSlot
 from tune_policies.trainers.retries.memory_floor import MemoryFloor
 from tune_policies.trainers.scheduling.slot_board import PATIENCE_S
@@ -12,6 +12,7 @@ HALVES, CPUS = GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=2)
 TWO_TYPES = MixedPolicy(HALVES, CPUS)
 GPU_NODE, OTHER_GPU_NODE = gpu_node("a", gpus=1, cpus=2), gpu_node("b", gpus=1, cpus=2)
 CPU_NODE = gpu_node("c", gpus=0, cpus=2)
+NODES = GPU_NODE, OTHER_GPU_NODE, CPU_NODE
 BUNDLES = (ONE_CPU, ONE_CPU)
 GPU, CPU = 0, 1
 CPUS_SLOT = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=1)
@@ -248,3 +249,65 @@ def test_a_slot_without_a_node_is_named_without_a_node(run_of):
     withdrawn = run.slots.withdrawal(run.records, PATIENCE_S)
 
     assert withdrawn.reason.endswith("and a slot of 2 CPUs is free")
+
+
+# The steps of a run
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """A run on two nodes with a GPU and a node without a GPU."""
+    return SmallRun(monkeypatch, TWO_TYPES, *NODES)
+
+
+def test_a_trial_whose_request_waits_too_long_moves_to_a_free_slot(run):
+    (trial,) = run.add()
+    run.step()
+    first = run.slots.assignments[trial].node_id
+
+    run.cluster.clock.now_s = PATIENCE_S
+    again = run.step()
+
+    assert run.controller.withdrawn == [trial]
+    assert again is trial
+    assert run.slots.assignments[trial].node_id != first
+
+
+def test_a_request_that_ray_has_granted_is_not_withdrawn_although_tune_was_too_busy_to_start_its_process(run):
+    (trial,) = run.add()
+    run.step()
+    run.granted.append(trial.placement_group_factory)
+
+    run.cluster.clock.now_s = PATIENCE_S
+    run.step()
+
+    assert run.controller.withdrawn == []
+
+
+@pytest.mark.parametrize("is_reset", [False, True], ids=["a process that starts", "a process that is reset"])
+def test_the_request_of_a_trial_with_a_process_is_not_withdrawn(run, is_reset):
+    (trial,) = run.add()
+    run.step()
+    if is_reset:
+        trial.temporary_state.ray_actor = "an actor"
+    else:
+        run.processes.started.add(trial.trial_id)
+
+    run.cluster.clock.now_s = PATIENCE_S
+    run.step()
+
+    assert not run.controller.withdrawn
+
+
+def test_requests_on_lost_nodes_are_withdrawn_and_made_again(run):
+    trials = run.add(5)
+    run.request_all()
+
+    run.cluster.nodes = NODES[:1]
+    run.watch.next_reading = reading(run.cluster.nodes)
+    run.request_all()
+    run.request_all()
+
+    assert set(trials[2:]) <= set(run.controller.withdrawn)
+    assert len(run.slots.assignments) == 2
+    assert len(run.core.waiting) == 3
