@@ -394,3 +394,12 @@ def test_a_custom_resource_does_not_replace_the_missing_gpu_of_a_shared_part():
     text = CLUSTER.replace("    template: &pod\n", f'    resources: {{CPU: "4", Custom: "1"}}\n{part}')
 
     assert len(places(text, "shared-gpu-not-counted")) == 1
+
+
+def test_a_claim_that_ray_does_not_count_is_reported_only_with_an_autoscaler():
+    text = CLUSTER.replace(
+        "ray-worker\n          resources: {", "ray-worker\n          resources: {claims: [{name: gpu}], "
+    )
+    without = text.replace("enableInTreeAutoscaling: true", "enableInTreeAutoscaling: false")
+
+    assert [len(places(each, "claim-not-counted")) for each in (text, without)] == [1, 0]

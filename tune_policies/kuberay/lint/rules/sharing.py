@@ -153,6 +153,8 @@ def _not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
 @RULES.of_each(groups_of, "claim-not-counted", "warning", _DRA)
 def _claim_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
     """Ray does not read resource claims: its autoscaler counts no device, so it adds no node for a trial with a GPU."""
+    if not at.is_autoscaling:
+        return  # Ray detects the GPU when the node starts
     # Only the name of a claim is in the manifest. The device is in a ResourceClaim, which may be in another file.
     names = [name for name in claims_of(at.container) if may_be_gpu_claim(name)]
     if names and not _counts_devices(at):
