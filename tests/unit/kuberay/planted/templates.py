@@ -36,6 +36,8 @@ def _on(claim: str, label: str, rule: str) -> Planted:
 AMOUNTS = (
     plant("a GPU that is only requested", CLUSTER, _LIMITS, _LIMITS_WITHOUT_GPU, "device-limit-differs",
           'nvidia.com/gpu: "2"', after=_L4),
+    plant("a request of no GPU without a limit", CLUSTER.replace(_LIMITS, _LIMITS_WITHOUT_GPU), 'nvidia.com/gpu: "2"',
+          'nvidia.com/gpu: "0"', "device-limit-differs", 'nvidia.com/gpu: "0"', after=_L4),
     plant("more GPUs as a limit than requested", CLUSTER, _LIMITS, _LIMITS.replace('"2"', '"4"'),
           "device-limit-differs", 'nvidia.com/gpu: "2"', after=_L4),
     plant("a request above its limit", CLUSTER, 'requests:\n                  cpu: "8"',

@@ -59,9 +59,9 @@ def _device_limit_differs(template: PodTemplate) -> Iterator[Found]:
             if not _must_equal_limit(key):
                 continue
             where, fix = (*path, "requests", key), f"write {key}: {shorten(amount)} under limits"
+            # The limit is required even for a request of 0.
             if limits.get(key) is None:
-                if _number(amount) != 0:
-                    yield Found(where, f"{template.name} has {key} under requests, but not under limits", fix)
+                yield Found(where, f"{template.name} has {key} under requests, but not under limits", fix)
                 continue
             asked, limit = _number(amount), _number(limits[key])
             if asked is not None and limit is not None and asked != limit:
