@@ -288,6 +288,16 @@ def test_only_one_process_at_a_time_can_acquire_a_lock(tmp_path):
     assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize("character", ["a", "é", "文", "😀"], ids=["1 byte", "2 bytes", "3 bytes", "4 bytes"])
+def test_a_file_with_the_longest_possible_name_can_be_locked(tmp_path, character):
+    name = character * (255 // len(character.encode()))
+
+    with locked(tmp_path / name):
+        (lock,) = names(tmp_path)
+
+    assert 196 < len(lock.encode()) - len("..lock") <= 200
+
+
 def test_a_lock_does_not_follow_links(tmp_path):
     (tmp_path / "precious").write_text("mine")
     (tmp_path / ".run.json.lock").symlink_to(tmp_path / "precious")

@@ -29,6 +29,9 @@ _OPEN_FILES: Final = "/proc/self/fd"
 _POLL_S: Final = 0.05
 """The time between attempts to lock a file, in seconds."""
 
+_MAX_LOCK_NAME_BYTES: Final = 200
+"""The part of a file's name that is in the name of its lock file, in bytes."""
+
 
 def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
     """Write the output file of a command. With ``force``, replace an existing file of the same kind, and keep its mode.
@@ -258,7 +261,11 @@ def locked(path: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
     except ImportError:  # on Windows
         yield
         return
-    lock = path.with_name(f".{path.name[:200]}.lock")
+    # A name can have at most 255 bytes on most file systems, and a character up to 4 bytes.
+    beginning = path.name[:_MAX_LOCK_NAME_BYTES]
+    while len(beginning.encode(errors="replace")) > _MAX_LOCK_NAME_BYTES:
+        beginning = beginning[:-1]
+    lock = path.with_name(f".{beginning}.lock")
     deadline = time.monotonic() + timeout_s
     descriptor = _lock(path, lock)
     while descriptor is None:
