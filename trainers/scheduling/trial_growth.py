@@ -226,8 +226,7 @@ class TrialGrowth:
             if self._why_not:
                 print(self._why_not)
         for trial, growth in list(self._targets.items()):
-            is_refused = trial in self._refused and growth.amount >= self._refused[trial]
-            if growth.amount <= self._progress[trial].amount or is_refused:
+            if trial in self._refused and growth.amount >= self._refused[trial]:
                 del self._targets[trial]
 
     def _left_s(self, progress: _SlotProgress) -> float | None:

@@ -119,9 +119,9 @@ def test_gpus_grow_by_legal_amounts(amount, free, grown):
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.floats(1, 1000), st.booleans()), min_size=1, max_size=8),
     st.integers(0, 20),
-    st.floats(0.1, 100),
+    st.just(0.0) | st.floats(0.1, 100),
 )
-def test_growth_never_exceeds_the_free_resources_and_always_saves_time(trials, free, restart_s):
+def test_growth_is_always_to_a_larger_amount_that_is_free_and_saves_time(trials, free, restart_s):
     described = [
         running(str(i), cpus, left_s=left_s, has_checkpoint=saves) for i, (cpus, left_s, saves) in enumerate(trials)
     ]

@@ -468,16 +468,6 @@ def test_decisions_are_at_least_a_second_apart():
     assert len(run.decide(101.0).trials) == 2
 
 
-def test_a_trial_grows_only_to_a_larger_amount():
-    run = Measured()
-    trial = run.start()
-    run.asked.growths = (Growth(trial.trial_id, 1.0, 5.0),)
-    run.report(trial, 12, 14)
-    run.decide()
-
-    assert not run.growth.begin(run.records[trial])
-
-
 def test_a_decision_applies_once_and_not_to_a_trial_that_ended():
     run = Measured()
     first, second = run.start(), run.start(1)
