@@ -12,7 +12,7 @@ from pydantic import Field
 
 from tune_policies.plan.benchmark_decision import GpuOrNodes
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import PositiveCount
+from tune_policies.values.resources import PositiveCount, to_ticks
 from tune_policies.values.value import Value
 
 MOST_TRIALS: Final = 100_000
@@ -46,13 +46,13 @@ class Nodes(NamedTuple):
 
     num_trials: int
     node_cpus: int
-    trial_cpus: int
+    trial_cpus: float
     price: float | None = None
 
     @property
     def trials_per_node(self) -> int:
         """The number of concurrent trials on a node."""
-        return self.node_cpus // self.trial_cpus
+        return to_ticks(self.node_cpus) // to_ticks(self.trial_cpus)
 
     def against_gpu(
         self, *, cpu_trial_s: float, gpu_trial_s: float, speedups: tuple[float, float], gpu_price: float | None = None
@@ -72,7 +72,7 @@ class Nodes(NamedTuple):
         if not self.trials_per_node:
             raise InvalidResourcesError(
                 f"a node with {self.node_cpus} CPUs is too small for a trial, because trials were measured with "
-                f"{self.trial_cpus} CPUs. Pass --node-cpus {self.trial_cpus} or more"
+                f"{self.trial_cpus:g} CPUs. Pass --node-cpus {math.ceil(self.trial_cpus)} or more"
             )
         gpu_s = self.num_trials * gpu_trial_s
         number = self._fewest(cpu_trial_s, gpu_s)

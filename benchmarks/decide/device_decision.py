@@ -302,10 +302,11 @@ class _Case(NamedTuple):
             **by_cost,
         )
         if self.terms.nodes is not None:
-            size = size.model_copy(update={"gpu_or_nodes": self._against_nodes(self.terms.nodes, size, gain)})
+            of_nodes = self._against_nodes(self.terms.nodes, size, gain, self._cpus_of(on_cpu))
+            size = size.model_copy(update={"gpu_or_nodes": of_nodes})
         return size, reasons
 
-    def _against_nodes(self, question: NodesQuestion, size: SizeDecision, gain: float) -> GpuOrNodes:
+    def _against_nodes(self, question: NodesQuestion, size: SizeDecision, gain: float, trial_cpus: float) -> GpuOrNodes:
         node_cpus = question.node_cpus
         if node_cpus is None:
             # Without a given size, compare with nodes like the largest one that the cluster already has.
@@ -321,7 +322,7 @@ class _Case(NamedTuple):
         if size.gpu.cost_per_trial is not None:
             # Multiplied by the gain, because the cost of a trial was divided by it.
             gpu_price = size.gpu.cost_per_trial * gain / size.gpu.trial_s * 3600
-        return Nodes(question.num_trials, node_cpus, size.cpu.num_threads or 1, price).against_gpu(
+        return Nodes(question.num_trials, node_cpus, trial_cpus, price).against_gpu(
             cpu_trial_s=size.cpu.trial_s,
             gpu_trial_s=size.gpu.trial_s / gain,
             speedups=(size.low * gain, size.high * gain),
@@ -334,8 +335,7 @@ class _Case(NamedTuple):
         The gain is that of the sharing with the lowest cost per trial, or without prices, of the fastest sharing.
         """
         runs = self.run_set.of(configuration)
-        # A process has as many threads as its trial has CPUs, so this is the number of CPUs to pay for.
-        cpus = max(run.num_threads for run in runs)
+        cpus = self._cpus_of(configuration)
         peak = max((run.peak_gpu_bytes for run in runs if run.peak_gpu_bytes), default=None)
         device = parse_device(configuration.device)
         # ``in_turn`` is the number of concurrent trials that do not slow each other down.
@@ -381,9 +381,17 @@ class _Case(NamedTuple):
             cost_per_trial=cost_per_trial,
             price_of=price_of,
             peak_gpu_bytes=peak,
-            num_threads=cpus,
+            num_threads=max(run.num_threads for run in runs),
         )
         return times, gain
+
+    def _cpus_of(self, configuration: Configuration) -> float:
+        """Return the CPUs that a trial of a configuration reserves, which are the CPUs to pay for."""
+        if self.run_set.settings is not None:
+            return self.run_set.settings.cpus
+        # A record without settings contains only the threads. A process has one thread for each whole CPU, and at
+        # least one.
+        return max(run.num_threads for run in self.run_set.of(configuration))
 
     def _at_once(self, policy: ResourcePolicy) -> int:
         # On GPUs of other types, the times would be different.
@@ -394,7 +402,7 @@ class _Case(NamedTuple):
         except InfeasibleRequestError:
             return 0
 
-    def _cheapest(self, prices: Prices, sharings: list[_Sharing], cpus: int, gpus: float) -> tuple[_Sharing, Price]:
+    def _cheapest(self, prices: Prices, sharings: list[_Sharing], cpus: float, gpus: float) -> tuple[_Sharing, Price]:
         """Return the sharing with the lowest cost per trial, and the price of the resources of all its trials.
 
         Raises:

@@ -14,6 +14,7 @@ from tune_policies.benchmarks.decide.device_decision import Terms, UndecidedErro
 from tune_policies.benchmarks.decide.price_file import Instance, Prices
 from tune_policies.benchmarks.record.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
 from tune_policies.benchmarks.record.run_set import Configuration, DeviceFound, Failure, NoiseReading
+from tune_policies.benchmarks.record.settings import Settings
 from tune_policies.benchmarks.report.tables import print_decision
 
 NODE = gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=16, accelerator_type="A10G")
@@ -388,6 +389,39 @@ def test_a_cpu_node_without_room_for_a_trial_is_rejected():
         InvalidResourcesError, match=r"a node with 2 CPUs is too small .* with 4 CPUs\. Pass --node-cpus 4"
     ):
         decided_with_nodes(node_cpus=2)
+
+
+def with_cpus(cpus, num_threads, **changes):
+    """Return a run whose trials reserved ``cpus`` CPUs and had ``num_threads`` threads."""
+    run = a_run(settings=Settings(sizes={"mlp": (1, 16, 256)}, devices=("cpu", "gpu"), cpus=cpus), **changes)
+    return run.model_copy(
+        update={"runs": tuple(each.model_copy(update={"num_threads": num_threads}) for each in run.runs)}
+    )
+
+
+@pytest.mark.parametrize(("cpus", "num_threads", "at_once"), [(0.5, 1, 32), (2.5, 2, 6)])
+def test_a_trial_pays_for_the_cpus_that_it_reserves_and_not_for_its_threads(cpus, num_threads, at_once):
+    found = sizes_of(decide(with_cpus(cpus, num_threads), TERMS, CLUSTER, PRICES))[256].cpu
+
+    # A machine with 16 CPUs costs 0.80 per hour.
+    cost = found.trial_s / 3600 * 0.8 * cpus / 16
+    assert (found.num_threads, found.at_once, found.cost_per_trial) == (num_threads, at_once, pytest.approx(cost))
+
+
+@pytest.mark.parametrize(("cpus", "num_threads", "trials_per_node"), [(0.1, 1, 30), (2.5, 2, 1)])
+def test_a_cpu_node_runs_as_many_trials_as_its_cpus_can_be_reserved_for(cpus, num_threads, trials_per_node):
+    terms = TERMS.model_copy(update={"nodes": NodesQuestion(num_trials=100, node_cpus=3)})
+
+    found = sizes_of(decide(with_cpus(cpus, num_threads), terms, CLUSTER))[256].gpu_or_nodes
+
+    assert found.trials_per_node == trials_per_node
+
+
+def test_the_cpus_of_a_node_that_is_too_small_for_a_fractional_trial_are_rounded_up_in_the_advice():
+    terms = TERMS.model_copy(update={"nodes": NodesQuestion(num_trials=100, node_cpus=2)})
+
+    with pytest.raises(InvalidResourcesError, match=r"measured with 2\.5 CPUs\. Pass --node-cpus 3 or more"):
+        decide(with_cpus(2.5, 2), terms, CLUSTER)
 
 
 @pytest.mark.parametrize("num_trials", [0, 100_001])
