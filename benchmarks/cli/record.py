@@ -29,10 +29,15 @@ File = Annotated[Path, typer.Argument(help="The file that `run` wrote.")]
 
 
 def print_measured(run_set: RunSet, file: Path, *, as_json: bool) -> None:
-    """Print the measurements in ``file`` and the problems of the run as a table or as JSON."""
+    """Print the measurements in ``file``, and the problems, warnings and noise of the run, as a table or as JSON."""
     if as_json:
-        configurations = [summary.model_dump(mode="json") for summary in summarize(run_set)]
-        measured = {"configurations": configurations, "problems": list(problems_of(run_set, file))}
+        measured = {
+            "configurations": [summary.model_dump(mode="json") for summary in summarize(run_set)],
+            "problems": list(problems_of(run_set, file)),
+            "warnings": [str(warning) for warning in run_set.warnings()],
+            # The readings instead of the sentences of the table, because a program compares numbers.
+            "noise": [reading.model_dump(mode="json") for reading in run_set.noise],
+        }
         print(json_text.dumps(measured, indent=2, ensure_ascii=False))
     else:
         # Imported here because the tables require more packages than JSON.

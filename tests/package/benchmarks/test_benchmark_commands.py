@@ -19,7 +19,7 @@ from tests.run_sets import a_run_set
 from tests.unit.benchmarks.timed_runs import processes, run_set
 from tune_policies import ClusterCapacity, Resources
 from tune_policies.benchmarks.cli import Commands, app
-from tune_policies.benchmarks.record.run_set import DeviceFound
+from tune_policies.benchmarks.record.run_set import DeviceFound, NoiseReading
 from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run_set
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 
@@ -139,6 +139,21 @@ def test_show_prints_a_table_or_json_on_stdout(bench):
     assert table.stdout.splitlines()[1].split()[:4] == ["Workload", "Device", "Size", "Compute"]
     assert [each["configuration"]["device"] for each in found["configurations"]] == ["cpu", "cpu", "gpu"] * 2
     assert found["problems"][0] == "TPU was not measured: no node has a TPU"
+
+
+def test_json_contains_the_warnings_of_processes_and_the_noise_that_the_table_shows(bench, tmp_path):
+    run = read_run_set(tmp_path / "a.json")
+    first, *others = run.runs
+    warned = first.model_copy(update={"warnings": ("the losses are not finite",)})
+    noise = (NoiseReading(round=0, load=1.5, throttled_s=0.2),)
+    write_run_set(run.model_copy(update={"runs": (warned, *others), "noise": noise}), tmp_path / "noisy.json")
+
+    table, found = bench("show noisy.json").stdout, json.loads(bench("show noisy.json --json").stdout)
+
+    (warning,) = found["warnings"]
+    assert warning == f"{first.configuration}, round 1: the losses are not finite"
+    assert f"- {warning}" in table
+    assert found["noise"] == [{"round": 0, "load": 1.5, "throttled_s": 0.2, "gpu_throttled": []}]
 
 
 def test_export_writes_csv_or_a_redacted_run_set(bench, tmp_path):
