@@ -80,6 +80,13 @@ class Price(NamedTuple):
     of: str
 
 
+_Names = tuple[str, ...] | tuple[None]
+"""The names of one GPU type in a price file, or ``_NO_GPU``."""
+
+_NO_GPU: Final = (None,)
+"""Matches machines without GPUs."""
+
+
 class Prices(Value):
     """Prices of one day in one currency.
 
@@ -104,6 +111,18 @@ class Prices(Value):
             raise InvalidResourcesError("the file contains no price. Set instances, or cpu and gpus")
         return self
 
+    @model_validator(mode="after")
+    def _a_gpu_type_must_have_one_price(self) -> Self:
+        first_names: dict[str, str] = {}
+        for name, price in self.gpus.items():
+            other = first_names.setdefault(_plain(name), name)
+            if price != self.gpus[other]:
+                raise InvalidResourcesError(
+                    f"gpus contains the prices {self.gpus[other]:g} for {other!r} and {price:g} for {name!r}, which "
+                    "are names of the same GPU type. Keep one of them"
+                )
+        return self
+
     @property
     def accelerator_types(self) -> tuple[str, ...]:
         """The types of GPUs that have a price."""
@@ -122,34 +141,36 @@ class Prices(Value):
         Raises:
             InvalidResourcesError: The GPU or the resources have no price.
         """
-        name = self._named(accelerator_type) if gpus else None
+        names = self._names_of(accelerator_type) if gpus else _NO_GPU
         # Sorted by price, and equal prices by description, so that the result does not depend on the order of the file.
-        found = sorted((*self._of_instances(cpus, gpus, name), *self._of_parts(cpus, gpus, name)))
+        found = sorted((*self._of_instances(cpus, gpus, names), *self._of_parts(cpus, gpus, names)))
         if not found:
-            raise InvalidResourcesError(self._none(cpus, gpus, name))
+            raise InvalidResourcesError(self._none(cpus, gpus, names[0]))
         return found[0]
 
-    def _named(self, accelerator_type: str | None) -> str:
-        """Return the name of a GPU type in these prices, such as A100-80GB for Ray's A100-80G."""
+    def _names_of(self, accelerator_type: str | None) -> tuple[str, ...]:
+        """Return the names of a GPU type in these prices, such as A100-80GB for Ray's A100-80G.
+
+        Lines from different sources can contain different names of the same type.
+        """
         types = self.accelerator_types
-        known = {_plain(name): name for name in types}
         if accelerator_type is None:
             raise InvalidResourcesError(
                 "the type of the GPUs is unknown, so their price is unknown too. Use --gpu-type to pass a name from "
                 f"the price file (known: {shorten_names(types) or 'none'})"
             )
-        if _plain(accelerator_type) not in known:
+        names = tuple(name for name in types if _plain(name) == _plain(accelerator_type))
+        if not names:
             raise InvalidResourcesError(
                 f"there is no price for {accelerator_type!r}{suggest(accelerator_type, types)} "
                 f"(known: {shorten_names(types) or 'no GPU'}). Add its price, or choose another name with --gpu-type"
             )
-        return known[_plain(accelerator_type)]
+        return names
 
-    def _of_instances(self, cpus: float, gpus: float, name: str | None, region: str | None = None) -> Iterator[Price]:
+    def _of_instances(self, cpus: float, gpus: float, names: _Names, region: str | None = None) -> Iterator[Price]:
         """Yield the prices of the parts of machines in a region, or without ``region``, in all regions."""
         for instance in self.instances:
-            # For a trial without GPUs, `name` is `None`, so machines with GPUs are skipped.
-            if instance.accelerator_type != name or not _is_in(instance, region):
+            if instance.accelerator_type not in names or not _is_in(instance, region):
                 continue
             part = instance.part(cpus, gpus)
             if part <= 1:
@@ -158,23 +179,25 @@ class Prices(Value):
                     text += f" in {instance.region}"
                 yield Price(instance.price * part, text)
 
-    def _of_parts(self, cpus: float, gpus: float, name: str | None) -> Iterator[Price]:
+    def _of_parts(self, cpus: float, gpus: float, names: _Names) -> Iterator[Price]:
         """Yield the sums of the separate prices of the GPUs and the CPUs."""
-        if name is None:
+        if not gpus:
             if self.cpu is not None:
                 yield Price(cpus * self.cpu, amount_of(cpus, "CPU"))
             return
-        separate = [gpu for gpu in self.attachable_gpus if gpu.accelerator_type == name]
-        if name in self.gpus:
-            separate.append(AttachableGpu(accelerator_type=name, price=self.gpus[name]))
+        separate = [gpu for gpu in self.attachable_gpus if gpu.accelerator_type in names]
+        for name, price in self.gpus.items():
+            if name in names:
+                separate.append(AttachableGpu(accelerator_type=name, price=price))
         for gpu in separate:
             for of_cpus in self._of_cpus(cpus, gpu.region):
-                yield Price(gpus * gpu.price + of_cpus.per_hour, f"{gpus:g} {name} and {of_cpus.of}")
+                text = f"{gpus:g} {gpu.accelerator_type} and {of_cpus.of}"
+                yield Price(gpus * gpu.price + of_cpus.per_hour, text)
 
     def _of_cpus(self, cpus: float, region: str | None) -> Iterator[Price]:
         """Yield the prices of CPUs in a region: of CPUs alone, or else of the parts of machines without GPUs."""
         if self.cpu is None:
-            yield from self._of_instances(cpus, 0, None, region)
+            yield from self._of_instances(cpus, 0, _NO_GPU, region)
         else:
             yield Price(cpus * self.cpu, amount_of(cpus, "CPU"))
 

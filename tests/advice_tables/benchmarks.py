@@ -318,6 +318,11 @@ ROWS = [
         "Prices(date='2026-11-01', currency='USD', cpu=1, gpus={'L4': 1})",
     ),
     Row(
+        "Prices(date='2026-11-01', currency='USD', cpu=1, gpus={'A100-80G': 3, 'A100-80GB': 4})",
+        "Keep one of them",
+        "Prices(date='2026-11-01', currency='USD', cpu=1, gpus={'A100-80G': 3})",
+    ),
+    Row(
         "ON_A10G.per_hour(cpus=1, gpus=1)",
         "Use --gpu-type to pass a name from the price file (known: A10G)",
         "ON_A10G.per_hour(cpus=1, gpus=1, accelerator_type='A10G')",

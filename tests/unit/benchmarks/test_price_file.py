@@ -87,6 +87,30 @@ def test_cpus_and_gpus_can_have_separate_prices():
     assert prices.per_hour(cpus=4).per_hour == pytest.approx(0.2)
 
 
+def test_the_lowest_price_of_a_gpu_type_applies_whichever_of_its_names_the_lines_contain():
+    of_two_names = [
+        Instance(name=each, price=price, cpus=8, gpus=1, accelerator_type=each)
+        for each, price in (("A100-80G", 2.0), ("A100-80GB", 4.0), ("a100_80gb", 3.0))
+    ]
+    for instances in (of_two_names, of_two_names[::-1]):
+        prices = Prices(date="2026-11-01", currency="EUR", instances=instances)
+
+        assert prices.per_hour(cpus=1, gpus=1, accelerator_type="A100-80G") == (2.0, "1 of A100-80G")
+
+
+def test_a_gpu_type_with_two_names_and_two_prices_is_refused():
+    with pytest.raises(
+        InvalidResourcesError, match=r"prices 3 for 'A100-80G' and 4 for 'A100-80GB', .* the same GPU type\. Keep one"
+    ):
+        Prices(date="2026-11-01", currency="EUR", cpu=0.05, gpus={"A100-80G": 3, "A100-80GB": 4})
+
+
+def test_a_gpu_type_may_have_two_names_with_one_price():
+    prices = Prices(date="2026-11-01", currency="EUR", cpu=0.05, gpus={"A100-80G": 3, "A100-80GB": 3})
+
+    assert prices.per_hour(cpus=1, gpus=1, accelerator_type="A100-80G") == (3.05, "1 A100-80G and 1 CPU")
+
+
 @pytest.mark.parametrize(
     ("options", "cpu", "a100", "v100"),
     [
