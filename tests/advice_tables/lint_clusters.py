@@ -90,6 +90,19 @@ ROWS = [
     lint_row("a parameter in the style of a field", "write num-cpus", ("numCpus", "num-cpus")),
     lint_row("a parameter with dashes", "write num-gpus", ("--num-gpus", "num-gpus")),
     lint_row(
+        "a parameter that Ray has removed",
+        "remove dashboard-grpc-port",
+        ('rayStartParams: {dashboard-grpc-port: "8267"}', "rayStartParams: {}"),
+    ),
+    *(
+        lint_row(
+            claim,
+            "write the labels as a mapping in the field labels, next to rayStartParams",
+            (f"rayStartParams: {{{name}: purpose=trials}}", "rayStartParams: {}\n      labels: {purpose: trials}"),
+        )
+        for claim, name in (("labels as a parameter", "labels"), ("misspelled labels as a parameter", "--labels"))
+    ),
+    lint_row(
         "a queued pod without requests",
         "add requests for CPU and memory",
         (

@@ -11,6 +11,7 @@ from tests.unit.kuberay.manifests_with import changed
 from tests.unit.kuberay.planted.sound import CLUSTER as SOUND_CLUSTER
 from tests.unit.kuberay.planted.sound import JOB
 from tune_policies.kuberay.lint.linting import lint_file, lint_text
+from tune_policies.kuberay.lint.rules.cpus_and_memory import START_PARAMS
 
 CLUSTER = """\
 apiVersion: ray.io/v1
@@ -225,6 +226,12 @@ def test_no_option_of_ray_start_is_called_misspelled():
     text = SOUND_CLUSTER.replace("rayStartParams: {}", f"rayStartParams: {params}", 1)
 
     assert "start-param-misspelled" not in {each.rule for each in lint_text(text, "x")}
+
+
+def test_each_option_that_is_suggested_exists_in_ray_start():
+    options = {name.removeprefix("--") for each in start.params for name in each.opts}
+
+    assert set(START_PARAMS) <= options
 
 
 def test_a_wrong_head_does_not_hide_mistakes_in_the_groups():

@@ -83,6 +83,12 @@ OPERATOR = (
           "start-param-misspelled", "numCpus", after=_L4),
     plant("a parameter with dashes", CLUSTER, _PARAMS, 'rayStartParams: {--num-gpus: "2"}',
           "start-param-misspelled", "--num-gpus", after=_L4),
+    plant("a parameter that Ray has removed", CLUSTER, _PARAMS, 'rayStartParams: {dashboard-grpc-port: "8267"}',
+          "start-param-misspelled", "dashboard-grpc-port", after=_L4),
+    plant("labels as a parameter", CLUSTER, _PARAMS, "rayStartParams: {labels: purpose=trials}",
+          "start-param-labels", "labels: purpose", after=_CPU),
+    plant("misspelled labels as a parameter", CLUSTER, _PARAMS, "rayStartParams: {--labels: purpose=trials}",
+          "start-param-misspelled", "--labels: purpose", after=_CPU),
     plant("a queued pod without requests", QUEUED.replace(_QUEUED_GROUP, _NO_REQUESTS), "replicas: 9",
           "replicas: 9", "kueue-no-requests", "- name: ray-worker", after=_CPU),
 )  # fmt: skip

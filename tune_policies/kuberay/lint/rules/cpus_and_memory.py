@@ -11,6 +11,7 @@ from tune_policies.files.yaml_documents import Path
 from tune_policies.kuberay.lint.cluster_parts import (
     READER,
     START,
+    VALIDATION,
     Group,
     exact,
     extra,
@@ -71,8 +72,8 @@ def _is_whole(text: str) -> bool:
         return False
 
 
-_PARAMS: Final = (
-    *("address", "block", "dashboard-agent-grpc-port", "dashboard-agent-listen-port", "dashboard-grpc-port"),
+START_PARAMS: Final = (
+    *("address", "block", "dashboard-agent-grpc-port", "dashboard-agent-listen-port"),
     *(
         "dashboard-host",
         "dashboard-port",
@@ -89,6 +90,9 @@ _PARAMS: Final = (
 )
 """The options of ``ray start`` that clusters on Kubernetes use."""
 
+_REMOVED_PARAMS: Final = ("dashboard-grpc-port",)
+"""Options that ``ray start`` had before Ray 2.50 (https://github.com/ray-project/ray/pull/51956)."""
+
 _NEAR_PARAM: Final = 0.85
 
 
@@ -96,13 +100,28 @@ _NEAR_PARAM: Final = 0.85
 def _param_misspelled(at: Group[HeadGroup]) -> Iterator[Found]:
     """KubeRay passes each parameter to ray start, which fails if it does not know an option."""
     for name in at.spec.rayStartParams:
+        if name in _REMOVED_PARAMS:
+            message = f"{at} has the rayStartParams {name!r}, which ray start no longer has"
+            yield Found((*at.path, "rayStartParams", name), message, f"remove {name}")
+            continue
         # ``numCpus``, ``num_cpus`` and ``--num-cpus`` all become ``num-cpus``.
         plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lstrip("-").replace("_", "-").lower()
-        near = difflib.get_close_matches(plain, _PARAMS, n=1, cutoff=_NEAR_PARAM)
+        near = difflib.get_close_matches(plain, START_PARAMS, n=1, cutoff=_NEAR_PARAM)
         # A name unlike all of these may be an option of another version of Ray.
-        if near and name not in _PARAMS:
+        if near and name not in START_PARAMS:
             message = f"{at} has the unknown rayStartParams {name!r}; did you mean {near[0]!r}?"
-            yield Found((*at.path, "rayStartParams", name), message, f"write {near[0]}")
+            fix = _LABELS_FIX if near[0] == "labels" else f"write {near[0]}"
+            yield Found((*at.path, "rayStartParams", name), message, fix)
+
+
+_LABELS_FIX: Final = "write the labels as a mapping in the field labels, next to rayStartParams"
+
+
+@RULES.of_each(groups_of, "start-param-labels", "error", f"{VALIDATION} (validateRayGroupLabels)")
+def _labels_in_params(at: Group[HeadGroup]) -> Iterator[Found]:
+    """KubeRay refuses the cluster, because a group has a field for its labels, which the autoscaler reads."""
+    if "labels" in at.spec.rayStartParams:
+        yield Found((*at.path, "rayStartParams", "labels"), f"{at} has labels in rayStartParams", _LABELS_FIX)
 
 
 @RULES.of_each(groups_of, "start-param-resources", "error", f"{READER} (_get_custom_resources)")
