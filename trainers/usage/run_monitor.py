@@ -185,6 +185,7 @@ class RunMonitor:
         self._outcomes = TrialOutcomes(before.trials)
         self._reuses_processes = before.reuses_processes
         self._out_of_memory = OutOfMemoryLog(before)
+        self._earlier_use = {SlotRow(slot.slot, slot.accelerator_type): slot.use for slot in before.slots if slot.use}
         self._plans, self._warnings = list(before.plans), list(before.warnings)
         self._spans: list[TrialSpan] = []
         for span in before.spans:
@@ -459,11 +460,12 @@ class RunMonitor:
 
     def _with_use(self, hours: SlotHours) -> SlotHours:
         row = SlotRow(hours.slot, hours.accelerator_type)
-        use = self._use_of(row)
-        if use is None:
-            return hours
-        use = use.model_copy(update={"num_workers": self._num_workers.get(row, 0)})
-        return hours.model_copy(update={"use": use})
+        use, earlier = self._use_of(row), self._earlier_use.get(row)
+        if use is not None:
+            use = use.model_copy(update={"num_workers": self._num_workers.get(row, 0)})
+        if use is not None and earlier is not None:
+            use = earlier.combined_with(use)
+        return hours.model_copy(update={"use": use or earlier})
 
     def _use_of(self, row: SlotRow) -> SlotUse | None:
         used = []

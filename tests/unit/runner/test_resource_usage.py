@@ -401,6 +401,30 @@ def test_a_restored_run_continues_its_counts():
     assert (usage.trials.num_stopped_early, usage.trials.num_finished) == (1, 1)
 
 
+def used(elapsed_s, cpu_s, gib):
+    return ProcessUsage(elapsed_s=elapsed_s, cpus=4, cpu_s=cpu_s, host_memory_bytes=gib * GIB)
+
+
+def test_the_use_of_a_slot_in_a_restored_run_includes_the_part_before_the_restore():
+    run = RunMonitor(plan_of(), None, 2, None)
+    early, late = trial("early"), trial("late")
+    begin(run, early, 0)
+    run.note_use(early, used(300, 300, 2), None)
+    finish(run, early)
+    run.step([early, late], 300)
+    saved = ResourceUsage.from_json(run.record(300).to_json())
+    restored = RunMonitor(plan_of(), None, 2, saved)
+    begin(restored, late, 0)
+    before = restored.record(1)
+    restored.note_use(late, used(100, 300, 1), None)
+
+    (slot,) = restored.record(100).slots
+
+    assert [each.use for each in before.slots] == [each.use for each in saved.slots]
+    assert slot.use_text == "trials with 1 GPU used 1.5 of 4 CPUs, 2 GiB of host memory per trial"
+    assert slot.use.num_trials == 2
+
+
 def test_an_interrupted_and_continued_trial_counts_once_in_the_rounds():
     first = RunMonitor(plan_of(2), None, 4, None)
     trials = [trial(name) for name in "abcd"]
