@@ -119,6 +119,7 @@ def test_a_redacted_record_contains_no_cluster_names_and_keeps_slot_types_distin
         resources=(ResourceHours(resource="CPU", total_hours=4, used_hours=2, idle=idle),),
         slots=tuple(SlotHours(slot=each, accelerator_type="A100", hours={"CPU": 2, host: 1}) for each in slots),
         ran_out_with={"t": {host: 1}},
+        raised_trials={"t": (host, "GPU")},
         plans=(
             PlanInUse(at_s=0, why=f"{host} went", text=f"2 trials at once, limited by {host}\n  each trial: 1 CPU"),
         ),
@@ -138,6 +139,7 @@ def test_a_redacted_record_contains_no_cluster_names_and_keeps_slot_types_distin
         "no trial asks for (left out)",
         "reserved for others by the policy",
     ]
+    assert public.raised_trials == {"1": ("(left out)", "GPU")}
     assert public.plans[0].text == "2 trials at once, limited by (left out)\n  each trial: 1 CPU"
 
 

@@ -283,7 +283,10 @@ class ResourceUsage(ShownValue):
             "resources": tuple(map(_public_resource, self.resources)),
             "slots": tuple(_public_slot(slot, slot_names[slot.slot]) for slot in self.slots),
             "ran_out_with": {},
-            "raised_trials": {str(number): names for number, names in enumerate(self.raised_trials.values(), 1)},
+            "raised_trials": {
+                str(number): tuple(map(public_text, names))
+                for number, names in enumerate(self.raised_trials.values(), 1)
+            },
             "plans": tuple(map(_public_plan, self.plans)),
             "spans": tuple(_public_span(span, slot_names[span.slot]) for span in self.spans),
             "warnings": (LEFT_OUT,) * len(self.warnings),
