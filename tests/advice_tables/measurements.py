@@ -133,6 +133,11 @@ ROWS = [
         "lambda: MODEL, (4, 8)",
     ),
     estimate_row(
+        "lambda: MODEL, (4, 8), lambda parameters: torch.optim.Adam(parameters, capturable=True)",
+        ". The estimate needs no GPU, but this option does. Omit capturable=True in optimizer",
+        "lambda: MODEL, (4, 8), lambda parameters: torch.optim.Adam(parameters)",
+    ),
+    estimate_row(
         "lambda: TOKENS, (4, 8)",
         ". It requires whole numbers. Write batch=torch.zeros(4, 8, dtype=torch.long)",
         "lambda: TOKENS, batch=torch.zeros(4, 8, dtype=torch.long)",

@@ -125,13 +125,16 @@ def hint_for(error: Exception, tensors: Any) -> str:
     """Return what to write instead, or an empty text if the message of PyTorch says enough.
 
     Args:
-        error: The error of the user's model or loss.
+        error: The error of the user's model, loss or optimizer.
         tensors: The input, or the pair of the input and the targets if the loss failed.
     """
     import torch
     from torch.utils._pytree import tree_leaves
 
     text = str(error)
+    # Its message lists the devices of CUDA graphs, so it must be checked first.
+    if "capturable=True" in text:
+        return ". The estimate needs no GPU, but this option does. Omit capturable=True in optimizer for the estimate"
     if _ABOUT_CUDA.search(text):
         return (
             '. The estimate needs no GPU. Remove .cuda(), .to("cuda") and device="cuda" from the model, the batch and '

@@ -343,6 +343,13 @@ CROSS_ENTROPY = {"loss_fn": nn.functional.cross_entropy}
     ("model_fn", "batch", "kwargs", "hint"),
     [
         pytest.param(lambda: OnGpu(8, 8), (4, 8), {}, NO_GPU_NEEDED, id="the model creates tensors on the GPU"),
+        pytest.param(
+            lambda: linear(8),
+            (4, 8),
+            {"optimizer": lambda parameters: torch.optim.AdamW(parameters, capturable=True)},
+            "this option does. Omit capturable=True in optimizer for the estimate",
+            id="an optimizer for CUDA graphs",
+        ),
         pytest.param(Tokens, (4, 8), {}, "Write batch=torch.zeros(4, 8, dtype=torch.long)", id="a shape for tokens"),
         pytest.param(
             Tokens, {"ids": (4, 8)}, {}, 'Write "ids": torch.zeros(4, 8, dtype=torch.long) in batch', id="keyword"
