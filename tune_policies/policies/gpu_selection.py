@@ -339,9 +339,11 @@ def off_small_gpus(slot: TrialSlot, capacity: ClusterCapacity, others: Container
         is_large = gpu_memory_of(group.node) // per_device >= slot.gpu_memory_bytes
         if others is not None and is_large == (group.node.shape in others):
             continue
+        if not workers_on_node(group.node, request):
+            continue
         if is_large:
             large.append(group)
-        elif workers_on_node(group.node, request) > 0:
+        else:
             too_small.append(group)
     return off_nodes(slot, capacity, too_small, large)
 

@@ -310,6 +310,16 @@ def test_a_slot_is_not_restricted_to_one_of_several_types_with_large_gpus():
     assert restricted == slot
 
 
+def test_a_node_without_room_does_not_prevent_the_restriction_to_a_type_with_large_gpus():
+    alive = gpu_node("alive", cpus=0, gpu_memory_gib=16)
+    t4, unknown = (addable_gpus(name, name, 4).as_node() for name in ("T4", "M3-Max"))
+    slot = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=8, gpu_memory_bytes=6 * 2**30)
+
+    restricted = off_small_gpus(slot, ClusterCapacity.of(alive, t4, unknown), {unknown.shape})
+
+    assert restricted.accelerator_type == "T4"
+
+
 def test_ray_may_launch_node_types_that_a_limit_leaves_out_of_the_plan():
     in_use = Resources(cpus=8)
     nodes_in_use = [
