@@ -71,7 +71,7 @@ def test_resources_are_compared_by_content():
 
 
 def test_resources_cannot_be_changed():
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(InvalidResourcesError, match="a Resources cannot be changed"):
         Resources(cpus=1).cpus = 2
 
 
