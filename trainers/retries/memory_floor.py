@@ -95,17 +95,22 @@ def largest_that_fits(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequen
     return MemoryFloor(gpu_ticks=share, memory_bytes=memory_bytes)
 
 
-def limit_floor(
+def limit_gpus(
     floor: MemoryFloor, reservation: BundleGroup, *, max_gpus: float, nodes: Sequence[NodeCapacity] | None
 ) -> MemoryFloor:
-    """Return ``floor``, limited to ``max_gpus`` in a bundle and to the amounts that fit on the nodes.
+    """Return ``floor``, limited to ``max_gpus`` in a bundle."""
+    most_ticks = _largest_share(max_gpus, most_devices(reservation, nodes or ()))
+    return floor.model_copy(update={"gpu_ticks": min(floor.gpu_ticks, most_ticks)})
+
+
+def limit_to_nodes(floor: MemoryFloor, reservation: BundleGroup, nodes: Sequence[NodeCapacity] | None) -> MemoryFloor:
+    """Return ``floor``, limited to the amounts with which the trial fits on the nodes.
 
     The nodes are ignored if they are not known (``None``). They are also ignored if even ``reservation`` does not fit
     on them, because then more nodes are expected.
     """
-    most_ticks = _largest_share(max_gpus, most_devices(reservation, nodes or ()))
-    floor = floor.model_copy(update={"gpu_ticks": min(floor.gpu_ticks, most_ticks)})
-    if nodes is None or not is_held(reservation, nodes):
+    # Most trials have not run out of memory, and it takes time to find out what fits in a large cluster.
+    if floor == MemoryFloor() or nodes is None or not is_held(reservation, nodes):
         return floor
     if is_held(reservation.with_bundles(floor.apply_to(reservation.bundles)), nodes):
         return floor

@@ -12,7 +12,7 @@ from ray.tune.schedulers import TrialScheduler
 from tune_policies.cluster.node import NodeCapacity
 from tune_policies.oom import OutOfMemory
 from tune_policies.ray_compat.gcs import READ_TIMEOUT_S, read_cluster_state
-from tune_policies.ray_compat.tune_request import group_of
+from tune_policies.ray_compat.tune_request import bundles_of, group_of
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 from tune_policies.values.field_types import check_names
 from tune_policies.values.resources import check_gpus
@@ -22,7 +22,7 @@ from ..scheduling.run_events import RunCore
 from ..scheduling.run_failures import FailureDecision
 from ..scheduling.run_scheduler import RunScheduler
 from ..scheduling.trial_record import TrialRecord, request_of
-from .memory_floor import MemoryFloor, floor_of, limit_floor
+from .memory_floor import MemoryFloor, floor_of, limit_gpus
 from .oom_history import OomRecord, floor_for, memory_settings, unknown_keys
 from .oom_retry import GROWTH, decide_retry, history_after
 
@@ -158,14 +158,17 @@ class OomRetries:
         return FailureDecision("requeue", decision.reason, decision.pause_s)
 
     def floor_of(self, record: TrialRecord, nodes: Sequence[NodeCapacity] | None) -> MemoryFloor:
-        """Return the minimum memory that earlier errors require for a trial, as far as the nodes and limits allow."""
+        """Return the minimum memory that earlier errors require for a trial, as far as ``max_gpus`` allows."""
+        return limit_gpus(
+            self._required_by_errors(record), group_of(record.planned), max_gpus=self._max_gpus, nodes=nodes
+        )
+
+    def _required_by_errors(self, record: TrialRecord) -> MemoryFloor:
         trial = record.trial
-        group = group_of(record.planned)
         try:
             # A policy that has learned plans what earlier trials needed.
             records = record.oom.records if self._has_learned else self._records
-            needed = floor_for(memory_settings(trial.config, self._memory_keys), records)
-            floor = limit_floor(needed, group, max_gpus=self._max_gpus, nodes=nodes)
+            return floor_for(memory_settings(trial.config, self._memory_keys), records)
         except Exception:  # an error in an object of the config must not stop the other trials
             if trial.trial_id not in self._warned:
                 _logger.exception(
@@ -173,16 +176,22 @@ class OomRetries:
                 )
             self._warned.add(trial.trial_id)
             return MemoryFloor()
-        if floor != needed and trial.trial_id not in self._warned:
+
+    def warn_if_limited(self, record: TrialRecord) -> None:
+        """Log a warning if a trial starts with less memory than earlier errors require. It is logged once per trial."""
+        trial = record.trial
+        if not self._records or trial.trial_id in self._warned:
+            return
+        required = self._required_by_errors(record)
+        if record.floor != required:
             _logger.warning(
                 "%s needs %s according to earlier out-of-memory errors, but gets %s, because max_gpus or the nodes do "
                 "not allow more",
                 trial,
-                needed,
-                floor_of(floor.apply_to(group.bundles)),
+                required,
+                floor_of(record.floor.apply_to(bundles_of(record.planned))),
             )
             self._warned.add(trial.trial_id)
-        return floor
 
 
 def _read_nodes() -> Sequence[NodeCapacity] | None:

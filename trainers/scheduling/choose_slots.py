@@ -13,9 +13,11 @@ from ray.tune.experiment import Trial
 
 from tune_policies.cluster.node import NodeCapacity
 from tune_policies.placement.fill_nodes import Placement
+from tune_policies.ray_compat.tune_request import bundles_of
 from tune_policies.values.errors import ResourcePolicyError
 from tune_policies.values.wording import counted
 
+from ..retries.memory_floor import MemoryFloor, floor_of
 from .idle_slots import TrialTimer
 from .own_requests import OwnRequests, num_free_own_slots
 from .run_plan import RunPlan
@@ -194,9 +196,44 @@ class RunSlots:
         # A trial that has run stays on its kind of device, unless the plan no longer has such a device.
         return planned.intersection(self._slot_types.allowed_types(record.slot)) or planned
 
+    def usable(self, record: TrialRecord) -> list[Placement]:
+        """Return the placements in which a trial may run, free or not.
+
+        After an out-of-memory error, these are the placements with enough memory for the trial. If no placement has
+        enough, they are those with the most, and the trial fails if that is too little.
+        """
+        allowed = self._allowed(record)
+        placements = [placement for placement in self.board.placements if placement.slot_type in allowed]
+        if record.needed == MemoryFloor():
+            return placements
+        ranks = [self._rank_by_memory(placement, record) for placement in placements]
+        best = max(ranks, default=None)
+        return [placement for placement, rank in zip(placements, ranks, strict=True) if rank == best]
+
+    def _rank_by_memory(self, placement: Placement, record: TrialRecord) -> tuple[bool, int, int]:
+        """Return whether a placement has the memory that a trial needs, and otherwise how much of it."""
+        needed, floor = record.needed, self._floor_in(placement, record)
+        if floor == needed:
+            return True, 0, 0
+        got = floor_of(floor.apply_to(bundles_of(self._planned_in(placement, record))))
+        # What the slots have beyond the need does not count, such as the GPUs if host memory is needed.
+        return False, min(got.gpu_ticks, needed.gpu_ticks), min(got.memory_bytes, needed.memory_bytes)
+
+    def _floor_in(self, placement: Placement, record: TrialRecord) -> MemoryFloor:
+        """Return the minimum memory of a trial in a placement, which is at most what its nodes have."""
+        return self.run_plan.fitting_memory(record.needed, self._planned_in(placement, record), placement.node_id)
+
+    def free_for(self, record: TrialRecord) -> list[tuple[Placement, int]]:
+        """Return those of the free placements in which a trial may run, and their numbers of free slots."""
+        usable = self.usable(record)
+        if len(usable) == len(self.board.placements):
+            return self.board.free()
+        places = set(usable)
+        return [(placement, count) for placement, count in self.board.free() if placement in places]
+
     def withdrawal(self, records: Mapping[Trial, TrialRecord], now_s: float) -> Withdraw | None:
         """Return a request to withdraw because another slot is free for its trial, or ``None``."""
-        move = self.board.trial_to_move(now_s, lambda trial: self._allowed(records[trial]))
+        move = self.board.trial_to_move(now_s, lambda trial: self.free_for(records[trial]))
         if move is None:
             return None
         trial, placement = move
@@ -211,10 +248,8 @@ class RunSlots:
             return False
         if self.own_requests.has_own_slot(record):
             return self.own_requests.is_startable(record, self.board, now_s)
-        if placement.slot_type not in self._allowed(record):
-            return False
-        num_free = dict(self.board.free()).get(placement, 0)
-        num_slots = slots_taken(record, self._planned_in(placement, record))
+        num_free = dict(self.free_for(record)).get(placement, 0)
+        num_slots = slots_taken(record, self._planned_in(placement, record), self._floor_in(placement, record))
         return min(num_slots, placement.count) <= num_free
 
     def _planned_in(self, placement: Placement, record: TrialRecord) -> PlacementGroupFactory:
@@ -275,25 +310,22 @@ class RunSlots:
         if isinstance(own, ResourcePolicyError):
             return record.trial, own
         record.planned = own.factory
+        record.floor = self.run_plan.fitting_memory(record.needed, own.factory)
         # Without a slot type and a node, the assignment occupies no placement. ``OwnRequests`` limits such trials.
         assignment = SlotAssignment(own.slot, None, None, is_granted=False, requested_s=now_s)
         return self._start(record, assignment)
 
     def _choose_slot(self, record: TrialRecord, idle: set[int], num_waiting: int, now_s: float) -> Start | None:
         """Assign a free slot to a trial, and add the slot types that should remain idle to ``idle``."""
-        allowed = self._allowed(record)
         # A slot that should remain idle is still assigned to a trial that may not run in any other slot.
-        is_bound = any(placement.slot_type not in allowed for placement in self.board.placements)
-        for placement, count in self.board.free():
-            if placement.slot_type not in allowed:
-                continue
+        is_bound = len(self.usable(record)) < len(self.board.placements)
+        for placement, count in self.free_for(record):
             if not is_bound and self._should_idle(placement.slot_type, idle, num_waiting, now_s):
                 continue
-            # Also if the trial does not fit: ``TrialRequests.update`` limits the memory of a waiting trial to what fits
-            # on the nodes of its planned request.
-            record.planned = self._planned_in(placement, record)
-            num_slots = slots_taken(record, record.planned)
+            planned, floor = self._planned_in(placement, record), self._floor_in(placement, record)
+            num_slots = slots_taken(record, planned, floor)
             if count >= min(num_slots, placement.count):
+                record.planned, record.floor = planned, floor
                 slots = self._slot_types.slots
                 return self._start(record, assignment_to(placement, slots, num_slots=num_slots, requested_s=now_s))
         return None

@@ -21,13 +21,14 @@ from ray.tune.schedulers import TrialScheduler
 from tune_policies.cluster.node import NodeCapacity
 from tune_policies.ray_compat.last_result import complete_last_result, records_in_last_result
 from tune_policies.ray_compat.run_control import TuneRun
-from tune_policies.ray_compat.tune_request import bundles_of
+from tune_policies.ray_compat.tune_request import bundles_of, group_of
 from tune_policies.ray_compat.tune_schedulers import actor_of
 from tune_policies.values.errors import ResourcePolicyError
 
 from ..gpu_memory.fraction_limits import LimitOptions
 from ..process.process_setup import TrialSetup
 from ..process.trial_process import SETUP_ARGUMENT, SLOT_KEY, process_class
+from ..retries.memory_floor import limit_to_nodes
 from ..watches.run_watch import ClusterReading, RunWatch
 from .choose_slots import RunSlots, Start, Withdraw
 from .inner_scheduler import Choice, InnerScheduler
@@ -580,6 +581,8 @@ class RunCore:
     def _start(self, start: Start, assignment: SlotAssignment) -> Trial:
         trial = start.trial
         self.requests.set(trial, start.request)
+        if self.retries is not None:
+            self.retries.warn_if_limited(self.records[trial])
         slot = assignment.slot
         if assignment.worker_nodes:
             # The nodes of the workers belong to the placement, and not to the slot type.
@@ -604,6 +607,9 @@ class RunCore:
             return trial
         record = self.records[trial]
         self.requests.update(record, self.retries, self._nodes)
+        record.floor = limit_to_nodes(record.needed, group_of(record.planned), self._nodes)
+        if self.retries is not None:
+            self.retries.warn_if_limited(record)
         request = request_of(record)
         self.requests.set(trial, request)
         self._without_plan.request(trial)

@@ -81,7 +81,10 @@ class MemoryRetries(Protocol):
         """Decide about a failed trial, and change its record accordingly."""
 
     def floor_of(self, record: TrialRecord, nodes: Sequence[NodeCapacity] | None) -> MemoryFloor:
-        """Return the minimum memory that earlier errors require for a trial."""
+        """Return the minimum memory that earlier errors require for a trial, whatever the nodes of its slot have."""
+
+    def warn_if_limited(self, record: TrialRecord) -> None:
+        """Log a warning if a trial starts with less memory than earlier errors require."""
 
     def remember(self, record: TrialRecord) -> None:
         """Apply the earlier retries of a restored trial to other trials."""

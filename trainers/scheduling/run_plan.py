@@ -26,6 +26,7 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from tune_policies.values.value import Value
 from tune_policies.values.wording import counted
 
+from ..retries.memory_floor import MemoryFloor, limit_to_nodes
 from ..watches.node_watch import NodeWatch, nodes_in_gcs
 from .measured_versions import check_versions
 from .own_slots import OwnSlot, slot_of_bundles
@@ -88,6 +89,7 @@ class RunPlan:
         # A policy needs the complete capacity to plan again. For a passed plan, the nodes in the GCS are enough.
         self._watch = NodeWatch(interval_s, probes=self._policy is not None, known=self._capacity)
         self._own_slots: dict[Hashable, OwnSlot] = {}
+        self._fitting_memory: dict[tuple[MemoryFloor, PlacementGroupFactory], MemoryFloor] = {}
         self.have_nodes_changed = False
         self._plans_free_capacity = any(isinstance(policy, FreeCapacityPolicy) for policy in self._policies)
         # Read before the first trial starts, so that it contains only other programs.
@@ -262,6 +264,24 @@ class RunPlan:
             suggestion="Add a choice without a device to the policy, such as | CpuPolicy().",
         ) from last_error
 
+    def fitting_memory(
+        self, needed: MemoryFloor, planned: PlacementGroupFactory, node_id: str | None = None
+    ) -> MemoryFloor:
+        """Return the part of ``needed`` that fits on the nodes of a request.
+
+        Args:
+            needed: The minimum memory of a trial.
+            planned: The request, to which the memory is added.
+            node_id: The only node to which the request is bound, or ``None``.
+        """
+        key = needed, planned
+        if key not in self._fitting_memory:
+            nodes = self._capacity.nodes
+            if node_id is not None:  # the selector of the request would also find it, but in a large cluster slowly
+                nodes = tuple(node for node in nodes if node.node_id == node_id)
+            self._fitting_memory[key] = limit_to_nodes(needed, group_of(planned), nodes)
+        return self._fitting_memory[key]
+
     def _used_as_at_start(self, capacity: ClusterCapacity) -> ClusterCapacity:
         """Return ``capacity`` with the resources in use at the start of the run instead of the resources in use now.
 
@@ -289,6 +309,7 @@ class RunPlan:
         if self._placements is not None:
             return avoids_others
         self._own_slots.clear()  # the slots of single trials depend on the nodes, too
+        self._fitting_memory.clear()
         # Without a feasible plan, a policy places nothing. A passed plan is placed to find out whether it has room
         # again.
         self._placements = ()

@@ -11,7 +11,7 @@ This module does not import Ray or read the clock. Callers pass the current time
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
@@ -260,23 +260,23 @@ class SlotBoard:
         return late
 
     def trial_to_move(
-        self, now_s: float, allowed_types: Callable[[Any], Collection[int]]
+        self, now_s: float, free_for: Callable[[Any], Iterable[tuple[Placement, int]]]
     ) -> tuple[Any, Placement] | None:
         """Return a trial whose request waits too long, and a free slot that it may use instead, or ``None``.
 
         Args:
             now_s: The current time, in seconds.
-            allowed_types: A function that returns the slot types that a trial may use.
+            free_for: A function that returns those of the free placements that a trial may use, in the order of
+                :meth:`free`, and their numbers of free slots.
         """
         for trial in self.find_blocked(now_s):
             assignment = self.assignments[trial]
             if assignment.slot_type is None:
                 continue  # the trial's own request determines where it fits
-            allowed = allowed_types(trial)
-            for placement, count in self.free():
+            for placement, count in free_for(trial):
                 if self.is_blocked(placement):
                     break  # only blocked placements follow
-                if placement.slot_type in allowed and count >= min(assignment.num_slots, placement.count):
+                if count >= min(assignment.num_slots, placement.count):
                     return trial, placement
         return None
 

@@ -42,7 +42,8 @@ class TrialRecord:
         has_run: Whether the trial has run in ``slot``.
         changed: The request that another scheduler, such as Ray's ``ResourceChangingScheduler``, set instead of
             ``planned``, or ``None``.
-        floor: The minimum memory that out-of-memory errors of this trial and of similar trials require.
+        needed: The minimum memory that out-of-memory errors of this trial and of similar trials require.
+        floor: The part of ``needed`` that fits on the nodes of the trial's latest request.
         oom: The out-of-memory retries of this trial.
         has_fallen_back: Whether the trial could not use its device, so that it resumes without a device.
         failure: The latest failure of the trial, as classified when it failed, or ``None``.
@@ -65,6 +66,7 @@ class TrialRecord:
     slot: TrialSlot | None = None
     has_run: bool = False
     changed: PlacementGroupFactory | None = None
+    needed: MemoryFloor = field(default_factory=MemoryFloor)
     floor: MemoryFloor = field(default_factory=MemoryFloor)
     oom: TrialOomHistory = field(default_factory=TrialOomHistory)
     has_fallen_back: bool = False
@@ -127,23 +129,23 @@ def record_of(trial: Trial) -> TrialRecord:
 
 def request_of(record: TrialRecord) -> PlacementGroupFactory:
     """Return the request for Ray that follows from a record."""
-    return _request_in(record, record.planned)
+    return _request_in(record, record.planned, record.floor)
 
 
-def _request_in(record: TrialRecord, planned: PlacementGroupFactory) -> PlacementGroupFactory:
-    """Return the request for Ray of a trial in a slot with the request ``planned``.
+def _request_in(record: TrialRecord, planned: PlacementGroupFactory, floor: MemoryFloor) -> PlacementGroupFactory:
+    """Return the request for Ray of a trial with at least ``floor`` in a slot with the request ``planned``.
 
     The request is ``planned`` itself unless another scheduler or an out-of-memory error changed it, so that trials with
     equal requests can reuse each other's processes.
     """
-    has_floor = record.floor.gpu_ticks or record.floor.memory_bytes
+    has_floor = floor.gpu_ticks or floor.memory_bytes
     if record.changed is None and not has_floor:
         return planned
     bundles = bundles_of(planned)
     wanted: Sequence[Mapping[str, float]] = bundles
     if record.changed is not None:
         wanted = [with_legal_amounts(bundle) for bundle in bundles_of(record.changed)]
-    raised = record.floor.apply_to(wanted)
+    raised = floor.apply_to(wanted)
     if raised == [dict(bundle) for bundle in bundles]:
         return planned
     return with_bundles(planned, raised)
@@ -168,9 +170,15 @@ def with_legal_amounts(bundle: Mapping[str, float]) -> dict[str, float]:
     return rounded
 
 
-def slots_taken(record: TrialRecord, planned: PlacementGroupFactory) -> int:
-    """Return the number of slots with the request ``planned`` that a trial needs: 1 unless it requests more."""
-    request = _request_in(record, planned)
+def slots_taken(record: TrialRecord, planned: PlacementGroupFactory, floor: MemoryFloor) -> int:
+    """Return the number of slots with the request ``planned`` that a trial needs: 1 unless it requests more.
+
+    Args:
+        record: The record of the trial.
+        planned: The request of one slot.
+        floor: The minimum memory of the trial in such slots.
+    """
+    request = _request_in(record, planned, floor)
     if request is planned:
         return 1
     # The bundle that needs most slots decides, because a slot contains all bundles of a trial.

@@ -65,7 +65,7 @@ class TrialRequests:
         if record.requested is not None and request is not record.requested:
             record.changed = request
         if retries is not None and retries.num_records:
-            record.floor = retries.floor_of(record, nodes)
+            record.needed = retries.floor_of(record, nodes)
 
     def with_too_little(
         self, retries: MemoryRetries | None, nodes: Sequence[NodeCapacity] | None
@@ -84,14 +84,14 @@ class TrialRequests:
             return  # comparing the configs of all trials takes time
         self._num_known_retries = retries.num_records
         for trial, record in self._records.items():
-            # Waiting trials have no request yet, and ``update`` applies the floor when they start. A process keeps its
-            # resources.
+            # Waiting trials have no request yet, and ``update`` finds out what they need before they start. A process
+            # keeps its resources.
             if trial.status != Trial.PENDING or self.has_process(trial):
                 continue
-            floor = retries.floor_of(record, nodes)
-            if floor != record.floor:
-                record.floor = floor
-                yield Withdraw(trial, f"a similar trial ran out of memory, so it gets {floor}")
+            needed = retries.floor_of(record, nodes)
+            if needed != record.needed:
+                record.needed = needed
+                yield Withdraw(trial, f"a similar trial ran out of memory, so it needs {needed}")
 
     # Placement groups.
 

@@ -130,6 +130,9 @@ class _ModelPlan:
     def follow_nodes(self, nodes: object) -> bool:
         return True
 
+    def fitting_memory(self, needed: MemoryFloor, planned: object, node_id: object) -> MemoryFloor:
+        return needed  # the nodes have more memory than their slots
+
     def stop_waiting_for_trial(self) -> None:
         pass  # no trial has its own request
 
@@ -476,7 +479,7 @@ def _trial(name: Any) -> Trial:
 def _record(trial: Trial, name: Any) -> TrialRecord:
     record = TrialRecord(name, own=_OWN, planned=_REQUESTS[0])
     if trial.num_slots > 1:
-        record.floor = MemoryFloor(memory_bytes=trial.num_slots * GIB)
+        record.needed = MemoryFloor(memory_bytes=trial.num_slots * GIB)
     if trial.ran_in is not None:
         record.slot = SLOTS[trial.ran_in]
         record.has_run = True

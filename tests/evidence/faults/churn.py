@@ -276,16 +276,15 @@ class Churn:
             return "the trial failed, and starts again later"
         if not slots.board.placements:
             return "no node has enough free resources"
-        allowed = slots._allowed(record)
-        free = [(placement, number) for placement, number in slots.board.free() if placement.slot_type in allowed]
+        free = slots.free_for(record)
         if not free:
-            return "no slot is free"
+            return "no slot with enough memory is free"
         free = [(placement, number) for placement, number in free if number >= self._slots_needed(trial, placement)]
         if not free:
             return "the trial needs several slots, because it ran out of memory"
         if self.core.starts_more:
             return "Tune starts one trial in each step"
-        is_bound = any(placement.slot_type not in allowed for placement in slots.board.placements)
+        is_bound = len(slots.usable(record)) < len(slots.board.placements)
         left_idle = {} if is_bound else self.scheduler.slots_left_idle()
         open_types = {placement.slot_type for placement, _ in free}
         assert open_types <= left_idle.keys(), f"{trial} waits, although slots of the types {open_types} are free"
@@ -293,8 +292,10 @@ class Churn:
 
     def _slots_needed(self, trial: Trial, placement: Placement) -> int:
         """Return the number of slots that a trial needs. It is more than one if the trial needs more memory."""
-        planned = self.slots.run_plan.factories[placement]
-        return min(placement.count, slots_taken(self.core.records[trial], planned))
+        plan, record = self.slots.run_plan, self.core.records[trial]
+        planned = plan.factories[placement]
+        floor = plan.fitting_memory(record.needed, planned, placement.node_id)
+        return min(placement.count, slots_taken(record, planned, floor))
 
     def _check(self) -> None:
         """Raise an ``AssertionError`` if a trial waits without a valid reason, or if a node exceeds its capacity."""

@@ -37,13 +37,13 @@ def marks_nothing(self, now_s):
     return [trial for trial, assignment in self.assignments.items() if self.waits_too_long(assignment, now_s)]
 
 
-def moves_without_free_slot(self, now_s, allowed_types):
+def moves_without_free_slot(self, now_s, free_for):
     late = self.find_blocked(now_s)
-    return trial_to_move(self, now_s, allowed_types) or (late[0], self.placements[0]) if late else None
+    return trial_to_move(self, now_s, free_for) or (late[0], self.placements[0]) if late else None
 
 
-def moves_to_any_type(self, now_s, allowed_types):
-    return trial_to_move(self, now_s, lambda _: (0, 1))
+def moves_to_any_type(self, now_s, free_for):
+    return trial_to_move(self, now_s, lambda _: self.free())
 
 
 def blocked_first(self):

@@ -135,7 +135,7 @@ def test_a_granted_request_is_recorded(run_of):
 def test_a_trial_that_needs_more_memory_takes_several_slots(run_of):
     run = run_of(HALVES, GPU_NODE)
     large, _ = run.add(2)
-    run.records[large].floor = MemoryFloor(gpu_ticks=10_000)
+    run.records[large].needed = MemoryFloor(gpu_ticks=10_000)
 
     start = run.choose()
 
@@ -147,7 +147,7 @@ def test_a_trial_that_needs_more_memory_takes_several_slots(run_of):
 def test_a_trial_that_needs_several_slots_waits_until_they_are_free(run_of):
     run = run_of(HALVES, GPU_NODE)
     small, large = run.add(2)
-    run.records[large].floor = MemoryFloor(gpu_ticks=10_000)
+    run.records[large].needed = MemoryFloor(gpu_ticks=10_000)
     run.run(run.choose([small]).trial)
 
     assert run.choose() is None
@@ -155,23 +155,10 @@ def test_a_trial_that_needs_several_slots_waits_until_they_are_free(run_of):
     assert run.choose().trial is large
 
 
-def test_a_trial_for_which_a_slot_is_too_small_waits_with_the_request_of_this_slot(run_of):
-    """The nodes of the request limit the memory of a trial that ran out of memory."""
-    run = run_of(TWO_TYPES, GPU_NODE, CPU_NODE)
-    small, large = run.add(2)
-    run.records[large].floor = MemoryFloor(gpu_ticks=10_000)
-    run.records[large].has_run = True
-    run.records[large].slot = run.plan.plan.slots[GPU]
-    run.choose([small])
-
-    assert run.choose([large]) is None
-    assert run.records[large].planned is run.plan.factories[run.plan.placements[GPU]]
-
-
 def test_a_trial_that_needs_more_slots_than_a_node_has_takes_all_of_them(run_of):
     run = run_of(GpuPolicy(gpus=0.5, cpus=1), gpu_node("a", gpus=1, cpus=2))
     (trial,) = run.add()
-    run.records[trial].floor = MemoryFloor(gpu_ticks=20_000)
+    run.records[trial].needed = MemoryFloor(gpu_ticks=20_000)
 
     assert run.choose().trial is trial
 
@@ -469,7 +456,7 @@ def test_kept_processes_have_the_custom_resources_of_the_trials(run_of):
 def test_no_process_is_kept_where_a_trial_with_more_memory_must_start(run_of):
     run = run_of(TWO_TYPES, GPU_NODE, CPU_NODE)
     (trial,) = run.add()
-    run.records[trial].floor = MemoryFloor(gpu_ticks=10_000)
+    run.records[trial].needed = MemoryFloor(gpu_ticks=10_000)
     run.request_all()
 
     assert kept_amounts(run) == [((("CPU", 2.0),), 1)]

@@ -135,9 +135,11 @@ def test_a_trial_gets_only_as_much_as_its_limits_allow_with_one_warning(caplog):
     limited._records = run._records
     caplog.clear()
 
-    floors = [limited.floor_of(record, small) for _ in range(2)]
+    record.floor = limited.floor_of(record, small)
+    limited.warn_if_limited(record)
+    limited.warn_if_limited(record)
 
-    assert [floor.gpu_ticks for floor in floors] == [TICKS // 2] * 2
+    assert record.floor.gpu_ticks == TICKS // 2
     assert caplog.messages == [
         "train_00000002 needs 1 GPU according to earlier out-of-memory errors, but gets 0.5 GPU, because max_gpus or "
         "the nodes do not allow more"
@@ -148,7 +150,9 @@ def test_a_trial_that_gets_what_it_needs_causes_no_warning(caplog):
     run = after_a_retry()
     caplog.clear()
 
-    run.floor_of(recorded(1), NODES)
+    record = recorded(1)
+    record.floor = run.floor_of(record, NODES)
+    run.warn_if_limited(record)
 
     assert caplog.messages == []
 

@@ -12,7 +12,7 @@ from tune_policies.oom import OutOfMemory
 from tune_policies.oom.memory_monitor import KilledWorker, NodeProcess
 from tune_policies.placement.bundles import BundleGroup, is_held
 from tune_policies.placement.request import DRIVER_BYTES
-from tune_policies.trainers.retries.memory_floor import MemoryFloor, floor_of, limit_floor, next_share
+from tune_policies.trainers.retries.memory_floor import MemoryFloor, floor_of, limit_gpus, limit_to_nodes, next_share
 from tune_policies.trainers.retries.oom_history import OomRecord, TrialOomHistory
 from tune_policies.trainers.retries.oom_retry import (
     PAUSE_S,
@@ -439,7 +439,8 @@ def test_growth_is_limited_to_the_largest_amount_that_fits():
 def test_a_trial_gets_the_memory_that_another_trial_needed_up_to_its_own_limits(max_gpus, nodes, expected):
     needed, planned = MemoryFloor(gpu_ticks=4 * TICKS, memory_bytes=8 * GIB), [{"GPU": 0.25}]
 
-    floor = limit_floor(needed, BundleGroup(planned), max_gpus=max_gpus, nodes=nodes)
+    group = BundleGroup(planned)
+    floor = limit_to_nodes(limit_gpus(needed, group, max_gpus=max_gpus, nodes=nodes), group, nodes)
 
     assert floor.apply_to(planned) == [expected]
     assert floor_of(floor.apply_to(planned)) == floor

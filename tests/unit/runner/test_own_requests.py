@@ -459,7 +459,7 @@ def test_trials_with_and_without_a_device_share_the_nodes(run_of):
 def test_a_trial_with_its_own_slot_waits_while_another_trial_waits_for_several_slots(run_of):
     run = run_of(GpuPolicy(gpus=0.25, cpus=1) | CpuPolicy(cpus=1), gpu_node("a", gpus=1, cpus=4), falls_back=True)
     large, fallen = run.add(2)
-    run.records[large].floor = MemoryFloor(gpu_ticks=5_000)
+    run.records[large].needed = MemoryFloor(gpu_ticks=5_000)
     run.fall_back(fallen)
     run.choose([large])
 

@@ -583,7 +583,7 @@ def test_a_waiting_trial_with_a_similar_config_starts_with_the_memory_of_the_ret
             run.complete(trial)
     run.request_all()
 
-    gpus = [run.core.records[trial].floor.gpu_ticks for trial in (similar, other)]
+    gpus = [run.core.records[trial].needed.gpu_ticks for trial in (similar, other)]
 
     assert gpus == [10_000, 0]
 
@@ -599,8 +599,8 @@ def test_a_request_that_ray_has_not_granted_is_raised_after_an_error_of_a_simila
     run.step()
 
     assert run.controller.withdrawn == [third]
-    assert run.core.records[third].floor.gpu_ticks == 10_000
-    assert run.core.records[second].floor.gpu_ticks == 0
+    assert run.core.records[third].needed.gpu_ticks == 10_000
+    assert run.core.records[second].needed.gpu_ticks == 0
 
 
 def test_a_request_with_a_process_keeps_its_memory_after_an_error_of_a_similar_trial(run_of):

@@ -212,11 +212,11 @@ def test_each_change_is_counted():
     assert board.num_changes == counts[-1]
 
 
-def test_a_late_request_moves_only_to_a_free_slot_of_an_allowed_type():
+def test_a_late_request_moves_only_to_a_free_slot_that_its_trial_may_use():
     board = board_with_late_request()
 
-    assert board.trial_to_move(PATIENCE_S, lambda _: (0,)) == ("trial", PLACEMENTS[1])
-    assert board.trial_to_move(PATIENCE_S, lambda _: (1,)) is None
+    assert board.trial_to_move(PATIENCE_S, lambda _: board.free()) == ("trial", PLACEMENTS[1])
+    assert board.trial_to_move(PATIENCE_S, lambda _: []) is None
 
 
 def test_a_blocked_placement_has_only_the_slots_of_granted_requests():

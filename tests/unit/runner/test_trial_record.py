@@ -161,7 +161,7 @@ def test_the_request_is_the_planned_request_unless_something_changed_it():
 
     assert request_of(record) is record.planned
     assert not is_raised(record)
-    assert slots_taken(record, record.planned) == 1
+    assert slots_taken(record, record.planned, record.floor) == 1
 
 
 def test_a_memory_floor_that_the_plan_already_meets_does_not_change_the_request():
@@ -177,7 +177,7 @@ def test_a_memory_floor_raises_the_request():
 
     assert request_of(record).bundles == [{"CPU": 1, "GPU": 0.5, "memory": GIB}]
     assert is_raised(record)
-    assert slots_taken(record, record.planned) == 2
+    assert slots_taken(record, record.planned, record.floor) == 2
 
 
 def test_the_request_of_another_scheduler_replaces_the_planned_amounts_and_is_raised_too():
@@ -223,7 +223,7 @@ def test_a_trial_takes_as_many_slots_as_its_largest_bundle_needs():
 
     bundles = bundles_of(record.planned)
     assert [num_slots_for(*pair) for pair in zip(bundles_of(record.changed), bundles, strict=True)] == [2, 4]
-    assert slots_taken(record, record.planned) == 4
+    assert slots_taken(record, record.planned, record.floor) == 4
 
 
 def test_the_number_of_slots_that_a_trial_would_take_does_not_change_its_record():
@@ -231,6 +231,6 @@ def test_the_number_of_slots_that_a_trial_would_take_does_not_change_its_record(
     record.floor = MemoryFloor(gpu_ticks=5000)
     planned = record.planned
 
-    assert slots_taken(record, request({"CPU": 1, "GPU": 0.25})) == 2
+    assert slots_taken(record, request({"CPU": 1, "GPU": 0.25}), record.floor) == 2
     assert record.planned is planned
-    assert slots_taken(record, planned) == 1
+    assert slots_taken(record, planned, record.floor) == 1

@@ -235,7 +235,7 @@ def test_a_trial_moves_if_a_waiting_trial_needs_more_slots_than_are_free(run_of)
     run.records[other].slot = run.plan.plan.slots[GPU]
     run.slots.withdrawal(run.records, PATIENCE_S)  # the first node counts as blocked
     run.choose(now_s=PATIENCE_S)
-    waits_with(run, floor=MemoryFloor(gpu_ticks=10_000))
+    waits_with(run, needed=MemoryFloor(gpu_ticks=10_000))
 
     assert run.slots.assignments[other].node_id == "b"
     assert run.slots.withdrawal(run.records, PATIENCE_S + 1) is not None
