@@ -144,7 +144,7 @@ INFEASIBLE = {
     "resources that no node type has": (growing(SMALL, LARGE), AutoscalingPolicy(GpuPolicy(gpus=16)), "GPU",
         "with all nodes that can be added, the largest node has 64 CPUs, 8 GPUs: short of GPU. Request at most 8"),
     "a missing accelerator":
-        (OTHERS, AcceleratorPolicy(resource="RBLN"), "RBLN", "Add a RBLN node."),
+        (OTHERS, AcceleratorPolicy(resource="RBLN"), "RBLN", "Add an RBLN node."),
     "too many chips":
         (OTHERS, AcceleratorPolicy(resource="TPU", amount=8), "TPU", "Request at most 4 TPUs per trial"),
     "too many devices":
