@@ -172,16 +172,18 @@ def report(
     hint = "create a decision with `tune-policies bench decide run.json --steps-per-trial 5000 --output decision.json`"
     run = read_run_set(file)
     throughput = decided = None
+    shown: Path | None = file
     if packing is not None:
         throughput = read_throughput(packing)
     if decision is not None:
         decided = read_value(decision, Decision, "decision", hint=hint)
     if redact:
         run = run.redacted()
+        shown = None  # names of files can contain the name of a company or project
         if throughput is not None:
             throughput = throughput.redacted()
         if decided is not None and decided.price_source:
-            # The name of a price file can contain the name of a company or project.
             decided = decided.model_copy(update={"price_source": LEFT_OUT})
-    write_new(output, html_page(build_content(run, decided, throughput)), force=force)
+    content = build_content(run, decided, throughput, file=shown)
+    write_new(output, html_page(content), force=force)
     print(output)

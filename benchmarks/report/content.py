@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice
+from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from matplotlib.figure import Figure
@@ -50,10 +51,13 @@ class _Stretch(NamedTuple):
     compared: dict[int, Comparison]
 
 
-def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) -> tuple[Finding, ...]:
+def find(
+    run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None, *, file: Path | None = None
+) -> tuple[Finding, ...]:
     """Return the findings for each workload, including workloads that failed.
 
-    The findings are based on steps with transfers if these were measured.
+    The findings are based on steps with transfers if these were measured. ``file`` contains the run set, for the
+    command that measures on a GPU.
     """
     decided = {}
     if decision:
@@ -63,7 +67,7 @@ def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) 
     failed = {failure.configuration.workload for failure in run_set.failures}
     for workload in sorted({*run_set.workloads, *failed}):
         # There is one answer for each device that was compared with the first one.
-        answers = list(_answers(workload, verdicts, named_doubts)) or [_not_compared(run_set, workload)]
+        answers = list(_answers(workload, verdicts, named_doubts)) or [_not_compared(run_set, workload, file)]
         if decision and workload in decided:
             devices = [answer.device for answer in answers]
             gpu = decided[workload].sizes[0].gpu.device
@@ -92,7 +96,7 @@ def doubts_of_all(verdicts: Verdicts) -> tuple[str, ...]:
     return tuple(reason for reason in first if reason in shared)
 
 
-def _not_compared(run_set: RunSet, workload: str) -> Finding:
+def _not_compared(run_set: RunSet, workload: str, file: Path | None) -> Finding:
     configurations = [of_any for of_any in run_set.configurations if of_any.workload == workload]
     devices = sorted({in_words(configuration.device) for configuration in configurations})
     failures: dict[str, None] = {}  # without repetitions, because a device often fails in each round
@@ -104,7 +108,7 @@ def _not_compared(run_set: RunSet, workload: str) -> Finding:
     if len(devices) == 1:
         why = f"Only {devices[0]} was measured, so there is nothing to compare it with."
         if run_set.measured_devices == ("cpu",):
-            on_gpu = " ".join(how_to_measure_a_gpu(run_set, workload).splitlines())
+            on_gpu = " ".join(how_to_measure_a_gpu(run_set, workload, file=file).splitlines())
             why = f"{why} {on_gpu}"
     else:
         why = f"{' and '.join(devices)} have no size in common, so nothing can be compared."
@@ -222,11 +226,18 @@ def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
 
 
 def build_content(
-    run_set: RunSet, decision: Decision | None = None, packing: ThroughputRecord | None = None
+    run_set: RunSet,
+    decision: Decision | None = None,
+    packing: ThroughputRecord | None = None,
+    *,
+    file: Path | None = None,
 ) -> Content:
-    """Return the content of the report on a run, including notes about missing measurements."""
+    """Return the content of the report on a run, including notes about missing measurements.
+
+    ``file`` contains the run set, for the command that measures on a GPU.
+    """
     compared = {phase: verdicts(run_set, phase) for phase in Phase}
-    findings = find(run_set, compared, decision)
+    findings = find(run_set, compared, decision, file=file)
     notes = [*_missing(run_set)]
     if decision:
         notes += _other_run(run_set, decision)

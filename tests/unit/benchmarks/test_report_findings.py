@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from tests.reports import a_decision
@@ -130,6 +132,14 @@ def test_a_single_device_is_not_compared():
         "Only CPU was measured, so there is nothing to compare it with. On a machine with a GPU, run: "
         "tune-policies bench run mlp@16,64,256,1024,4096 --device cpu --device gpu --cpus 1 --output gpu-run.json",
     )
+
+
+def test_the_command_for_a_gpu_names_the_new_file_after_the_record():
+    run_set = a_run_set(workloads=("mlp",), devices=("cpu",), num_rounds=1, has_failure=False)
+
+    (found,) = find(run_set, {}, file=Path("cpu-small.json"))
+
+    assert found.sentences[0].endswith("--output gpu-small.json")
 
 
 def test_devices_of_different_sizes_are_not_compared():
