@@ -40,7 +40,8 @@ def read_noise() -> NoiseCounters:
     """Read the counters of this host, of this process, and of its children."""
     # Count all CPUs, even if this process may use only some of them. Load on the other CPUs slows the process down too,
     # because CPUs share caches, memory and often cores.
-    times = psutil.cpu_times()
+    # The time is read together with them, because reading the processes below can take seconds on a busy machine.
+    at_s, times = time.time(), psutil.cpu_times()
     names = ("user", "nice", "system", "irq", "softirq", "steal")
     own = psutil.Process()
     own_s = {}
@@ -52,7 +53,7 @@ def read_noise() -> NoiseCounters:
     gpu_throttled = () if gpus is None else gpus.throttled()
     return NoiseCounters(
         host=platform.node(),
-        at_s=time.time(),
+        at_s=at_s,
         busy_s=sum(getattr(times, name, 0.0) for name in names),
         own_s=own_s,
         throttled_s=_throttled_s(),

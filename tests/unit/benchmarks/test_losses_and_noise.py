@@ -3,6 +3,7 @@
 import os
 import time
 
+import psutil
 import pytest
 
 from tune_policies.benchmarks.measuring.noise import NoiseCounters, noise_between, read_noise
@@ -93,3 +94,18 @@ def test_the_cpu_times_of_this_process_and_of_the_host_are_read():
     pid = os.getpid()
     assert after.own_s[pid] - before.own_s[pid] >= 0.08  # the resolution is 0.01 s
     assert after.busy_s - before.busy_s >= 0.06
+
+
+def test_slow_reading_of_processes_does_not_change_the_time_of_the_counters(monkeypatch):
+    """Otherwise, the time between two readings would be too short, and the load larger than the number of CPUs."""
+    clock = [0.0]
+
+    class SlowProcess(psutil.Process):
+        def children(self, recursive=False):
+            clock[0] += 5
+            return super().children(recursive)
+
+    monkeypatch.setattr(psutil, "Process", SlowProcess)
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+
+    assert read_noise().at_s == 0
