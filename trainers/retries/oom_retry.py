@@ -313,9 +313,15 @@ def _next_host_memory(
     if floor.memory_bytes:
         return floor
     most_bytes = max((node.resources.memory_bytes or 0 for node in nodes), default=0)
+    selects = matcher(reservation.common_selector)
+    selected = [node.resources.memory_bytes or 0 for node in nodes if selects(node.ray_labels)]
+    usable_bytes = max(selected, default=0)
+    offered = f"the largest node has {format_bytes(most_bytes)} of host memory"
+    if usable_bytes < most_bytes:
+        offered = f"the nodes on which it may run have at most {format_bytes(usable_bytes)} of host memory"
     raise InfeasibleRequestError(
         asked=f"more host memory than {format_bytes(needed_bytes)}",
-        offered=f"the largest node has {format_bytes(most_bytes)} of host memory",
+        offered=offered,
         short_of="memory",
         suggestion="Add a node with more host memory, or load less data at a time.",
     )

@@ -138,8 +138,15 @@ class OomRetries:
         if self._learned_growth is not None:
             growth = self._learned_growth(record)
         self._has_learned |= growth is not None
+        reservation = group_of(request_of(record))
+        has_got_all = record.floor == record.needed
+        if has_got_all and record.slot is not None and not record.keeps_own_bundles:
+            # Another node may have more memory than the one to which the slot was bound. A trial that got less than it
+            # needs already had the slot with the most, so only the nodes of its slot count.
+            selector = record.slot.label_selector
+            reservation = reservation._replace(selectors=[selector] * len(reservation.bundles))
         decision = decide_retry(
-            group_of(request_of(record)),
+            reservation,
             out_of_memory,
             record.oom,
             growth=growth or self._growth,

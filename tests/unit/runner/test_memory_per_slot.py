@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 from tests.clusters import GIB, gpu_node
 from tests.unit.runner.small_runs import SmallRun, SmallSlots, reading
 from tune_policies import CpuPolicy, GpuPolicy, MixedPolicy, Resources, TrialPlan, TrialSlot
+from tune_policies.oom import OutOfMemory
 from tune_policies.ray_compat.tune_request import bundles_of
 from tune_policies.trainers.retries.memory_floor import MemoryFloor
 from tune_policies.trainers.retries.oom_history import OomRecord, TrialOomHistory
+from tune_policies.trainers.scheduling.run_failures import FailureCause
 from tune_policies.trainers.scheduling.slot_board import PATIENCE_S
 from tune_policies.trainers.scheduling.trial_record import request_of
 
@@ -52,6 +54,10 @@ def need(run, trial, gib):
     floor = MemoryFloor(memory_bytes=gib * GIB)
     record.oom = TrialOomHistory(records=(OomRecord(settings={"width": 8}, floor=floor),))
     run.core.retries.remember(record)
+
+
+def out_of_memory(gib):
+    return FailureCause(out_of_memory=OutOfMemory(kind="host", used_bytes=gib * GIB))
 
 
 def requested(run):
@@ -102,6 +108,42 @@ def test_if_no_node_has_enough_memory_a_trial_gets_the_most_and_then_fails(run_o
     )
     assert run.fail(trial, MemoryError()) == "failed"
     assert "the largest node has 64 GiB of host memory" in caplog.text
+
+
+def test_a_retry_after_a_failure_on_a_small_node_gets_more_memory_on_a_large_one(run_of, caplog):
+    run = run_of()
+    (trial,) = run.add()
+    run.watch.next_reading = reading(NODES)
+    run.run_all()
+    assert requested(run) == [("b", 0)]
+
+    failures = []
+    for _ in range(4):
+        failures.append(run.fail(trial, MemoryError(), out_of_memory(12)))
+        run.run_all()
+
+    assert failures == ["requeued", "requeued", "requeued", "failed"]
+    assert "is retried with 1 GPU, 24 GiB of host memory" in caplog.text
+    assert "the largest node has 64 GiB of host memory" in caplog.text
+
+
+def test_a_trial_that_may_not_use_the_large_node_fails_after_the_most_that_its_slots_have(run_of, caplog):
+    """The trial has run on a CPU slot, so it may not move to the GPU slot of the large node."""
+    run = run_of(MixedPolicy(GpuPolicy(gpus=1, cpus=2), CpuPolicy(cpus=2)), (LARGE, SMALL_CPU))
+    run.add(2)
+    run.watch.next_reading = reading((LARGE, SMALL_CPU))
+    run.run_all()
+    on_cpu = next(trial for trial, slot in run.slots.assignments.items() if not slot.slot.has_device)
+
+    failures = []
+    for _ in range(3):
+        failures.append(run.fail(on_cpu, MemoryError(), out_of_memory(12)))
+        run.run_all()
+        if failures[-1] == "failed":
+            break
+
+    assert failures == ["requeued", "failed"]
+    assert "the nodes on which it may run have at most 16 GiB of host memory" in caplog.text
 
 
 def test_after_the_loss_of_the_only_large_node_a_trial_requests_what_the_others_have(run_of):
