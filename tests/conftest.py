@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import tempfile
 
 import pytest
@@ -51,6 +52,16 @@ def isolated_environment():
     # The path must be short, because Ray creates sockets in this folder.
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
         yield {**os.environ, "RAY_TMPDIR": folder, "HOME": folder}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ends_its_ray():
+    """Fail if a module outside ``tests/on_ray`` leaves Ray running, because the next module would use it."""
+    yield
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        ray.shutdown()
+        pytest.fail("the module left Ray running")
 
 
 def pytest_collection_modifyitems(items):
