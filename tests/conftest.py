@@ -56,7 +56,7 @@ def isolated_environment():
 
 @pytest.fixture(scope="module", autouse=True)
 def ends_its_ray():
-    """Fail if a module outside ``tests/on_ray`` leaves Ray running, because the next module would use it."""
+    """Fail if a module leaves Ray running, because the next module would use it."""
     yield
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():

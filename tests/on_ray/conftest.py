@@ -26,6 +26,11 @@ def no_visible_devices_variable():
 
 
 @pytest.fixture(scope="module", autouse=True)
+def ends_its_ray():
+    """Replace the check of all other tests, because the modules in this folder may share a Ray instance."""
+
+
+@pytest.fixture(scope="module", autouse=True)
 def shared_ray(request, no_visible_devices_variable):
     if resources := getattr(request.module, "RAY", None):
         share_ray(**resources)

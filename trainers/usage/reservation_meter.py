@@ -197,7 +197,7 @@ class ReservationMeter:
 
     def __init__(self, before: ResourceUsage | None = None) -> None:
         before = before or ResourceUsage()
-        # The clock begins anew in a restored run, so the time of its earlier part is added to it.
+        # In a restored run, the clock starts at 0 again, so the time before the restore is added.
         self._began_ms = round(before.elapsed_s * 1000)
         self._now_ms = 0
         self._total: Counter[str] = Counter()

@@ -42,7 +42,7 @@ def slots_of(monkeypatch):
 
 
 def add_after_error(run, *, needs_gib, number=1):
-    """Add trials of which similar trials ran out of memory. Return them."""
+    """Add trials with the config of a trial that ran out of memory, and return them."""
     trials = run.add(number, config={"width": 8})
     run.watch.next_reading = reading(run.nodes)
     need(run, trials[0], needs_gib)
