@@ -269,7 +269,7 @@ ROWS = [
     ),
     Row(
         "starting(reuses_processes=False).advice",
-        "Reuse processes with reuse_actors=True",
+        "pass reuse_actors=True to run or TuneConfig",
         "(*starting(reuses_processes=True).advice, tune.TuneConfig(reuse_actors=True))",
     ),
     Row(

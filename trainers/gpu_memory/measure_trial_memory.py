@@ -192,6 +192,8 @@ def _process_bytes(limits: FractionLimits, held: int) -> tuple[list[DeviceUse], 
     try:
         devices = read_device_use()
     except NvmlError as error:
+        if limits.has_simulated_gpu:
+            return [], None, "unknown, because the GPU is simulated"
         return [], None, f"unknown, because NVIDIA's driver cannot be queried: {error}"
     found = bytes_of_process(devices)
     if not devices:

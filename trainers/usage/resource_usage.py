@@ -399,7 +399,10 @@ class ResourceUsage(ShownValue):
         # Each slot starts at least one process, so only the starts of later rounds can be saved.
         has_later_starts = num_starts > self.max_trials_at_once and self.num_rounds_planned != 1
         if has_later_starts and not self.reuses_processes:
-            remedy = "Reuse processes with reuse_actors=True, unless the run already does, or let each trial run longer"
+            remedy = (
+                "If the run does not reuse processes yet, pass reuse_actors=True to run or TuneConfig. Otherwise, let "
+                "each trial run longer"
+            )
         for metered in self.resources:
             starting = sum(part.hours for part in metered.idle if part.reason == STARTING)
             if metered.total_hours and starting / metered.total_hours >= MUCH_IDLE:

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from tune_policies.probe.nvml import NvmlError
-from tune_policies.trainers.gpu_memory import measure_trial_memory
+from tune_policies.trainers.gpu_memory import fraction_limits, measure_trial_memory
 from tune_policies.trainers.gpu_memory.fraction_limits import FractionLimits, GpuShare
 from tune_policies.trainers.gpu_memory.framework_memory import FrameworkMemory
 from tune_policies.trainers.gpu_memory.measure_trial_memory import TrialUsage
@@ -53,3 +55,20 @@ def test_news_are_a_higher_peak_and_a_failed_allocation(monkeypatch):
         usage.read()
 
     assert news == [True, False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("simulated", "source"),
+    [
+        pytest.param(True, "unknown, because the GPU is simulated", id="a simulated GPU"),
+        pytest.param(False, "unknown, because NVIDIA's driver cannot be queried: Not Supported", id="a driver's error"),
+    ],
+)
+def test_the_source_of_an_unknown_amount_is_the_reason(monkeypatch, simulated, source):
+    monkeypatch.setattr(measure_trial_memory, "read_counters", dict)
+    monkeypatch.setattr(measure_trial_memory, "read_device_use", raise_nvml_error)
+    monkeypatch.setattr(fraction_limits, "are_gpus_simulated", lambda: simulated)
+
+    usage = TrialUsage(FractionLimits(GpuShare(fraction=0.5))).read()
+
+    assert (usage.process_bytes, usage.sources["process_bytes"]) == (None, source)

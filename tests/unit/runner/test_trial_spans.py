@@ -275,7 +275,8 @@ def test_host_memory_that_was_not_measured_is_advised_as_it_was_reserved():
             4,
             2,
             False,
-            "Reuse processes with reuse_actors=True, unless the run already does, or let each trial run longer",
+            "If the run does not reuse processes yet, pass reuse_actors=True to run or TuneConfig. Otherwise, let each "
+            "trial run longer",
             id="later trials started processes",
         ),
         pytest.param(4, 2, True, "Let each trial run longer", id="the run reuses processes"),
