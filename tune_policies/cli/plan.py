@@ -3,7 +3,7 @@
 import json as json_text
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -31,6 +31,13 @@ if TYPE_CHECKING:
     from tune_policies.policies.policy import ResourcePolicy
 
 app = typer.Typer(add_completion=False)
+
+
+class _HourlyPrice(NamedTuple):
+    """The price of all nodes on which the trials run, per hour. The amount is ``None`` if it is unknown."""
+
+    amount: float | None = None
+    currency: str = "USD"
 
 
 @app.command()
@@ -167,17 +174,22 @@ def _plan(
         from tune_policies.kuberay.design.forecast import forecast_trials
 
         forecast = forecast_trials(policy, nodes, catalog=catalog, num_trials=num_trials)
+        running = forecast.for_trials or forecast.at_maximum
+        price = _HourlyPrice(running.price_per_hour, forecast.currency)
         answer: TrialPlan | TrialForecast = forecast
         best, text = forecast.at_maximum.plan, [forecast.explain()]
     else:
+        price = _HourlyPrice()
+        if isinstance(nodes, NodeCatalog):
+            price = _HourlyPrice(nodes.price_per_hour, nodes.currency)
         answer = best = made = policy.plan(capacity)
         text = [made.explain(capacity), *_about_catalog(nodes, made, num_trials)]
     if plot is not None and best is not None:
         best.plot(capacity).save(plot, force=force)
     if json:
-        print(_as_json(answer, num_trials, best, duration))
+        print(_as_json(answer, num_trials, best, duration, price))
     else:
-        print("\n".join([*text, *_rounds(best, num_trials, duration)]))
+        print("\n".join([*text, *_rounds(best, num_trials, duration, price)]))
 
 
 def _rank(
@@ -240,20 +252,26 @@ def _as_json(
     num_trials: int | None,
     runs: "TrialPlan | None",
     duration: "TrialDuration | None",
+    price: _HourlyPrice,
 ) -> str:
-    """Return a plan or a forecast as JSON, with the rounds and hours of the trials if they are known."""
+    """Return a plan or a forecast as JSON, with the rounds, hours and price of the trials if they are known."""
     fields = answer.model_dump(mode="json")
     if num_trials is not None and runs is not None:
         num_rounds = runs.num_rounds(num_trials)
         fields |= {"num_trials": num_trials, "num_rounds": num_rounds}
         if duration is not None:
             fields["hours"] = duration.hours(num_rounds)
+        if duration is not None and price.amount is not None:
+            fields |= {"price": price.amount * fields["hours"], "currency": price.currency}
     return json_text.dumps(fields, indent=2, ensure_ascii=False)
 
 
-def _rounds(runs: "TrialPlan | None", num_trials: int | None, duration: "TrialDuration | None") -> list[str]:
+def _rounds(
+    runs: "TrialPlan | None", num_trials: int | None, duration: "TrialDuration | None", price: _HourlyPrice
+) -> list[str]:
     if runs is None or num_trials is None:
         return []
+    from tune_policies.values.units import format_money
     from tune_policies.values.wording import counted
 
     verb = "runs" if num_trials == 1 else "run"
@@ -262,5 +280,9 @@ def _rounds(runs: "TrialPlan | None", num_trials: int | None, duration: "TrialDu
     at_best = "" if rounds == 1 else " at best, if all trials take equally long"
     if duration is not None:
         takes = "takes" if num_trials == 1 else "take"
-        return [f"{counted(num_trials, 'trial')} {takes} {duration.describe(rounds)}"]
+        text = f"{counted(num_trials, 'trial')} {takes} {duration.describe(rounds)}"
+        if price.amount is not None:
+            costs = "costs" if num_trials == 1 else "cost"
+            text += f", and {costs} {format_money(price.amount * duration.hours(rounds))} {one_line(price.currency)}"
+        return [text]
     return [f"{counted(num_trials, 'trial')} {verb} in {counted(rounds, 'round')}{at_best}"]

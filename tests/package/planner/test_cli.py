@@ -174,12 +174,14 @@ def test_nodes_that_are_too_few_for_the_deadline_are_marked(policy, tmp_path, mo
     assert "3 h in 3 rounds, after the deadline" in " ".join(done.stdout.split())
 
 
-def test_a_plan_states_the_hours_of_all_trials(listed, policy):
+def test_a_plan_states_the_hours_and_the_price_of_all_trials(listed, policy):
     half = policy("kind: GpuPolicy\ngpus: 0.5\n")
 
     command = ("plan", half, "--cluster", listed, "--num-trials", "100", "--trial-hours", "2", "--deadline-hours", "3")
-    assert run(*command).stdout.splitlines()[-1] == "100 trials take 4 h in 2 rounds, after the deadline"
-    assert json.loads(run(*command, "--json").stdout)["hours"] == 4
+    takes = "100 trials take 4 h in 2 rounds, after the deadline, and cost 196.00 USD"
+    assert run(*command).stdout.splitlines()[-1] == takes
+    printed = json.loads(run(*command, "--json").stdout)
+    assert (printed["hours"], printed["price"], printed["currency"]) == (4, 196, "USD")
 
 
 def test_compared_policies_have_the_price_of_all_trials(listed, policy, tmp_path):
