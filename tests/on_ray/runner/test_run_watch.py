@@ -1,7 +1,8 @@
-"""A run detects lost placement groups, and Train workers that can never start."""
+"""A run waits without using a CPU, and detects lost placement groups and Train workers that can never start."""
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -10,9 +11,12 @@ from ray import tune
 from ray.train import ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
+from tests.evidence.faults.simulated_ray import Clock
 from tests.on_ray.rays import wait_until
 from tune_policies import CpuPolicy, InfeasibleRequestError, run
+from tune_policies.ray_compat import trial_actors
 from tune_policies.ray_compat.gcs import placement_groups, remove_group
+from tune_policies.ray_compat.placement_groups import PlacementGroups
 
 RAY = {"num_cpus": 2}
 
@@ -32,6 +36,16 @@ def report(config):
 def train_with_a_trainer_of_ray(config):
     DataParallelTrainer(lambda: ray.train.report({"loss": 1}), scaling_config=ScalingConfig(num_workers=1)).fit()
     tune.report({"loss": 1})
+
+
+def test_a_step_of_a_run_whose_trials_all_wait_for_nodes_does_not_return_at_once(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(trial_actors, "time", SimpleNamespace(monotonic=clock.monotonic, sleep=clock.advance))
+    actors = trial_actors.TrialActors(PlacementGroups())
+    actors.handler = SimpleNamespace(starts_more=False)
+
+    assert not actors.next(timeout=0.1)
+    assert clock.now_s == pytest.approx(0.1)
 
 
 @pytest.mark.rest

@@ -5,8 +5,6 @@ from types import SimpleNamespace
 import pytest
 from ray.tune.result import TRIAL_INFO
 
-from tests.evidence.faults.simulated_ray import Clock
-from tune_policies.ray_compat import trial_actors
 from tune_policies.ray_compat.placement_groups import PlacementGroups
 from tune_policies.ray_compat.trial_actors import TrialActors
 
@@ -53,18 +51,6 @@ def test_a_trial_that_cannot_start_fails_in_the_next_step(actors):
     assert actors.next(timeout=0)
     assert actors.handler.failures == [("a", "a has no room")]
     assert reported == [actor]
-
-
-def test_a_step_without_requests_and_processes_waits_instead_of_returning_at_once(actors, monkeypatch):
-    """Otherwise, a run whose trials all wait for nodes would use a whole CPU."""
-    clock = Clock()
-    monkeypatch.setattr(
-        trial_actors, "time", SimpleNamespace(monotonic=clock.monotonic, sleep=clock.advance), raising=False
-    )
-    actors.handler.starts_more = False
-
-    assert not actors.next(timeout=0.1)
-    assert clock.now_s == pytest.approx(0.1)
 
 
 def test_a_trial_that_is_withdrawn_before_its_failure_is_reported_does_not_fail(actors):
