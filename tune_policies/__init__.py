@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     )
     from tune_policies.values.resources import Resources
 
+    __version__: str
+
 __all__ = [
     "AcceleratorPolicy",
     "AuditCallback",
@@ -149,6 +151,8 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f"tune_policies.{_MODULES[name]}"), name)
     if name in _PARTS:
         return import_module(f"tune_policies.{name}")
+    if name == "__version__":
+        return import_module("importlib.metadata").version("tune-policies")
     hint = ""
     if not name.startswith("_"):  # inspection asks for special names, which must not import anything
         new = import_module("tune_policies.renamed_names").new_name("tune_policies", name)

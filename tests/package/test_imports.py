@@ -4,6 +4,7 @@ import ast
 import functools
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -288,6 +289,10 @@ def test_all_public_names_can_be_imported_and_are_sorted(package):
     assert all(getattr(package, name) for name in package.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         package.nonsense  # noqa: B018
+
+
+def test_the_version_is_that_of_the_installed_package():
+    assert tune_policies.__version__ == version("tune-policies")
 
 
 def test_the_architecture_page_describes_every_module():
