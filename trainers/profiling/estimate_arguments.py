@@ -39,6 +39,7 @@ def _check_model(model_fn: Any) -> None:
             "model_fn must be a function that builds the model, but is a model. Write "
             "estimate_gpu_memory(lambda: model, batch)"
         )
+    # A class whose arguments have defaults is itself a function that builds a model.
     is_model_class = isinstance(model_fn, type) and issubclass(model_fn, torch.nn.Module)
     if callable(model_fn) and accepts(model_fn) and (is_model_class or not isinstance(model_fn, type)):
         return
@@ -63,6 +64,7 @@ def _check_batch(batch: Any) -> None:
             "estimate_gpu_memory(model_fn, batch=(32, 100)) for 32 samples with 100 values each"
         )
     if isinstance(batch, int | float):
+        # A number is usually meant as the batch size, so the advice repeats it as the number of samples.
         num_samples = 32
         if type(batch) is int and batch > 0:
             num_samples = batch
@@ -174,6 +176,7 @@ def _rebuilt(optimizer: Any) -> str:
 
     cls = type(optimizer)
     parameters = inspect.signature(cls).parameters
+    # Only options whose ``repr`` is valid code are repeated. Tensors and functions are not.
     options = [
         f"{name}={value!r}"
         for name, value in optimizer.defaults.items()

@@ -80,6 +80,7 @@ def gpus_to_use(
 def _gpus_of_cluster(capacity: ClusterCapacity, accelerator_type: str | None, total_bytes: int) -> GpusToUse:
     nodes = [group.node for group in capacity.gpu_groups(accelerator_type)]
     types = sorted(node.accelerator_type for node in nodes if node.accelerator_type is not None)
+    # The GPUs of a cluster are normally from one vendor, so one type determines the vendor.
     vendor = _vendor_of(types[0] if types else accelerator_type)
     of_type = "" if accelerator_type is None else f" of type {accelerator_type}"
     if not nodes:
@@ -125,6 +126,7 @@ def about_fit(total_bytes: int, gpus: GpusToUse) -> tuple[str, str]:
         add = f"Use a smaller batch, or a GPU with more memory, such as {smallest}"
     if size is not None and size < needed:
         subject = "this"
+        # The training itself would fit, so the sentence must name the headroom as the reason.
         if total_bytes <= size:
             subject = f"with headroom ({format_bytes(needed)}), this"
         return f"{subject} is more than {gpus.text} has ({format_bytes(size)}). {add}", amount

@@ -92,6 +92,7 @@ def _plan(usage: ResourceUsage) -> Section:
         text = plan.text
         if plan.why:
             text = f"At {time_text(plan.at_s)}: {plan.why}\n{text}"
+        # Each line is escaped on its own, because ``one_line`` escapes line breaks.
         texts.append(Markup("\n").join(escape(one_line(line)) for line in text.strip().splitlines()))
     return Section("Plan", commands=tuple(texts))
 
@@ -152,6 +153,7 @@ def _memory(run: RunUsage) -> Section:
         if any(usage.num_ooms or usage.share_kept is not None for _, usage in usages):
             tables.append(table)
         return Section("GPU memory", (text,), tables=tuple(tables))
+    # The trials that are nearest to an out-of-memory error come first.
     known.sort(key=itemgetter(0), reverse=True)
     nearest = [row for _, row in known]
     texts = ["Each bar shows the peak of a trial, and the frame around it shows the memory of its GPU fraction."]

@@ -174,6 +174,7 @@ def _plan(
         from tune_policies.kuberay.design.forecast import forecast_trials
 
         forecast = forecast_trials(policy, nodes, catalog=catalog, num_trials=num_trials)
+        # If fewer nodes than the maximum run all trials at once, only these nodes cost money.
         running = forecast.for_trials or forecast.at_maximum
         price = _HourlyPrice(running.price_per_hour, forecast.currency)
         answer: TrialPlan | TrialForecast = forecast

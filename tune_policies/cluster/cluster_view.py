@@ -38,6 +38,7 @@ def cluster_view(capacity: ClusterCapacity) -> RenderableType:
             line(f"plans ignore {held} of node {_name(node)}, reserved by {holder}")
             for holder, held in node.held.items()
         )
+    # With ``None``, an autoscaler runs, but its node types are unknown. An empty tuple means that none can be added.
     if capacity.node_types is None:
         text = "An autoscaler is running, but its node types are unknown. Pass the cluster file with --cluster-config"
         parts.append(line(text))
@@ -72,6 +73,7 @@ def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:
         named = f"{len(alike)} with {amount_of(has.cpus, 'CPU')}, {amount_of(has.gpus, 'GPU')}"
         if kind != "-":
             named += f" ({kind})"
+        # Nodes in one row can have different labels, so only the labels that all of them have describe the row.
         shared_labels = dict(set.intersection(*(set(node.labels.items()) for node in alike)))
         details.append(_details(named, shared_labels, others))
     return Group(table, *(line(text) for text in details if text))
@@ -110,6 +112,7 @@ def _host_memory(*of_nodes: Resources) -> str:
     least, most = format_bytes(min(amounts)), format_bytes(max(amounts))
     if least == most:
         return most
+    # If both amounts have the same unit, it is written once, after the second amount.
     number, unit = least.split()
     if most.endswith(f" {unit}"):
         return f"{number} to {most}"

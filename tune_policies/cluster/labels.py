@@ -52,6 +52,7 @@ class _Condition(NamedTuple):
         if self.is_excluded and other.is_excluded:
             return _Condition(self.values | other.values, is_excluded=True)
         if self.is_excluded or other.is_excluded:
+            # A label that must be one of some values and none of others must be one of the remaining values.
             wanted, unwanted = (other, self) if self.is_excluded else (self, other)
             return _Condition(wanted.values - unwanted.values, is_excluded=False)
         return _Condition(self.values & other.values, is_excluded=False)

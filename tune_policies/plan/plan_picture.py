@@ -72,6 +72,7 @@ def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
 
 
 def _check_all_placed(plan: TrialPlan, nodes: Sequence[NodeWorkers]) -> None:
+    # Otherwise, slots that do not fit on this cluster would be missing from the picture without an error.
     placed = [0] * len(plan.slots)
     for workers, number in Counter(node.workers for node in nodes).items():
         for slot_type, count in enumerate(workers):

@@ -94,6 +94,7 @@ def slot_rows(plan: TrialPlan) -> dict[str, int]:
     """Return the text about the slots of each type, and their number."""
     rows: dict[str, int] = {}
     for slot in _all_slots(plan):
+        # Slots on nodes of different shapes can reserve the same resources, and then share a row.
         text = str(slot)
         if slot.speed is not None:
             text += f" (speed {slot.speed:g})"

@@ -201,6 +201,7 @@ class BenchmarkedPolicy(ResourcePolicy):
             ("CPU", self.decision.cpu_model, cpu_models),
         ):
             others = sorted(name for name in found if name not in (None, measured))
+            # ``None`` stands for nodes whose model is unknown. They do not contradict the decision.
             if measured is None or found <= {None}:
                 yield f"it is unknown whether the {what}s are the same as in the measurement"
             elif others and self.accept_other_hardware:
@@ -246,6 +247,7 @@ def check_same_for_all(policies: Iterable[ResourcePolicy], what: str, outer: str
 def _in_utc(time: datetime) -> datetime:
     if time.tzinfo is not None:
         return time
+    # Python cannot subtract a date without a time zone from one with a time zone.
     return time.replace(tzinfo=UTC)
 
 
@@ -290,6 +292,7 @@ def _about_amounts(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) ->
         ("CPU", cpu, [measured.cpu for measured in decided.sizes]),
         ("GPU", gpu, [measured.gpu for measured in decided.sizes]),
     ):
+        # A process uses at least one thread, also if the trial reserves less than one CPU.
         measured = {time.num_threads for time in times if time.num_threads is not None}
         if measured and measured != {max(1, int(slot.worker.cpus))}:
             yield (

@@ -125,6 +125,7 @@ class GpuPolicy(GpuTypesPolicy):
         """Return the number of GPUs, or the GPU fraction, of each worker in ticks."""
         wish = to_ticks(self.gpus)
         most_devices = max((node.resources.gpus for node, _ in selection.groups), default=1)
+        # Above one device, only whole devices are valid, so only a fraction is rounded.
         if wish < TICKS:
             return equal_device_fraction(TICKS // wish, most_devices)
         return wish

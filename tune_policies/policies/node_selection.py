@@ -59,9 +59,11 @@ class SelectingPolicy(WrappingPolicy):
             selector = merged(selector, {NODE_ID: is_none_of(excluded)})
         if not selector:
             return self.inner.plan(capacity).with_reasons(*notes)
+        # Ray also applies the selector to each request, so the plan must count only the selected nodes.
         is_selected = matcher(selector)
         chosen = capacity.where(lambda node: is_selected(node.ray_labels))
         if capacity.node_types:
+            # A node that the autoscaler adds later has the labels of its type, so the selector also applies to types.
             types = tuple(added for added in capacity.node_types if is_selected(added.as_node().ray_labels))
             chosen = chosen.model_copy(update={"node_types": types})
         # For a cluster without nodes, the error of the inner policy is more helpful.
@@ -103,6 +105,7 @@ class SelectingPolicy(WrappingPolicy):
 
 def _plain(name: str) -> str:
     """Return an IP address in its canonical form, and any other text unchanged."""
+    # One IPv6 address has several spellings, such as ``::1`` and ``0:0:0:0:0:0:0:1``.
     try:
         return str(ip_address(name))
     except ValueError:

@@ -46,6 +46,7 @@ def addable_node_types(
         default = 0 if name == head else most
         of_type = check_count(node_type.get("max_workers", default), least=0, name=f"{key}.max_workers")
         more = of_type - workers_by_type.get(name, 0)
+        # It is negative if ``max_workers`` was lowered while more nodes than that were running.
         if more > 0:
             rows.append(_to_node_type(str(name), node_type, more, key))
     return tuple(rows)

@@ -72,6 +72,7 @@ def group_kinds(nodes: Sequence[NodeCapacity]) -> list[Kind]:
             has.cpus,
             has.gpus,
             memory,
+            # A resource that only one node has identifies the node and does not describe a kind.
             tuple((name, amount) for name, amount in sorted(has.custom.items()) if custom[name] > 1),
             tuple(item for item in sorted(node.labels.items()) if len(values[item[0]]) <= _MAX_LABEL_VALUES),
         )

@@ -34,6 +34,7 @@ _COMMAND_OF_LINE: Final = re.compile(r"^([^\S\n]*+):(?=:)", re.MULTILINE)
 _COMMAND_ANYWHERE: Final = re.compile(r"##(?=\w*+\[)")
 """``##[add-mask]x`` (GitHub's older form), ``##vso[...]`` and ``##teamcity[...]``, anywhere in a line."""
 
+# The quantifiers are possessive (``*+``) or limited, because hostile texts must not cause endless backtracking.
 _QUOTED: Final = r"""(?:(?P<slashes>\\*)(?P<quote>["'])(?s:.{0,1000}?)(?<!\\)(?P=slashes)(?P=quote))+"""
 """A quoted value. JSON inside a JSON string has backslashes before its quotes, and YAML doubles inner quotes."""
 _BLOCK: Final = r"(?:[|>][\d+-]{0,2}[^\S\n]*(?:\n[^\S\n]+[^\n]*)+)"
@@ -174,12 +175,14 @@ def escape(character: str) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     text = found[0]
+    # A match of several characters is a color sequence or a cursor movement of Rich.
     if len(text) > 1 or text.isprintable():
         return text
     return escape(text)
 
 
 def _commandless(text: str) -> str:
+    # Build services look for the exact signs, so escaping one sign disables the command.
     if "::" in text:
         text = _COMMAND_OF_LINE.sub(r"\1\\u003a", text)
     if "##" in text:

@@ -161,6 +161,7 @@ def how_to_buy(catalog: NodeCatalog, num_trials: int | None, *, num_policies: in
     if without:
         priced += f", with one node of each type without a count ({shorten_names(without)})"
     else:
+        # A count for each type fixes the number of nodes, so no choice is left to rank.
         changes.append("omit their count")
     if num_trials is None:
         changes.append("pass --num-trials")
