@@ -244,6 +244,10 @@ ACCELERATOR = {
         ("RuntimeError", "Native API failed. Native API returns: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)"),
         (None, None, None, None),
     ),
+    "Intel's older runtime": (
+        ("RuntimeError", "Native API failed. Native API returns: -5 (PI_ERROR_OUT_OF_RESOURCES)"),
+        (None, None, None, None),
+    ),
     "a short error, quoted": (("RuntimeError", "step 3: CUDA out of memory"), ("torch", None, None, None)),
     "CatBoost, the driver": (
         ("_catboost.CatBoostError", "catboost/cuda/cuda_lib/cuda_base.h:281: CUDA error 2: out of memory"),
@@ -324,6 +328,10 @@ HOST = {
     ),
     "the operating system": (("OSError", "[Errno 12] Cannot allocate memory"), ("python", None)),
     "C++": (("RuntimeError", "std::bad_alloc"), (None, None)),
+    "a data loader of PyTorch": (
+        ("RuntimeError", "DataLoader worker (pid 1234) is killed by signal: Killed. "),
+        ("torch", None),
+    ),
     "torch": (
         (
             "RuntimeError",
@@ -386,6 +394,12 @@ NEAR_MISSES = {
     "a kernel that needs too much shared memory": (
         "triton.runtime.errors.OutOfResources",
         "out of resource: shared memory, Required: 263168, Hardware limit: 232448. Reducing block sizes may help.",
+    ),
+    "a data loader that crashed": ("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Aborted. "),
+    "a data loader without shared memory": (
+        "RuntimeError",
+        "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's workers are out of "
+        "shared memory. Please try to raise your shared memory limit.",
     ),
     "NCCL without a peer": ("torch.distributed.DistBackendError", NCCL.replace("'out of memory'", "'peer access'")),
     "a full disk, TensorFlow": (TF_EXHAUSTED, "/data/model.ckpt; No space left on device [Op:SaveV2]"),

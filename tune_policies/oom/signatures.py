@@ -128,10 +128,13 @@ _SENTENCES: Final[tuple[tuple[str, MemoryKind, str | None], ...]] = (
     (r"Attempting to (?:allocate|reserve) [\d.]++\w.{0,200}\. That was not possible", "accelerator", "jax"),  # TPU
     (r"\b(?:cudaErrorMemoryAllocation|hipErrorOutOfMemory|hipErrorMemoryAllocation)\b", "accelerator", None),
     (r"\bCUDA_ERROR_OUT_OF_MEMORY\b|\b\w+_OUT_OF_DEVICE_MEMORY\b", "accelerator", None),
-    (r"\bUR_RESULT_ERROR_OUT_OF_RESOURCES\b", "accelerator", None),  # Intel's runtime, usually for device memory
+    # Intel's runtime, usually for device memory. The second name is that of versions before 2025.
+    (r"\b(?:UR_RESULT|PI)_ERROR_OUT_OF_RESOURCES\b", "accelerator", None),
     (r"\b(?:CU|HIP)[A-Z]+_(?:STATUS_)?(?:\w+_)?ALLOC(?:ATION)?_FAILED\b", "accelerator", None),
     (r"DefaultCPUAllocator: (?:can't allocate|not enough) memory", "host", "torch"),
     (r"unable to mmap \d+ bytes from .{0,1000}: Cannot allocate memory", "host", "torch"),
+    # Normally, only the kernel kills a process of a data loader, and only because host memory runs out.
+    (r"DataLoader worker \(pid \d+\) is killed by signal: Killed\b", "host", "torch"),
     (KILLED_BY_RAY_SENTENCE, "host", "ray"),
     (r"^\[Errno 12\] ", "host", "python"),
     (r"^std::bad_alloc$", "host", None),
