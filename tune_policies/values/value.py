@@ -21,7 +21,7 @@ from tune_policies.values.as_code import as_code, given_defaults, written_fields
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.field_types import frozen, may_contain_mappings
 from tune_policies.values.invalid_fields import ExplainedModel, arguments_by_name, explain
-from tune_policies.values.wording import kind_of, shorten, with_article
+from tune_policies.values.wording import kind_of, most_similar, shorten, with_article
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -100,10 +100,12 @@ class Value(ExplainedModel):
         if name.startswith("_") or not self.model_config.get("frozen"):
             super().__setattr__(name, value)
         else:
-            kind = type(self).__name__
+            kind, field = type(self).__name__, name
+            if name not in type(self).__pydantic_fields__:
+                field = most_similar(name, type(self).__pydantic_fields__) or name
             raise InvalidResourcesError(
                 f"{with_article(kind)} cannot be changed. Create a changed copy: "
-                f"model_copy(update={{{name!r}: {shorten(value)}}})"
+                f"model_copy(update={{{field!r}: {shorten(value)}}})"
             )
 
     def to_json(self) -> str:

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,9 +72,12 @@ def test_resources_are_compared_by_content():
     assert Resources(cpus=1, gpus=0.57) == Resources(cpus=1.0, gpus=0.57)
 
 
-def test_resources_cannot_be_changed():
-    with pytest.raises(InvalidResourcesError, match="a Resources cannot be changed"):
-        Resources(cpus=1).cpus = 2
+@pytest.mark.parametrize(("name", "field"), [("cpus", "cpus"), ("cpu", "cpus"), ("colour", "colour")])
+def test_resources_cannot_be_changed_but_the_error_contains_the_change_to_write(name, field):
+    advice = re.escape(f"Create a changed copy: model_copy(update={{'{field}': 2}})")
+
+    with pytest.raises(InvalidResourcesError, match=f"a Resources cannot be changed. {advice}"):
+        setattr(Resources(cpus=1), name, 2)
 
 
 def test_resources_are_formatted_as_text():
