@@ -71,6 +71,11 @@ class RunSlots:
         """The trials that have a slot."""
         return self.board.assignments
 
+    @property
+    def num_requested(self) -> int:
+        """The number of trials in slots whose request Ray has not granted."""
+        return sum(not assignment.is_granted for assignment in self.assignments.values())
+
     # Events of trials.
 
     def wait(self, trial: Trial) -> None:
@@ -350,9 +355,8 @@ class RunSlots:
             return "no plan is feasible on the current nodes"
         num_slots = sum(placement.count for placement in self.board.placements)
         in_use = f"{len(self.assignments)} of {num_slots} slots are in use"
-        requested = sum(not assignment.is_granted for assignment in self.assignments.values())
-        if requested:
-            in_use += f", and {counted(requested, 'trial')} in them must wait until Ray grants the resources"
+        if self.num_requested:
+            in_use += f", and {counted(self.num_requested, 'trial')} in them must wait until Ray grants the resources"
         if self.left_idle:
             in_use += f", and {self.left_idle.total()} slow slots stay idle because faster slots finish sooner"
         return in_use

@@ -209,6 +209,7 @@ class PolicyScheduler(RunScheduler):
         self._core = core
         options = self._options
         core.slots = RunSlots(run_plan, may_move=options.may_move, falls_back=options.falls_back)
+        core.tune.start_together()
         core.limits = limit_options(options.limits.isolation, options.limits.on_unenforced_limit)
         show_gpu_warning()
         core.watch.watch_tasks()

@@ -154,7 +154,9 @@ class RunCore:
             num_free = self._without_plan.num_free
         else:
             num_free = self.slots.num_startable(may_keep_bundles=self._keeps_bundles)
-            if self.holds_trials:
+            # Plain Tune has the same limit of requests that wait for Ray, so that suggestions are not made too early.
+            is_limited = self.slots.num_requested >= self.tune.max_pending
+            if self.holds_trials or is_limited:
                 # No further trial may start, so an adaptive searcher should wait for results.
                 num_free = min(num_free, 0)
         if num_free > 0 or self._has_active_trials:

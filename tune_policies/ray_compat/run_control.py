@@ -22,8 +22,8 @@ from tune_policies.ray_compat.version import check_members
 from tune_policies.values.resources import MOST
 
 MEMBERS: Final = (
-    *("_actor_cache", "_actor_manager", "_class_cache", "_has_errored", "_search_alg", "_set_trial_status"),
-    "_unstage_trial_with_resources",
+    *("_actor_cache", "_actor_manager", "_class_cache", "_has_errored", "_max_pending_trials", "_search_alg"),
+    *("_set_trial_status", "_unstage_trial_with_resources", "update_max_pending_trials"),
 )
 """The private members of Tune's controller that a run uses. If any member is missing, the run fails early."""
 
@@ -60,12 +60,15 @@ class TuneRun:
     Attributes:
         actors: The processes of the trials.
         groups: The placement groups of the trials.
+        max_pending: Tune's limit of trials that are pending. It is 1 if the searcher is adaptive and has no limit of
+            its own (``_get_max_pending_trials``).
     """
 
     def __init__(self, tune_controller: Any, handler: RunHandler) -> None:
         controller = unwrapped(tune_controller)
         check_members(controller, MEMBERS, _FEATURE)
         self._controller = controller
+        self.max_pending: int = controller._max_pending_trials
         self.groups = PlacementGroups()
         self.actors = TrialActors(self.groups)
         self.actors.handler = handler
@@ -95,6 +98,14 @@ class TuneRun:
         if total is None:
             return None
         return max(0, total - len(self.trials))
+
+    def start_together(self) -> None:
+        """Let Tune create trials while the processes of other trials are starting, which can take half a minute.
+
+        Otherwise, an adaptive searcher is asked for a trial only after the process of the trial before has started. The
+        handler must limit the number of suggestions.
+        """
+        self._controller.update_max_pending_trials(MOST)
 
     def register(self, trial: Trial) -> None:
         """Let callbacks of Tune find this run."""

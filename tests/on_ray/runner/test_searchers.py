@@ -1,4 +1,7 @@
-"""With the same seed, a plan and manually set resources give the same trials and metrics."""
+"""With the same seed, a plan and manually set resources give the same trials and metrics.
+
+An adaptive searcher is asked for a trial as soon as a slot is free.
+"""
 
 import json
 import random
@@ -12,7 +15,9 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBasedTraining
 from ray.tune.search import BasicVariantGenerator
 
+from tests.on_ray.rays import wait_until
 from tune_policies import CpuPolicy, PolicyScheduler, probe_cluster
+from tune_policies import run as policy_run
 
 SEED = 7
 GOAL = {"metric": "loss", "mode": "min"}
@@ -128,3 +133,53 @@ def test_each_suggestion_uses_as_many_results_as_with_max_concurrent_trials(plan
     under_policy = results_seen_by_suggestions(tmp_path, scheduler=PolicyScheduler(CpuPolicy(cpus=1)))
 
     assert limited == under_policy == (0, 0, 1, 2, 3, 4)
+
+
+class InOrder(tune.search.Searcher):
+    """Suggests 0, 1, 2 and so on, like an adaptive searcher."""
+
+    num_suggested = 0
+
+    def suggest(self, trial_id):
+        self.num_suggested += 1
+        return {"x": self.num_suggested}
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        pass
+
+    def save(self, checkpoint_path):
+        pass
+
+    def restore(self, checkpoint_path):
+        pass
+
+
+class StartsWithOthers(tune.Trainable):
+    """A process that starts only together with another one."""
+
+    def setup(self, config):
+        folder = Path(config["folder"])
+        (folder / str(config["x"])).touch()
+        wait_until(lambda: len(list(folder.iterdir())) == 2, timeout_s=60)
+
+    def step(self):
+        return {"loss": 0, "done": True}
+
+
+@pytest.mark.ci
+def test_processes_start_together_although_an_adaptive_searcher_suggests_the_trials(tmp_path):
+    """In plain Tune, the searcher suggests a trial only after the process of the trial before has started."""
+    started = tmp_path / "started"
+    started.mkdir()
+
+    trials = policy_run(
+        StartsWithOthers,
+        CpuPolicy(cpus=1),
+        config={"folder": str(started)},
+        search_alg=InOrder(**GOAL),
+        num_samples=2,
+        storage_path=str(tmp_path / "results"),
+        verbose=0,
+    ).trials
+
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 2

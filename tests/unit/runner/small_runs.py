@@ -215,6 +215,7 @@ class Controller:
     _actor_manager = None
     _class_cache = None
     _has_errored = False
+    _max_pending_trials = 1  # as for an adaptive searcher
 
     def __init__(self):
         self._trials = []
@@ -229,6 +230,9 @@ class Controller:
 
     def get_trials(self):
         return self._trials
+
+    def update_max_pending_trials(self, max_pending_trials):
+        self._max_pending_trials = max_pending_trials
 
     def checkpoint(self, *, force, wait):
         assert force

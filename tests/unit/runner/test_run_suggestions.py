@@ -117,6 +117,19 @@ def test_an_adaptive_searcher_suggests_a_trial_for_each_slot_if_all_trials_have_
     assert run.core.num_suggestions(is_adaptive=True) == 2
 
 
+def test_an_adaptive_searcher_suggests_further_trials_while_processes_start_but_not_while_a_request_waits(run_of):
+    run = run_of(HALVES, TWO_GPUS)
+    run.add()
+    (trial,) = run.request_all()
+    run.step()
+    waiting = run.core.num_suggestions(is_adaptive=True)
+    run.processes.started.add(trial.trial_id)  # Ray has granted the request, and the process starts
+    run.step()
+
+    assert (waiting, run.core.num_suggestions(is_adaptive=True)) == (0, 3)
+    assert run.controller._max_pending_trials > 3
+
+
 def test_an_adaptive_searcher_suggests_no_trial_if_no_slot_is_free(run_of):
     run = run_of(HALVES)
     run.add(4)
