@@ -79,8 +79,8 @@ class TrialQueue(NamedTuple):
         more_to_come: Whether the searcher may create more trials.
         left_idle: The number of slots of each type that are left idle on purpose.
         is_held: Whether the policy lets the waiting trials wait although slots are free.
-        is_starting: Whether Tune is starting a trial. Meanwhile, Tune does not ask a search algorithm for the next
-            trial.
+        num_starting: How many of the waiting trials have requested resources, so that their processes start. While a
+            request waits for Ray, a search algorithm is not asked for the next trial.
     """
 
     num_waiting: int = 0
@@ -88,7 +88,7 @@ class TrialQueue(NamedTuple):
     more_to_come: bool = False
     left_idle: Mapping[int, int] = {}
     is_held: bool = False
-    is_starting: bool = False
+    num_starting: int = 0
 
 
 def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> AvailableResources:
@@ -158,24 +158,29 @@ def _free_by_reason(
     Free slots of the better types are attributed to waiting trials first.
     """
     busy = Counter(reservation.slot_type for reservation in running)
-    waiting, paused = queue.num_waiting, queue.num_paused
-    last = FEWER_LEFT if running or waiting or paused else NOTHING_RAN
+    starting, paused = queue.num_starting, queue.num_paused
+    waiting = queue.num_waiting - starting
+    last = FEWER_LEFT if running or starting or waiting or paused else NOTHING_RAN
     why_waiting = HELD if queue.is_held else STARTING
     rest = last
     if queue.more_to_come:
         rest = SEARCH
-        if queue.is_held or queue.is_starting:  # the search algorithm was not asked
+        if queue.is_held or starting:  # the search algorithm was not asked
             rest = why_waiting
     found = []
     for number, slot_type in enumerate(available.slot_types):
         free = max(0, slot_type.num_slots - busy[number])
         left_idle = min(free, queue.left_idle.get(number, 0))
-        starting = min(free - left_idle, waiting)
-        held = min(free - left_idle - starting, paused)
-        waiting, paused = waiting - starting, paused - held
-        none_left = free - left_idle - starting - held
-        counts = Counter({ON_PURPOSE: left_idle, why_waiting: starting, PAUSED: held})
-        counts[rest] += none_left
+        free -= left_idle
+        counts = Counter({ON_PURPOSE: left_idle})
+        of_starting = min(free, starting)
+        of_waiting = min(free - of_starting, waiting)
+        of_paused = min(free - of_starting - of_waiting, paused)
+        counts[STARTING] += of_starting
+        counts[why_waiting] += of_waiting
+        counts[PAUSED] += of_paused
+        counts[rest] += free - of_starting - of_waiting - of_paused
+        starting, waiting, paused = starting - of_starting, waiting - of_waiting, paused - of_paused
         found.append(counts)
     return found
 

@@ -17,7 +17,7 @@ from tune_policies.values.value import ShownValue, Value
 from tune_policies.values.wording import counted
 
 from .advised_memory import gpu_memory_to_write, gpus_to_write
-from .process_usage import SlotUse
+from .process_usage import SHORTEST_S, SlotUse
 
 STARTING: Final = "trials were starting, or waited for Ray to place them"
 """The reason for idle resources while trials start. Records contain this text."""
@@ -86,7 +86,10 @@ class SlotHours(Value):
         """What the trials used, as a sentence without a full stop."""
         if self.use is not None and self.use.num_workers:
             return f"workers used {self.use} (trials with {self.slot})"
-        return f"trials with {self.slot} used {self.use}"
+        text = f"trials with {self.slot} used {self.use}"
+        if self.use is not None and self.use.num_trials < self.num_starts:
+            text += f" (according to {counted(self.use.num_trials, 'trial')} that ran for at least {SHORTEST_S:g} s)"
+        return text
 
 
 class TrialCounts(Value):

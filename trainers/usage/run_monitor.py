@@ -303,7 +303,7 @@ class RunMonitor:
         if self._scheduler is not None:
             left_idle = self._scheduler.slots_left_idle()
         is_held = self._handler is not None and self._handler.holds_trials
-        return TrialQueue(num_waiting, num_paused, more, left_idle, is_held, is_starting=num_starting > 0)
+        return TrialQueue(num_waiting, num_paused, more, left_idle, is_held, num_starting)
 
     def start(self, trial: Any, now_s: float) -> None:
         """Start to meter ``trial``, in a new or a reused process."""

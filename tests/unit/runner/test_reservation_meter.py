@@ -53,7 +53,9 @@ queues = st.builds(
     st.integers(0, 5),
     st.booleans(),
     st.dictionaries(st.integers(0, 2), st.integers(0, 3)),
-)
+    st.booleans(),
+    st.integers(0, 5),
+).map(lambda queue: queue._replace(num_starting=min(queue.num_starting, queue.num_waiting)))
 
 
 @given(available_resources_drawn, st.lists(reservations, max_size=5), queues)
@@ -74,8 +76,9 @@ def test_idle_and_reserved_amounts_add_up_to_the_total(available, running, queue
         ([], TrialQueue(num_waiting=2), STARTING),
         ([], TrialQueue(num_paused=2), PAUSED),
         ([], TrialQueue(more_to_come=True), SEARCH),
-        ([], TrialQueue(num_waiting=1, more_to_come=True, is_starting=True), STARTING),
+        ([], TrialQueue(num_waiting=1, more_to_come=True, num_starting=1), STARTING),
         ([], TrialQueue(num_waiting=1, more_to_come=True, is_held=True), HELD),
+        ([], TrialQueue(num_waiting=2, is_held=True, num_starting=2), STARTING),
         ([], TrialQueue(more_to_come=True, is_held=True), HELD),
         ([], TrialQueue(), NOTHING_RAN),
         ([reservation()], TrialQueue(), FEWER_LEFT),
