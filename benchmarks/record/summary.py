@@ -173,10 +173,16 @@ def in_words(device: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return the text as a sentence: with a capital first letter, and a full stop if it has no end punctuation."""
+    """Return the text as a sentence: with a capital first letter, and a full stop if it has no end punctuation.
+
+    A name at the beginning, such as ``my_steps:net[64]``, is not changed.
+    """
     text = text.strip()
     end = "" if text.endswith((".", "!", "?")) else "."
-    return f"{text[:1].upper()}{text[1:]}{end}"
+    first = text.split(maxsplit=1)[0] if text else ""
+    if first.strip(",;:.").isalpha():
+        text = f"{text[0].upper()}{text[1:]}"
+    return f"{text}{end}"
 
 
 def how_to_measure_a_gpu(run_set: RunSet, workload: str | None = None, *, file: Path | None = None) -> str:
@@ -203,27 +209,33 @@ def how_to_measure_a_gpu(run_set: RunSet, workload: str | None = None, *, file: 
     if measured and failed:
         was = "was" if len(failed) == 1 else "were"
         note = f" ({shorten_names(failed)} {was} not measured here)"
-    options = [*_options(run_set.settings), "--output", name_for_gpu(file)]
+    options = [*_options(run_set), "--output", name_for_gpu(file)]
     command = shlex.join(["tune-policies", "bench", "run", *names, *options])
     return f"On a machine with a GPU, run{note}:\n{command}"
 
 
-def _options(settings: Settings | None) -> list[str]:
+def _options(run_set: RunSet) -> list[str]:
     """Return the options that repeat a run on a machine with a GPU. Options with their default value are omitted."""
+    settings = run_set.settings
     devices, cpus, length = ["cpu"], 1.0, list[str]()
     if settings is not None:
         devices = list(settings.devices)
         # A comparison needs the CPU, even if this run measured only other devices.
         if "cpu" not in devices:
             devices.insert(0, "cpu")
-        cpus, length = settings.cpus, _length_options(settings)
+        has_timed_out = any(failure.kind == "timed_out" for failure in run_set.failures)
+        cpus, length = settings.cpus, _length_options(settings, has_timed_out=has_timed_out)
     if devices == ["cpu"]:
         devices.append("gpu")
     by_device = [word for device in devices for word in ("--device", device)]
     return [*by_device, "--cpus", f"{cpus:g}", *length]
 
 
-def _length_options(settings: Settings) -> list[str]:
+_LONGER: Final = 4
+"""The factor by which the command for a GPU raises a time limit that processes reached."""
+
+
+def _length_options(settings: Settings, *, has_timed_out: bool) -> list[str]:
     options = []
     effort = THOROUGH
     if settings.num_blocks == QUICK.num_blocks:  # only --quick changes the number of blocks
@@ -231,8 +243,11 @@ def _length_options(settings: Settings) -> list[str]:
         options.append("--quick")
     if settings.num_rounds != effort.num_rounds:
         options += ["--rounds", str(settings.num_rounds)]
-    if settings.process_timeout_s != effort.process_timeout_s:
-        options += ["--process-timeout-s", f"{settings.process_timeout_s:g}"]
+    timeout_s = settings.process_timeout_s
+    if has_timed_out:
+        timeout_s *= _LONGER
+    if timeout_s != effort.process_timeout_s:
+        options += ["--process-timeout-s", f"{timeout_s:g}"]
     if not settings.has_control:
         options.append("--no-control")
     return options

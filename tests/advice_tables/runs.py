@@ -236,8 +236,8 @@ ROWS = [
     ),
     Row(
         "load_usage(a_results_folder()).advice",
-        "Run again with run(train_fn, policy, callbacks=[PolicyCallback()]), or with "
-        "tune.run(…, callbacks=[PolicyCallback()])",
+        "Run again with run(train_fn, policy, callbacks=[PolicyCallback()]), or set "
+        "RAY_TUNE_CALLBACKS=tune_policies.PolicyCallback for any program",
         "(*load_usage(a_results_folder(has_record=True)).advice, recording())",
     ),
     Row(

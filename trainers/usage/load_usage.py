@@ -21,7 +21,7 @@ from .usage_report import CALLBACK, advice_of_run, usage_view
 
 _NO_RECORD: Final = (
     f"the run had no PolicyCallback, so the use of CPUs, devices and slots is not known. Run again with "
-    f"run(train_fn, policy, {CALLBACK}), or with tune.run(…, {CALLBACK})"
+    f"run(train_fn, policy, {CALLBACK}), or set RAY_TUNE_CALLBACKS=tune_policies.PolicyCallback for any program"
 )
 
 

@@ -41,7 +41,8 @@ def test_the_command_prints_a_line_per_trial_and_advice(run_folder):
     assert " ".join(lines[-5:]) == (
         "- the peak was 2.9 of 8.0 GiB (3.7 GiB with overhead), so LearningPolicy() would run 3 per GPU instead of 2 "
         "- the run had no PolicyCallback, so the use of CPUs, devices and slots is not known. Run again with "
-        "run(train_fn, policy, callbacks=[PolicyCallback()]), or with tune.run(…, callbacks=[PolicyCallback()])"
+        "run(train_fn, policy, callbacks=[PolicyCallback()]), or set RAY_TUNE_CALLBACKS=tune_policies.PolicyCallback "
+        "for any program"
     )
 
 
@@ -86,7 +87,8 @@ def test_json_contains_the_gpu_memory_usage_the_advice_and_the_resource_use(cpu_
     assert of_gpus["advice"] == [
         "the peak was 2.9 of 8.0 GiB (3.7 GiB with overhead), so LearningPolicy() would run 3 per GPU instead of 2",
         "the run had no PolicyCallback, so the use of CPUs, devices and slots is not known. Run again with "
-        "run(train_fn, policy, callbacks=[PolicyCallback()]), or with tune.run(…, callbacks=[PolicyCallback()])",
+        "run(train_fn, policy, callbacks=[PolicyCallback()]), or set RAY_TUNE_CALLBACKS=tune_policies.PolicyCallback "
+        "for any program",
     ]
 
 

@@ -7,6 +7,7 @@ from tests.run_sets import a_run_set
 from tune_policies.benchmarks.compare.compare_devices import Verdict
 from tune_policies.benchmarks.compare.time_ratio import Comparison, Outcome
 from tune_policies.benchmarks.record.run_set import Phase
+from tune_policies.benchmarks.record.summary import sentence
 from tune_policies.benchmarks.report.content import doubts_of_all, find, summarise
 
 SIZES = (16, 64, 256, 1024)
@@ -175,3 +176,16 @@ def test_the_summary_lists_few_workloads_and_counts_many():
 def test_the_cpu_comes_first_in_any_order_of_the_devices():
     assert a_run_set(devices=("gpu", "cpu"), num_rounds=1).measured_devices == ("cpu", "gpu")
     assert a_run_set(devices=("gpu",), num_rounds=1).measured_devices == ("gpu",)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("the GPU is faster", "The GPU is faster.", id="a word"),
+        pytest.param("my_steps:net[64] on cpu", "my_steps:net[64] on cpu.", id="the name of a workload"),
+        pytest.param("unsure: why?", "Unsure: why?", id="a word with a colon, and its own end"),
+        pytest.param("", ".", id="no text"),
+    ],
+)
+def test_a_sentence_begins_with_a_capital_letter_unless_it_begins_with_a_name(text, expected):
+    assert sentence(text) == expected

@@ -136,10 +136,11 @@ def with_timeouts():
     return run.model_copy(update={"failures": failures})
 
 
-def test_the_command_for_a_gpu_repeats_all_requested_sizes_and_the_length_of_the_run(with_timeouts):
+def test_the_command_for_a_gpu_repeats_all_requested_sizes_and_raises_a_limit_that_processes_reached(with_timeouts):
     assert how_to_measure_a_gpu(with_timeouts).splitlines() == [
         "On a machine with a GPU, run (mlp[1024] was not measured here):",
-        "tune-policies bench run mlp@64,1024 --device cpu --device gpu --cpus 2 --quick --output gpu-run.json",
+        "tune-policies bench run mlp@64,1024 --device cpu --device gpu --cpus 2 --quick --process-timeout-s 120 "
+        "--output gpu-run.json",
     ]
 
 
@@ -152,7 +153,8 @@ def test_the_command_for_a_gpu_repeats_all_requested_sizes_and_the_length_of_the
     ],
 )
 def test_the_command_for_a_gpu_contains_only_options_that_differ_from_their_default(changes, options, with_timeouts):
-    run = with_timeouts.model_copy(update={"settings": with_timeouts.settings.model_copy(update=changes)})
+    settings = with_timeouts.settings.model_copy(update=changes)
+    run = with_timeouts.model_copy(update={"settings": settings, "failures": ()})
 
     assert f"--cpus 2{options} --output gpu-run.json" in how_to_measure_a_gpu(run)
 
