@@ -19,7 +19,8 @@ def fields_to_html(title: str, text: str, fields: Mapping[str, object]) -> str:
     """Return a value as escaped HTML: its class, its text, and the fields that differ from their defaults."""
     table = Table("field", "value")
     for name, value in fields.items():
-        table.add_row(Text(name), Text(str(value)))
+        members = value if isinstance(value, tuple) else (value,)
+        table.add_row(Text(name), Text("\n".join(map(str, members))))
     shown: list[RenderableType] = [Text(title, style="bold"), Text(text)]
     if fields:
         shown.append(table)

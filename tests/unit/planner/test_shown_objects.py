@@ -242,3 +242,9 @@ def test_a_type_checker_refuses_resources_per_trial_in_run():
     parameter = inspect.signature(tune_policies.run).parameters["resources_per_trial"]
 
     assert parameter.annotation is None
+
+
+def test_a_notebook_lists_the_policies_of_a_combined_policy_in_separate_lines():
+    html = (GpuPolicy(gpus=0.5) | CpuPolicy(cpus=2))._repr_html_()
+
+    assert "GpuPolicy(gpus=0.5)<br>CpuPolicy(cpus=2)" in html
