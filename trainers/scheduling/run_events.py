@@ -155,7 +155,7 @@ class RunCore:
         else:
             num_free = self.slots.num_startable(may_keep_bundles=self._keeps_bundles)
             # Plain Tune has the same limit of requests that wait for Ray, so that suggestions are not made too early.
-            is_limited = self.slots.num_requested >= self.tune.max_pending
+            is_limited = self.slots.num_requested >= self.tune.max_requested
             if self.holds_trials or is_limited:
                 # No further trial may start, so an adaptive searcher should wait for results.
                 num_free = min(num_free, 0)

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import wrapt
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
+from ray.tune.search import ConcurrencyLimiter
 
 from tune_policies.ray_compat.placement_groups import PlacementGroups
 from tune_policies.ray_compat.trial_actors import FailureHandler, TrialActors
@@ -22,8 +23,8 @@ from tune_policies.ray_compat.version import check_members
 from tune_policies.values.resources import MOST
 
 MEMBERS: Final = (
-    *("_actor_cache", "_actor_manager", "_class_cache", "_has_errored", "_max_pending_trials", "_search_alg"),
-    *("_set_trial_status", "_unstage_trial_with_resources", "update_max_pending_trials"),
+    *("_actor_cache", "_actor_manager", "_class_cache", "_has_errored", "_search_alg", "_set_trial_status"),
+    "_unstage_trial_with_resources",
 )
 """The private members of Tune's controller that a run uses. If any member is missing, the run fails early."""
 
@@ -60,15 +61,14 @@ class TuneRun:
     Attributes:
         actors: The processes of the trials.
         groups: The placement groups of the trials.
-        max_pending: Tune's limit of trials that are pending. It is 1 if the searcher is adaptive and has no limit of
-            its own (``_get_max_pending_trials``).
+        max_requested: How many trials that an adaptive searcher has suggested may wait until Ray grants their requests.
     """
 
     def __init__(self, tune_controller: Any, handler: RunHandler) -> None:
         controller = unwrapped(tune_controller)
         check_members(controller, MEMBERS, _FEATURE)
         self._controller = controller
-        self.max_pending: int = controller._max_pending_trials
+        self.max_requested = _max_requested(controller.search_alg)
         self.groups = PlacementGroups()
         self.actors = TrialActors(self.groups)
         self.actors.handler = handler
@@ -304,6 +304,16 @@ class _GatedSearch(wrapt.ObjectProxy):  # type: ignore[type-arg]
         if search.is_finished() or self._self_handler.num_suggestions(is_adaptive=hasattr(search, "searcher")) < 1:
             return None
         return search.next_trial()
+
+
+def _max_requested(search: Any) -> int:
+    """Return Tune's limit of pending trials for an adaptive searcher (``_get_max_pending_trials`` in Tune)."""
+    searcher = getattr(search, "searcher", None)
+    while searcher is not None:
+        if isinstance(searcher, ConcurrencyLimiter):
+            return int(searcher.max_concurrent)
+        searcher = getattr(searcher, "searcher", None)
+    return 1
 
 
 def number_of_trials(total_samples: float | None) -> int | None:

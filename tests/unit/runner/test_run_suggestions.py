@@ -1,11 +1,14 @@
 """Tests of how many trials the searcher should suggest, and for which trials idle processes are kept."""
 
 import pytest
+from ray.tune.execution.tune_controller import _get_max_pending_trials
 from ray.tune.experiment import Trial
+from ray.tune.search import ConcurrencyLimiter, Repeater, Searcher, SearchGenerator
 
 from tests.clusters import gpu_node
 from tests.unit.runner.small_runs import ONE_CPU, LastFirst, SmallRun
 from tune_policies import CpuPolicy, GpuPolicy, InfeasibleRequestError
+from tune_policies.ray_compat.run_control import _max_requested
 
 HALVES, CPUS = GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=2)
 NODE = gpu_node("a", gpus=1, cpus=4, memory_gib=16)
@@ -164,3 +167,17 @@ def test_trials_with_several_bundles_are_suggested_one_by_one_at_first(run_of):
     assert run.core.num_suggestions(is_adaptive=True) == 3
     run.complete(trial)
     assert run.core.num_suggestions(is_adaptive=True) == 1
+
+
+@pytest.mark.parametrize(
+    ("searcher", "expected"),
+    [
+        pytest.param(Searcher(), 1, id="a searcher"),
+        pytest.param(ConcurrencyLimiter(Searcher(), max_concurrent=5), 5, id="a limited searcher"),
+        pytest.param(Repeater(ConcurrencyLimiter(Searcher(), max_concurrent=5)), 5, id="a limited searcher in another"),
+    ],
+)
+def test_as_many_requests_of_an_adaptive_searcher_may_wait_for_ray_as_in_plain_tune(searcher, expected):
+    search = SearchGenerator(searcher)
+
+    assert _max_requested(search) == _get_max_pending_trials(search) == expected
