@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.node import GpuDevice, NodeCapacity
-from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
+from tune_policies.plan.trial_observation import SHORTEST_S, TrialNeed, TrialObservation
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.cpu import CpuPolicy
 from tune_policies.policies.learning import LearningPolicy
@@ -23,7 +23,6 @@ from tune_policies.values.units import two_digits
 from tune_policies.values.wording import counted
 
 from .gpu_memory_records import TrialGpuMemory, bytes_to_plan
-from .process_usage import SHORTEST_S
 from .run_facts import RunFacts, TrialFacts
 from .run_simulation import RunSimulation
 

@@ -6,15 +6,13 @@ from typing import Final
 
 from pydantic import Field
 
+from tune_policies.plan.trial_observation import SHORTEST_S
 from tune_policies.values.resources import Count, amount_of
 from tune_policies.values.units import format_bytes, two_digits
 from tune_policies.values.value import Value
 
 USAGE_KEY: Final = "usage"
 """The key of a process's usage in the results of its trial."""
-
-SHORTEST_S: Final = 2.0
-"""The minimum duration of a trial in seconds. Shorter trials are ignored, because imports take most of their time."""
 
 
 class ProcessUsage(Value):

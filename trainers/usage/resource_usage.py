@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from tune_policies.cluster.accelerators import public_text
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.plan.headroom import memory_to_write
+from tune_policies.plan.trial_observation import SHORTEST_S
 from tune_policies.values.field_types import Many
 from tune_policies.values.resources import Count, UsedBytes
 from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
@@ -17,7 +18,7 @@ from tune_policies.values.value import ShownValue, Value
 from tune_policies.values.wording import counted
 
 from .advised_memory import gpu_memory_to_write, gpus_to_write
-from .process_usage import SHORTEST_S, SlotUse
+from .process_usage import SlotUse
 
 STARTING: Final = "trials were starting, or waited for Ray to place them"
 """The reason for idle resources while trials start. Records contain this text."""

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from tune_policies.plan.trial_observation import TrialNeed
+from tune_policies.plan.trial_observation import SHORTEST_S, TrialNeed
 from tune_policies.values.resources import MOST
 
 from .gpu_memory_records import GpuMemoryUsage, bytes_to_plan
-from .process_usage import SHORTEST_S, ProcessUsage
+from .process_usage import ProcessUsage
 
 _BUSY: Final = 0.95
 """The utilization from which a device counts as busy all the time."""

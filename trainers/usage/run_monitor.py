@@ -13,6 +13,7 @@ from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.oom import OutOfMemory
 from tune_policies.placement.trial_slot import TrialSlot
+from tune_policies.plan.trial_observation import SHORTEST_S
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.resources import MOST, TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import without_secrets
@@ -21,7 +22,7 @@ from ..scheduling.slot_board import SlotTypes
 from .advice import Advice, advise
 from .gpu_memory_records import GpuMemoryUsage, needed_bytes
 from .oom_log import OutOfMemoryLog
-from .process_usage import SHORTEST_S, ProcessUsage, SlotUse, use_of_slot
+from .process_usage import ProcessUsage, SlotUse, use_of_slot
 from .reservation_meter import (
     COUNTED_RESOURCES,
     ReservationMeter,

@@ -133,7 +133,7 @@ def idle_to_show(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]
 def idle_heading(plan: TrialPlan, left: Collection[Idle]) -> str:
     """Return the heading of the idle resources ``left``. They are idle while all slots of the plan are in use."""
     heading = "stays idle" if left else "nothing stays idle"
-    if plan.by_config is not None:
+    if plan.by_config is not None and plan.by_config.varies:
         heading += " if the configs use all slots"
     return heading
 

@@ -18,7 +18,7 @@ from pydantic import Field
 from tune_policies.plan.gpu_memory_profile import MemoryFit, Term, fit_memory
 from tune_policies.plan.trial_observation import NeededAmount
 from tune_policies.values.field_types import FrozenDict
-from tune_policies.values.resources import UsedBytes
+from tune_policies.values.resources import Count, UsedBytes
 from tune_policies.values.value import Value
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class LearnedAmount(Value):
         failing: The fraction of observed trials that need more than ``amount``.
         retries: The amounts for trials that need more than ``amount``, in ascending order.
         has_margin: Whether ``amount`` contains a margin, which follows from the differences of the trials.
+        num_trials: The number of trials for which the amount was measured, or 0 if the file does not contain it.
     """
 
     terms: tuple[tuple[Term, float], ...] = ()
@@ -81,6 +82,7 @@ class LearnedAmount(Value):
     failing: float = 0.0
     retries: tuple[UsedBytes, ...] = ()
     has_margin: bool = False
+    num_trials: Count = 0
 
     def amount_for(self, features: Mapping[str, float], headroom: float = 0.0) -> int:
         """Return the amount for a config with these features.
@@ -119,6 +121,15 @@ class LearnedAmount(Value):
         """Return whether a config with these features is outside the observed range."""
         return any(value > self.most.get(name, 0) for name, value in features.items() if self._affects(name))
 
+    def in_range_of(self, values: "Mapping[str, NDArray[float64]]") -> "LearnedAmount":
+        """Return this amount with the range of these trials, of which some may not have measured it.
+
+        Args:
+            values: The values of each feature of the trials.
+        """
+        most = {name: float(found.max()) for name, found in values.items() if self._affects(name)}
+        return self.model_copy(update={"most": most})
+
     def _affects(self, name: str) -> bool:
         return _key_of(name) in self._keys
 
@@ -140,6 +151,8 @@ class LearnedAmount(Value):
             return f"{unit}: {', '.join(numbers)} of the config {explain} {self.explained:.0%} of the differences"
         if self.failing:
             return f"{unit}: the config does not explain it; {self.failing:.0%} of the trials need more than the amount"
+        if self.most:
+            return f"{unit}: the same amount for all configs in the observed range"
         return f"{unit}: the same amount for all configs"
 
 

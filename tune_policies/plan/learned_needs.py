@@ -5,7 +5,7 @@ until the end of a trial, what a retry gets, and how requests are rounded.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from statistics import fmean
 from typing import Any, Final
@@ -14,6 +14,7 @@ from tune_policies.plan.gpu_memory_profile import flat
 from tune_policies.plan.headroom import HEADROOM
 from tune_policies.plan.learned_amount import ALIKE, LOST, LearnedAmount, learn_amount, values_by_feature
 from tune_policies.plan.trial_observation import MEMORY, TrialNeed, TrialObservation, features_of
+from tune_policies.values.field_types import FrozenDict
 from tune_policies.values.resources import TICKS, Count
 from tune_policies.values.units import MIB, MOST_BYTES
 from tune_policies.values.value import Value
@@ -62,9 +63,13 @@ class LearnedNeeds(Value):
         return _as_need(amounts)
 
     def is_outside(self, config: Mapping[str, Any]) -> bool:
-        """Return whether a config is outside the range of the observed trials."""
+        """Return whether a config is outside the range of the observed trials for any amount."""
+        return bool(self.names_outside(config))
+
+    def names_outside(self, config: Mapping[str, Any]) -> Sequence[str]:
+        """Return the names of the amounts for which a config is outside the range of the observed trials."""
         features = features_of(flat(config))
-        return any(amount.is_outside(features) for amount in self.amounts.values())
+        return [name for name, amount in self.amounts.items() if amount.is_outside(features)]
 
     def need_after(self, config: Mapping[str, Any], too_little: TrialNeed) -> TrialNeed:
         """Return what a trial with this config needs after it ran out of memory with ``too_little``.
@@ -103,18 +108,39 @@ class LearnedNeeds(Value):
     @cached_property
     def observed(self) -> TrialNeed:
         """The largest observed amounts, with headroom for memory."""
-        return self._times(1)
+        return self._times(1, self.amounts)
 
     @cached_property
     def outside(self) -> TrialNeed:
-        """What a config outside the observed range gets at least."""
-        return self._times(2)
+        """What a config gets at least that is outside the observed range for every amount that has one."""
+        return self._outside([name for name, amount in self.amounts.items() if amount.most])
 
-    def _times(self, factor: float) -> TrialNeed:
-        amounts = {}
+    @cached_property
+    def all_outside(self) -> tuple[TrialNeed, ...]:
+        """What configs outside the observed range get at least, or nothing if no config can be outside.
+
+        Amounts that were measured for different trials have different ranges. So a config may be outside the range of
+        one of them, and gets more of this amount only.
+        """
+        names_of: dict[FrozenDict, list[str]] = {}
         for name, amount in self.amounts.items():
+            if amount.most:
+                names_of.setdefault(FrozenDict(amount.most), []).append(name)
+        needs = [self._outside(names) for names in names_of.values()]
+        if len(needs) > 1:
+            needs.append(self.outside)
+        return tuple(needs)
+
+    def _outside(self, names: Collection[str]) -> TrialNeed:
+        """Return what a config gets at least that is outside the observed range for these amounts only."""
+        return self.at_most | self._times(2, names)
+
+    def _times(self, factor: float, names: Collection[str]) -> TrialNeed:
+        """Return the largest observed amounts with these names, multiplied, with headroom for memory."""
+        amounts = {}
+        for name in names:
             headroom = HEADROOM if name in MEMORY else 0.0
-            amounts[name] = math.ceil(factor * amount.largest * (1 + headroom))
+            amounts[name] = math.ceil(factor * self.amounts[name].largest * (1 + headroom))
         return _as_need(amounts)
 
     @property
@@ -175,7 +201,12 @@ def learn_needs(observations: Sequence[TrialObservation]) -> LearnedNeeds:
         if len(points) < len(counted):
             of_points = values_by_feature([point.features for point in points])
         lost_part = lost if name in MEMORY else None  # a trial with too few CPUs is slower, but does not fail
-        amounts[name] = learn_amount(points, of_points, lost=lost_part)
+        amount = learn_amount(points, of_points, lost=lost_part)
+        if name not in MEMORY and not amount.terms:
+            # Trials that were too short to measure their CPUs are no reason to expect more CPUs for their configs, and
+            # with too few CPUs, a trial is only slower. A formula is valid only for the trials to which it was fitted.
+            amount = amount.in_range_of(values)
+        amounts[name] = amount.model_copy(update={"num_trials": len(points)})
     num_ended = sum(seen.ended for seen in counted)
     return LearnedNeeds(num_trials=len(counted), num_ended=num_ended, amounts=amounts)
 

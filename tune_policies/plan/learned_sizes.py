@@ -32,11 +32,13 @@ def learned_sizes(
         wanted = {needs.need_of(seen.features) for seen in observations[::step]} | {needs.at_most}
     else:
         wanted = {needs.usual}
-    # The size for configs outside the observed range is added last, so that it is not merged with another one.
-    ordered = sorted(wanted - {needs.outside}, key=_order)
-    _merge_neighbors(ordered)
-    _fill_gaps(ordered)
-    new = {_near(size, earlier) for size in (*ordered, needs.outside)}
+    # The sizes for configs outside the observed range are added last, so that they are not merged with other ones.
+    outside = needs.all_outside
+    ordered = sorted(wanted.difference(outside), key=_order)
+    most_inside = _MOST_SIZES - len(outside)
+    _merge_neighbors(ordered, most_inside)
+    _fill_gaps(ordered, most_inside)
+    new = {_near(size, earlier) for size in (*ordered, *outside)}
     # A size without the CPUs that trials are now known to use would get those of the start policy.
     complete = [size for size in earlier if all(getattr(size, name) is not None for name in needs.amounts)]
     if "cpus" not in needs.amounts or not needs.amounts["cpus"].terms:
@@ -49,10 +51,10 @@ def learned_sizes(
     return tuple(sorted((*kept, *new), key=_order))
 
 
-def _merge_neighbors(ordered: list[TrialNeed]) -> None:
-    """Merge the neighbors that waste the least together until few sizes are left."""
+def _merge_neighbors(ordered: list[TrialNeed], most: int) -> None:
+    """Merge the neighbors that waste the least together until at most ``most`` sizes are left."""
     waste = [_waste(small, large) for small, large in pairwise(ordered)]
-    while len(ordered) > _MOST_SIZES - 1:
+    while len(ordered) > most:
         at = waste.index(min(waste))
         ordered[at : at + 2] = [ordered[at] | ordered[at + 1]]
         # Only the waste beside the merged size has changed.
@@ -60,9 +62,12 @@ def _merge_neighbors(ordered: list[TrialNeed]) -> None:
         waste[max(0, at - 1) : at + 2] = [_waste(small, large) for small, large in pairwise(near)]
 
 
-def _fill_gaps(ordered: list[TrialNeed]) -> None:
-    """Add sizes between distant sizes. Otherwise, a config between them would get much more than it needs."""
-    while 1 < len(ordered) < _MOST_SIZES - 1:
+def _fill_gaps(ordered: list[TrialNeed], most: int) -> None:
+    """Add sizes between distant sizes, so that a config between them does not get much more than it needs.
+
+    There are at most ``most`` sizes afterwards.
+    """
+    while 1 < len(ordered) < most:
         gaps = [_distance(small, large, MEMORY) for small, large in pairwise(ordered)]
         at = gaps.index(max(gaps))
         if gaps[at] < _FAR:

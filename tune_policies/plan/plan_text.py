@@ -65,8 +65,8 @@ def headline(plan: TrialPlan) -> str:
     """Return the number of concurrent trials, the limit on this number, and why GPUs are not used."""
     least, most = plan.min_concurrent_trials, plan.max_concurrent_trials
     count = f"{counted(most, 'trial')} at once"
-    if plan.by_config is not None:
-        count += ", depending on their configs"
+    if plan.by_config is not None and plan.by_config.condition:
+        count += f", {plan.by_config.condition}"
         if least < most:
             count = f"{least} to {count}"
     if plan.why_no_gpus:
@@ -77,7 +77,7 @@ def headline(plan: TrialPlan) -> str:
 
 def _slot_lines(plan: TrialPlan) -> Iterator[str]:
     rows = slot_rows(plan)
-    if plan.by_config is not None:
+    if plan.by_config is not None and plan.by_config.varies:
         for text, number in rows.items():
             yield f"at most {number} with {text}"
     elif len(rows) > 1:
@@ -100,8 +100,12 @@ def slot_rows(plan: TrialPlan) -> dict[str, int]:
             text += f" (speed {slot.speed:g})"
         if plan.by_config is None:
             rows[text] = rows.get(text, 0) + slot.max_concurrent_trials
-        else:  # the slots of different configs use the same resources
-            rows[text] = max(rows.get(text, 0), slot.max_concurrent_trials)
+            continue
+        configs = plan.by_config.configs_of(slot)
+        if configs and text not in rows:
+            text += f" for {configs}"
+        # The slots of different configs use the same resources.
+        rows[text] = max(rows.get(text, 0), slot.max_concurrent_trials)
     return rows
 
 

@@ -25,7 +25,7 @@ def plan_view(plan: TrialPlan, idle_lines: Iterable[str] = ()) -> RenderableType
     if plan.by_config is None:
         rows = _merged([_slot_columns(slot) for slot in plan.slots])
     else:
-        rows = [_slot_columns(slot) for slot in plan.by_config.slots]
+        rows = [{**_slot_columns(slot), "for": plan.by_config.configs_of(slot)} for slot in plan.by_config.slots]
     # A column without any text is omitted, such as "Train workers" if the trials train in their own processes.
     headings = [heading for heading in rows[0] if any(row[heading] for row in rows)]
     table = empty_table("", *headings)

@@ -4,9 +4,11 @@ The choice is based on a GPU memory profile, on learned needs, on a decision bet
 config.
 """
 
+import operator
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property, reduce
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
@@ -19,7 +21,7 @@ from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile, flat, numbers
 from tune_policies.plan.headroom import Headroom, with_headroom
 from tune_policies.plan.learned_needs import LearnedNeeds
-from tune_policies.plan.trial_observation import TrialNeed
+from tune_policies.plan.trial_observation import AMOUNT_NAMES, TrialNeed
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import TICKS, Count, PositiveCount
 from tune_policies.values.units import format_bytes
@@ -58,6 +60,20 @@ class SlotsByConfig(Value):
     def has_room(self, slot: TrialSlot, running: Sequence[TrialSlot]) -> bool:
         """Return whether a trial may start in ``slot`` while trials run in the slots ``running``."""
         return running.count(slot) < slot.max_concurrent_trials
+
+    @property
+    def varies(self) -> bool:
+        """Whether trials may get different slots."""
+        return True
+
+    @property
+    def condition(self) -> str:
+        """What determines the number of concurrent trials, as text, or ``""`` if it is always the same."""
+        return "depending on their configs"
+
+    def configs_of(self, slot: TrialSlot) -> str:
+        """Return which configs get ``slot``, as text, or ``""`` if this needs no explanation."""
+        return ""
 
     @property
     def max_concurrent_trials(self) -> int:
@@ -123,7 +139,8 @@ class SlotsByProfile(SlotsByConfig):
 class SlotsByNeed(SlotsByConfig):
     """Slots of several sizes. A trial gets the slot with room for the most trials that has what its config needs.
 
-    A trial whose config needs more than any slot has gets the last slot.
+    A trial whose config needs more than any slot has gets a slot with the most of this amount, and the last slot if it
+    needs more GPU memory.
 
     Attributes:
         slots: The slot types. The last slot is the largest.
@@ -150,15 +167,65 @@ class SlotsByNeed(SlotsByConfig):
 
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:
         """Return a sentence about a config outside the observed range, or ``None``."""
-        if not self.needs.is_outside(config):
+        # The utilization of a GPU determines how many trials share it, and not what the trial with this config gets.
+        reserved = [name for name in self.needs.amounts if name != "gpu_utilization"]
+        outside = [name for name in self.needs.names_outside(config) if name in reserved]
+        if not outside:
             return None
-        return f"the config {dict(config)} is outside the range of the observed trials, so it gets more than they used"
+        if outside == reserved:
+            return (
+                f"the config {dict(config)} is outside the range of the observed trials, so it gets more than they used"
+            )
+        amounts = " and ".join(AMOUNT_NAMES[name] for name in outside)
+        return (
+            f"the config {dict(config)} is outside the range that was observed for the {amounts}, so it gets more "
+            f"{amounts} than the trials used"
+        )
 
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
         """Return the slot of a trial with this config. See the description of the class."""
         need = self.needs.need_for(config)
+        if (need.gpu_memory_bytes or 0) > (self._most.gpu_memory_bytes or 0):
+            return self.slots[-1]
+        return self._slot_of(need.limited_to(self._most))
+
+    @property
+    def varies(self) -> bool:
+        """Whether trials may get different slots. See :meth:`SlotsByConfig.varies`."""
+        return len(self.slots) > 1
+
+    @property
+    def condition(self) -> str:
+        """What determines the number of concurrent trials, as text. See :meth:`SlotsByConfig.condition`."""
+        if self.needs.depends_on_config:
+            return super().condition
+        if self.min_concurrent_trials(self.max_concurrent_trials) == self.max_concurrent_trials:
+            return ""
+        return "depending on whether their configs are in the observed range"
+
+    def configs_of(self, slot: TrialSlot) -> str:
+        """Return which configs get ``slot``, as text. See :meth:`SlotsByConfig.configs_of`."""
+        usual = self._slot_of(self.needs.at_most.limited_to(self._most))
+        # Each observed config needs at most as much as ``usual`` has, so it gets this slot or one with more room.
+        if self._preference(slot) <= self._preference(usual):
+            return ""
+        if self.needs.depends_on_config:
+            return "configs that may need more than the observed ones"
+        return "configs outside the observed range"
+
+    @cached_property
+    def _most(self) -> TrialNeed:
+        """The largest amounts of all sizes."""
+        return reduce(operator.or_, self.sizes)
+
+    def _slot_of(self, need: TrialNeed) -> TrialSlot:
+        """Return the slot with room for the most trials among those with enough for ``need``, or the last slot."""
         enough = [slot for slot, size in zip(self.slots, self.sizes, strict=True) if size.covers(need)]
         return max(enough, key=lambda slot: slot.max_concurrent_trials, default=self.slots[-1])
+
+    def _preference(self, slot: TrialSlot) -> tuple[int, int]:
+        """Return the sort key by which a config gets a slot: the most room first, and then the order of the slots."""
+        return -slot.max_concurrent_trials, self.slots.index(slot)
 
 
 class SlotsWithTotal(SlotsByConfig):

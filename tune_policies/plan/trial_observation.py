@@ -21,6 +21,18 @@ from tune_policies.values.value import Value
 MEMORY: Final = ("host_memory_bytes", "gpu_memory_bytes")
 """The amounts that end a trial if they are too small."""
 
+AMOUNT_NAMES: Final = {
+    "cpus": "CPUs",
+    "host_memory_bytes": "host memory",
+    "gpu_memory_bytes": "GPU memory",
+    "gpu_utilization": "GPU utilization",
+}
+"""The name of each field of ``TrialNeed`` in texts."""
+
+SHORTEST_S: Final = 2.0
+"""The time in seconds for which a trial must run so that its CPUs and GPU time count. Imports take most of the time of
+a shorter trial."""
+
 _CPUS_NEEDED: Final = 0.95
 """The part of the used CPUs that is reserved before rounding up, so that 6.1 used CPUs do not become 7."""
 
@@ -54,6 +66,15 @@ class TrialNeed(Value):
     def _amounts(self) -> tuple[float, ...]:
         """The amounts, with 0 for unknown ones."""
         return tuple(getattr(self, name) or 0 for name in TrialNeed.model_fields)
+
+    def limited_to(self, most: "TrialNeed") -> "TrialNeed":
+        """Return this need with each amount of at most the amount of ``most``. Amounts unknown there are omitted."""
+        limited = {}
+        for name in TrialNeed.model_fields:
+            amount, largest = getattr(self, name), getattr(most, name)
+            if amount is not None and largest is not None:
+                limited[name] = min(amount, largest)
+        return TrialNeed(**limited)
 
     def __or__(self, other: "TrialNeed") -> "TrialNeed":
         """Return the maximum of each amount."""

@@ -14,6 +14,7 @@ The policy contains all statistics and is a value like any other. A run uses it 
 5. It saves the policy with ``to_json``. A restored or later run that starts from this policy continues to learn.
 """
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from statistics import fmean
@@ -24,7 +25,7 @@ from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.learned_needs import LearnedNeeds, learn_needs
 from tune_policies.plan.learned_sizes import MOST_SAMPLED, learned_sizes
 from tune_policies.plan.slots_by_config import SlotsByNeed, total_resources
-from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
+from tune_policies.plan.trial_observation import AMOUNT_NAMES, SHORTEST_S, TrialNeed, TrialObservation
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.when_to_learn import is_time_to_learn
 from tune_policies.policies.auto import AutoPolicy
@@ -34,6 +35,7 @@ from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, WrappingPolicy
 from tune_policies.policies.policy_with_need import plan_for_need, with_need
+from tune_policies.values.as_code import as_code
 from tune_policies.values.field_types import Many
 from tune_policies.values.resources import TICKS, PositiveCount
 from tune_policies.values.value import Value
@@ -63,7 +65,9 @@ class LearningPolicy(ResourcePolicy):
     Each resource depends on the config if a formula explains at least 80 % of its variance in cross-validation.
     Otherwise, all trials get the amount of memory with the highest expected throughput, and a trial that runs out of
     memory is retried with more. How much a failure loses depends on checkpoints: trials without checkpoints get twice
-    the observed memory until a trial has ended. A config outside the observed range gets twice the largest amount.
+    the observed memory until a trial has ended. A config outside the observed range gets twice the largest amount. The
+    range of each kind of memory is that of the trials that measured it. If no formula determines the CPUs or the GPU
+    time, their range is that of all observed trials, because short trials do not measure them.
 
     The first trials also reserve their part of the host memory of a node, unless this lets fewer of them run.
 
@@ -154,9 +158,15 @@ class LearningPolicy(ResourcePolicy):
             slot = plan.common_slot
             # Sizes that lead to the same slot are one size: that slot has enough for both.
             size_of[slot] = size_of.get(slot, size) | size
+        if not self.needs.depends_on_config:
+            # All configs in the observed range get the same slot, so no config gets an earlier size with less.
+            size_of = {slot: size for slot, size in size_of.items() if size.covers(observed)} or size_of
         slots, sizes = [*size_of], [*size_of.values()]
         pilots = _plan_of(self.start, capacity).common_slot
-        if pilots.worker.gpus > slots[-1].worker.gpus:  # for a config with an unknown word, which may need any amount
+        gpu_memory = self.needs.amounts.get("gpu_memory_bytes")
+        # A config with an unknown word may need any amount.
+        may_need_more = gpu_memory is not None and bool(gpu_memory.most)
+        if may_need_more and pilots.worker.gpus > slots[-1].worker.gpus:
             slots.append(pilots)
             sizes.append(sizes[-1])
         by_config = SlotsByNeed(
@@ -215,9 +225,7 @@ class LearningPolicy(ResourcePolicy):
         fixed = self.with_fixed_amounts()
         if fixed is None:
             return "; ".join(self._reasons())
-        return "; ".join(
-            [f"learned from {counted(self.needs.num_trials, 'trial')}: {fixed!r}", *self._about_failures()]
-        )
+        return "; ".join([f"{self._learned_from(self.needs)}: {fixed!r}", *self._about_failures()])
 
     def with_fixed_amounts(self) -> ResourcePolicy | None:
         """Return a policy that starts with the learned amounts, or ``None`` if they depend on the config."""
@@ -328,10 +336,25 @@ class LearningPolicy(ResourcePolicy):
     def _reasons(self) -> Iterable[str]:
         if self.needs is None:
             return
-        yield f"learned from {counted(self.needs.num_trials, 'trial')}: at most {self.needs.at_most} with headroom"
+        yield f"{self._learned_from(self.needs)}: at most {self.needs.at_most} with headroom"
         for name, amount in self.needs.amounts.items():
-            yield amount.describe(_UNITS[name])
+            yield amount.describe(AMOUNT_NAMES[name])
         yield from self._about_failures()
+
+    @staticmethod
+    def _learned_from(needs: LearnedNeeds) -> str:
+        """Return from how many trials the policy has learned, and which amounts are from fewer of them."""
+        fewer = []
+        for name, amount in needs.amounts.items():
+            if 0 < amount.num_trials < needs.num_trials:
+                part = f"the {AMOUNT_NAMES[name]} from {amount.num_trials}"
+                if name == "cpus":
+                    part += f" that ran for at least {SHORTEST_S:g} s"
+                fewer.append(part)
+        text = f"learned from {counted(needs.num_trials, 'trial')}"
+        if fewer:
+            text += f" ({', '.join(fewer)})"
+        return text
 
     def _about_failures(self) -> Iterable[str]:
         num_failed = sum(seen.ran_out for seen in self.observations)
@@ -342,12 +365,9 @@ class LearningPolicy(ResourcePolicy):
             )
 
 
-_UNITS: Final = {
-    "cpus": "CPUs",
-    "host_memory_bytes": "host memory",
-    "gpu_memory_bytes": "GPU memory",
-    "gpu_utilization": "GPU utilization",
-}
+def use_of_learned(file: str) -> str:
+    """Return the call and the command that use a local file with a learned policy."""
+    return f"load_policy({as_code(file)}), or tune-policies exec {shlex.quote(file)} program.py"
 
 
 def _remembered(observations: Sequence[TrialObservation]) -> tuple[TrialObservation, ...]:

@@ -64,7 +64,12 @@ def test_a_config_is_outside_if_a_number_or_word_that_matters_was_not_observed(f
 @pytest.mark.parametrize(
     ("amount", "text"),
     [
-        pytest.param(FIXED, "RAM: the same amount for all configs", id="the same for all"),
+        pytest.param(FIXED, "RAM: the same amount for all configs in the observed range", id="the same for all"),
+        pytest.param(
+            FIXED.model_copy(update={"most": {}}),
+            "RAM: the same amount for all configs",
+            id="no config can be outside the observed range",
+        ),
         pytest.param(
             FIXED.model_copy(update={"failing": 0.25}),
             "RAM: the config does not explain it; 25% of the trials need more than the amount",
@@ -261,7 +266,8 @@ def test_memory_is_rounded_up(name, amount, rounded):
 
 
 def test_the_time_of_a_gpu_is_at_most_all_of_it():
-    needs = LearnedNeeds(num_trials=4, amounts={"gpu_utilization": LearnedAmount(amount=6_000, largest=6_000)})
+    learned = LearnedAmount(amount=6_000, largest=6_000, most={"n": 4})
+    needs = LearnedNeeds(num_trials=4, amounts={"gpu_utilization": learned})
 
     assert (needs.usual.gpu_utilization, needs.outside.gpu_utilization) == (0.6, 1.0)
 
@@ -278,6 +284,63 @@ def test_a_resource_that_was_measured_for_some_trials_is_learned_from_these():
     assert needs.amounts[GPU].most == {"n": 8}
     assert needs.depends_on_config
     assert needs.amounts.keys() == {GPU}
+
+
+def with_cpus_of_some(*cpus, **config_of):
+    """Return what was learned from trials with equal memory, of which some measured their CPUs."""
+    ((name, numbers),) = config_of.items()
+    pairs = zip(numbers, cpus, strict=True)
+    return learn_needs(
+        [seen(used=TrialNeed(cpus=used, host_memory_bytes=GIB), config={name: number}) for number, used in pairs]
+    )
+
+
+def test_a_config_whose_trial_measured_no_cpus_is_inside_the_observed_range():
+    needs = with_cpus_of_some(1, *[None] * 11, width=[32, 64, 128] * 4)
+
+    assert [needs.is_outside({"width": width}) for width in (32, 64, 128)] == [False] * 3
+    assert {needs.need_for({"width": width}) for width in (32, 64, 128)} == {needs.usual}
+
+
+def test_a_config_outside_the_range_for_one_amount_gets_more_of_this_amount_only():
+    needs = with_cpus_of_some(1, *[None] * 11, width=[32, 64, 128] * 4)
+
+    assert needs.names_outside({"width": 256}) == ["cpus"]
+    assert needs.need_for({"width": 256}) == needs.usual.model_copy(update={"cpus": 2})
+
+
+def test_a_formula_for_cpus_holds_only_in_the_range_of_the_trials_that_measured_them():
+    needs = with_cpus_of_some(1, 2, 4, 8, None, n=[1, 2, 4, 8, 64])
+
+    assert needs.amounts["cpus"].terms
+    assert needs.names_outside({"n": 64}) == ["cpus"]
+
+
+def test_each_amount_states_the_number_of_trials_that_measured_it():
+    needs = with_cpus_of_some(1, None, None, 1, n=[1, 2, 3, 4])
+
+    assert {name: amount.num_trials for name, amount in needs.amounts.items()} == {"cpus": 2, "host_memory_bytes": 4}
+
+
+@pytest.mark.parametrize(
+    ("amounts", "outside"),
+    [
+        pytest.param({"cpus": {}, GPU: {}}, [], id="no config can be outside"),
+        pytest.param({"cpus": {"n": 4}, GPU: {"n": 4}}, [(2, 2)], id="equal ranges"),
+        pytest.param({"cpus": {"n": 4}, GPU: {}}, [(2, 1)], id="a range of the CPUs only"),
+        pytest.param({"cpus": {"n": 4}, GPU: {"n": 8}}, [(2, 1), (1, 2), (2, 2)], id="different ranges"),
+    ],
+)
+def test_configs_outside_the_range_of_some_amounts_get_twice_these_amounts(amounts, outside):
+    learned = {
+        "cpus": LearnedAmount(amount=10_000, largest=10_000, most=amounts["cpus"]),
+        GPU: LearnedAmount(amount=10 * GIB, largest=10 * GIB, most=amounts[GPU]),
+    }
+    needs = LearnedNeeds(num_trials=4, amounts=learned)
+
+    assert needs.all_outside == tuple(
+        TrialNeed(cpus=cpus, gpu_memory_bytes=memory * 11 * GIB) for cpus, memory in outside
+    )
 
 
 def failing_of(*trials):

@@ -43,6 +43,25 @@ def test_without_a_formula_configs_inside_and_outside_the_observed_range_get_one
     assert sizes == (needs.usual, needs.outside)
 
 
+def test_if_no_config_can_be_outside_the_observed_range_there_is_one_size():
+    trials = [trial.model_copy(update={"config": {"lr": 0.1}}) for trial in observed(64, 64, 64, 64)]
+    needs = learn_needs(trials)
+
+    assert learned_sizes(needs, trials, ()) == (needs.usual,)
+
+
+def test_if_only_the_cpus_have_a_range_the_size_outside_of_it_has_the_usual_memory():
+    trials = observed(*[64, 64] * 4)
+    cpus = [TrialNeed(cpus=1, gpu_memory_bytes=GIB), *[TrialNeed(gpu_memory_bytes=GIB)] * 7]
+    trials = [
+        trial.model_copy(update={"config": {"n": n}, "used": used})
+        for n, trial, used in zip(range(8), trials, cpus, strict=True)
+    ]
+    needs = learn_needs(trials)
+
+    assert learned_sizes(needs, trials, ()) == (needs.usual, needs.usual.model_copy(update={"cpus": 2}))
+
+
 def test_each_observed_config_gets_its_size():
     needs, sizes = sizes_of(64, 80, 100, 125)
 

@@ -485,6 +485,97 @@ def test_what_was_learned_is_one_line_with_a_policy_if_it_does_not_depend_on_the
     assert policy.learned.startswith(f"learned from 4 trials: {learned}")
 
 
+SHORT = [
+    seen({"width": width}, host_gib=0.3, cpus=cpus, ended=True)
+    for width, cpus in zip([32, 64, 128] * 4, [0.03, *[None] * 11], strict=True)
+]
+"""Trials with equal memory, of which only the first one was long enough to measure its CPUs."""
+
+
+def test_observed_configs_get_the_same_slot_if_only_one_trial_measured_its_cpus():
+    plan = LearningPolicy(CpuPolicy()).learn(SHORT).plan(CPUS)
+
+    assert {str(plan.slot_for({"width": width})) for width in (32, 64, 128)} == {"0.05 CPU, 344 MiB of host memory"}
+    assert not any(plan.by_config.why_unknown({"width": width}) for width in (32, 64, 128))
+
+
+def test_a_config_outside_the_range_of_the_cpus_gets_the_usual_memory_and_the_reason_says_so():
+    plan = LearningPolicy(CpuPolicy()).learn(SHORT).plan(CPUS)
+
+    assert str(plan.slot_for({"width": 256})) == "0.0666 CPU, 344 MiB of host memory"
+    assert plan.by_config.why_unknown({"width": 256}).endswith(
+        "is outside the range that was observed for the CPUs, so it gets more CPUs than the trials used"
+    )
+
+
+def test_an_unknown_word_that_may_affect_only_the_cpus_leads_to_no_more_memory():
+    words = [
+        seen({"net": net}, host_gib=0.3, cpus=0.03 if index == 0 else None, ended=True)
+        for index, net in enumerate(["mlp", "vit"] * 4)
+    ]
+
+    plan = LearningPolicy(CpuPolicy()).learn(words).plan(CPUS)
+
+    assert str(plan.slot_for({"net": "cnn"})) == "0.0666 CPU, 344 MiB of host memory"
+
+
+@pytest.mark.parametrize(
+    ("trials", "text"),
+    [
+        pytest.param(
+            SHORT,
+            "learned from 12 trials (the CPUs from 1 that ran for at least 2 s): CpuPolicy(",
+            id="the CPUs are from fewer trials",
+        ),
+        pytest.param([seen(host_gib=0.3, cpus=0.03)] * 4, "learned from 1 trial: CpuPolicy(", id="all are from one"),
+    ],
+)
+def test_the_line_states_if_an_amount_is_from_fewer_trials(trials, text):
+    policy = LearningPolicy(CpuPolicy(), num_pilots=1).learn(trials)
+
+    assert policy.learned.startswith(text)
+    assert text.partition(": ")[0] in str(policy)
+
+
+def test_a_plan_states_when_the_larger_amounts_apply():
+    policy = LearningPolicy(CpuPolicy()).learn([seen({"n": n}, host_gib=0.3, cpus=1) for n in (1, 2, 3, 4)])
+
+    lines = policy.plan(CPUS).explain(CPUS).splitlines()
+    assert lines[:3] == [
+        "4 to 8 trials at once, depending on whether their configs are in the observed range, limited by CPU",
+        "  at most 8 with 1 CPU, 344 MiB of host memory",
+        "  at most 4 with 2 CPUs, 688 MiB of host memory for configs outside the observed range",
+    ]
+    assert "  - CPUs: the same amount for all configs in the observed range" in lines
+
+
+def test_a_plan_of_several_learned_amounts_states_which_slots_only_other_configs_get():
+    plan = LearningPolicy().learn(BY_BATCH).plan(TWO_GPUS)
+
+    conditions = [plan.by_config.configs_of(slot) for slot in plan.by_config.slots]
+    assert plan.headline.startswith("2 to 72 trials at once, depending on their configs")
+    assert {plan.by_config.configs_of(plan.slot_for(seen.config)) for seen in BY_BATCH} == {""}
+    assert conditions[-1] == "configs that may need more than the observed ones"
+
+
+def test_a_plan_in_which_no_config_can_be_outside_the_range_has_one_slot_for_all():
+    policy = LearningPolicy(CpuPolicy()).learn([seen({"lr": 0.1 * n}, host_gib=0.3, cpus=1) for n in (1, 2, 3, 4)])
+
+    lines = policy.plan(CPUS).explain(CPUS).splitlines()
+    assert lines[:2] == ["8 trials at once, limited by CPU", "  each trial: 1 CPU, 344 MiB of host memory"]
+    assert "  - CPUs: the same amount for all configs" in lines
+    assert "stays idle:" in lines
+
+
+def test_a_plan_with_equal_needs_contains_no_earlier_slot_with_less():
+    policy = LearningPolicy(CpuPolicy()).learn([seen({"n": 1}, host_gib=0.3) for _ in range(4)])
+
+    later = policy.learn([seen({"n": 1}, host_gib=2) for _ in range(12)])
+
+    assert len(later.sizes) > 2
+    assert all(size.covers(later.needs.usual) for size in later.plan(CPUS).by_config.sizes)
+
+
 def test_what_was_learned_names_the_numbers_of_the_config_that_explain_it():
     assert "GPU memory: batch of the config explains 100%" in LearningPolicy().learn(BY_BATCH).learned
 
@@ -507,9 +598,9 @@ def test_the_text_of_a_policy_states_what_it_has_learned_instead_of_all_observat
 
 
 def test_sizes_from_before_the_cpus_were_known_are_no_longer_planned():
-    early = LearningPolicy(CpuPolicy()).learn([seen(host_gib=0.2, is_saved=False) for _ in range(4)])
+    early = LearningPolicy(CpuPolicy()).learn([seen({"n": 1}, host_gib=0.2, is_saved=False) for _ in range(4)])
 
-    later = early.learn([seen(host_gib=0.2, cpus=0.1, ended=True) for _ in range(8)])
+    later = early.learn([seen({"n": 1}, host_gib=0.2, cpus=0.1, ended=True) for _ in range(8)])
 
     assert {slot.trial.cpus for slot in later.plan(CPUS).by_config.slots} == {0.1, 0.2}
 
