@@ -354,7 +354,7 @@ ELSEWHERE = {
         "a run of Train: tests/on_ray/runner/test_trainers.py and test_train_in_tune.py",
     ),
     "To continue it, write": "a run that Ctrl-C ends: tests/on_ray/runner/test_restore.py",
-    "Next time, write load_policy": "a run that has learned: tests/package/runner/test_usage_command.py",
+    "Next time, write ": "a run that has learned: tests/package/runner/test_usage_command.py",
     **dict.fromkeys(
         ("RLlib's old API stack", "RLlib supports no devices except GPUs", "Increase cpus in the policy"),
         "RLlib: tests/unit/runner/test_rllib.py",

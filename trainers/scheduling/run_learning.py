@@ -16,7 +16,7 @@ from ray.tune.experiment import Trial
 from tune_policies.files.writing import put_text
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_observation import TrialNeed, TrialObservation
-from tune_policies.policies.learning import LEARNED_FILE, LearningPolicy
+from tune_policies.policies.learning import LEARNED_FILE, LearningPolicy, use_of_learned
 from tune_policies.ray_compat.background import BackgroundTask, answer_within
 from tune_policies.ray_compat.tune_request import bundles_of
 from tune_policies.values.as_code import as_code
@@ -275,13 +275,17 @@ class RunLearning:
     def _next_time(self) -> str:
         """Return how the next run can use the written policy."""
         folder, file_system = self._storage.experiment_fs_path, self._storage.storage_filesystem.type_name
-        if file_system == "local":
-            text = f"next time: load_policy({as_code(f'{folder}/{LEARNED_FILE}')})"
-        else:
+        outer = self._run_plan.policy
+        is_wrapped = not isinstance(outer, LearningPolicy)
+        file = f"{folder}/{LEARNED_FILE}"
+        if file_system != "local":
             # ``load_policy`` reads local files only.
             text = f'next time: load_policy("{LEARNED_FILE}") with the file in {folder} ({file_system})'
-        outer = self._run_plan.policy
-        if not isinstance(outer, LearningPolicy):
+        elif is_wrapped:  # the command would apply the policy of the file without the outer one
+            text = f"next time: load_policy({as_code(file)})"
+        else:
+            text = f"next time: {use_of_learned(file)}"
+        if is_wrapped:
             text += f", again inside {type(outer).__name__}"
         return text
 

@@ -9,9 +9,8 @@ from rich.console import Group, RenderableType
 
 from tune_policies.files.reading import MAX_RECORD_BYTES, read_value
 from tune_policies.files.terminal import line
-from tune_policies.policies.learning import LEARNED_FILE, LearningPolicy
+from tune_policies.policies.learning import LEARNED_FILE, LearningPolicy, use_of_learned
 from tune_policies.policies.policy_file import load_policy
-from tune_policies.values.as_code import as_code
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.wording import shorten
 
@@ -109,7 +108,7 @@ def learned_in(folder: Path) -> str | None:
         with suppress(InvalidResourcesError):  # another version of this package may have written it
             policy = load_policy(file)
     if isinstance(policy, LearningPolicy) and policy.learned:
-        return f"{policy.learned}. Next time, write load_policy({as_code(str(file))})"
+        return f"{policy.learned}. Next time, write {use_of_learned(str(file))}"
     return None
 
 

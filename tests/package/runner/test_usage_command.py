@@ -105,7 +105,7 @@ def test_the_command_prints_what_the_policy_of_the_run_has_learned_and_how_to_us
     file = learned_in(cpu_folder)
 
     learned = 'learned from 4 trials: CpuPolicy(cpus=0.1, memory="336MiB"). Next time, write load_policy('
-    assert load_usage(cpu_folder).advice[-1] == f'{learned}"{file}")'
+    assert load_usage(cpu_folder).advice[-1] == f'{learned}"{file}"), or tune-policies exec {file} program.py'
     page = cpu_folder / "page.html"
     usage(cpu_folder, "--html", page)
     assert f"L{learned[1:]}" in html.unescape(page.read_text())

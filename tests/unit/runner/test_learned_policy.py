@@ -119,6 +119,20 @@ def test_at_its_end_a_run_tells_what_was_learned_and_how_to_use_it(run_of, capsy
     ]
 
 
+def test_a_run_tells_the_call_and_the_command_that_use_what_was_learned(run_of, capsys, tmp_path):
+    run = learned_run(run_of)
+    end_pilots(run)
+    folder = tmp_path / "my run"
+    folder.mkdir()
+    store_in(run, folder)
+    run.core.end()
+
+    file = folder / "learned_policy.json"
+    assert lines_of(capsys).splitlines()[-1] == (
+        f"next time: load_policy(\"{file}\"), or tune-policies exec '{file}' program.py"
+    )
+
+
 def store_in(run, folder):
     """Let a run store its files in a folder."""
     run.core.learning._storage = SimpleNamespace(experiment_fs_path=str(folder), storage_filesystem=LocalFileSystem())
