@@ -255,7 +255,7 @@ ACCELERATOR = {
     ),
     "CatBoost, its pool": (
         ("_catboost.CatBoostError", "memory_pool.h:303: Error: Out of memory. Requested 8880 MB; Free 59.1 MB"),
-        (None, None, None, None),
+        (None, 8880 * 2**20, None, None),
     ),
     "ONNX Runtime": (
         ("onnxruntime.capi.onnxruntime_pybind11_state.Fail", "CUDA failure 2: out of memory ; GPU=0 ; hostname=a"),
@@ -267,7 +267,7 @@ ACCELERATOR = {
     ),
     "Paddle": (
         ("MemoryError", "\n\nOut of memory error on GPU 0. Cannot allocate 1.000000GB memory on GPU 0"),
-        (None, None, None, None),
+        (None, GIB, None, None),
     ),
     "XGBoost with RAPIDS": (
         (

@@ -7,7 +7,7 @@ Amounts are rounded, but never past an equal part of a GPU. So the plan of an ad
 as the advice states.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from tune_policies.plan.headroom import HEADROOM, memory_to_write, with_headroom
 from tune_policies.policies.equal_fractions import equal_device_fraction
@@ -21,38 +21,71 @@ _MOST_NEAR_MISSES: Final = 8
 """The number of trials on a GPU from which one more trial is not worth less headroom."""
 
 
-def gpu_memory_to_write(needed_bytes: int, device_bytes: int | None) -> list[str]:
+def gpu_memory_to_write(
+    needed_bytes: int, device_bytes: int | None, *, on_whole_gpu_bytes: int | None = None
+) -> list[str]:
     """Return one or two choices of what to write in a policy, each with the number of trials that then fit on a GPU.
 
     Args:
         needed_bytes: The memory that a trial needs, without headroom.
         device_bytes: The memory of a GPU, or ``None`` if it is not known.
+        on_whole_gpu_bytes: The memory that a trial needs on a whole GPU, or ``None`` for ``needed_bytes``. It may be
+            less, because no overhead is subtracted from a whole GPU.
     """
     usual = amount_to_write(needed_bytes, device_bytes)
     policy = f'GpuMemoryPolicy(gpu_memory="{usual}")'
     if device_bytes is None:
         return [f"{policy} (its plan shows how many trials fit on a GPU)"]
     gpu = f"a GPU of {format_bytes(device_bytes)}"
-    if needed_bytes > device_bytes:
+    least_bytes = needed_bytes
+    if on_whole_gpu_bytes is not None:
+        least_bytes = on_whole_gpu_bytes
+    if least_bytes > device_bytes:
         return [f"{policy}, which needs a larger GPU than {gpu}"]
     fit = trials_with(usual, device_bytes)
     if not fit:
         return [f"GpuPolicy(), because 1 trial fits on {gpu}"]
     choices = [f"{policy}, with which {_trials_fit(fit)} on {gpu}"]
-    if fit >= _MOST_NEAR_MISSES:
-        return choices
-    smaller = equal_part_to_write(device_bytes, fit + 1)
-    headroom = parse_bytes(smaller) / needed_bytes - 1
-    if headroom >= _LEAST_HEADROOM:
-        added = f"{headroom:.0%}"
-        # The headroom is less than the usual one, but is rounded to the same percentage.
-        if added == f"{HEADROOM:.0%}":
-            added = "slightly less"
+    near_miss = amount_for_one_more(needed_bytes, device_bytes, fit)
+    if near_miss is not None:
         choices.append(
-            f'GpuMemoryPolicy(gpu_memory="{smaller}"), with which {_trials_fit(fit + 1)}, because it adds {added} to '
-            f"what the trials needed instead of {HEADROOM:.0%}"
+            f'GpuMemoryPolicy(gpu_memory="{near_miss.amount}"), with which {_trials_fit(fit + 1)}, because it adds '
+            f"{near_miss.added} to what the trials needed instead of {HEADROOM:.0%}"
         )
     return choices
+
+
+class NearMiss(NamedTuple):
+    """An amount with which one more trial fits on a GPU.
+
+    Attributes:
+        amount: The amount for the field of a policy.
+        added: The headroom of this amount as text, such as ``"6%"``.
+    """
+
+    amount: str
+    added: str
+
+
+def amount_for_one_more(needed_bytes: int, device_bytes: int, count: int) -> NearMiss | None:
+    """Return the amount with which ``count + 1`` trials fit on a GPU, or ``None`` if its headroom is too little.
+
+    Args:
+        needed_bytes: The memory that a trial needs, without headroom.
+        device_bytes: The memory of a GPU.
+        count: The number of trials that fit with the usual headroom.
+    """
+    if count >= _MOST_NEAR_MISSES:
+        return None
+    amount = equal_part_to_write(device_bytes, count + 1)
+    headroom = parse_bytes(amount) / needed_bytes - 1
+    if headroom < _LEAST_HEADROOM:
+        return None
+    added = f"{headroom:.0%}"
+    # The headroom is less than the usual one, but is rounded to the same percentage.
+    if added == f"{HEADROOM:.0%}":
+        added = "slightly less"
+    return NearMiss(amount, added)
 
 
 def gpus_to_write(gpus: float) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field
 
 from tune_policies.cluster.accelerators import public_text
-from tune_policies.plan.default_overhead import TORCH_OVERHEAD_BYTES
+from tune_policies.plan.default_overhead import TORCH_OVERHEAD_BYTES, safe_overhead_bytes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, Bytes, Count, GpuAmount, UsedBytes, to_ticks
 from tune_policies.values.sanitize import LEFT_OUT, WithoutSecrets
@@ -28,6 +28,8 @@ from .process_usage import USAGE_KEY, ProcessUsage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from tune_policies.oom import OutOfMemory
 
 GPU_MEMORY_KEY: Final = "gpu_memory"
 """The key of the GPU memory record in the results of a trial."""
@@ -139,11 +141,17 @@ def bytes_to_plan(usage: GpuMemoryUsage) -> int | None:
     needed, peak = needed_bytes(usage), _peak_bytes(usage)
     if not needed or not peak:
         return needed or None
-    if usage.share_bytes and usage.limit_bytes:
-        overhead = usage.share_bytes - min(usage.limit_bytes.values())
-    else:
+    overhead = _subtracted_bytes(usage)
+    if overhead is None:
         overhead = max(TORCH_OVERHEAD_BYTES, usage.overhead_bytes or 0)
     return max(needed, peak + overhead)
+
+
+def _subtracted_bytes(usage: GpuMemoryUsage | None) -> int | None:
+    """Return the overhead that the limit of a process subtracted from its GPU fraction, or ``None`` without a limit."""
+    if usage is None or not usage.share_bytes or not usage.limit_bytes:
+        return None
+    return usage.share_bytes - min(usage.limit_bytes.values())
 
 
 def device_bytes(usage: GpuMemoryUsage) -> int | None:
@@ -209,19 +217,47 @@ class MemoryFailure(Value):
 
     Attributes:
         kind: The kind of memory that ran out.
+        device: The kind of the device whose memory ran out, such as ``"GPU"`` or ``"NPU"``.
+        framework: The framework that raised the error, or ``None`` if it is not known.
         needed_bytes: The least memory with which the trial would have continued, in bytes, or ``None`` if it is not
             known: the memory that its process used, plus the failed request.
+        allocator_bytes: The part of ``needed_bytes`` that the framework's allocator needed at least, in bytes, or
+            ``None`` if it is not known. A plan must leave this amount after it has subtracted the overhead.
         requested_bytes: The failed request, in bytes, or ``None`` if the error does not contain it.
-        device_bytes: The memory of the GPU, in bytes, or ``None`` if the error does not contain it.
+        device_bytes: The memory of the device, in bytes, or ``None`` if the error does not contain it.
         cause: ``"own_limit"`` if the process reached its limit, ``"neighbour"`` if other processes filled the GPU, or
             ``None`` if it is not known.
     """
 
     kind: Literal["accelerator", "host"]
+    device: str = "GPU"
+    framework: str | None = None
     needed_bytes: Bytes | None = None
+    allocator_bytes: Bytes | None = None
     requested_bytes: Bytes | None = None
     device_bytes: Bytes | None = None
     cause: Literal["own_limit", "neighbour"] | None = None
+
+
+def failure_bytes_to_plan(failure: MemoryFailure, usage: GpuMemoryUsage | None = None) -> int | None:
+    """Return the memory that a plan should give to a trial that failed, in bytes, or ``None`` if it is not known.
+
+    A plan subtracts an overhead from a GPU fraction, which may be more than the process used outside its allocator, so
+    what the allocator needed must fit in the rest. If only the failed request is known, the result is a lower bound.
+
+    Args:
+        failure: The failure.
+        usage: The memory use of the trial, or ``None`` if it is not known.
+    """
+    allocator_bytes = failure.allocator_bytes
+    if not failure.needed_bytes:
+        allocator_bytes = failure.requested_bytes
+    if not allocator_bytes:
+        return failure.needed_bytes
+    overhead = _subtracted_bytes(usage)
+    if overhead is None:
+        overhead = safe_overhead_bytes(failure.framework or "torch")
+    return max(failure.needed_bytes or 0, allocator_bytes + overhead)
 
 
 class TrialGpuMemory(Value):
@@ -400,7 +436,6 @@ def _usages_of_trial(trial: Path, results: Iterable[dict[str, Any]]) -> Iterator
 def _memory_failures(trial: Path) -> Iterator[MemoryFailure]:
     """Yield the failures of a trial because memory ran out."""
     from tune_policies.oom import OutOfMemory, classify_oom_text  # imported here, like the functions that read files
-    from tune_policies.oom.signatures import in_use_bytes, total_bytes
 
     failures = "".join(_lines(trial / _ERROR)).split(_FAILURE)[-_MOST_FAILURES:]
     for failure in failures:
@@ -414,22 +449,43 @@ def _memory_failures(trial: Path) -> Iterator[MemoryFailure]:
                 with suppress(InvalidResourcesError):  # a line of the user that looks like a report
                     found = OutOfMemory.from_dict(_field(report, "out_of_memory"))
         found = found or classify_oom_text(text)
-        if found.kind != "none":
-            used_bytes, device_bytes = found.used_bytes, None
-            if found.kind == "accelerator":
-                used_bytes, device_bytes = in_use_bytes(text), total_bytes(text)
+        if found.kind == "accelerator":
+            yield _accelerator_failure(found, text)
+        elif found.kind == "host":
             # A process that reached its limit used about the limit.
-            held_bytes = used_bytes or found.limit_bytes or 0
-            needed_bytes = held_bytes + (found.requested_bytes or 0) or None
-            if found.kind == "accelerator" and not held_bytes:
-                needed_bytes = None  # the failed request may be a small part of what the process needed
+            used_bytes = found.used_bytes or found.limit_bytes or 0
             yield MemoryFailure(
-                kind=found.kind,
-                needed_bytes=needed_bytes,
+                kind="host",
+                framework=found.framework,
+                needed_bytes=used_bytes + (found.requested_bytes or 0) or None,
                 requested_bytes=found.requested_bytes,
-                device_bytes=device_bytes,
                 cause=found.cause,
             )
+
+
+def _accelerator_failure(found: "OutOfMemory", text: str) -> MemoryFailure:
+    """Return the failure of an allocation of device memory with the amounts that ``text`` contains."""
+    from tune_policies.oom.signatures import device_kind, held_bytes, in_use_bytes, program_bytes, total_bytes
+
+    requested_bytes = found.requested_bytes
+    needed_bytes = program_bytes(text)
+    allocator_bytes = needed_bytes
+    # A process that reached its limit used about the limit.
+    used_bytes = in_use_bytes(text) or found.limit_bytes
+    # Without the memory in use, the failed request may be a small part of what the process needed.
+    if used_bytes and not needed_bytes:
+        needed_bytes = used_bytes + (requested_bytes or 0)
+        allocator_bytes = (held_bytes(text) or found.limit_bytes or 0) + (requested_bytes or 0)
+    return MemoryFailure(
+        kind="accelerator",
+        device=device_kind(text),
+        framework=found.framework,
+        needed_bytes=needed_bytes,
+        allocator_bytes=allocator_bytes or None,
+        requested_bytes=requested_bytes,
+        device_bytes=total_bytes(text),
+        cause=found.cause,
+    )
 
 
 def _usages_in_checkpoints(file: Path) -> Iterator[GpuMemoryUsage]:

@@ -4,7 +4,7 @@ The advice states how many trials would fit on a GPU, and which trials had probl
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Final
 
@@ -33,6 +33,7 @@ from .gpu_memory_records import (
     TrialGpuMemory,
     bytes_to_plan,
     device_bytes,
+    failure_bytes_to_plan,
     has_assumed_overhead,
     needed_bytes,
 )
@@ -107,7 +108,7 @@ def advise_on_failures(run: RunUsage, record: ResourceUsage | None) -> Iterator[
         if "host" in kinds and not is_host_explained:
             of_kind["host"].append(trial)
     if of_kind["accelerator"]:
-        yield from _advise_on_gpu_errors(of_kind["accelerator"], len(run.trials), has_retries=has_retries)
+        yield from _advise_on_gpu_errors(of_kind["accelerator"], run, has_retries=has_retries)
     if of_kind["host"]:
         yield _advise_on_host_errors(of_kind["host"], len(run.trials), has_retries=has_retries)
 
@@ -173,24 +174,108 @@ def _gpu_failures(trials: list[TrialGpuMemory]) -> list[MemoryFailure]:
     return [failure for trial in trials for failure in trial.failures if failure.kind == "accelerator"]
 
 
-def _advise_on_gpu_errors(trials: list[TrialGpuMemory], num_trials: int, *, has_retries: bool) -> Iterator[str]:
+def _advise_on_gpu_errors(trials: list[TrialGpuMemory], run: RunUsage, *, has_retries: bool) -> Iterator[str]:
+    of_device: dict[str, list[TrialGpuMemory]] = defaultdict(list)
+    for trial in trials:
+        of_device[_gpu_failures([trial])[-1].device].append(trial)
+    for device, group in sorted(of_device.items()):
+        text = f"{len(group)} of {counted(len(run.trials), 'trial')} ran out of {device} memory"
+        failures = [failure for failure in _gpu_failures(group) if failure.device == device]
+        needs = [failure.needed_bytes for failure in failures if failure.needed_bytes]
+        if not needs:
+            yield f"{text}. {_without_needs(failures, has_retries=has_retries)}"
+        elif device != "GPU":  # the policies for other devices have no field for memory
+            remedy = _remedy_for(failures, has_retries=has_retries)
+            yield f"{text} and needed at least {format_bytes(max(needs))}, so {remedy}"
+        else:
+            yield from _about_needs(text, group, run, has_retries=has_retries)
+
+
+def _without_needs(failures: list[MemoryFailure], *, has_retries: bool) -> str:
+    """Return what to do if the errors do not contain how much memory a trial needed."""
+    remedy = _remedy_for(failures, has_retries=has_retries)
+    requests = [failure.requested_bytes for failure in failures if failure.requested_bytes]
+    if not requests:
+        return f"The errors do not contain how much they needed, so {remedy}"
+    largest = format_bytes(max(requests))
+    return f"An allocation of {largest} failed, but the errors do not contain the memory in use, so {remedy}"
+
+
+def _remedy_for(failures: list[MemoryFailure], *, has_retries: bool) -> str:
+    device = failures[-1].device
+    if device not in ("GPU", "NPU"):  # trials have whole devices, and a retry does not get more of them
+        return f"use a smaller batch, or {device}s with more memory"
+    if has_retries:
+        return f"use a larger max_gpus, or {device}s with more memory"
+    return _RETRY_WITH_MORE
+
+
+def _about_needs(text: str, trials: list[TrialGpuMemory], run: RunUsage, *, has_retries: bool) -> Iterator[str]:
+    """Yield the policies to write for trials whose errors contain how much GPU memory they needed."""
     failures = _gpu_failures(trials)
-    needs = [failure.needed_bytes for failure in failures if failure.needed_bytes]
+    needed = max(failure.needed_bytes for failure in failures if failure.needed_bytes)
+    to_plan = max(map(_bytes_to_plan_of, trials))
     sizes = [failure.device_bytes for failure in failures if failure.device_bytes]
-    text = f"{len(trials)} of {counted(num_trials, 'trial')} ran out of GPU memory"
-    if not needs:
-        remedy = _RETRY_WITH_MORE
-        if has_retries:
-            remedy = "use a larger max_gpus, or GPUs with more memory"
-        yield f"{text}. The errors do not contain how much they needed, so {remedy}"
-        return
-    first, *others = gpu_memory_to_write(max(needs), min(sizes, default=None))
-    text += f" and needed at least {format_bytes(max(needs))}. Write {first}"
+    first, *others = gpu_memory_to_write(to_plan, min(sizes, default=None), on_whole_gpu_bytes=needed)
+    text += f" and needed at least {_needed_text(format_bytes(needed), format_bytes(to_plan))}. Write {first}"
+    hints = []
     if not has_retries:
-        text += f", or {_RETRY_WITH_MORE}"
+        hints = list(_hint_to_retry(run.trials))
+        if not hints:
+            text += f", or {_RETRY_WITH_MORE}"
     yield text
-    for choice in others:
-        yield f"or write {choice}"
+    yield from (f"or write {choice}" for choice in others)
+    yield from hints
+
+
+def _bytes_to_plan_of(trial: TrialGpuMemory, least_request: int | None = None) -> int:
+    """Return the memory to plan for a trial that failed, in bytes, or 0 if it is not known.
+
+    Args:
+        trial: The trial.
+        least_request: The size above which a failed request counts if its error contains no other amount.
+    """
+    most = 0
+    for failure in _gpu_failures([trial]):
+        is_large = least_request is not None and (failure.requested_bytes or 0) > least_request
+        if failure.needed_bytes or is_large:
+            most = max(most, failure_bytes_to_plan(failure, trial.usage) or 0)
+    return most
+
+
+def _needed_text(needed: str, to_plan: str) -> str:
+    """Return the memory that a trial needed, and in parentheses the memory to plan if it differs."""
+    if needed == to_plan:
+        return needed
+    return f"{needed} ({to_plan} with overhead)"
+
+
+def _hint_to_retry(trials: Sequence[TrialGpuMemory]) -> Iterator[str]:
+    """Yield the hint to retry only the trials that ran out of GPU memory, if they are at most half of the trials.
+
+    Then a larger amount for all trials may cost more than it saves.
+    """
+    num_fit = sum(not _has_run_out(trial) for trial in trials)
+    if num_fit < len(trials) / 2:
+        return
+    sizes = {trial.usage.gpus for trial in trials if trial.usage is not None}
+    kept = "the resources of the trials"
+    if len(sizes) == 1:
+        (gpus,) = sizes
+        if gpus and gpus <= 1:
+            kept = f"{_num_per_gpu(gpus)} per GPU"
+    yield _hint_to_keep(kept, num_fit, len(trials))
+
+
+def _hint_to_keep(kept: str, num_fit: int, num_trials: int) -> str:
+    return (
+        f"{num_fit} of {counted(num_trials, 'trial')} fit, so it may be cheaper to keep {kept}, and to retry the "
+        f"others with more memory: {RETRY}"
+    )
+
+
+def _has_run_out(trial: TrialGpuMemory) -> bool:
+    return bool(_gpu_failures([trial])) or any(usage.num_ooms for usage in trial.usages)
 
 
 def _advise_on_host_errors(trials: list[TrialGpuMemory], num_trials: int, *, has_retries: bool) -> str:
@@ -326,12 +411,14 @@ def _about_too_small_share(
         return
     # A failed request alone is also a lower bound, which is useful if it exceeds the fraction.
     amounts = [failure.needed_bytes or failure.requested_bytes for failure in _gpu_failures(ran_out)]
-    needs = [amount for amount in amounts if amount]
+    needed = max((amount for amount in amounts if amount), default=0)
+    to_plan = max((_bytes_to_plan_of(trial, least_request=share) for trial in ran_out), default=0)
     # The errors show how much was needed only if every trial has one, and if the amounts exceed the fraction.
-    if all(_gpu_failures([trial]) for trial in ran_out) and needs and max(needs) > share:
-        peaks = [need for need in map(bytes_to_plan, usages) if need]
-        first, *others = gpu_memory_to_write(max([*needs, *peaks]), device)
-        text += f" and needed at least {_gib(max(needs))} GiB. Write {first}"
+    if all(_gpu_failures([trial]) for trial in ran_out) and to_plan > share:
+        with_peaks = max([to_plan, *(need for need in map(bytes_to_plan, usages) if need)])
+        on_whole_gpu = max([needed, *(need for need in map(needed_bytes, usages) if need)])
+        first, *others = gpu_memory_to_write(with_peaks, device, on_whole_gpu_bytes=on_whole_gpu)
+        text += f" and needed at least {_needed_text(f'{_gib(needed)} GiB', f'{_gib(to_plan)} GiB')}. Write {first}"
         if len(ran_out) > len(trials) / 2:
             text += f", or {_RETRY_WITH_MORE}"
         yield text
@@ -348,10 +435,7 @@ def _about_too_small_share(
         yield text
     # A larger fraction for all trials is not worth it if only a few of them need it.
     if len(ran_out) <= len(trials) / 2:
-        yield (
-            f"{len(trials) - len(ran_out)} of {counted(len(trials), 'trial')} fit, so it may be cheaper to keep {now} "
-            f"per GPU, and to retry the others with more memory: {RETRY}"
-        )
+        yield _hint_to_keep(f"{now} per GPU", len(trials) - len(ran_out), len(trials))
 
 
 def _about_peaks(device: int, gpus: float, trials: list[TrialGpuMemory], *, is_fit_known: bool) -> Iterator[str]:
@@ -389,7 +473,7 @@ def _advise_on_retries(trials: list[TrialGpuMemory]) -> Iterator[str]:
     first, *others = _choices_without_retries(needed_more)
     text = f"to run without retries, write {first}"
     num_fit = sum(not any(usage.num_ooms for usage in trial.usages) for trial in trials)
-    if num_fit > len(retried):
+    if num_fit >= len(trials) / 2:
         text += f". Because {num_fit} of {counted(len(trials), 'trial')} fit, it may be cheaper to keep the retries"
     yield text
     for choice in others:
@@ -402,7 +486,8 @@ def _choices_without_retries(trials: list[TrialGpuMemory]) -> list[str]:
     needs = [need for need in map(bytes_to_plan, usages) if need]
     sizes = [size for size in map(device_bytes, usages) if size]
     if needs:
-        return gpu_memory_to_write(max(needs), min(sizes, default=None))
+        on_whole_gpu = max(need for need in map(needed_bytes, usages) if need)
+        return gpu_memory_to_write(max(needs), min(sizes, default=None), on_whole_gpu_bytes=on_whole_gpu)
     # The GPUs are simulated. The errors contain only what was too little, so the value is the fraction that was enough.
     return [gpus_to_write(max(usage.gpus or 0 for usage in usages))]
 

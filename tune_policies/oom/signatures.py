@@ -251,6 +251,8 @@ _REQUESTED: Final = _pattern(
     r"Requested memory: #",  # XGBoost
     r"Attempting to (?:allocate|reserve) #",  # TPU runtime
     r"memory space hbm\. Used #",  # TPU compiler
+    r"\bOut of memory\. Requested #",  # CatBoost's memory pool
+    r"Cannot allocate # memory on GPU",  # Paddle
 )
 _LIMIT: Final = _pattern(
     r"# allowed; ",  # PyTorch, if a memory fraction is set
@@ -264,12 +266,29 @@ _ALLOCATED: Final = (
     _pattern(r"# reserved in total by PyTorch"),  # up to PyTorch 2.0, and on NPU
     _pattern(r"Currently allocated +: #"),
     _pattern(r"MPS allocated: #"),
-    _pattern(r"other allocations: #"),  # of the same process, outside PyTorch's pools
     _pattern(r"allocated so far: #"),  # CuPy
 )
+"""The parts of the memory that the allocator of a framework reserved. A text contains some of them."""
+_OUTSIDE_ALLOCATOR: Final = _pattern(r"other allocations: #")  # of the same process, outside PyTorch's pools on Apple
 _FREE: Final = _pattern(r"of which # ?is free", r"; # free;", r"Free \(according to \w+\): #")
-_TOTAL: Final = _pattern(r"total capaci?ty of #")  # "capacty" up to PyTorch 2.2
+_TOTAL: Final = _pattern(
+    r"total capaci?ty of #",  # "capacty" up to PyTorch 2.2
+    r"; # total capacity",  # up to PyTorch 2.0, and on NPU
+    r"Device limit +: #",  # PyTorch, cudaMallocAsync
+)
 _IN_USE: Final = _pattern(r"this process has # memory in use")
+_PROGRAM: Final = _pattern(
+    r"total allocation: +#",  # XLA, with its statistics of the program's buffers
+    r"memory space hbm\. Used #",  # TPU compiler
+)
+"""The memory that a compiled program needs in total, including its arguments and results."""
+
+_OTHER_DEVICES: Final = (
+    (re.compile(r"\b(NPU|MLU|GCU) out of memory"), None),
+    (re.compile(r"Ran out of memory in memory space hbm|Attempting to (?:allocate|reserve) [\d.]"), "TPU"),
+    (re.compile(r"MODULE:PT_DEVMEM Allocation failed"), "HPU"),
+)
+"""Sentences of devices that are not GPUs, with the device, or ``None`` if the sentence contains it."""
 
 _SHAPE: Final = re.compile(r"allocating tensor (?:with|of) shape ?\[([\d, ]{0,500})\] and type (\w+)")
 _ITEM_BYTES: Final = {
@@ -302,12 +321,46 @@ def limit_bytes(text: str) -> int | None:
 
 
 def in_use_bytes(text: str) -> int | None:
-    """Return the GPU memory that the process used in bytes according to ``text``, or ``None`` if it is missing."""
-    return _amount(_IN_USE, text)
+    """Return the device memory that the process used in bytes according to ``text``, or ``None`` if it is missing.
+
+    If only the memory of the framework's allocator is known, the result is this memory, which is a lower bound.
+    """
+    held = held_bytes(text)
+    if held is not None:
+        held += _amount(_OUTSIDE_ALLOCATOR, text) or 0
+    amounts = [amount for amount in (_amount(_IN_USE, text), held) if amount is not None]
+    return max(amounts, default=None)
+
+
+def held_bytes(text: str) -> int | None:
+    """Return the memory that the framework's allocator reserved, in bytes, or ``None`` if ``text`` does not contain it.
+
+    It includes memory that the allocator reserved, but did not give to tensors, because an allocator that runs out of
+    memory has already released the blocks that it can release.
+    """
+    parts = [_amount(pattern, text) for pattern in _ALLOCATED]
+    known = [part for part in parts if part is not None]
+    if known:
+        return sum(known)
+    return None
+
+
+def program_bytes(text: str) -> int | None:
+    """Return the memory that a compiled program needs in bytes according to ``text``, or ``None`` if it is missing."""
+    return _amount(_PROGRAM, text) or None
+
+
+def device_kind(text: str) -> str:
+    """Return the kind of the device whose memory ran out, such as ``"GPU"`` or ``"NPU"``."""
+    for sentence, kind in _OTHER_DEVICES:
+        found = sentence.search(text)
+        if found:
+            return kind or found[1]
+    return "GPU"
 
 
 def total_bytes(text: str) -> int | None:
-    """Return the memory of the GPU in bytes according to ``text``, or ``None`` if it is missing.
+    """Return the memory of the device in bytes according to ``text``, or ``None`` if it is missing.
 
     The number in ``text`` is rounded, so the result is the least amount that is rounded to it.
     """
@@ -315,7 +368,7 @@ def total_bytes(text: str) -> int | None:
     rounded = _amount(_TOTAL, text)
     if found is None or not rounded:
         return None
-    number, unit = found.groups()
+    number, unit = (value for value in found.groups() if value is not None)
     num_decimals = len(number.partition(".")[2])
     if not num_decimals:
         return rounded
@@ -334,7 +387,7 @@ def cause(text: str) -> Cause | None:
     if asked is None:
         return None
     if limit is not None:
-        held = sum(_amount(pattern, text) or 0 for pattern in _ALLOCATED)
+        held = (held_bytes(text) or 0) + (_amount(_OUTSIDE_ALLOCATOR, text) or 0)
         if held + asked + min(_MAX_ROUNDING_BYTES, limit // 200) > limit or (free is not None and free >= asked):
             return "own_limit"
         return "neighbour"

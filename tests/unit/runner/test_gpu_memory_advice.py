@@ -7,12 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.oom_errors import ASYNC_TORCH, MPS, TF_ON_GPU, XPU
+from tests.unit.runner.test_advised_memory import one_gpu
 from tests.unit.runner.usage_files import GIB, TORCH_OOM, failed, report, run_of, used, write
 from tune_policies import (
+    GpuMemoryPolicy,  # noqa: F401  # an advice contains it
     GpuPolicy,  # noqa: F401  # an advice contains it
     load_usage,
 )
 from tune_policies.oom import classify_oom_text
+from tune_policies.plan.default_overhead import safe_overhead_bytes
 from tune_policies.plan.headroom import HEADROOM
 from tune_policies.trainers.usage.gpu_memory_records import (
     GpuMemoryUsage,
@@ -246,7 +250,7 @@ RETRY = "retry such trials with more memory: scheduler=OomRetryScheduler()"
         pytest.param(
             failed(TORCH_OOM),
             "1 of 2 trials ran out of GPU memory and needed at least 20 GiB. Write "
-            f'GpuMemoryPolicy(gpu_memory="22GiB"), with which 3 trials fit on a GPU of 79.2 GiB, or {RETRY}',
+            'GpuMemoryPolicy(gpu_memory="22GiB"), with which 3 trials fit on a GPU of 79.2 GiB',
             id="GPU memory",
         ),
         pytest.param(
@@ -258,12 +262,13 @@ RETRY = "retry such trials with more memory: scheduler=OomRetryScheduler()"
         pytest.param(
             failed(TORCH_OOM.replace("GPU 0 has a total capacity of 79.25 GiB of which 1.25 GiB is free.", "")),
             '1 of 2 trials ran out of GPU memory and needed at least 20 GiB. Write GpuMemoryPolicy(gpu_memory="22GiB") '
-            f"(its plan shows how many trials fit on a GPU), or {RETRY}",
+            "(its plan shows how many trials fit on a GPU)",
             id="GPU memory of a GPU of unknown size",
         ),
         pytest.param(
             failed("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB."),
-            f"1 of 2 trials ran out of GPU memory. The errors do not contain how much they needed, so {RETRY}",
+            "1 of 2 trials ran out of GPU memory. An allocation of 2 GiB failed, but the errors do not contain the "
+            f"memory in use, so {RETRY}",
             id="only the failed request, which may be a small part of the needed memory",
         ),
         pytest.param(
@@ -277,7 +282,169 @@ def test_the_errors_of_trials_are_enough_for_an_advice(tmp_path, error, advice):
     write(tmp_path, "a", json.dumps({"loss": 1}), error=error)
     write(tmp_path, "b", json.dumps({"loss": 1}), error=failed("ValueError: CUDA out of memory"))
 
-    assert load_usage(tmp_path).advice[-2] == advice
+    assert advice in load_usage(tmp_path).advice
+
+
+OLD_TORCH = (
+    "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB (GPU 0; 15.78 GiB total capacity; "
+    "2.84 GiB already allocated; 1.12 GiB free; 3.02 GiB reserved in total by PyTorch) If reserved memory is >> "
+    "allocated memory try setting max_split_size_mb to avoid fragmentation."
+)
+XLA = (
+    "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4294967296 bytes.\n"
+    "BufferAssignment OOM Debugging.\nBufferAssignment stats:\n             parameter allocation:    8.00GiB\n"
+    "                 total allocation:   12.00GiB"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        pytest.param(
+            OLD_TORCH,
+            'GPU memory and needed at least 4.5 GiB (5.4 GiB with overhead). Write GpuMemoryPolicy(gpu_memory="6GiB"), '
+            "with which 2 trials fit on a GPU of 15.8 GiB",
+            id="PyTorch before 2.1",
+        ),
+        pytest.param(
+            f"torch.OutOfMemoryError: {ASYNC_TORCH}17179869184.00 GiB",
+            "GPU memory and needed at least 14.9 GiB (15.7 GiB with overhead). Write "
+            'GpuMemoryPolicy(gpu_memory="17.3GiB"), with which 1 trial fits on a GPU of 24 GiB',
+            id="PyTorch with cudaMallocAsync",
+        ),
+        pytest.param(f"torch.OutOfMemoryError: {XPU}", "GPU memory and needed at least 60.6 GiB (", id="Intel"),
+        pytest.param(f"RuntimeError: {MPS}", "GPU memory and needed at least 19 GiB. Write", id="Apple"),
+        pytest.param(
+            "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 2,147,483,648 bytes (allocated so far: "
+            "3,221,225,472 bytes, limit set to: 4,294,967,296 bytes).",
+            'GPU memory and needed at least 5 GiB (5.8 GiB with overhead). Write GpuMemoryPolicy(gpu_memory="6.5GiB")',
+            id="CuPy",
+        ),
+        pytest.param(XLA, "GPU memory and needed at least 12 GiB (12.8 GiB with overhead). Write", id="JAX"),
+        pytest.param(
+            f"RuntimeError: {OLD_TORCH.partition(': ')[2].replace('CUDA', 'NPU').replace('GPU', 'NPU')}",
+            f"NPU memory and needed at least 4.5 GiB, so {RETRY}",
+            id="an NPU, for whose memory no policy has a field",
+        ),
+        pytest.param(
+            "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 64.00G of "
+            "32.00G hbm.",
+            "TPU memory and needed at least 64 GiB, so use a smaller batch, or TPUs with more memory",
+            id="a TPU, of which a retry does not get more",
+        ),
+        pytest.param(
+            f"tensorflow.python.framework.errors_impl.ResourceExhaustedError: {TF_ON_GPU}",
+            f"GPU memory. An allocation of 1 GiB failed, but the errors do not contain the memory in use, so {RETRY}",
+            id="TensorFlow",
+        ),
+    ],
+)
+def test_the_amounts_in_the_errors_of_each_framework_are_used(tmp_path, error, advice):
+    write(tmp_path, "a", error=failed(error))
+
+    assert any(f"1 of 1 trial ran out of {advice}" in text for text in load_usage(tmp_path).advice)
+
+
+def torch_error(*, total, allocated, unallocated, outside, requested):
+    """Return an error of PyTorch 2.1 or later in which the process used ``outside`` GiB outside the allocator."""
+    in_use = allocated + unallocated + outside
+    return (
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {requested:.2f} GiB. GPU 0 has a total "
+        f"capacity of {total:.2f} GiB of which 10.00 MiB is free. Including non-PyTorch memory, this process has "
+        f"{in_use:.2f} GiB memory in use. Of the allocated memory {allocated:.2f} GiB is allocated by PyTorch, and "
+        f"{unallocated:.2f} GiB is reserved by PyTorch but unallocated."
+    )
+
+
+def old_torch_error(*, total, allocated, unallocated, outside, requested):
+    """Return an error of PyTorch before 2.1, which does not contain the memory outside the allocator."""
+    return (
+        f"torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate {requested:.2f} GiB (GPU 0; {total:.2f} "
+        f"GiB total capacity; {allocated:.2f} GiB already allocated; 10.00 MiB free; {allocated + unallocated:.2f} GiB "
+        "reserved in total by PyTorch)"
+    )
+
+
+gib = st.integers(1, 4000).map(lambda hundredths: hundredths / 100)
+
+
+@given(
+    text=st.sampled_from([torch_error, old_torch_error]),
+    total=st.integers(400, 8000).map(lambda hundredths: hundredths / 100),
+    allocated=gib,
+    unallocated=st.floats(0, 2),
+    outside=st.floats(0.05, 2),
+    requested=gib,
+)
+def test_the_plan_of_an_advised_policy_leaves_tensors_what_the_error_needed(
+    tmp_path_factory, text, total, allocated, unallocated, outside, requested
+):
+    folder = tmp_path_factory.mktemp("run")
+    error = text(total=total, allocated=allocated, unallocated=unallocated, outside=outside, requested=requested)
+    write(folder, "a", error=failed(error))
+    needed_bytes = int((allocated + unallocated + requested) * GIB)
+
+    for advice in load_usage(folder).advice:
+        written = re.search(r"rite (Gpu\w*Policy\(.*?\)), (?:with which|because)", advice)
+        if written is None:
+            continue  # the advice is a larger GPU, or is not about a value
+        (slot,) = eval(written[1]).plan(one_gpu(int(total * GIB))).slots
+        left_bytes = int(total * GIB)
+        if slot.has_gpu_fraction:
+            left_bytes = slot.gpu_memory_bytes - safe_overhead_bytes("torch")
+        assert left_bytes >= needed_bytes - GIB // 50  # the numbers in an error are rounded to 0.01 GiB
+
+
+@pytest.mark.parametrize(
+    ("num_fit", "gpus", "kept"),
+    [
+        pytest.param(11, 0.25, "4 per GPU", id="on a simulated GPU"),
+        pytest.param(1, None, "the resources of the trials", id="half of the trials, with unknown usage"),
+    ],
+)
+def test_if_at_most_half_of_the_trials_ran_out_the_advice_is_also_to_retry_only_these(num_fit, gpus, kept):
+    usage = None
+    if gpus:
+        usage = GpuMemoryUsage(gpus=gpus)
+    failure = MemoryFailure(kind="accelerator", needed_bytes=10 * GIB)
+    ran_out = TrialGpuMemory(name="a", usage=usage, failures=(failure,))
+    trials = (ran_out, *(TrialGpuMemory(name=f"b{number}", usage=usage) for number in range(num_fit)))
+
+    advice = advice_of_run(RunUsage(trials=trials))
+
+    (position,) = [index for index, text in enumerate(advice) if 'Write GpuMemoryPolicy(gpu_memory="11GiB")' in text]
+    assert advice[position + 1] == (
+        f"{num_fit} of {num_fit + 1} trials fit, so it may be cheaper to keep {kept}, and to retry the others with "
+        "more memory: scheduler=OomRetryScheduler()"
+    )
+
+
+def test_a_trial_that_fits_only_on_a_whole_gpu_is_not_advised_to_get_a_larger_gpu():
+    """No overhead is subtracted from a whole GPU."""
+    failure = MemoryFailure(
+        kind="accelerator", needed_bytes=int(15.5 * GIB), allocator_bytes=int(15.4 * GIB), device_bytes=16 * GIB
+    )
+
+    advice = advice_of_run(RunUsage(trials=(TrialGpuMemory(name="a", failures=(failure,)),)))
+
+    assert any("Write GpuPolicy(), because 1 trial fits on a GPU of 16 GiB" in text for text in advice)
+
+
+@pytest.mark.parametrize(
+    ("limit_gib", "advice"),
+    [
+        pytest.param(3.15, "needed at least 3.7 GiB (4.4 GiB with overhead). Write", id="the safe overhead"),
+        pytest.param(3.9, "so the value is a guess", id="a small measured overhead"),
+    ],
+)
+def test_the_fraction_is_too_small_if_what_the_allocator_needed_exceeds_its_limit(limit_gib, advice):
+    """The fraction is 4 GiB. The process used 0.2 GiB outside the allocator."""
+    failure = MemoryFailure(kind="accelerator", needed_bytes=int(3.7 * GIB), allocator_bytes=int(3.5 * GIB))
+    usage = used(3, share_gib=4, gpus=0.25, num_ooms=1, limit_bytes={"torch": int(limit_gib * GIB)})
+
+    (found,) = advice_of_run(RunUsage(trials=(TrialGpuMemory(name="a", usage=usage, failures=(failure,)),)))
+
+    assert advice in found
 
 
 def test_errors_that_a_record_explains_better_cause_no_second_advice(tmp_path):
@@ -368,8 +535,8 @@ def test_the_needed_memory_in_an_error_is_advised_if_it_exceeds_the_fraction(tmp
     write(tmp_path, "a", error=torch_failure(usage, in_use="3.50 GiB", allowed="3.60 GiB allowed; "))
 
     assert load_usage(tmp_path).advice[0] == (
-        "1 of 1 trial ran out of memory with 4.0 GiB and needed at least 5.5 GiB. Write "
-        'GpuMemoryPolicy(gpu_memory="6.1GiB"), with which 2 trials fit on a GPU of 16 GiB, or retry such trials with '
+        "1 of 1 trial ran out of memory with 4.0 GiB and needed at least 5.5 GiB (6.3 GiB with overhead). Write "
+        'GpuMemoryPolicy(gpu_memory="7GiB"), with which 2 trials fit on a GPU of 16 GiB, or retry such trials with '
         "more memory: scheduler=OomRetryScheduler()"
     )
 
@@ -445,7 +612,10 @@ def test_a_copy_for_publication_has_no_names_of_the_cluster_and_no_errors():
 
 @pytest.mark.parametrize(
     ("requested_gib", "advice"),
-    [(20, 'needed at least 20.0 GiB. Write GpuMemoryPolicy(gpu_memory="22GiB"), with'), (2, "so the value is a guess")],
+    [
+        (20, 'needed at least 20.0 GiB (20.8 GiB with overhead). Write GpuMemoryPolicy(gpu_memory="23GiB"), with'),
+        (2, "so the value is a guess"),
+    ],
 )
 def test_a_failed_request_alone_is_the_need_only_if_it_exceeds_the_fraction(requested_gib, advice):
     failure = MemoryFailure(kind="accelerator", requested_bytes=requested_gib * GIB)
