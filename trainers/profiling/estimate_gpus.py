@@ -2,7 +2,7 @@
 
 Suggested GPUs are of the vendor whose GPUs the training may use. Without a cluster or a type, this is NVIDIA, because
 the estimate contains the overhead of PyTorch on CUDA. Among them are only the types that Ray has constants for, because
-they are in use at cloud providers.
+they are in use at cloud providers, and that current builds of PyTorch support.
 """
 
 from typing import Final, NamedTuple
@@ -18,12 +18,21 @@ from tune_policies.cluster.accelerators import (
 )
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.gpu_sizes import GPU_TOTALS
+from tune_policies.plan.headroom import HEADROOM
 from tune_policies.values.units import format_bytes, parse_bytes
 from tune_policies.values.wording import counted
 
-from ..usage.advised_memory import amount_to_write, trials_with
+from ..usage.advised_memory import amount_for_one_more, amount_to_write, trials_with
 
 _DEFAULT_VENDOR: Final = "NVIDIA"
+
+_NOT_SUGGESTED: Final = frozenset({"K80", "P4", "P100", "V100"})
+"""Types that current builds of PyTorch do not support.
+
+PyTorch's builds for CUDA 13 contain kernels only for compute capability 7.5 and later (``get_cuda_arch_list`` in
+github.com/pytorch/test-infra), because CUDA 13 cannot compile for earlier GPUs. The V100 has 7.0, the P4 6.1, the P100
+6.0, and the K80 3.7. The builds for CUDA 12.8 still support the V100, but not the others.
+"""
 
 
 class GpusToUse(NamedTuple):
@@ -116,7 +125,8 @@ def about_fit(total_bytes: int, gpus: GpusToUse) -> tuple[str, str]:
     needed = parse_bytes(amount)
     if gpus.problem:
         return gpus.problem, amount
-    sizes = {name: gpu_memory_of_type(name) or 0 for name in GPU_TOTALS.keys() & ACCELERATOR_TYPES}
+    suggested = (GPU_TOTALS.keys() & ACCELERATOR_TYPES) - _NOT_SUGGESTED
+    sizes = {name: gpu_memory_of_type(name) or 0 for name in suggested}
     of_vendor = {name: size for name, size in sizes.items() if _vendor_of(name) == gpus.vendor}
     enough = sorted((size, name) for name, size in of_vendor.items() if size >= needed)
     add, smallest = "Use a smaller batch, or divide the model among several GPUs, for example with FSDP", ""
@@ -131,8 +141,15 @@ def about_fit(total_bytes: int, gpus: GpusToUse) -> tuple[str, str]:
             subject = f"with headroom ({format_bytes(needed)}), this"
         return f"{subject} is more than {gpus.text} has ({format_bytes(size)}). {add}", amount
     if size is not None:
-        trials = counted(trials_with(amount, size), "trial")
-        return f"{trials} of this size would fit on {gpus.text} ({format_bytes(size)})", amount
+        fit = trials_with(amount, size)
+        text = f"{counted(fit, 'trial')} of this size would fit on {gpus.text} ({format_bytes(size)})"
+        near_miss = amount_for_one_more(total_bytes, size, fit)
+        if near_miss is not None:
+            text += (
+                f', or {fit + 1} with gpu_memory="{near_miss.amount}", which adds {near_miss.added} to the estimate '
+                f"instead of {HEADROOM:.0%}"
+            )
+        return text, amount
     if smallest:
         return f"the smallest {gpus.vendor} GPU of Ray's types with enough memory is {smallest}", amount
     most, name = max((size, name) for name, size in of_vendor.items())

@@ -286,8 +286,21 @@ T4S = ClusterCapacity.of(gpu_node("a", gpus=2).model_copy(update={"accelerator_t
         pytest.param(
             EIGHT_GIB,
             {},
-            "the smallest NVIDIA GPU of Ray's types with enough memory is K80 (11.2 GiB)",
-            id="by default, the smallest GPU of NVIDIA",
+            "the smallest NVIDIA GPU of Ray's types with enough memory is T4 (14.7 GiB)",
+            id="by default, the smallest GPU of NVIDIA that current builds of PyTorch support",
+        ),
+        pytest.param(
+            EIGHT_GIB,
+            {"accelerator_type": "K80"},
+            "1 trial of this size would fit on K80 (11.2 GiB)",
+            id="a named type that current builds of PyTorch do not support",
+        ),
+        pytest.param(
+            EIGHT_GIB.model_copy(update={"peak_bytes": int(6.9 * GIB)}),
+            {"accelerator_type": "T4"},
+            '1 trial of this size would fit on T4 (14.7 GiB), or 2 with gpu_memory="7.3GiB", which adds 6% to the '
+            "estimate instead of 10%",
+            id="one more with slightly less headroom",
         ),
         pytest.param(
             HUGE.model_copy(update={"peak_bytes": 60 * GIB}),
