@@ -247,9 +247,9 @@ ROWS = [
     ),
     Row(
         "load_usage(a_results_folder(error=OUT_OF_GPU_MEMORY)).advice",
-        'Write GpuMemoryPolicy(gpu_memory="22GiB"), with which 3 trials fit on a GPU of 79.2 GiB, or retry such trials '
-        "with more memory: scheduler=OomRetryScheduler()",
-        "tuner(print, GpuMemoryPolicy(gpu_memory='22GiB')),"
+        'Write GpuMemoryPolicy(gpu_memory="22.5GiB"), with which 3 trials fit on a GPU of 79.2 GiB, or retry such '
+        "trials with more memory: scheduler=OomRetryScheduler()",
+        "tuner(print, GpuMemoryPolicy(gpu_memory='22.5GiB')),"
         "tuner(print, CpuPolicy(), tune_config=tune.TuneConfig(scheduler=OomRetryScheduler()))",
     ),
     Row(
@@ -362,7 +362,8 @@ ELSEWHERE = {
     **dict.fromkeys(
         (
             ", so use a GPU with more memory",
-            "use a larger max_gpus, or GPUs with more memory",
+            "use a larger max_gpus, or …s with more memory",
+            "use a smaller batch, or …s with more memory",
             "GiB. …. Write …, with … per GPU instead of …",
             "to run without retries, write",
             "To run without retries, write",
