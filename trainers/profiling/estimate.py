@@ -151,6 +151,9 @@ _NOT_INCLUDED: Final = (
 )
 
 
+_ASSUMED_LOSS: Final = "your loss: without loss_fn, it is assumed to be the mean of the output"
+
+
 class GpuMemoryEstimate(Value):
     """The GPU memory of a training step at its peak, in bytes.
 
@@ -264,6 +267,7 @@ def estimate_gpu_memory(
             steps = _attempt("the optimizer cannot be created", lambda: optimizer(parameters))
             check_optimizer_instance(steps)
             _update_together(steps)
+        is_loss_assumed = False
         tracker.track_external(model)
         with tracker:
             output = loss = None
@@ -283,11 +287,15 @@ def estimate_gpu_memory(
                     lambda: _loss(output, targets, loss_fn),  # noqa: B023 - called here
                     (inputs, targets),
                 )
+                is_loss_assumed = loss_fn is None and getattr(output, "loss", None) is None
                 _attempt("the backward pass failed", loss.backward)
                 if steps is not None:
                     _attempt("the optimizer's step failed", steps.step)
                 tracker.reset_mod_stats()
-    return _estimate(tracker.get_tracker_snapshot("peak"), device)
+    estimate = _estimate(tracker.get_tracker_snapshot("peak"), device)
+    if is_loss_assumed:
+        return estimate.model_copy(update={"unknown": (_ASSUMED_LOSS, *_NOT_INCLUDED)})
+    return estimate
 
 
 def _update_together(optimizer: Any) -> None:

@@ -227,6 +227,7 @@ class MemoryFailure(Value):
         device_bytes: The memory of the device, in bytes, or ``None`` if the error does not contain it.
         cause: ``"own_limit"`` if the process reached its limit, ``"neighbour"`` if other processes filled the GPU, or
             ``None`` if it is not known.
+        fills_device: Whether the process alone filled the device, so that a whole device of this size is not enough.
     """
 
     kind: Literal["accelerator", "host"]
@@ -237,6 +238,7 @@ class MemoryFailure(Value):
     requested_bytes: Bytes | None = None
     device_bytes: Bytes | None = None
     cause: Literal["own_limit", "neighbour"] | None = None
+    fills_device: bool = False
 
 
 def failure_bytes_to_plan(failure: MemoryFailure, usage: GpuMemoryUsage | None = None) -> int | None:
@@ -465,7 +467,14 @@ def _memory_failures(trial: Path) -> Iterator[MemoryFailure]:
 
 def _accelerator_failure(found: "OutOfMemory", text: str) -> MemoryFailure:
     """Return the failure of an allocation of device memory with the amounts that ``text`` contains."""
-    from tune_policies.oom.signatures import device_kind, held_bytes, in_use_bytes, program_bytes, total_bytes
+    from tune_policies.oom.signatures import (
+        device_kind,
+        fills_device,
+        held_bytes,
+        in_use_bytes,
+        program_bytes,
+        total_bytes,
+    )
 
     requested_bytes = found.requested_bytes
     needed_bytes = program_bytes(text)
@@ -485,6 +494,7 @@ def _accelerator_failure(found: "OutOfMemory", text: str) -> MemoryFailure:
         requested_bytes=requested_bytes,
         device_bytes=total_bytes(text),
         cause=found.cause,
+        fills_device=fills_device(text, safe_overhead_bytes(found.framework or "torch")),
     )
 
 

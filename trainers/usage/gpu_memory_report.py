@@ -215,17 +215,26 @@ def _about_needs(text: str, trials: list[TrialGpuMemory], run: RunUsage, *, has_
     failures = _gpu_failures(trials)
     needed = max(failure.needed_bytes for failure in failures if failure.needed_bytes)
     to_plan = max(map(_bytes_to_plan_of, trials))
-    sizes = [failure.device_bytes for failure in failures if failure.device_bytes]
-    first, *others = gpu_memory_to_write(to_plan, min(sizes, default=None), on_whole_gpu_bytes=needed)
+    size = min((failure.device_bytes for failure in failures if failure.device_bytes), default=None)
+    on_whole_gpu = _needed_on_whole_gpu(failures, needed, size)
+    first, *others = gpu_memory_to_write(to_plan, size, on_whole_gpu_bytes=on_whole_gpu)
     text += f" and needed at least {_needed_text(format_bytes(needed), format_bytes(to_plan))}. Write {first}"
     hints = []
-    if not has_retries:
+    needs_larger_gpu = size is not None and on_whole_gpu > size
+    if not has_retries and not needs_larger_gpu:  # a retry gets at most a whole GPU
         hints = list(_hint_to_retry(run.trials))
         if not hints:
             text += f", or {_RETRY_WITH_MORE}"
     yield text
     yield from (f"or write {choice}" for choice in others)
     yield from hints
+
+
+def _needed_on_whole_gpu(failures: list[MemoryFailure], needed_bytes: int, device_bytes: int | None) -> int:
+    """Return the memory that a whole GPU must have, in bytes: more than the GPU that a trial filled alone."""
+    if device_bytes is not None and any(failure.fills_device for failure in failures):
+        return max(needed_bytes, device_bytes + 1)
+    return needed_bytes
 
 
 def _bytes_to_plan_of(trial: TrialGpuMemory, least_request: int | None = None) -> int:
@@ -413,13 +422,16 @@ def _about_too_small_share(
     amounts = [failure.needed_bytes or failure.requested_bytes for failure in _gpu_failures(ran_out)]
     needed = max((amount for amount in amounts if amount), default=0)
     to_plan = max((_bytes_to_plan_of(trial, least_request=share) for trial in ran_out), default=0)
+    needs_larger_gpu = False
     # The errors show how much was needed only if every trial has one, and if the amounts exceed the fraction.
     if all(_gpu_failures([trial]) for trial in ran_out) and to_plan > share:
         with_peaks = max([to_plan, *(need for need in map(bytes_to_plan, usages) if need)])
-        on_whole_gpu = max([needed, *(need for need in map(needed_bytes, usages) if need)])
+        on_whole_gpu = _needed_on_whole_gpu(_gpu_failures(ran_out), needed, device)
+        on_whole_gpu = max([on_whole_gpu, *(need for need in map(needed_bytes, usages) if need)])
+        needs_larger_gpu = on_whole_gpu > device
         first, *others = gpu_memory_to_write(with_peaks, device, on_whole_gpu_bytes=on_whole_gpu)
         text += f" and needed at least {_needed_text(f'{_gib(needed)} GiB', f'{_gib(to_plan)} GiB')}. Write {first}"
-        if len(ran_out) > len(trials) / 2:
+        if len(ran_out) > len(trials) / 2 and not needs_larger_gpu:
             text += f", or {_RETRY_WITH_MORE}"
         yield text
         yield from (f"or write {choice}" for choice in others)
@@ -434,7 +446,7 @@ def _about_too_small_share(
             text += f", or {_RETRY_WITH_MORE}"
         yield text
     # A larger fraction for all trials is not worth it if only a few of them need it.
-    if len(ran_out) <= len(trials) / 2:
+    if len(ran_out) <= len(trials) / 2 and not needs_larger_gpu:
         yield _hint_to_keep(f"{now} per GPU", len(trials) - len(ran_out), len(trials))
 
 

@@ -277,6 +277,8 @@ _TOTAL: Final = _pattern(
     r"Device limit +: #",  # PyTorch, cudaMallocAsync
 )
 _IN_USE: Final = _pattern(r"this process has # memory in use")
+_DRIVER_PART: Final = 0.02
+"""An assumed maximum of the memory that belongs to no process, as a fraction of the total. The driver reserves it."""
 _PROGRAM: Final = _pattern(
     r"total allocation: +#",  # XLA, with its statistics of the program's buffers
     r"memory space hbm\. Used #",  # TPU compiler
@@ -343,6 +345,29 @@ def held_bytes(text: str) -> int | None:
     if known:
         return sum(known)
     return None
+
+
+def free_bytes(text: str) -> int | None:
+    """Return the free memory of the device in bytes according to ``text``, or ``None`` if it is missing."""
+    return _amount(_FREE, text)
+
+
+def fills_device(text: str, overhead_bytes: int) -> bool:
+    """Return whether an allocation failed because the process alone filled its device.
+
+    Args:
+        text: The error.
+        overhead_bytes: The memory that a process may use outside the allocator, in bytes, for errors that contain only
+            the memory of the allocator.
+    """
+    asked, free, total = requested_bytes(text), free_bytes(text), total_bytes(text)
+    if asked is None or free is None or total is None or free >= asked:
+        return False
+    in_use = _amount(_IN_USE, text)
+    if in_use is not None:
+        return total - in_use - free <= _DRIVER_PART * total
+    held = held_bytes(text)
+    return held is not None and total - held - free <= overhead_bytes
 
 
 def program_bytes(text: str) -> int | None:

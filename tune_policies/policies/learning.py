@@ -25,7 +25,7 @@ from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.learned_needs import LearnedNeeds, learn_needs
 from tune_policies.plan.learned_sizes import MOST_SAMPLED, learned_sizes
 from tune_policies.plan.slots_by_config import SlotsByNeed, total_resources
-from tune_policies.plan.trial_observation import AMOUNT_NAMES, SHORTEST_S, TrialNeed, TrialObservation
+from tune_policies.plan.trial_observation import AMOUNT_NAMES, TrialNeed, TrialObservation
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.when_to_learn import is_time_to_learn
 from tune_policies.policies.auto import AutoPolicy
@@ -347,10 +347,7 @@ class LearningPolicy(ResourcePolicy):
         fewer = []
         for name, amount in needs.amounts.items():
             if 0 < amount.num_trials < needs.num_trials:
-                part = f"the {AMOUNT_NAMES[name]} from {amount.num_trials}"
-                if name == "cpus":
-                    part += f" that ran for at least {SHORTEST_S:g} s"
-                fewer.append(part)
+                fewer.append(f"the {AMOUNT_NAMES[name]} from {amount.num_trials}")
         text = f"learned from {counted(needs.num_trials, 'trial')}"
         if fewer:
             text += f" ({', '.join(fewer)})"

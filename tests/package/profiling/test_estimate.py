@@ -450,3 +450,13 @@ def test_the_estimate_that_the_refusal_of_a_measurement_names_ends_with_a_valid_
     written = estimate_gpu_memory(model_fn, batch).explain().splitlines()[-1].removeprefix("write ")
 
     assert isinstance(eval(written, {"GpuMemoryPolicy": GpuMemoryPolicy}), GpuMemoryPolicy)
+
+
+def test_an_estimate_says_that_the_loss_is_assumed_if_none_is_given():
+    inputs, targets = torch.rand(4, 8), torch.rand(4, 2)
+    assumed = estimate_gpu_memory(lambda: torch.nn.Linear(8, 2), batch=inputs)
+    given = estimate_gpu_memory(lambda: torch.nn.Linear(8, 2), (inputs, targets), loss_fn=torch.nn.functional.mse_loss)
+
+    loss = "your loss: without loss_fn, it is assumed to be the mean of the output"
+    assert (loss in assumed.unknown, loss in given.unknown) == (True, False)
+    assert f"- not included: {loss}" in assumed.explain()

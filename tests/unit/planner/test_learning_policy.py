@@ -524,7 +524,7 @@ def test_an_unknown_word_that_may_affect_only_the_cpus_leads_to_no_more_memory()
     [
         pytest.param(
             SHORT,
-            "learned from 12 trials (the CPUs from 1 that ran for at least 2 s): CpuPolicy(",
+            "learned from 12 trials (the CPUs from 1): CpuPolicy(",
             id="the CPUs are from fewer trials",
         ),
         pytest.param([seen(host_gib=0.3, cpus=0.03)] * 4, "learned from 1 trial: CpuPolicy(", id="all are from one"),

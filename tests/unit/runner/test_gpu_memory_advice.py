@@ -197,10 +197,13 @@ def test_the_value_to_write_is_known_from_one_error_if_no_peak_was_measured():
 
 
 @pytest.mark.parametrize(
-    ("needed_gib", "policy"),
-    [(9.5, 'GpuMemoryPolicy(gpu_memory="10.5GiB"), with which 1 trial fits'), (20, "which needs a larger GPU")],
+    ("needed_gib", "policy", "end"),
+    [
+        (9.5, 'GpuMemoryPolicy(gpu_memory="10.5GiB"), with which 1 trial fits', "scheduler=OomRetryScheduler()"),
+        (20, 'GpuMemoryPolicy(gpu_memory="22GiB")', "which needs a larger GPU than a GPU of 16 GiB"),
+    ],
 )
-def test_the_guess_is_at_least_what_the_errors_contain(needed_gib, policy):
+def test_the_guess_is_at_least_what_the_errors_contain(needed_gib, policy, end):
     """The GPU has 16 GiB. A failed allocation was larger than the free memory of the fraction."""
     failure = MemoryFailure(kind="accelerator", needed_bytes=int(needed_gib * GIB))
     trial = TrialGpuMemory(name="t", usage=used(3, gpus=0.25, share_gib=4, num_ooms=1), failures=(failure,))
@@ -208,8 +211,8 @@ def test_the_guess_is_at_least_what_the_errors_contain(needed_gib, policy):
     (advice,) = advice_of_run(RunUsage(trials=(trial,)))
 
     assert f"and needed at least {needed_gib:.1f} GiB" in advice
-    assert advice.endswith("or retry such trials with more memory: scheduler=OomRetryScheduler()")
     assert policy in advice
+    assert advice.endswith(end)
 
 
 def test_problems_are_listed_with_their_trials():
@@ -343,6 +346,34 @@ def test_the_amounts_in_the_errors_of_each_framework_are_used(tmp_path, error, a
     write(tmp_path, "a", error=failed(error))
 
     assert any(f"1 of 1 trial ran out of {advice}" in text for text in load_usage(tmp_path).advice)
+
+
+@pytest.mark.parametrize(
+    "amounts",
+    [
+        pytest.param(
+            ". GPU 0 has a total capacity of 15.77 GiB of which 19.06 MiB is free. Including non-PyTorch memory, this "
+            "process has 15.74 GiB memory in use. Of the allocated memory 15.20 GiB is allocated by PyTorch, and "
+            "176.99 MiB is reserved by PyTorch but unallocated.",
+            id="PyTorch 2.1 or later",
+        ),
+        pytest.param(
+            " (GPU 0; 15.90 GiB total capacity; 14.96 GiB already allocated; 11.75 MiB free; 15.10 GiB reserved in "
+            "total by PyTorch)",
+            id="PyTorch before 2.1",
+        ),
+    ],
+)
+def test_a_trial_that_filled_a_whole_gpu_needs_a_larger_one_and_no_retry(tmp_path, amounts):
+    write(
+        tmp_path, "a", error=failed(f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB{amounts}")
+    )
+    write(tmp_path, "b")
+
+    (advice,) = [text for text in load_usage(tmp_path).advice if "ran out of GPU memory" in text]
+
+    assert "which needs a larger GPU than a GPU of 15." in advice
+    assert not any("OomRetryScheduler" in text for text in load_usage(tmp_path).advice)
 
 
 def torch_error(*, total, allocated, unallocated, outside, requested):
