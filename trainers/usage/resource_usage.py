@@ -446,7 +446,7 @@ def facts_view(usage: ResourceUsage) -> RenderableType:
     used = empty_table(
         f"Resources used in {format_hours(usage.elapsed_s / 3600)}", "Resource", "Total", "Reserved", "Idle"
     )
-    slots = empty_table("Slot types", "Slot", "Type", "Starts", "Trials", *names)
+    slots = empty_table("Slot types", "Slot", "Type", "Starts", "Trial time", *names)
     idle = empty_table("Idle resources", "Resource", "Time", "Fraction", "Reason")
     for metered in usage.resources:
         total, idle_part = metered.total_hours, "-"

@@ -89,9 +89,9 @@ Resource   Total   Reserved   Idle
 GPU        2.0 h   1.5 h      25%
 
 Slot types
-Slot      Type   Starts   Trials     GPU
-────────────────────────────────────────
-0.5 GPU   L4     3        3.0 h    1.5 h
+Slot      Type   Starts   Trial time     GPU
+────────────────────────────────────────────
+0.5 GPU   L4     3        3.0 h        1.5 h
 
 Idle resources
 Resource   Time       Fraction   Reason
