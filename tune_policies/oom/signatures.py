@@ -128,7 +128,7 @@ _SENTENCES: Final[tuple[tuple[str, MemoryKind, str | None], ...]] = (
     (r"Attempting to (?:allocate|reserve) [\d.]++\w.{0,200}\. That was not possible", "accelerator", "jax"),  # TPU
     (r"\b(?:cudaErrorMemoryAllocation|hipErrorOutOfMemory|hipErrorMemoryAllocation)\b", "accelerator", None),
     (r"\bCUDA_ERROR_OUT_OF_MEMORY\b|\b\w+_OUT_OF_DEVICE_MEMORY\b", "accelerator", None),
-    # Intel's runtime, usually for device memory. The second name is that of versions before 2025.
+    # Intel's runtime, usually for device memory. The second name is the older one.
     (r"\b(?:UR_RESULT|PI)_ERROR_OUT_OF_RESOURCES\b", "accelerator", None),
     (r"\b(?:CU|HIP)[A-Z]+_(?:STATUS_)?(?:\w+_)?ALLOC(?:ATION)?_FAILED\b", "accelerator", None),
     (r"DefaultCPUAllocator: (?:can't allocate|not enough) memory", "host", "torch"),
@@ -347,11 +347,6 @@ def held_bytes(text: str) -> int | None:
     return None
 
 
-def free_bytes(text: str) -> int | None:
-    """Return the free memory of the device in bytes according to ``text``, or ``None`` if it is missing."""
-    return _amount(_FREE, text)
-
-
 def fills_device(text: str, overhead_bytes: int) -> bool:
     """Return whether an allocation failed because the process alone filled its device.
 
@@ -360,7 +355,7 @@ def fills_device(text: str, overhead_bytes: int) -> bool:
         overhead_bytes: The memory that a process may use outside the allocator, in bytes, for errors that contain only
             the memory of the allocator.
     """
-    asked, free, total = requested_bytes(text), free_bytes(text), total_bytes(text)
+    asked, free, total = requested_bytes(text), _amount(_FREE, text), total_bytes(text)
     if asked is None or free is None or total is None or free >= asked:
         return False
     in_use = _amount(_IN_USE, text)

@@ -122,7 +122,7 @@ class LearnedAmount(Value):
         return any(value > self.most.get(name, 0) for name, value in features.items() if self._affects(name))
 
     def in_range_of(self, values: "Mapping[str, NDArray[float64]]") -> "LearnedAmount":
-        """Return this amount with the range of these trials, of which some may not have measured it.
+        """Return this amount with the range of all these trials, also of those that did not measure it.
 
         Args:
             values: The values of each feature of the trials.

@@ -287,7 +287,7 @@ def test_a_resource_that_was_measured_for_some_trials_is_learned_from_these():
 
 
 def with_cpus_of_some(*cpus, **config_of):
-    """Return what was learned from trials with equal memory, of which some measured their CPUs."""
+    """Return what was learned from trials with equal memory. Some of them measured their CPUs."""
     ((name, numbers),) = config_of.items()
     pairs = zip(numbers, cpus, strict=True)
     return learn_needs(

@@ -489,7 +489,7 @@ SHORT = [
     seen({"width": width}, host_gib=0.3, cpus=cpus, ended=True)
     for width, cpus in zip([32, 64, 128] * 4, [0.03, *[None] * 11], strict=True)
 ]
-"""Trials with equal memory, of which only the first one was long enough to measure its CPUs."""
+"""Trials with equal memory. Only the first one ran long enough to measure its CPUs."""
 
 
 def test_observed_configs_get_the_same_slot_if_only_one_trial_measured_its_cpus():

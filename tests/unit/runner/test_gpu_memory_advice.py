@@ -333,7 +333,7 @@ XLA = (
             "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 64.00G of "
             "32.00G hbm.",
             "TPU memory and needed at least 64 GiB, so use a smaller batch, or TPUs with more memory",
-            id="a TPU, of which a retry does not get more",
+            id="a TPU, because a retry gets no more TPUs",
         ),
         pytest.param(
             f"tensorflow.python.framework.errors_impl.ResourceExhaustedError: {TF_ON_GPU}",
